@@ -1,0 +1,44 @@
+# The whole developer surface. CI calls `make check test` and nothing else.
+.DEFAULT_GOAL := help
+.PHONY: help demo dev test test-18 test-15 fast check format lock clean setup-run setup-dev
+
+VENV := .venv/bin
+
+help:  ## what there is
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: setup-run  ## set everything up, run the demonstration jobs, show their progress and results
+	@$(VENV)/holdfast demo
+
+dev: setup-run  ## the same, but stays up and reloads on save
+	@$(VENV)/holdfast demo --stay
+
+# In CI the suite runs a second time, on Debian's PostgreSQL 15.
+test: test-18 $(if $(CI),test-15)  ## every test, on a real PostgreSQL
+test-18: setup-dev
+	@$(VENV)/pytest -n auto
+test-15: setup-dev
+	@HOLDFAST_PG_BIN="$$(scripts/postgres15.sh)" $(VENV)/pytest -n auto
+
+fast: setup-dev  ## the tests that need no server
+	@$(VENV)/pytest tests/unit -q
+
+check: setup-dev  ## lint, format, types, import contract, house rules
+	@scripts/check.sh
+
+format: setup-dev  ## rewrite the code in the house style
+	@$(VENV)/ruff check --fix-only -q . ; $(VENV)/ruff format -q .
+
+lock:  ## pin the requirements anew (needs uv on the PATH)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
+	  -o requirements/run.txt pyproject.toml requirements/build.in
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
+	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
+
+clean:  ## forget the environment and caches, keep the data in .holdfast
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+
+setup-run:
+	@scripts/setup.sh run
+setup-dev:
+	@scripts/setup.sh dev

@@ -1,0 +1,65 @@
+"""The root command: global options, exit codes, and the list of nouns.
+
+Exit codes: 0 done, 1 a problem was found, 2 wrong usage, 3 not found, 4 conflict, 5 refused,
+6 the database is away, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from holdfast import __version__
+from holdfast.cli import completion, db
+from holdfast.cli.output import complain
+from holdfast.cli.session import Session
+from holdfast.errors import HoldfastError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+@click.option(
+    "--database-url", "--dsn", metavar="URL", help="PostgreSQL to use (else DATABASE_URL, else embedded)."
+)
+@click.option("--home", metavar="DIR", help="Folder of the embedded database and local files.")
+@click.option("--log-format", metavar="human|json", help="How logs are written.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+@click.pass_context
+def root(context: click.Context, /, **overrides: str | None) -> None:
+    """Background work for Python applications on PostgreSQL."""
+    # The current folder is importable, as with `python`: `holdfast worker app` must find app.py.
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    context.obj = Session({name: value for name, value in overrides.items() if value})
+
+
+for command in (db.db, completion.completion):
+    root.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and answer with its exit code; every error becomes a sentence."""
+    as_json = "--json" in arguments
+    try:
+        result = root.main(arguments, prog_name="holdfast", standalone_mode=False)
+    except HoldfastError as problem:
+        complain(problem.message, problem.fix, as_json=as_json)
+        return problem.exit_code
+    except click.ClickException as problem:
+        hint = (
+            problem.ctx.command_path if isinstance(problem, click.UsageError) and problem.ctx else "holdfast"
+        )
+        complain(problem.format_message(), f"See {hint} --help.", as_json=as_json)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0

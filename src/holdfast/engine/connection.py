@@ -1,0 +1,154 @@
+"""The only door to the driver: connections, transactions, and the driver's errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from holdfast import errors
+from holdfast.settings import Secret, Settings, redact_url
+
+Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
+Record: TypeAlias = "asyncpg.Record"
+
+OLDEST = 14  # the oldest major version that is supported
+POOL_IDLE_SECONDS = 300.0
+
+
+class Database:
+    """A bounded pool of connections to one database. Opens nothing before the first call."""
+
+    def __init__(self, url: Secret, settings: Settings) -> None:
+        self.url = url
+        self.settings = settings
+        self._pool: asyncpg.Pool[Any] | None = None
+
+    async def open(self) -> None:
+        if self._pool is None:
+            with translated(self.url):
+                self._pool = await asyncpg.create_pool(
+                    self.url.reveal(),
+                    min_size=0,
+                    max_size=self.settings.pool_size,
+                    max_inactive_connection_lifetime=POOL_IDLE_SECONDS,
+                    **_options(self.settings),
+                )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def __aenter__(self) -> Database:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection]:
+        """A connection of the pool, outside any transaction."""
+        await self.open()
+        assert self._pool is not None  # noqa: S101  (open() made it)
+        with translated(self.url):
+            async with self._pool.acquire(
+                timeout=self.settings.connect_timeout.total_seconds()
+            ) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+
+@asynccontextmanager
+async def connected(url: Secret, settings: Settings) -> AsyncGenerator[Connection]:
+    """One connection of its own, for short commands and for LISTEN."""
+    with translated(url):
+        connection = await asyncpg.connect(url.reveal(), **_options(settings))
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=2)
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    return {
+        "timeout": settings.connect_timeout.total_seconds(),
+        "command_timeout": settings.call_timeout.total_seconds(),
+        # `auto` plays safe: a prepared statement that a transaction pooler hands to another server
+        # connection breaks at random, so only `on` uses them until the pooler probe has spoken.
+        "statement_cache_size": 0 if settings.statement_cache == "off" else 100,
+        "server_settings": {"application_name": "holdfast"},
+    }
+
+
+@contextmanager
+def translated(url: Secret) -> Generator[None]:
+    """Raise our exceptions instead of the driver's."""
+    try:
+        yield
+    except asyncpg.PostgresError as problem:
+        raise translate(problem, url) from problem
+    except asyncpg.InterfaceError as problem:
+        raise errors.DatabaseAwayError(f"{_where(url)}: {problem}.") from problem
+    except (OSError, TimeoutError) as problem:
+        raise errors.DatabaseAwayError(
+            f"PostgreSQL at {_where(url)} cannot be reached: {str(problem) or type(problem).__name__}.",
+            fix="Check DATABASE_URL and that the server runs, or unset it to use the embedded one.",
+        ) from problem
+    except ValueError as problem:  # the driver could not read the address
+        if "dsn" not in str(problem).lower():
+            raise
+        raise errors.DatabaseAwayError(
+            f"DATABASE_URL cannot be read: {problem}.",
+            fix="Write it as postgresql://user:password@host:5432/database.",
+        ) from problem
+
+
+def _where(url: Secret) -> str:
+    return redact_url(url.reveal())
+
+
+def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastError:
+    code = problem.sqlstate or ""
+    message = str(problem.args[0] if problem.args else problem)
+    ours = errors.from_sqlstate(code, message, hint=getattr(problem, "hint", None), field=_field(problem))
+    if ours:
+        return ours
+    where = _where(url)
+    if code == "25006":
+        return errors.DatabaseReadOnlyError(
+            f"The database at {where} is read-only: {message}.",
+            fix="It is probably a standby: point DATABASE_URL at the primary.",
+        )
+    if code == "42501":
+        return errors.DatabaseRightsError(
+            f"The role at {where} may not do this: {message}.",
+            fix="Run it as the owner of the database, or ask for the right.",
+        )
+    if code in {"53100", "53200", "53300"}:
+        return errors.DatabaseFullError(
+            f"The database at {where} has run out of room: {message}.",
+            fix="Free disk space or connections on the server and try again.",
+        )
+    if code == "3D000":
+        return errors.DatabaseAwayError(
+            f"The server at {where} has no such database: {message}.", fix="Create it with createdb."
+        )
+    if code.startswith(("08", "28", "57P")):
+        return errors.DatabaseAwayError(
+            f"PostgreSQL at {where} does not let us in: {message}.",
+            fix="Check the user, the password and that the server runs.",
+        )
+    return errors.DatabaseError(f"The database answered {code}: {message}.")
+
+
+def _field(problem: asyncpg.PostgresError) -> str | None:
+    """Our functions name the wrong argument in `column`, the one error field meant for a name."""
+    return getattr(problem, "column_name", None)

@@ -1,0 +1,136 @@
+"""Every exception Holdfast raises, and how each is told apart in SQL and on the command line.
+
+    HoldfastError
+    ├── SettingsError                 a setting is unknown or has no usable value
+    ├── DatabaseError                 the database cannot serve us
+    │   ├── DatabaseAwayError         not reachable, refused the login, or went away
+    │   ├── DatabaseTooOldError       PostgreSQL before 14
+    │   ├── DatabaseReadOnlyError     a standby, or default_transaction_read_only
+    │   ├── DatabaseRightsError       the role may not do what was asked
+    │   ├── DatabaseFullError         no space left, or no connection free
+    │   └── EmbeddedError             the PostgreSQL that comes with us cannot be started
+    ├── SchemaError                   the schema and this code do not fit
+    │   ├── SchemaMissingError        not installed yet
+    │   ├── SchemaOutdatedError       older than this code needs
+    │   ├── SchemaTooNewError         newer than this code understands
+    │   └── SchemaChangedError        a released migration file differs from what was applied
+    ├── NotFoundError        HF002    no such thing, or not yours
+    ├── ConflictError        HF003    it exists already, in another shape or state
+    ├── InvalidError         HF004    an argument is wrong; `field` names it
+    ├── LeaseLostError       HF001    the lease passed to someone else; stop
+    └── RefusedError         HF005    understood, and not done: needs a confirmation or a right
+
+`sqlstate` is the contract with every language: SQL functions raise these codes, and `from_sqlstate` is
+the only place that turns them back into exceptions. `exit_code` is the contract with shells.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """The root. `fix` says in one sentence what the reader can do about it."""
+
+    sqlstate: ClassVar[str | None] = None
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, fix: str | None = None, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.fix}" if self.fix else self.message
+
+
+class SettingsError(HoldfastError):
+    exit_code = 2
+
+
+class DatabaseError(HoldfastError):
+    exit_code = 6
+
+
+class DatabaseAwayError(DatabaseError):
+    pass
+
+
+class DatabaseTooOldError(DatabaseError):
+    pass
+
+
+class DatabaseReadOnlyError(DatabaseError):
+    pass
+
+
+class DatabaseRightsError(DatabaseError):
+    exit_code = 5
+
+
+class DatabaseFullError(DatabaseError):
+    pass
+
+
+class EmbeddedError(DatabaseError):
+    pass
+
+
+class SchemaError(HoldfastError):
+    exit_code = 4
+
+
+class SchemaMissingError(SchemaError):
+    pass
+
+
+class SchemaOutdatedError(SchemaError):
+    pass
+
+
+class SchemaTooNewError(SchemaError):
+    pass
+
+
+class SchemaChangedError(SchemaError):
+    pass
+
+
+class LeaseLostError(HoldfastError):
+    sqlstate = "HF001"
+
+
+class NotFoundError(HoldfastError):
+    sqlstate = "HF002"
+    exit_code = 3
+
+
+class ConflictError(HoldfastError):
+    sqlstate = "HF003"
+    exit_code = 4
+
+
+class InvalidError(HoldfastError):
+    sqlstate = "HF004"
+    exit_code = 2
+
+
+class RefusedError(HoldfastError):
+    sqlstate = "HF005"
+    exit_code = 5
+
+
+_BY_SQLSTATE: dict[str, type[HoldfastError]] = {
+    kind.sqlstate: kind
+    for kind in (LeaseLostError, NotFoundError, ConflictError, InvalidError, RefusedError)
+    if kind.sqlstate
+}
+
+
+def from_sqlstate(
+    code: str, message: str, *, hint: str | None = None, field: str | None = None
+) -> HoldfastError | None:
+    """The exception that an SQL function meant, or None when the code is not one of ours."""
+    kind = _BY_SQLSTATE.get(code)
+    return kind(message, fix=hint, field=field) if kind else None

@@ -1,0 +1,176 @@
+"""One frozen object with every setting, and the only reader of the environment.
+
+The same name is used everywhere: `database_url` is the field here, `HOLDFAST_DATABASE_URL` in the
+environment, `database_url` under `[tool.holdfast]` in pyproject.toml and `--database-url` on the command
+line. What is nearer wins: command line, environment, pyproject, default. `DATABASE_URL` without prefix is
+honoured because every host sets it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.errors import SettingsError
+
+Switch = Literal["auto", "on", "off"]
+LogFormat = Literal["human", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+PREFIX = "HOLDFAST_"
+HIDDEN = "•••"
+
+
+class Secret(str):
+    """A string that does not print itself. `reveal()` where it is really needed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Secret({HIDDEN!r})"
+
+    def __str__(self) -> str:
+        return HIDDEN
+
+    def __format__(self, spec: str) -> str:
+        return HIDDEN
+
+    def reveal(self) -> str:
+        return "".join(self)
+
+
+def setting(default: Any, help: str) -> Any:  # noqa: A002  (reads as the CLI's word)
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    database_url: Secret | None = setting(
+        None, "where PostgreSQL is; without it the embedded one in `home` is started"
+    )
+    home: Path = setting(Path(".holdfast"), "folder for the embedded database and local files")
+    pg_bin: Path | None = setting(
+        None, "folder with postgres and initdb for the embedded database, instead of the wheel's"
+    )
+    pool_size: int = setting(8, "most connections one process opens, besides the one that listens")
+    statement_cache: Switch = setting(
+        "auto", "prepared statements: `off` behind a transaction pooler; `auto` asks the server"
+    )
+    listen: Switch = setting("auto", "wake-up by LISTEN/NOTIFY; `off` polls, as behind a transaction pooler")
+    connect_timeout: timedelta = setting(timedelta(seconds=10), "how long to wait for a connection")
+    call_timeout: timedelta = setting(timedelta(seconds=30), "how long one database call may take")
+    lock_timeout: timedelta = setting(timedelta(seconds=5), "how long one migration step waits for a lock")
+    log_format: LogFormat = setting("human", "`human` for terminals, `json` for collectors")
+    log_level: LogLevel = setting("info", "least level that is logged")
+    api_host: str = setting("127.0.0.1", "address the API listens on")
+    api_port: int = setting(8700, "port the API listens on; 0 takes a free one")
+    service_key: Secret | None = setting(None, "key that services send as a bearer token")
+
+    def __post_init__(self) -> None:
+        at_least = {"pool_size": 1, "api_port": 0}
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value < least:
+                raise SettingsError(f"{name} must be at least {least}, got {value}.", field=name)
+        if self.api_port > 65535:
+            raise SettingsError(f"api_port must be at most 65535, got {self.api_port}.", field="api_port")
+
+
+Source = Mapping[str, object]
+
+
+def load(
+    overrides: Source | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Settings:
+    """Settings from the command line (`overrides`), the environment and the nearest pyproject.toml."""
+    environ = os.environ if environ is None else environ
+    merged: dict[str, object] = {}
+    for source in (_from_pyproject(folder or Path.cwd()), _from_environment(environ), dict(overrides or {})):
+        merged.update({name: value for name, value in source.items() if value is not None})
+    known = {f.name: f for f in fields(Settings)}
+    values: dict[str, Any] = {}
+    for name, raw in merged.items():
+        if name not in known:
+            raise SettingsError(
+                f"There is no setting {name!r}.", fix=f"Known settings: {', '.join(known)}.", field=name
+            )
+        values[name] = _convert(name, str(known[name].type), raw)
+    return Settings(**values)
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if environ.get("DATABASE_URL"):
+        found["database_url"] = environ["DATABASE_URL"]
+    for f in fields(Settings):
+        value = environ.get(PREFIX + f.name.upper())
+        if value:
+            found[f.name] = value
+    return found
+
+
+def _from_pyproject(folder: Path) -> dict[str, object]:
+    for place in (folder, *folder.parents):
+        path = place / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise SettingsError(f"{path} cannot be read: {problem}.", fix="Mend the file.") from problem
+        return cast("dict[str, object]", table.get("tool", {}).get("holdfast", {}))
+    return {}
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
+
+
+def parse_duration(text: str) -> timedelta:
+    """`90s`, `1.5h`, `250ms`, `7d`."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        raise ValueError("write a number and a unit, as in 250ms, 90s, 5m, 1.5h or 7d")
+    return timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "Switch": get_args(Switch),
+    "LogFormat": get_args(LogFormat),
+    "LogLevel": get_args(LogLevel),
+}
+
+
+def _convert(name: str, kind: str, raw: object) -> object:
+    kind = kind.removesuffix(" | None")
+    try:
+        if kind in _CHOICES:
+            if str(raw) not in _CHOICES[kind]:
+                raise ValueError(f"choose one of {', '.join(_CHOICES[kind])}")
+            return str(raw)
+        if kind == "timedelta":
+            return raw if isinstance(raw, timedelta) else parse_duration(str(raw))
+        if kind == "int":
+            return int(str(raw))
+        plain = raw.reveal() if isinstance(raw, Secret) else str(raw)
+        return {"Path": Path, "Secret": Secret, "str": str}[kind](plain)
+    except ValueError as problem:
+        shown = HIDDEN if kind == "Secret" else repr(raw)
+        raise SettingsError(f"Setting {name} is {shown}: {problem}.", field=name) from problem
+
+
+def redact_url(url: str) -> str:
+    """The address without its password, for people to read."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    login, _, host = parts.netloc.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return urlunsplit(parts._replace(netloc=f"{user}{':' + HIDDEN if colon else ''}@{host}"))

@@ -1,0 +1,70 @@
+"""What happens inside Holdfast, as named events.
+
+Code that does something worth knowing calls `emit`; logs, metrics, traces and tests subscribe. Emitting
+costs one tuple lookup when nobody listens, and a subscriber that raises is reported and never breaks
+the code that emitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+Subscriber = Callable[[str, dict[str, Any]], None]
+
+# Names are "<noun>.<what happened>". docs/reference/events.md lists them with their fields.
+EVENTS: Final[dict[str, str]] = {
+    "database.started": "the embedded PostgreSQL accepts connections: url (redacted), seconds, fresh",
+    "database.stopped": "the embedded PostgreSQL was stopped: reason",
+    "database.recovered": "something stale was cleaned up before a start: what",
+    "database.away": "a call could not reach the database: error, retry_in",
+    "database.back": "the database answers again: away",
+    "schema.migrated": "migrations were applied: versions, seconds",
+    "schema.waiting": "another migration holds the lock: attempt",
+    "schema.role_skipped": "a role could not be made or granted: role, error",
+    "worker.started": "a worker takes tasks: worker, queues, tasks, concurrency",
+    "worker.stopped": "a worker gave everything back: worker, reason",
+    "task.started": "an attempt began: task, job, name, queue, attempt",
+    "task.finished": "an attempt ended: task, job, name, queue, attempt, outcome, seconds, error",
+    "task.lease_lost": "someone else holds the task now: task, attempt",
+    "api.started": "the API listens: url",
+    "api.request": "a request was answered: method, path, status, seconds",
+}
+
+_subscribers: tuple[Subscriber, ...] = ()
+_log = logging.getLogger("holdfast.telemetry")
+
+
+def subscribe(subscriber: Subscriber) -> Callable[[], None]:
+    """Call `subscriber(name, fields)` for every event from now on. Returns what undoes it."""
+    global _subscribers  # noqa: PLW0603  (one list for the whole process is the point)
+    _subscribers = (*_subscribers, subscriber)
+
+    def unsubscribe() -> None:
+        global _subscribers  # noqa: PLW0603
+        _subscribers = tuple(s for s in _subscribers if s is not subscriber)
+
+    return unsubscribe
+
+
+@contextmanager
+def subscribed(subscriber: Subscriber) -> Generator[None, None, None]:
+    unsubscribe = subscribe(subscriber)
+    try:
+        yield
+    finally:
+        unsubscribe()
+
+
+def emit(name: str, /, **fields: Any) -> None:
+    if not _subscribers:
+        return
+    if name not in EVENTS:
+        raise ValueError(f"unknown event {name!r}; add it to telemetry.EVENTS and docs/reference/events.md")
+    for subscriber in _subscribers:
+        try:
+            subscriber(name, fields)
+        except Exception:
+            _log.exception("telemetry subscriber failed on %s", name)
