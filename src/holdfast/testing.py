@@ -1,0 +1,49 @@
+"""For tests: a real database each, a clock you can move, and waiting without sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from holdfast.engine import scratch
+from holdfast.engine.connection import connected
+from holdfast.settings import Secret, Settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Moves `holdfast.now()` of one test database; the clock of the machine stays as it is."""
+
+    url: Secret
+    settings: Settings
+
+    async def advance(self, by: timedelta) -> None:
+        async with connected(self.url, self.settings) as connection:
+            await scratch.move_clock(connection, by)
+
+
+async def eventually(
+    check: Callable[[], T | Awaitable[T]], *, within: timedelta = timedelta(seconds=20), what: str = ""
+) -> T:
+    """Ask again and again until the answer is true, and return it; fail after `within`.
+
+    For conditions that no event announces. The pause between questions grows to 50 ms.
+    """
+    deadline = time.monotonic() + within.total_seconds()
+    pause = 0.001
+    while True:
+        answer = check()
+        value: T = await answer if inspect.isawaitable(answer) else answer
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not become true within {within}: {what or check}")
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 0.05)

@@ -1,0 +1,119 @@
+"""One PostgreSQL per run, one database per test.
+
+The server is the embedded one (HOLDFAST_PG_BIN chooses other binaries), or the one in DATABASE_URL. All
+xdist processes share it: the controlling process makes the folder, whoever comes first starts the server
+and makes the template, and the server ends with the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast import settings as settings_module
+from holdfast.engine import embedded, scratch
+from holdfast.engine.connection import Connection, Database
+from holdfast.settings import Secret, Settings
+from holdfast.testing import Clock
+
+HOME = "HOLDFAST_TEST_HOME"
+# Faster, and no test pulls the plug of the machine; durability has tests with servers of their own.
+OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        home = tempfile.mkdtemp(prefix="holdfast-test-")
+        Path(home).chmod(0o755)
+        os.environ[HOME] = home
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        settings = Settings(home=Path(os.environ[HOME]))
+        embedded.stop(settings)
+        shutil.rmtree(settings.home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def settings() -> Settings:
+    """As the machine says, but with a home that is this run's own."""
+    return settings_module.load({"home": os.environ[HOME]})
+
+
+@pytest.fixture(scope="session")
+def server_url(settings: Settings) -> Generator[Secret]:
+    if settings.database_url:
+        yield settings.database_url
+        return
+    server = embedded.start(settings, options=OPTIONS)
+    yield server.url
+    server.release()
+
+
+@pytest.fixture(scope="session")
+def template(server_url: Secret, settings: Settings) -> str:
+    name = "hf_template_" + settings.home.name.rpartition("-")[2].lower()
+    with (settings.home / "template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = settings.home / "template.made"
+        if not made.exists():
+            asyncio.run(scratch.make_template(server_url, name, settings))
+            made.touch()
+    return name
+
+
+def _name() -> str:
+    return f"hf_test_{uuid.uuid4().hex[:16]}"
+
+
+@pytest.fixture
+async def url(server_url: Secret, template: str, settings: Settings) -> AsyncGenerator[Secret]:
+    """A migrated database of the test's own, with the movable clock."""
+    name = _name()
+    await scratch.create(server_url, name, settings, template=template)
+    yield scratch.on_database(server_url, name)
+    await scratch.drop(server_url, name, settings)
+
+
+@pytest.fixture
+async def empty_url(server_url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+    """A database of the test's own in which nothing is installed."""
+    name = _name()
+    await scratch.create(server_url, name, settings)
+    yield scratch.on_database(server_url, name)
+    await scratch.drop(server_url, name, settings)
+
+
+@pytest.fixture
+async def db(url: Secret, settings: Settings) -> AsyncGenerator[Database]:
+    async with Database(url, settings) as database:
+        yield database
+
+
+@pytest.fixture
+async def conn(url: Secret) -> AsyncGenerator[Connection]:
+    connection = await asyncpg.connect(url.reveal())
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def second(url: Secret) -> AsyncGenerator[Connection]:
+    connection = await asyncpg.connect(url.reveal())
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def clock(url: Secret, settings: Settings) -> Clock:
+    return Clock(url, settings)
