@@ -18,7 +18,10 @@
     ├── ConflictError        HF003    it exists already, in another shape or state
     ├── InvalidError         HF004    an argument is wrong; `field` names it
     ├── LeaseLostError       HF001    the lease passed to someone else; stop
-    └── RefusedError         HF005    understood, and not done: needs a confirmation or a right
+    ├── RefusedError         HF005    understood, and not done: needs a confirmation or a right
+    └── TaskFailedError               what `result()` raises for a job that did not succeed
+
+Tasks raise two more, which are outcomes and not part of the tree: `Reject` and `RateLimited`.
 
 `sqlstate` is the contract with every language: SQL functions raise these codes, and `from_sqlstate` is
 the only place that turns them back into exceptions. `exit_code` is the contract with shells.
@@ -26,6 +29,7 @@ the only place that turns them back into exceptions. `exit_code` is the contract
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
 
@@ -121,6 +125,15 @@ class RefusedError(HoldfastError):
     exit_code = 5
 
 
+class TaskFailedError(HoldfastError):
+    """Carries the status the job ended with and the error of its failed task, if there is one."""
+
+    def __init__(self, message: str, *, status: str, error_type: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_type = error_type
+
+
 _BY_SQLSTATE: dict[str, type[HoldfastError]] = {
     kind.sqlstate: kind
     for kind in (LeaseLostError, NotFoundError, ConflictError, InvalidError, RefusedError)
@@ -134,3 +147,16 @@ def from_sqlstate(
     """The exception that an SQL function meant, or None when the code is not one of ours."""
     kind = _BY_SQLSTATE.get(code)
     return kind(message, fix=hint, field=field) if kind else None
+
+
+class Reject(Exception):  # noqa: N818  (reads as the verb it is: `raise Reject("no such page")`)
+    """Raised by a task: this attempt failed and no other will do better. Never retried."""
+
+
+class RateLimited(Exception):  # noqa: N818
+    """Raised by a task: `key` must rest. The attempt is not charged; `retry_after` is the least wait."""
+
+    def __init__(self, key: str, retry_after: timedelta | None = None) -> None:
+        super().__init__(f"rate limit of {key!r} reached")
+        self.key = key
+        self.retry_after = retry_after

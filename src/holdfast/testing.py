@@ -8,13 +8,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 from holdfast.engine import scratch
 from holdfast.engine.connection import connected
 from holdfast.settings import Secret, Settings
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,11 @@ class Clock:
 
 
 async def eventually(
-    check: Callable[[], T | Awaitable[T]], *, within: timedelta = timedelta(seconds=20), what: str = ""
-) -> T:
+    check: Callable[[], object | Awaitable[object]],
+    *,
+    within: timedelta = timedelta(seconds=20),
+    what: str = "",
+) -> Any:
     """Ask again and again until the answer is true, and return it; fail after `within`.
 
     For conditions that no event announces. The pause between questions grows to 50 ms.
@@ -40,7 +41,7 @@ async def eventually(
     pause = 0.001
     while True:
         answer = check()
-        value: T = await answer if inspect.isawaitable(answer) else answer
+        value = await answer if inspect.isawaitable(answer) else answer
         if value:
             return value
         if time.monotonic() > deadline:
