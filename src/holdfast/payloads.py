@@ -8,7 +8,7 @@ with the place named, instead of failing later in the database.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -48,7 +48,7 @@ def to_json(value: object, *, what: str, limit: int = MAX_BYTES) -> bytes:
     return text
 
 
-def _refuse_lossy(value: Any, place: str) -> None:
+def _refuse_lossy(value: object, place: str) -> None:
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidError(
@@ -58,13 +58,11 @@ def _refuse_lossy(value: Any, place: str) -> None:
         if not math.isfinite(value):
             raise InvalidError(f"{place} is {value}, which JSON cannot say.", field=place)
     elif isinstance(value, dict):
-        mapping: dict[Any, Any] = value
-        for key, inner in mapping.items():
+        for key, inner in cast("dict[str, object]", value).items():
             _refuse_lossy(key, f"a key of {place}")
             _refuse_lossy(inner, f"{place}.{key}")
     elif isinstance(value, (list, tuple)):
-        items: list[Any] | tuple[Any, ...] = value
-        for number, inner in enumerate(items):
+        for number, inner in enumerate(cast("list[object]", value)):
             _refuse_lossy(inner, f"{place}[{number}]")
 
 

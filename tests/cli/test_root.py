@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from holdfast import __version__
+from holdfast.cli.root import root, run
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"holdfast {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["completion", "cmd"], ["completion"]])
+def test_wrong_usage_is_exit_2_with_a_hint_and_no_traceback(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert "--help" in captured.err
+
+
+def test_errors_are_objects_when_a_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nonsense", "--json"]) == 2
+    assert set(json.loads(capsys.readouterr().err)) == {"error", "fix"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    assert "_HOLDFAST_COMPLETE" in capsys.readouterr().out
+
+
+def test_completion_completes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast"],
+        env={"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast comp", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "plain,completion\n"
+
+
+def test_every_command_explains_itself() -> None:
+    def commands(group: click.Group) -> list[click.Command]:
+        return [
+            each
+            for command in group.commands.values()
+            for each in (command, *(commands(command) if isinstance(command, click.Group) else ()))
+        ]
+
+    silent = [command.name for command in commands(root) if not command.help]
+    assert not silent

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from holdfast import errors
+from holdfast.errors import HoldfastError
+
+
+def tree() -> list[type[HoldfastError]]:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    return [kind for kind in kinds if issubclass(kind, HoldfastError)]
+
+
+@pytest.mark.parametrize("kind", tree())
+def test_the_drawing_at_the_top_shows_every_error_under_its_parent(kind: type[HoldfastError]) -> None:
+    lines = (errors.__doc__ or "").splitlines()
+    places = {
+        m[0]: (number, m.start()) for number, line in enumerate(lines) if (m := re.search(r"\w+Error", line))
+    }
+    assert kind.__name__ in places
+    if kind is HoldfastError:
+        return
+    number, indent = places[kind.__name__]
+    above = [name for name, (n, i) in places.items() if n < number and i < indent]
+    assert above[-1] == kind.__bases__[0].__name__
+
+
+@pytest.mark.parametrize("kind", tree())
+def test_names_and_exit_codes_follow_the_contract(kind: type[HoldfastError]) -> None:
+    assert kind.__name__.endswith("Error")
+    assert kind.exit_code in {1, 2, 3, 4, 5, 6}
+
+
+def test_sqlstates_are_unique_and_lead_back_to_their_error() -> None:
+    states = [kind.sqlstate for kind in tree() if kind.sqlstate]
+    assert len(states) == len(set(states))
+    for kind in tree():
+        if kind.sqlstate:
+            made = errors.from_sqlstate(kind.sqlstate, "no", hint="do this", field="name")
+            assert type(made) is kind
+            assert (made.message, made.fix, made.field) == ("no", "do this", "name")
+    assert errors.from_sqlstate("42P01", "no such table") is None
+
+
+def test_text_carries_the_fix() -> None:
+    assert str(HoldfastError("It broke.", fix="Mend it.")) == "It broke. Mend it."

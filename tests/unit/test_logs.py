@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+
+import pytest
+
+from holdfast import telemetry
+from holdfast.cli import logs
+from holdfast.settings import Secret, Settings
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    log = logging.getLogger("holdfast")
+    before = (log.handlers, log.level, log.propagate)
+    monkeypatch.setattr(telemetry, "_subscribers", ())
+    yield
+    log.handlers, log.level, log.propagate = before
+
+
+def test_json_lines_parse_whatever_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(Settings(log_format="json"))
+    telemetry.emit(
+        "task.finished", error='line\n"two"\x1b[31m', seconds=1.5, outcome="failed", key=Secret("hunter2")
+    )
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    line = json.loads(err)
+    assert (line["event"], line["level"], line["seconds"]) == ("task.finished", "warning", 1.5)
+    assert line["error"] == 'line\n"two"\x1b[31m'
+    assert "hunter2" not in err
+
+
+def test_human_lines_are_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(Settings())
+    telemetry.emit("task.finished", error="two\nlines\x1b[31m", task="t", key=Secret("hunter2"))
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+    assert "task=t" in err
+    assert "hunter2" not in err
+
+
+def test_levels_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(Settings(log_level="warning"))
+    telemetry.emit("worker.started", worker="w")
+    telemetry.emit("task.lease_lost", task="t")
+    err = capsys.readouterr().err
+    assert "worker.started" not in err
+    assert "task.lease_lost" in err
+
+
+def test_a_traceback_stays_inside_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(Settings(log_format="json"))
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logging.getLogger("holdfast.x").exception("it broke")
+    line = json.loads(capsys.readouterr().err)
+    assert "ValueError: no" in line["traceback"]

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import dataclasses
+import enum
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import InvalidError
+from holdfast.payloads import MAX_BYTES, from_json, to_json
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float
+
+
+class Box(msgspec.Struct):
+    corner: Point
+    colour: Colour
+
+
+class Model:
+    """Behaves as a pydantic model does, which the product supports without requiring it."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def model_dump(self, mode: str) -> dict[str, str]:
+        assert mode == "json"
+        return {"key": self.key}
+
+    @classmethod
+    def model_validate(cls, value: dict[str, str]) -> Model:
+        if "key" not in value:
+            raise ValueError("key: field required")
+        return cls(value["key"])
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (Box(Point(1, 2.5), Colour.RED), Box),
+        ([Point(1, 2.0)], list[Point]),
+        (datetime(2026, 11, 15, tzinfo=UTC), datetime),
+        (timedelta(minutes=5), timedelta),
+        (UUID(int=7), UUID),
+        ({"a": [1, None, "ü"]}, dict[str, list[Any]]),
+        (None, None),
+        (b"bytes", bytes),
+    ],
+)
+def test_values_come_back_as_they_went(value: object, kind: Any) -> None:
+    assert from_json(msgspec.json.decode(to_json(value, what="args")), kind, what="args") == value
+
+
+def test_models_come_back_even_inside_others() -> None:
+    back = from_json(msgspec.json.decode(to_json([Model("k")], what="args")), list[Model], what="args")
+    assert [model.key for model in back] == ["k"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_json_is_either_kept_exactly_or_refused_with_its_place(value: object) -> None:
+    try:
+        text = to_json(value, what="args")
+    except InvalidError as problem:
+        text = None
+        place = str(problem)
+    else:
+        place = "args"
+    assert "args" in place
+    assert text is None or (msgspec.json.decode(text) == value and b"\\u0000" not in text)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": [1, float("nan")]}, r"args\.a\[1\]"),
+        ({"a": "x\0y"}, r"args\.a"),
+        ({"x\0": 1}, "a key of args"),
+        ({"a": float("inf")}, r"args\.a"),
+        ({"a": "\ud800"}, "args"),
+        ({"a": object()}, "args"),
+        ({"a": {1, 2}, "b": lambda: 1}, "args"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_name(value: object, place: str) -> None:
+    with pytest.raises(InvalidError, match=place):
+        to_json(value, what="args")
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(InvalidError, match="args"):
+        to_json(loop, what="args")
+
+
+def test_large_values_are_refused_with_the_advice_to_save_a_file() -> None:
+    assert len(to_json("x" * (MAX_BYTES - 2), what="args")) == MAX_BYTES
+    with pytest.raises(InvalidError, match="artifact"):
+        to_json("x" * (MAX_BYTES - 1), what="args")
+
+
+@pytest.mark.parametrize(("value", "kind"), [("x", int), ({"x": 1}, Point), ({}, Model), (None, str)])
+def test_what_does_not_fit_is_named(value: object, kind: Any) -> None:
+    with pytest.raises(InvalidError, match="width does not fit") as caught:
+        from_json(value, kind, what="width")
+    assert caught.value.field == "width"

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import telemetry
+
+
+def test_subscribers_see_events_until_they_leave() -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+    with telemetry.subscribed(lambda name, fields: seen.append((name, fields))):
+        telemetry.emit("worker.started", worker="w1")
+    telemetry.emit("worker.stopped", worker="w1")
+    assert seen == [("worker.started", {"worker": "w1"})]
+
+
+def test_a_broken_subscriber_harms_neither_the_code_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+
+    def broken(name: str, fields: dict[str, Any]) -> None:
+        raise RuntimeError(name)
+
+    with telemetry.subscribed(broken), telemetry.subscribed(lambda name, _: seen.append(name)):
+        telemetry.emit("worker.started")
+    assert seen == ["worker.started"]
+    assert "telemetry subscriber failed on worker.started" in caplog.text
+
+
+def test_an_unknown_event_is_a_mistake_in_our_code() -> None:
+    with telemetry.subscribed(lambda *_: None), pytest.raises(ValueError, match="unknown event"):
+        telemetry.emit("worker.exploded")
