@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-18 test-15 fast check format lock clean setup-run setup-dev
+.PHONY: help demo dev test test-18 test-15 fast check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -28,6 +28,9 @@ check: setup-dev  ## lint, format, types, import contract, house rules
 
 format: setup-dev  ## rewrite the code in the house style
 	@$(VENV)/ruff check --fix-only -q . ; $(VENV)/ruff format -q .
+
+reference: setup-dev  ## write the reference pages of the docs from the code
+	@$(VENV)/python scripts/reference.py
 
 lock:  ## pin the requirements anew (needs uv on the PATH)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \

@@ -19,4 +19,5 @@ try "import contract (import-linter)" .venv/bin/lint-imports
 try "types (mypy strict)" .venv/bin/mypy
 try "types (pyright strict)" .venv/bin/pyright
 try "house rules" .venv/bin/python scripts/house.py
+try "reference docs are fresh" .venv/bin/python scripts/reference.py --check
 exit $failed

@@ -141,7 +141,7 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "Switch": get_args(Switch),
     "LogFormat": get_args(LogFormat),
     "LogLevel": get_args(LogLevel),
@@ -151,9 +151,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def _convert(name: str, kind: str, raw: object) -> object:
     kind = kind.removesuffix(" | None")
     try:
-        if kind in _CHOICES:
-            if str(raw) not in _CHOICES[kind]:
-                raise ValueError(f"choose one of {', '.join(_CHOICES[kind])}")
+        if kind in CHOICES:
+            if str(raw) not in CHOICES[kind]:
+                raise ValueError(f"choose one of {', '.join(CHOICES[kind])}")
             return str(raw)
         if kind == "timedelta":
             return raw if isinstance(raw, timedelta) else parse_duration(str(raw))

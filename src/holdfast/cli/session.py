@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,6 +65,22 @@ def json_option(command: Command) -> Command:
     return click.option(
         "--json", is_flag=True, expose_value=False, callback=use_json, help="One JSON object a line."
     )(command)
+
+
+def attached_option(command: Command) -> Command:
+    """Hidden `--attached`: stop, as on SIGTERM, when standard input closes because the parent is gone."""
+
+    def watch(_: click.Context, __: click.Parameter, value: bool) -> None:
+        if value:
+            threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+
+    return click.option("--attached", is_flag=True, hidden=True, expose_value=False, callback=watch)(command)
+
+
+def _stop_at_end_of_input() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def destructive(command: Command) -> Command:

@@ -1,0 +1,95 @@
+"""Find the tasks a worker is to run: in a file, a module, or one named collection of a module."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from holdfast.definitions import Task
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+
+AnyTask = Task[..., Any]
+
+
+def load(app: str) -> dict[str, AnyTask]:
+    """`app.py`, `package.module` or `package.module:attribute` to its tasks by name."""
+    place, _, attribute = app.partition(":")
+    module = _import(place)
+    found = _collect(vars(module).values() if not attribute else _attribute(module, attribute))
+    if not found:
+        raise NotFoundError(
+            f"There is no task in {app}.", fix="Mark a function with @task, or name another file or module."
+        )
+    return found
+
+
+def _import(place: str) -> ModuleType:
+    try:
+        if place.endswith(".py"):
+            return _import_file(Path(place))
+        return importlib.import_module(place)
+    except HoldfastError:
+        raise
+    except ModuleNotFoundError as problem:
+        if problem.name and place.startswith(problem.name):
+            raise NotFoundError(
+                f"There is no module {place}.", fix="Run from the folder that holds it, or name the file."
+            ) from None
+        raise InvalidError(f"{place} cannot be imported: {_last_lines(problem)}") from problem
+    except Exception as problem:
+        raise InvalidError(f"{place} cannot be imported: {_last_lines(problem)}") from problem
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise NotFoundError(f"There is no file {path}.", fix="Check the path; it is relative to this folder.")
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidError(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _last_lines(problem: Exception) -> str:
+    """The user's own line and the error, without our frames."""
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if "importlib" not in f.filename]
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
+    if isinstance(problem, SyntaxError):
+        where = f"{Path(problem.filename or '?').name}:{problem.lineno}: "
+    return f"{where}{type(problem).__name__}: {problem}."
+
+
+def _attribute(module: ModuleType, name: str) -> Iterable[object]:
+    try:
+        value = getattr(module, name)
+    except AttributeError:
+        raise NotFoundError(f"{module.__name__} has no {name}.") from None
+    if isinstance(value, Task):
+        return (cast("AnyTask", value),)
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return cast("list[object]", value)
+    raise InvalidError(f"{module.__name__}:{name} is neither a task nor a list of tasks.")
+
+
+def _collect(values: Iterable[object]) -> dict[str, AnyTask]:
+    found: dict[str, AnyTask] = {}
+    for value in values:
+        if not isinstance(value, Task):
+            continue
+        task = cast("AnyTask", value)
+        if found.setdefault(task.name, task) is not task:
+            raise InvalidError(
+                f"Two tasks are called {task.name!r}.", fix="Give one of them another name: @task(name=...)."
+            )
+    return found

@@ -1,0 +1,86 @@
+"""Child processes of `holdfast demo`: started together, stopped together, never left behind.
+
+A child is given a pipe as standard input and stops when it closes (`--attached`): however the parent
+dies, the kernel closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+
+GRACE = 30.0
+
+
+@dataclass
+class Child:
+    """One `holdfast ...` process. Its standard error goes to `log`, its name into error messages."""
+
+    name: str
+    arguments: list[str]
+    log: Path
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "holdfast",
+                *self.arguments,
+                "--attached",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # A Ctrl-C in the terminal reaches only us; the children are then stopped in order.
+                start_new_session=True,
+            )
+
+    async def stop(self) -> None:
+        if self.process is None or self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), GRACE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+
+    def check(self) -> None:
+        """Raise when it ended although nobody stopped it."""
+        if self.process is not None and self.process.returncode is not None:
+            raise HoldfastError(
+                f"The {self.name} ended by itself ({self.process.returncode}): {self.last_words()}",
+                fix=f"The whole story is in {self.log}.",
+            )
+
+    def last_words(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else "it said nothing"
+
+
+def changed(folders: list[Path]) -> Iterator[set[str]]:
+    """At each step, the Python files that changed since the step before."""
+    seen = _stamps(folders)
+    while True:
+        now = _stamps(folders)
+        yield {path for path in now.keys() | seen.keys() if now.get(path) != seen.get(path)}
+        seen = now
+
+
+def _stamps(folders: list[Path]) -> dict[str, int]:
+    stamps: dict[str, int] = {}
+    for folder in folders:
+        for path in folder.rglob("*.py"):
+            with contextlib.suppress(OSError):
+                stamps[str(path)] = path.stat().st_mtime_ns
+    return stamps

@@ -1,0 +1,110 @@
+"""The caller's own connection, so that what we write exists only if the caller commits.
+
+Accepted: asyncpg; psycopg 3, sync and async; SQLAlchemy connections and sessions, sync and async; Django.
+They are told apart by the module of their class, so none of those libraries is imported or required.
+
+One rule for all: there must be a transaction that the caller ends. An autocommit connection would make the
+job visible at once, whatever the caller does next, so it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import InvalidError, RefusedError
+
+# Each statement has exactly one parameter, a JSON text, written as {} here.
+Statement = str
+
+
+def is_sync(on: object) -> bool:
+    """Whether the connection must be used in the caller's thread, without an event loop."""
+    return _kind(on) in {"psycopg", "sqlalchemy", "django"}
+
+
+async def call(on: Any, statement: Statement, argument: str) -> Any:
+    """Run a statement with one JSON parameter on the caller's connection; its single value."""
+    kind = _kind(on)
+    if kind == "asyncpg":
+        _refuse_unless(on.is_in_transaction())
+        return await on.fetchval(statement.format("$1"), argument)
+    if kind == "psycopg_async":
+        _refuse_unless(_psycopg_has_transaction(on))
+        cursor = await on.execute(statement.format("%s"), [argument])
+        return _first(await cursor.fetchone())
+    if kind == "sqlalchemy_async":
+        return await on.run_sync(_call_sqlalchemy, statement, argument)
+    return call_sync(on, statement, argument)
+
+
+def call_sync(on: Any, statement: Statement, argument: str) -> Any:
+    kind = _kind(on)
+    if kind == "psycopg":
+        _refuse_unless(_psycopg_has_transaction(on))
+        return _first(on.execute(statement.format("%s"), [argument]).fetchone())
+    if kind == "sqlalchemy":
+        return _call_sqlalchemy(on, statement, argument)
+    if kind == "django":
+        _refuse_unless(on.in_atomic_block or not on.get_autocommit())
+        with on.cursor() as cursor:
+            cursor.execute(statement.format("%s"), [argument])
+            return _first(cursor.fetchone())
+    raise InvalidError(
+        f"on= got an asynchronous connection of {type(on).__module__}, which needs an event loop.",
+        fix="Use the asynchronous client with it.",
+        field="on",
+    )
+
+
+def _kind(on: object) -> str:
+    """Which library the connection is of, looking at its class and the classes above it."""
+    for kind in type(on).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if library == "asyncpg":
+            return "asyncpg"
+        if library == "psycopg":
+            return "psycopg_async" if "Async" in kind.__name__ else "psycopg"
+        if library == "sqlalchemy":
+            return "sqlalchemy_async" if ".asyncio." in kind.__module__ + "." else "sqlalchemy"
+        if library == "django":
+            return "django"
+    raise InvalidError(
+        f"on= cannot use a {type(on).__module__}.{type(on).__qualname__}.",
+        fix="Pass a connection of asyncpg, psycopg, SQLAlchemy or Django, or a SQLAlchemy session.",
+        field="on",
+    )
+
+
+def _refuse_unless(in_transaction: bool) -> None:
+    if not in_transaction:
+        raise RefusedError(
+            "on= needs a connection with an open transaction; this one commits every statement by itself.",
+            fix="Begin a transaction first, or leave on= out.",
+            field="on",
+        )
+
+
+def _psycopg_has_transaction(on: Any) -> bool:
+    idle = 0  # psycopg.pq.TransactionStatus.IDLE
+    return not on.autocommit or int(on.info.transaction_status) != idle
+
+
+def _call_sqlalchemy(on: Any, statement: Statement, argument: str) -> Any:
+    connection: Any = on.connection() if callable(getattr(on, "connection", None)) else on
+    _refuse_unless(not _sqlalchemy_autocommits(connection))
+    # exec_driver_sql keeps SQLAlchemy from reading the colons of casts as parameters.
+    mark = "$1" if connection.dialect.driver == "asyncpg" else "%s"
+    return connection.exec_driver_sql(statement.format(mark), (argument,)).scalar_one()
+
+
+def _sqlalchemy_autocommits(connection: Any) -> bool:
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    raw = connection.connection.dbapi_connection
+    if raw is None:
+        return False
+    return getattr(raw, "isolation_level", None) == "autocommit" or getattr(raw, "autocommit", False) is True
+
+
+def _first(row: Any) -> Any:
+    return row[0]
