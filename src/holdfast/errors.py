@@ -13,7 +13,8 @@
     │   ├── SchemaMissingError        not installed yet
     │   ├── SchemaOutdatedError       older than this code needs
     │   ├── SchemaTooNewError         newer than this code understands
-    │   └── SchemaChangedError        a released migration file differs from what was applied
+    │   ├── SchemaChangedError        a released migration file differs from what was applied
+    │   └── SchemaBusyError           another migration, or a lock that was not to be had in time
     ├── NotFoundError        HF002    no such thing, or not yours
     ├── ConflictError        HF003    it exists already, in another shape or state
     ├── InvalidError         HF004    an argument is wrong; `field` names it
@@ -98,6 +99,10 @@ class SchemaTooNewError(SchemaError):
 
 
 class SchemaChangedError(SchemaError):
+    pass
+
+
+class SchemaBusyError(SchemaError):
     pass
 
 

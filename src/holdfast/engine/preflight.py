@@ -1,0 +1,86 @@
+"""Whether a server can carry Holdfast and this role may install it; asked before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast import errors
+from holdfast.engine.connection import OLDEST, Connection
+
+_ASK = """
+select
+  pg_catalog.current_setting('server_version_num')::integer as version_number,
+  pg_catalog.current_setting('server_version') as version,
+  pg_catalog.pg_is_in_recovery() as standby,
+  pg_catalog.current_setting('transaction_read_only')::boolean as read_only,
+  pg_catalog.current_database()::text as database,
+  current_user::text as role,
+  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create') as may_create,
+  (select pg_catalog.count(*)::integer from pg_catalog.pg_namespace
+    where nspname in ('holdfast', 'pgmq', 'pgmq_public')) as schemas,
+  (select pg_catalog.pg_get_userbyid(nspowner)::text from pg_catalog.pg_namespace
+    where nspname = 'holdfast') as owner,
+  coalesce((select pg_catalog.pg_has_role(nspowner, case
+    when pg_catalog.current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end)
+    from pg_catalog.pg_namespace where nspname = 'holdfast'), true) as may_own
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    version_number: int
+    version: str
+    standby: bool
+    read_only: bool
+    database: str
+    role: str
+    may_create: bool
+    schemas: int
+    owner: str | None
+    may_own: bool
+
+
+async def server(connection: Connection) -> Server:
+    row = await connection.fetchrow(_ASK)
+    assert row is not None  # noqa: S101  (one row always)
+    return Server(**dict(row))
+
+
+def refuse_version(server: Server) -> None:
+    if server.version_number < OLDEST * 10000:
+        raise errors.DatabaseTooOldError(
+            f"This is PostgreSQL {server.version}; Holdfast needs {OLDEST} or newer.",
+            fix="Upgrade the server, or unset DATABASE_URL to use the embedded one.",
+        )
+
+
+def refuse_server(server: Server) -> None:
+    refuse_version(server)
+    if server.standby:
+        raise errors.DatabaseReadOnlyError(
+            f"The database {server.database} is on a standby, which cannot be written to.",
+            fix="Point DATABASE_URL at the primary.",
+        )
+    if server.read_only:
+        raise errors.DatabaseReadOnlyError(
+            f"Transactions of {server.role} in the database {server.database} are read-only by default.",
+            fix=f'Run: alter database "{server.database}" reset default_transaction_read_only '
+            "(or the same for the role).",
+        )
+
+
+def refuse_rights(server: Server) -> None:
+    if not server.may_own:
+        raise errors.DatabaseRightsError(
+            f"The schema holdfast belongs to {server.owner}, and {server.role} may not act as that role.",
+            fix=f'Migrate as {server.owner}, or run: grant "{server.owner}" to "{server.role}"',
+        )
+    refuse_create(server)
+
+
+def refuse_create(server: Server) -> None:
+    if server.schemas < 3 and not server.may_create:
+        raise errors.DatabaseRightsError(
+            f"The role {server.role} may not create a schema in the database {server.database}.",
+            fix=f'Let its owner run: grant create on database "{server.database}" to "{server.role}"',
+        )

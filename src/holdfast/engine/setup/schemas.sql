@@ -1,0 +1,28 @@
+-- Make the schemas, then act as their owner for the rest of the transaction, so that every object belongs to
+-- one role that is not a superuser.
+do $schemas$
+declare
+  v_owner text;
+  v_schema text;
+begin
+  select pg_catalog.pg_get_userbyid(nspowner) into v_owner from pg_catalog.pg_namespace where nspname = 'holdfast';
+  if v_owner is null then
+    v_owner := current_user;
+    if exists (select from pg_catalog.pg_roles where rolname = 'holdfast_owner')
+      and pg_catalog.pg_has_role('holdfast_owner', case
+        when pg_catalog.current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end)
+    then
+      v_owner := 'holdfast_owner';
+    end if;
+    execute pg_catalog.format('create schema holdfast authorization %I', v_owner);
+  end if;
+  foreach v_schema in array array['pgmq', 'pgmq_public'] loop
+    if not exists (select from pg_catalog.pg_namespace where nspname = v_schema) then
+      execute pg_catalog.format('create schema %I authorization %I', v_schema, v_owner);
+    end if;
+  end loop;
+  perform pg_catalog.set_config('role', v_owner, true);
+  perform pg_catalog.set_config('search_path', '', true);
+  perform pg_catalog.set_config('check_function_bodies', 'off', true);
+end
+$schemas$;
