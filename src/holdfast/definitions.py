@@ -52,7 +52,7 @@ class Ctx(Protocol[State_co]):
     def progress(
         self,
         done: float | None = None,
-        total: float | None = None,
+        total: float = 100,
         *,
         phase: str | None = None,
         message: str | None = None,

@@ -20,7 +20,7 @@ EVENTS: Final[dict[str, str]] = {
     "database.stopped": "the embedded PostgreSQL was stopped: reason",
     "database.recovered": "something stale was cleaned up before a start: what",
     "database.away": "a call could not reach the database: error, retry_in",
-    "database.back": "the database answers again: away",
+    "database.back": "the database answers again: failures",
     "schema.migrated": "migrations were applied: versions, seconds",
     "schema.waiting": "another migration holds the lock: attempt",
     "schema.role_skipped": "a role could not be made or granted: role, error",

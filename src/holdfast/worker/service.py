@@ -1,0 +1,59 @@
+"""The one shape of every loop in a worker: start twice does no harm, stop returns when stopped.
+
+A service runs `step()` again and again. A step that fails is logged and tried again after a pause that
+grows and is jittered, so that a hundred workers do not come back in the same millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from abc import ABC, abstractmethod
+
+from holdfast import telemetry
+from holdfast.errors import DatabaseError
+
+LEAST_PAUSE, MOST_PAUSE = 0.1, 5.0
+
+
+class Service(ABC):
+    def __init__(self) -> None:
+        self._loop: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    @abstractmethod
+    async def step(self) -> None:
+        """One round. Returns when there is reason for another."""
+
+    def start(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._run(), name=type(self).__name__)
+
+    async def stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await loop
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.step()
+            except DatabaseError as problem:
+                await self._pause(problem)
+            else:
+                self._recovered()
+
+    async def _pause(self, problem: DatabaseError) -> None:
+        self._failures += 1
+        ceiling = min(MOST_PAUSE, LEAST_PAUSE * 2**self._failures)
+        pause = random.uniform(LEAST_PAUSE, ceiling)  # noqa: S311  (spreads load, hides nothing)
+        telemetry.emit("database.away", error=str(problem), retry_in=pause)
+        await asyncio.sleep(pause)
+
+    def _recovered(self) -> None:
+        if self._failures:
+            telemetry.emit("database.back", failures=self._failures)
+            self._failures = 0
