@@ -39,9 +39,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        settings = Settings(home=Path(os.environ[HOME]))
-        embedded.stop(settings)
+        settings = settings_module.load({"home": os.environ[HOME]})
+        if settings.database_url:
+            asyncio.run(scratch.drop(settings.database_url, template_name(settings), settings))
+        else:
+            embedded.stop(settings)
         shutil.rmtree(settings.home, ignore_errors=True)
+
+
+def template_name(settings: Settings) -> str:
+    return "hf_template_" + settings.home.name.rpartition("-")[2].lower()
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +69,7 @@ def server_url(settings: Settings) -> Generator[Secret]:
 
 @pytest.fixture(scope="session")
 def template(server_url: Secret, settings: Settings) -> str:
-    name = "hf_template_" + settings.home.name.rpartition("-")[2].lower()
+    name = template_name(settings)
     with (settings.home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = settings.home / "template.made"

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)#]+)(#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
+    index = ROOT / "docs" / "index.md"
+    reached, todo = set[Path](), [index]
+    while todo:
+        page = todo.pop().resolve()
+        if page in reached or page.suffix != ".md" or not page.exists():
+            continue
+        reached.add(page)
+        todo += [page.parent / link for link, _ in LINK.findall(page.read_text())]
+    alone = [p for p in (ROOT / "docs").rglob("*.md") if p.resolve() not in reached and "decisions" not in p.parts]
+    assert not alone
