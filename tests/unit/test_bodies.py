@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.client.bodies import Options, job_body
+from holdfast.definitions import Retry, task
+from holdfast.errors import InvalidError
+from holdfast.graphs import Graph
+
+
+@task(queue="q", priority=3, timeout=timedelta(minutes=1), retry=Retry(retries=2, jitter=0))
+def special(x: int) -> int:
+    return x
+
+
+@task
+def plain(x: int, y: int = 2) -> int:
+    return x
+
+
+def as_json(value: object) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def test_a_plain_call_says_only_what_it_must() -> None:
+    assert as_json(job_body(plain(1), Options())) == {"type": "plain", "queue": "default", "args": {"x": 1}}
+
+
+def test_policy_and_options_are_carried() -> None:
+    options = Options(
+        key="k", unique="u", owner="o", priority=5, delay=timedelta(minutes=2), labels={"a": "b"}
+    )
+    assert as_json(job_body(special(1), options)) == {
+        "type": "special", "queue": "q", "args": {"x": 1}, "timeout_s": 60, "attempts": 3, "base_s": 5,
+        "cap_s": 900, "jitter": 0, "priority": 5, "key": "k", "unique_key": "u", "owner": "o", "delay_s": 120,
+        "labels": {"a": "b"},
+    }  # fmt: skip
+
+
+def test_a_graph_names_its_tasks_and_edges() -> None:
+    g = Graph("report")
+    first = g.add(plain(1))
+    g.add(plain(first.result), weight=3, on_failure="skip")
+    body = as_json(job_body(g, Options()))
+    assert body["type"] == "report"
+    assert [t["name"] for t in body["tasks"]] == ["plain", "plain-2"]
+    assert body["tasks"][1]["after"] == [{"name": "plain", "on_failure": "skip"}]
+    assert body["tasks"][1]["weight"] == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"run_at": datetime(2026, 1, 1)}, {"delay": timedelta(1), "run_at": datetime(2026, 1, 1, tzinfo=UTC)}],  # noqa: DTZ001
+)
+def test_ambiguous_times_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError):
+        Options(**options)
+
+
+def test_an_empty_graph_is_refused() -> None:
+    with pytest.raises(InvalidError, match="no tasks"):
+        job_body(Graph("report"), Options())
