@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast import __version__
-from holdfast.cli import completion, db
+from holdfast.cli import completion, db, doctor, migrate
 from holdfast.cli.output import complain
 from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
@@ -35,7 +35,7 @@ def root(context: click.Context, /, **overrides: str | None) -> None:
     context.obj = Session({name: value for name, value in overrides.items() if value})
 
 
-for command in (db.db, completion.completion):
+for command in (db.db, migrate.migrate, doctor.doctor, completion.completion):
     root.add_command(command)
 
 

@@ -180,7 +180,7 @@ class Status:
             raise errors.SchemaChangedError(
                 f"Released migrations differ from what was applied: {', '.join(self.changed)}. "
                 "Nothing was changed.",
-                fix="Put the released files back (reinstall the package); what is new goes into a new migration.",
+                fix="Put the released files back (reinstall the package); put what is new into a new one.",
             )
 
 
