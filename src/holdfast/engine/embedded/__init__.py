@@ -18,6 +18,7 @@ from pathlib import Path
 
 from holdfast import telemetry
 from holdfast.engine.embedded import binaries, login
+from holdfast.engine.embedded.account import check_owner
 from holdfast.engine.embedded.home import Home
 from holdfast.engine.embedded.launch import STOP_SECONDS, launched, running, stopped
 from holdfast.errors import EmbeddedError
@@ -78,6 +79,7 @@ def start(settings: Settings, *, options: Mapping[str, str] | None = None) -> Se
     began = time.monotonic()
     home = Home(settings)
     with _explained(home):
+        check_owner(home)
         home.create()
         with home.starting():
             claim = home.become_user(STOP_SECONDS)
@@ -104,6 +106,9 @@ def find(settings: Settings) -> Server | None:
     if not home.folder.exists():
         return None
     with _explained(home):
+        check_owner(home)
+        if not home.has_keeper():
+            return None
         claim = home.become_user(0.1)
         if claim is None:
             return None  # it is going down
@@ -126,6 +131,7 @@ def stop(settings: Settings) -> bool:
     home = Home(settings)
     if not home.folder.exists():
         return False
+    check_owner(home)
     with _explained(home), home.starting():
         found = stopped(home)
     if found:
@@ -138,6 +144,7 @@ def reset(settings: Settings) -> None:
     home = Home(settings)
     if not home.folder.exists():
         return
+    check_owner(home)
     with _explained(home), home.starting():
         stopped(home)
         if home.data_folder.exists():

@@ -7,10 +7,10 @@ virtual environment is under a private folder, gets a place below /var/lib/holdf
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,9 @@ from typing import Any
 
 from holdfast.engine.embedded.home import Home
 from holdfast.errors import EmbeddedError
+
+if sys.platform != "win32":
+    import pwd
 
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "TMPDIR")
 
@@ -63,7 +66,7 @@ def environment() -> dict[str, str]:
 def account_for(home: Home) -> Account:
     """Ourselves; or, for root, whoever owns the cluster, and `nobody` when it is new."""
     if os.geteuid() != 0:
-        _check_owner(home)
+        check_owner(home)
         return Account(os.geteuid(), os.getegid())
     folder = home.data_folder
     if folder.exists() and (owner := folder.stat()).st_uid != 0:
@@ -75,9 +78,10 @@ def account_for(home: Home) -> Account:
     return Account(nobody.pw_uid, nobody.pw_gid)
 
 
-def _check_owner(home: Home) -> None:
+def check_owner(home: Home) -> None:
+    """An ordinary user cannot use what another one, or root, has made."""
     for path in (home.folder, home.data_folder):
-        if path.exists() and path.stat().st_uid != os.geteuid():
+        if os.geteuid() != 0 and path.exists() and path.stat().st_uid != os.geteuid():
             raise EmbeddedError(
                 f"{path} belongs to {_name(path.stat().st_uid)}, and this is {_name(os.geteuid())}.",
                 fix="Run as its owner, choose another folder with HOLDFAST_HOME, or set DATABASE_URL.",
@@ -114,7 +118,7 @@ def reachable_folder(home: Home, account: Account) -> Path:
             fix="Run as an ordinary user, choose a reachable folder with HOLDFAST_HOME, or set DATABASE_URL.",
         )
     home.note_location()
-    return place
+    return place  # what may be there is of a home that was deleted
 
 
 def make_public(folder: Path) -> None:

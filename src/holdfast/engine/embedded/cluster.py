@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class Cluster:
         aside = target.with_name(f"{target.name}{MAKING}{secrets.token_hex(4)}")
         aside.mkdir(mode=0o700)
         try:
+            if target.exists():
+                self._discard_abandoned(target)
             self.account.own(aside)
             key = aside / "password"
             key.touch(mode=0o600)
@@ -62,6 +65,13 @@ class Cluster:
             (aside / "data").rename(target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+    def _discard_abandoned(self, target: Path) -> None:
+        """Outside the home may be the cluster of an earlier home at the same place, which was deleted."""
+        if pid := self.postmaster():
+            keeper.send(pid, signal.SIGQUIT)
+        keeper.end_orphans(self.home.tag, self.account.uid)
+        shutil.rmtree(target)
 
     def _initdb(self, folder: Path, key: Path) -> None:
         locale = ["--no-locale"]

@@ -13,11 +13,11 @@ Lock files are never deleted: a lock on a deleted file excludes nobody.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -27,6 +27,9 @@ from pathlib import Path
 from holdfast.engine.embedded.keeper import LOG_BYTES
 from holdfast.errors import EmbeddedError
 from holdfast.settings import Secret, Settings
+
+if sys.platform != "win32":
+    import fcntl
 
 ROLE = "holdfast"
 DATABASE = "holdfast"
@@ -39,6 +42,11 @@ LOCK_SECONDS = 180.0
 
 class Home:
     def __init__(self, settings: Settings) -> None:
+        if os.name != "posix":
+            raise EmbeddedError(
+                "The embedded PostgreSQL runs on Linux and macOS, not on Windows.",
+                fix="Set DATABASE_URL to a server that runs, or work inside WSL.",
+            )
         self.top = Path(os.path.realpath(settings.home))
         self.folder = self.top / "postgres"
         self.log = self.folder / "server.log"
@@ -50,15 +58,15 @@ class Home:
 
     def create(self) -> None:
         """Make the folders. New ones of root let the server's account through; old ones stay as they are."""
-        mode = 0o711 if os.geteuid() == 0 else 0o700
-        if not self.top.exists():
-            self.top.mkdir(parents=True)
-            self.top.chmod(0o711 if os.geteuid() == 0 else 0o755)
+        root = os.geteuid() == 0
+        self.top.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.top.mkdir()
+            self.top.chmod(0o755)
             (self.top / ".gitignore").write_text("*\n")
-        if not self.folder.exists():
-            with contextlib.suppress(FileExistsError):
-                self.folder.mkdir()
-                self.folder.chmod(mode)
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir()
+            self.folder.chmod(0o711 if root else 0o700)
 
     # Where the cluster is
 
@@ -164,7 +172,25 @@ class Home:
             raise
 
     def note_location(self) -> None:
-        self._write("data.location", str(self.outside), 0o644)
+        """Say here where the cluster is, and there whose it is."""
+        self._write("data.location", os.fspath(self.outside), 0o644)
+        (self.outside.parent / "home").write_text(f"{self.folder}\n", errors="surrogateescape")
+
+    def follow_move(self) -> None:
+        """Take the cluster along if it is outside and this folder was moved; a copy of it has none."""
+        if self.inside.exists() or not self.location.exists():
+            return
+        before = Path(self.location.read_text(errors="surrogateescape").strip())
+        if before == self.outside:
+            return
+        owner = Path((before.parent / "home").read_text(errors="surrogateescape").strip())
+        if (owner / "data.location").exists():
+            raise EmbeddedError(
+                f"{self.folder} is a copy of {owner}, whose database is in {before} and was not copied.",
+                fix="Run `holdfast db reset` here to begin with an empty one, or copy it with pg_dump.",
+            )
+        before.parent.rename(self.outside.parent)
+        self.note_location()
 
     # Log
 

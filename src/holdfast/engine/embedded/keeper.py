@@ -16,7 +16,6 @@ keeper adopts it. A postmaster that dies while it is needed is started again, wi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -30,6 +29,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+if sys.platform != "win32":
+    import fcntl
 
 POLL_SECONDS = 0.2
 IDLE_SECONDS = 1.0
@@ -58,27 +60,29 @@ class Plan:
 # Processes
 
 
-def processes() -> Iterator[tuple[int, int, str]]:
-    """(pid, uid, command line) of everything that runs; zombies have no command line and are left out."""
+def processes(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
+    """(pid, uid, words of the command line) of what runs; zombies have no words and are left out."""
     if not Path("/proc/self/cmdline").exists():
-        yield from _processes_by_ps()
+        yield from processes_by_ps(only)
         return
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ")
-                if words.strip():
-                    yield int(entry.name), entry.stat().st_uid, os.fsdecode(words)
+    found = [only] if only else [int(place.name) for place in Path("/proc").iterdir() if place.name.isdigit()]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            place = Path(f"/proc/{pid}")
+            words = os.fsdecode((place / "cmdline").read_bytes()).strip("\0 ").split("\0")
+            if words != [""]:
+                yield pid, place.stat().st_uid, words
 
 
-def _processes_by_ps() -> Iterator[tuple[int, int, str]]:
-    listing = subprocess.run(
-        ["ps", "-axww", "-o", "pid=,uid=,stat=,command="], capture_output=True, check=False
-    )
+def processes_by_ps(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
+    """The same where there is no /proc; words are torn at blanks there."""
+    which = ["-p", str(only)] if only else ["-ax"]
+    columns = ["-ww", "-o", "pid=", "-o", "uid=", "-o", "stat=", "-o", "command="]
+    listing = subprocess.run(["ps", *which, *columns], capture_output=True, check=False)
     for line in os.fsdecode(listing.stdout).splitlines():
-        pid, uid, state, *command = line.split(None, 3)
-        if command and not state.startswith("Z"):
-            yield int(pid), int(uid), command[0]
+        pid, uid, state, *words = line.split()
+        if words and not state.startswith("Z"):
+            yield int(pid), int(uid), words
 
 
 def postmaster(data_folder: str, tag: str, uid: int) -> int | None:
@@ -88,31 +92,26 @@ def postmaster(data_folder: str, tag: str, uid: int) -> int | None:
         claimed = int(Path(data_folder, "postmaster.pid").read_text().split("\n", 1)[0])
     except (OSError, ValueError):
         return None
-    for pid, owner, command in processes():
-        if (pid, owner) == (claimed, uid) and _is_server(command):
-            return pid if f"cluster_name={tag}" in command or _works_in(pid, data_folder) else None
+    for pid, owner, words in processes(claimed):
+        if owner == uid and (f"cluster_name={tag}" in words or _serves_by_hand(pid, words, data_folder)):
+            return pid
     return None
 
 
-def _is_server(command: str) -> bool:
-    return "postgres" in command or "postmaster" in command
-
-
-def _works_in(pid: int, folder: str) -> bool:
-    # A postmaster works in its data folder. Root in a container may not look; then the tag decides.
+def _serves_by_hand(pid: int, words: list[str], data_folder: str) -> bool:
+    """A postmaster that someone started without us, known by its name and its working folder."""
+    if Path(words[0]).name not in {"postgres", "postmaster"}:
+        return False
     try:
-        return Path(f"/proc/{pid}/cwd").samefile(folder)
+        return Path(f"/proc/{pid}/cwd").samefile(data_folder)
     except OSError:
         return False
 
 
 def orphans(tag: str, uid: int) -> list[int]:
     """Server processes of this cluster other than the postmaster, known by the tag in their title."""
-    return [pid for pid, owner, command in processes() if owner == uid and _titled(command, tag)]
-
-
-def _titled(command: str, tag: str) -> bool:
-    return command.startswith(f"postgres: {tag}: ")
+    title = f"postgres: {tag}: "
+    return [pid for pid, owner, words in processes() if owner == uid and " ".join(words).startswith(title)]
 
 
 def end_orphans(tag: str, uid: int) -> int:
@@ -134,7 +133,7 @@ def end_orphans(tag: str, uid: int) -> int:
 def end_all(words: str, uid: int) -> None:
     """Kill the processes whose command line has these words, which must be beyond doubt: a random name."""
     for pid, owner, command in processes():
-        if owner == uid and words in command and pid != os.getpid():
+        if owner == uid and any(words in word for word in command):
             send(pid, signal.SIGKILL)
 
 

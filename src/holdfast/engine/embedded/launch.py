@@ -28,6 +28,7 @@ START_SECONDS = 60.0  # without a sign of life
 RECOVERY_SECONDS = 600.0  # while the server says that it is starting up
 STOP_SECONDS = 90.0
 PORT_ATTEMPTS = 5
+ALWAYS_THERE = "template1"
 UP = {Answer.OURS, Answer.FULL}
 
 
@@ -41,7 +42,7 @@ def running(home: Home, *, wait: bool) -> Secret | None:
         _check_within_reach(home)
         answer = _last_answer(home, url)
     if answer is Answer.NO_DATABASE and wait:
-        login.create_database(home.url(password, port, "postgres"), DATABASE)
+        login.ensure_database(home.url(password, port, ALWAYS_THERE), DATABASE)
         answer = Answer.OURS
     return url if answer in UP else None
 
@@ -49,10 +50,11 @@ def running(home: Home, *, wait: bool) -> Secret | None:
 def launched(settings: Settings, home: Home, options: Mapping[str, str]) -> tuple[Secret, bool]:
     """Start a server, after putting right what is wrong. Its address, and whether its cluster is new."""
     if home.has_keeper():
-        # It runs and does not let us in: the password file was lost or replaced.
-        _recovered("a server with another password")
+        # It hangs, or it does not let us in because the password file was lost or replaced.
+        _recovered("a server that does not let us in")
         stopped(home)
     account = account_for(home)
+    home.follow_move()
     home.discard_empty_cluster()
     version = home.cluster_version
     programs = binaries.runnable(binaries.choose(settings, version), account)
@@ -109,15 +111,13 @@ def _started(cluster: Cluster, password: Secret) -> Secret:
     password_set = False
     for _ in range(PORT_ATTEMPTS):
         port = home.free_port(refused)
-        url = home.url(password, port)
+        first = home.url(password, port, ALWAYS_THERE)
         began_at = home.log_size
         _spawn_keeper(cluster.plan(port))
-        answer = _last_answer(home, url)
-        if answer is Answer.NO_DATABASE:
-            login.create_database(home.url(password, port, "postgres"), DATABASE)
-            return url
+        answer = _last_answer(home, first)
         if answer in UP:
-            return url
+            login.ensure_database(first, DATABASE)
+            return home.url(password, port)
         said = home.log_since(began_at)
         stopped(home)
         if answer is Answer.REFUSED and not password_set:
@@ -191,7 +191,7 @@ def _check_within_reach(home: Home) -> None:
     deadline = time.monotonic() + 2.0
     while home.has_keeper():
         pid = home.keeper_pid
-        if any(pid == found and "keeper.py" in command for found, _, command in keeper.processes()):
+        if pid and any(keeper.__file__ in words for _, _, words in keeper.processes(pid)):
             return
         if time.monotonic() > deadline:
             raise EmbeddedError(

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from holdfast.engine.connection import translated
 from holdfast.settings import Secret
 
 LOGIN_SECONDS = 5.0
@@ -37,12 +38,14 @@ def ask(url: Secret, data_folder: Path) -> Answer:
     return _waited_for(_ask(url, data_folder))
 
 
-def create_database(url: Secret, name: str) -> None:
-    _waited_for(_create_database(url, name))
+def ensure_database(url: Secret, name: str) -> None:
+    with translated(url):
+        _waited_for(_ensure_database(url, name))
 
 
 def server_version(url: Secret) -> str:
-    return _waited_for(_server_version(url))
+    with translated(url):
+        return _waited_for(_server_version(url))
 
 
 def _waited_for(work: Coroutine[Any, Any, T]) -> T:
@@ -93,12 +96,12 @@ async def _closed(connection: asyncpg.Connection[Any]) -> None:
         connection.terminate()
 
 
-async def _create_database(url: Secret, name: str) -> None:
+async def _ensure_database(url: Secret, name: str) -> None:
     connection = await _connected(url)
     try:
-        await connection.execute(f'create database "{name}"')
-    except asyncpg.DuplicateDatabaseError:
-        pass
+        there = "select from pg_catalog.pg_database where datname = $1"
+        if not await connection.fetch(there, name):
+            await connection.execute(f'create database "{name}"')
     finally:
         await _closed(connection)
 
