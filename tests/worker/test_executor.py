@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.definitions import Cancel, Ctx, Retry, Snooze, Task, task
+from holdfast.errors import RateLimited, Reject
+from holdfast.worker.context import Context
+from holdfast.worker.executor import Verdict, execute, fingerprint
+
+
+@pytest.fixture
+def threads() -> Generator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def context() -> Context:
+    return Context(task_id="t", job_id="j", attempt=3, deadline=datetime.now(UTC))
+
+
+Run = Any
+
+
+@pytest.fixture
+def run(threads: ThreadPoolExecutor, context: Context) -> Run:
+    async def run(t: Task[..., Any], parents: dict[str, Any] | None = None, **args: Any) -> tuple[str, Any]:
+        verdict: Verdict = await execute(t, args, parents or {}, context, threads)
+        return verdict.kind, None if verdict.body is None else msgspec.json.decode(verdict.body)
+
+    return run
+
+
+@task
+async def asynchronous(ctx: Ctx, x: int) -> dict[str, int]:
+    return {"x": x, "attempt": ctx.attempt}
+
+
+@task
+def plain(x: int, when: datetime | None = None) -> str:
+    return f"{x} {when:%Y}" if when else str(x)
+
+
+@task
+def returns(value: str) -> Any:
+    values: dict[str, Any] = {
+        "snooze": Snooze(timedelta(minutes=2)),
+        "cancel": Cancel("gone\0"),
+        "nan": float("nan"),
+        "object": object(),
+        "none": None,
+    }
+    return values[value]
+
+
+class PatientError(Exception):
+    retry_after = timedelta(seconds=30)
+
+
+@task(
+    retry=Retry(never_for=(KeyError,), retry_for=(OSError, KeyError, PatientError, RuntimeError, SystemError))
+)
+def raises(what: str) -> None:
+    raise {
+        "os": OSError("no route"),
+        "key": KeyError("k"),
+        "other": ValueError("v"),
+        "reject": Reject("never"),
+        "rate": RateLimited("openai", timedelta(seconds=7)),
+        "patient": PatientError(),
+        "dirty": RuntimeError("a\0b\ud800" + "x" * 5_000_000),
+        "silent": SystemError(),
+    }[what]
+
+
+async def test_async_and_plain_functions_succeed_with_their_value(run: Run) -> None:
+    assert await run(asynchronous, x=2) == ("succeed", {"x": 2, "attempt": 3})
+    assert await run(plain, x=2) == ("succeed", "2")
+
+
+async def test_arguments_become_what_the_signature_asks_for(run: Run) -> None:
+    assert await run(plain, x=2, when="2026-11-15T00:00:00Z") == ("succeed", "2 2026")
+
+
+async def test_results_of_parents_are_put_in_place(run: Run) -> None:
+    assert await run(plain, {"before": 7}, x={"holdfast:result": "before"}) == ("succeed", "7")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"x": "no number"}, "x does not fit"),
+        ({}, "x is missing"),
+        ({"x": 1, "y": 2}, "y is unknown"),
+        ({"x": {"holdfast:result": "before"}}, "The result of before"),
+    ],
+)
+async def test_a_payload_that_no_longer_fits_is_never_retried_and_names_the_field(
+    run: Run, args: dict[str, Any], says: str
+) -> None:
+    kind, body = await run(plain, **args)
+    assert kind == "reject"
+    assert says in body["message"]
+
+
+async def test_returned_outcomes(run: Run) -> None:
+    assert await run(returns, value="snooze") == ("snooze", {"delay_s": 120})
+    assert await run(returns, value="cancel") == ("cancel", {"reason": "gone\N{REPLACEMENT CHARACTER}"})
+    assert await run(returns, value="none") == ("succeed", None)
+
+
+@pytest.mark.parametrize("value", ["nan", "object"])
+async def test_a_result_that_is_not_json_is_never_retried(run: Run, value: str) -> None:
+    kind, body = await run(returns, value=value)
+    assert kind == "reject"
+    assert "result" in body["message"]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "error"),
+    [
+        ("os", "fail", "OSError"),
+        ("key", "reject", "KeyError"),
+        ("other", "reject", "ValueError"),
+        ("reject", "reject", "Reject"),
+    ],
+)
+async def test_exceptions_follow_the_policy(run: Run, what: str, kind: str, error: str) -> None:
+    got, body = await run(raises, what=what)
+    assert (got, body["type"]) == (kind, error)
+    assert "raises" in body["traceback"]
+    assert body["fingerprint"] == f"{error} test_executor.py:raises"
+
+
+async def test_waits_that_were_asked_for_are_passed_on(run: Run) -> None:
+    assert await run(raises, what="rate") == ("limited", {"key": "openai", "retry_after_s": 7})
+    kind, body = await run(raises, what="patient")
+    assert (kind, body["retry_after_s"]) == ("fail", 30)
+
+
+async def test_recording_a_failure_cannot_fail(run: Run) -> None:
+    kind, body = await run(raises, what="dirty")
+    assert kind == "fail"
+    assert len(body["message"]) <= 4000
+    assert "\0" not in body["message"]
+    kind, body = await run(raises, what="silent")
+    assert body["message"] == "SystemError"
+
+
+async def test_a_task_that_takes_too_long_fails(run: Run) -> None:
+    @task(timeout=timedelta(milliseconds=20))
+    async def sleepy() -> None:
+        await asyncio.Event().wait()
+
+    kind, body = await run(sleepy)
+    assert (kind, body["type"]) == ("fail", "TimeoutError")
+    assert "ran longer than 0:00:00.02" in body["message"]
+
+
+async def test_a_timeout_of_the_task_s_own_is_an_ordinary_failure(run: Run) -> None:
+    @task
+    async def own() -> None:
+        raise TimeoutError("the site did not answer")
+
+    kind, body = await run(own)
+    assert (kind, body["message"]) == ("fail", "the site did not answer")
+
+
+async def test_a_task_that_cancels_itself_fails(run: Run) -> None:
+    @task
+    async def selfish() -> None:
+        raise asyncio.CancelledError
+
+    kind, body = await run(selfish)
+    assert kind == "fail"
+    assert "cancelled itself" in body["message"]
+
+
+async def test_cancelling_from_outside_gives_no_verdict(
+    threads: ThreadPoolExecutor, context: Context
+) -> None:
+    started = asyncio.Event()
+
+    @task
+    async def waits() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    attempt = asyncio.create_task(execute(waits, {}, {}, context, threads))
+    await started.wait()
+    context.stop("lease lost")
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+
+
+def test_fingerprints_ignore_the_message() -> None:
+    def fail(text: str) -> str:
+        try:
+            raise ValueError(text)
+        except ValueError as problem:
+            return fingerprint(problem)
+
+    assert fail("id 17") == fail("id 18") == "ValueError test_executor.py:fail"
