@@ -1,0 +1,153 @@
+"""Homes of their own for the tests of the embedded server, and processes that use them and get killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast import settings as settings_module
+from holdfast.engine.embedded import keeper
+from holdfast.engine.embedded.home import Home
+from holdfast.settings import Secret, Settings
+
+T = TypeVar("T")
+
+USER = """
+import sys
+from holdfast import settings
+from holdfast.engine import embedded
+server = embedded.start(settings.load({"home": sys.argv[1]}))
+print(server.url.reveal(), flush=True)
+sys.stdin.read()
+"""
+
+
+def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
+    """What `condition` answers once it is true. Fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
+        time.sleep(0.01)
+    return result
+
+
+@dataclass
+class Place:
+    """One home, and everything that runs for it."""
+
+    settings: Settings
+    children: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
+
+    @property
+    def home(self) -> Home:
+        return Home(self.settings)
+
+    @property
+    def folder(self) -> Path:
+        return self.home.folder
+
+    def postmaster(self) -> int | None:
+        home = self.home
+        if not home.data_folder.exists():
+            return None
+        return keeper.postmaster(str(home.data_folder), home.tag, home.data_folder.stat().st_uid)
+
+    def everything(self) -> list[int]:
+        """The pids of all that runs for this home, except the tests themselves."""
+        home = self.home
+        mine = {os.getpid(), *(child.pid for child in self.children)}
+        marks = (str(home.top), home.tag)
+        return [
+            pid
+            for pid, _, words in keeper.processes()
+            if pid not in mine and any(mark in word for mark in marks for word in words)
+        ]
+
+    def gone(self) -> bool:
+        return not self.everything()
+
+    def user(self) -> subprocess.Popen[str]:
+        """A process that starts the server and holds it until it is told to end, or killed."""
+        child = subprocess.Popen(
+            [sys.executable, "-c", USER, str(self.settings.home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.children.append(child)
+        return child
+
+    def ready_user(self) -> tuple[subprocess.Popen[str], Secret]:
+        child = self.user()
+        return child, url_of(child)
+
+    def end_users(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.communicate()
+        self.children.clear()
+
+
+def url_of(user: subprocess.Popen[str]) -> Secret:
+    assert user.stdout is not None
+    line = user.stdout.readline().strip()
+    if not line:
+        raise AssertionError(user.communicate()[1])
+    return Secret(line)
+
+
+def leave(user: subprocess.Popen[str]) -> None:
+    """Let it end by itself."""
+    user.communicate()
+    assert user.returncode == 0
+
+
+def query(url: Secret, sql: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url.reveal(), autocommit=True, connect_timeout=5) as connection:
+        cursor = connection.execute(sql.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def answers(url: Secret) -> bool:
+    try:
+        return query(url, "select 1") == [(1,)]
+    except psycopg.OperationalError:
+        return False
+
+
+def kill(*pids: int | None) -> None:
+    for pid in pids:
+        assert pid is not None
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+@contextmanager
+def place(name: str = "home") -> Generator[Place]:
+    """A home under a folder that the server's account can reach. At the end nothing of it may be left."""
+    top = Path(tempfile.mkdtemp(prefix="holdfast-embedded-"))
+    top.chmod(0o711)
+    here = Place(settings_module.load({"home": str(top / name)}))
+    try:
+        yield here
+        here.end_users()
+        eventually(here.gone)
+    finally:
+        here.end_users()
+        kill(*here.everything())
+        shutil.rmtree(top)
