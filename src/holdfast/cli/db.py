@@ -73,7 +73,9 @@ def psql(session: Session, arguments: tuple[str, ...]) -> int:
     address, server = embedded.locate(session.settings)
     try:
         target, password = _without_password(address)
-        environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
+        environment = dict(os.environ)  # house: environment (passed on, not read)
+        if password:
+            environment["PGPASSWORD"] = password
         return _in_foreground([str(program), "-d", target, *arguments], environment)
     finally:
         if server:

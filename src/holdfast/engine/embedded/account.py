@@ -59,7 +59,8 @@ class Account:
 
 def environment() -> dict[str, str]:
     """No PG* variable of ours may steer the server, and its messages are read, so they are English."""
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    ours = os.environ  # house: environment (passed on, not read)
+    kept = {name: ours[name] for name in PASSED_ON if name in ours}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C", "TZ": "UTC"}
 
 

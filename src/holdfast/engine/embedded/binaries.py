@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import re
 import secrets
 import shutil
@@ -201,7 +200,7 @@ def psql_for(settings: Settings, cluster_version: int | None) -> Path:
     for binaries in found:
         if binaries.psql:
             return binaries.psql
-    on_path = shutil.which("psql", path=os.environ.get("PATH", os.defpath))
+    on_path = shutil.which("psql")
     if on_path:
         return Path(on_path)
     raise EmbeddedError(
