@@ -138,7 +138,7 @@ class Home:
     def port(self) -> int | None:
         for path, line in ((self.folder / "port", 0), (self.data_folder / "postmaster.pid", 3)):
             with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
-                return int(path.read_text().split("\n")[line])
+                return int(path.read_bytes().split(b"\n")[line])
         return None
 
     def free_port(self, refused: int | None = None) -> int:

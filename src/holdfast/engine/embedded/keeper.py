@@ -89,13 +89,18 @@ def postmaster(data_folder: str, tag: str, uid: int) -> int | None:
     """The pid of the live postmaster of this very data folder. postmaster.pid alone proves nothing:
     the number may be dead, may belong to another program by now, or came along with a copied folder."""
     try:
-        claimed = int(Path(data_folder, "postmaster.pid").read_text().split("\n", 1)[0])
+        claimed = int(pid_file_lines(data_folder)[0])
     except (OSError, ValueError):
         return None
     for pid, owner, words in processes(claimed):
         if owner == uid and (f"cluster_name={tag}" in words or _serves_by_hand(pid, words, data_folder)):
             return pid
     return None
+
+
+def pid_file_lines(data_folder: str) -> list[str]:
+    """pid, folder, start time, port, socket folder, address, memory, state; a path need not be text."""
+    return os.fsdecode(Path(data_folder, "postmaster.pid").read_bytes()).split("\n")
 
 
 def _serves_by_hand(pid: int, words: list[str], data_folder: str) -> bool:
@@ -271,7 +276,7 @@ class Keeper:
 
     def _says_ready(self, pid: int) -> bool:
         try:
-            lines = Path(self.plan.data_folder, "postmaster.pid").read_text().split("\n")
+            lines = pid_file_lines(self.plan.data_folder)
         except OSError:
             return False
         return lines[0] == str(pid) and len(lines) > 7 and lines[7].strip() == "ready"
@@ -348,11 +353,10 @@ class Keeper:
 
     def _clear_up_after(self, pid: int) -> None:
         end_orphans(self.plan.tag, self.plan.uid)
-        pid_file = Path(self.plan.data_folder, "postmaster.pid")
         with contextlib.suppress(OSError):
             # The number may be given to another program at any moment, and PostgreSQL would respect it.
-            if pid_file.read_text().split("\n", 1)[0] == str(pid):
-                pid_file.unlink()
+            if pid_file_lines(self.plan.data_folder)[0] == str(pid):
+                Path(self.plan.data_folder, "postmaster.pid").unlink()
 
     def _stop(self, server: Child | Adopted, reason: str) -> int:
         self.say(f"stopping: {reason}")

@@ -37,7 +37,7 @@ def running(home: Home, *, wait: bool) -> Secret | None:
     if not home.has_keeper() or not (password := home.password) or not (port := home.port):
         return None
     url = home.url(password, port)
-    answer = login.ask(url, home.data_folder)
+    answer = login.ask(url, home.tag)
     if wait and answer not in {*UP, Answer.REFUSED, Answer.NO_DATABASE}:
         _check_within_reach(home)
         answer = _last_answer(home, url)
@@ -87,7 +87,7 @@ def _answers_alone(cluster: Cluster, password: Secret) -> bool:
     patience = time.monotonic() + 5.0
     while cluster.postmaster():
         port = cluster.home.port
-        answer = login.ask(cluster.home.url(password, port), cluster.home.data_folder) if port else None
+        answer = login.ask(cluster.home.url(password, port), cluster.home.tag) if port else None
         if answer in UP:
             return True
         if time.monotonic() > (deadline if answer is Answer.STARTING else patience):
@@ -177,7 +177,7 @@ def _last_answer(home: Home, url: Secret) -> Answer:
     pause = 0.005
     while True:
         kept = home.has_keeper()  # looked up before asking: a keeper that has just gone may leave an answer
-        answer = login.ask(url, home.data_folder)
+        answer = login.ask(url, home.tag)
         if answer in {*UP, Answer.REFUSED, Answer.NO_DATABASE} or not kept:
             return answer
         if time.monotonic() > (starting_until if answer is Answer.STARTING else silent_until):

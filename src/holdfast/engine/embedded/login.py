@@ -1,18 +1,15 @@
 """Whether the server really answers, and is ours: a login with the password, not a look at a pid.
 
 A copied folder has the same password as its original, so a login alone could reach the original. The server
-is asked for its data folder as well, as a hash, because a path need not be valid text in any encoding.
+is asked for its name as well, which we gave it and which follows from the path of its folder.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
@@ -30,12 +27,12 @@ class Answer(Enum):
     REFUSED = "does not take our password"
     NO_DATABASE = "has no such database"
     FULL = "has no connection free"
-    FOREIGN = "serves another data folder"
+    FOREIGN = "is another server"
     SILENT = "does not answer"
 
 
-def ask(url: Secret, data_folder: Path) -> Answer:
-    return _waited_for(_ask(url, data_folder))
+def ask(url: Secret, tag: str) -> Answer:
+    return _waited_for(_ask(url, tag))
 
 
 def ensure_database(url: Secret, name: str) -> None:
@@ -54,7 +51,7 @@ def _waited_for(work: Coroutine[Any, Any, T]) -> T:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _ask(url: Secret, data_folder: Path) -> Answer:
+async def _ask(url: Secret, tag: str) -> Answer:
     try:
         connection = await _connected(url)
     except asyncpg.PostgresError as problem:
@@ -62,17 +59,12 @@ async def _ask(url: Secret, data_folder: Path) -> Answer:
     except (OSError, TimeoutError, asyncpg.InterfaceError):
         return Answer.SILENT
     try:
-        found = await connection.fetchval(
-            "select pg_catalog.sha256(pg_catalog.convert_to("
-            "pg_catalog.current_setting('data_directory'), 'SQL_ASCII'))",
-            timeout=LOGIN_SECONDS,
-        )
+        name = await connection.fetchval("show cluster_name", timeout=LOGIN_SECONDS)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return Answer.SILENT
     finally:
         await _closed(connection)
-    ours = hashlib.sha256(os.fsencode(data_folder)).digest()
-    return Answer.OURS if found == ours else Answer.FOREIGN
+    return Answer.OURS if name == tag else Answer.FOREIGN
 
 
 def _refusal(problem: asyncpg.PostgresError) -> Answer:

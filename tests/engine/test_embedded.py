@@ -1,0 +1,281 @@
+"""The embedded server as it is meant to be used: started, shared, kept, stopped."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from embedded_processes import Place, answers, eventually, leave, place, query, url_of
+
+from holdfast import telemetry
+from holdfast.engine import embedded
+from holdfast.engine.embedded import keeper
+from holdfast.settings import Secret
+
+
+@pytest.fixture
+def here() -> Generator[Place]:
+    with place() as found:
+        yield found
+
+
+def test_the_first_start_makes_a_safe_server(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        shown = dict(query(server.url, "select name, setting from pg_settings"))
+        assert shown["fsync"] == "on"
+        assert shown["listen_addresses"] == "127.0.0.1"
+        assert shown["unix_socket_directories"] == ""
+        assert shown["password_encryption"] == "scram-sha-256"
+        assert shown["server_encoding"] == "UTF8"
+        assert shown["TimeZone"] == "UTC"
+        assert query(server.url, "select current_user, current_database()") == [("holdfast", "holdfast")]
+        assert repr(server.url) not in server.url.reveal()
+        assert server.url.reveal() not in repr(server)
+
+
+def test_nobody_else_gets_in(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        password = here.home.password
+        assert password is not None
+        assert stat.S_IMODE((here.folder / "password").stat().st_mode) == 0o600
+        assert stat.S_IMODE((here.folder / "data").stat().st_mode) == 0o700
+        assert stat.S_IMODE(here.home.log.stat().st_mode) == 0o600
+        for wrong in ("", "x"):
+            address = server.url.reveal().replace(password.reveal(), wrong)
+            with pytest.raises(psycopg.OperationalError, match="password"):
+                psycopg.connect(address)
+
+
+def test_no_password_in_any_command_line_or_log(here: Place) -> None:
+    with embedded.start(here.settings):
+        password = here.home.password
+        assert password is not None
+        assert not [w for _, _, words in keeper.processes() for w in words if password.reveal() in w]
+        assert password.reveal() not in here.home.log.read_text()
+        assert password.reveal() not in (here.folder / "data" / "holdfast.conf").read_text()
+
+
+def test_a_second_start_shares_the_server(here: Place) -> None:
+    with embedded.start(here.settings) as first, embedded.start(here.settings) as second:
+        assert first.url == second.url
+        first.release()
+        assert answers(second.url)
+
+
+def test_ten_processes_start_one_server(here: Place) -> None:
+    users = [here.user() for _ in range(10)]
+    urls = {url_of(user).reveal() for user in users}
+    assert len(urls) == 1
+    assert answers(Secret(urls.pop()))
+    keepers = [pid for pid, _, words in keeper.processes() if str(here.folder) in words]
+    assert len(keepers) == 1
+    for user in users:
+        leave(user)
+
+
+def test_it_stops_when_the_last_user_is_gone(here: Place) -> None:
+    first, url = here.ready_user()
+    second, _ = here.ready_user()
+    leave(first)
+    assert answers(url)
+    leave(second)
+    eventually(here.gone)
+    assert "the last user is gone" in here.home.log.read_text()
+    assert "database system is shut down" in here.home.log.read_text()
+
+
+def test_a_connected_client_counts_as_a_user(here: Place) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("this system does not tell who is connected")
+    server = embedded.start(here.settings)
+    with psycopg.connect(server.url.reveal()) as connection:
+        server.release()
+        assert connection.execute("select pg_sleep(2.5)").fetchall()  # outlives the idle second
+
+
+def test_a_forked_child_goes_on_using_it(here: Place) -> None:
+    forks = """
+import os, sys
+from holdfast import settings
+from holdfast.engine import embedded
+server = embedded.start(settings.load({"home": sys.argv[1]}))
+if os.fork():
+    server.release()
+    os._exit(0)
+print(server.url.reveal(), flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", forks, str(here.settings.home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    url = Secret(parent.stdout.readline().strip())
+    assert parent.wait() == 0
+    stays_up(here)
+    assert answers(url)
+    parent.communicate()
+
+
+def stays_up(here: Place, seconds: float = 2.5) -> None:
+    """It is the same server all the time, for longer than it would stay without users."""
+    pid = here.postmaster()
+    assert pid is not None
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert here.postmaster() == pid
+        time.sleep(0.02)
+
+
+def test_kept_until_stopped(here: Place) -> None:
+    embedded.keep(here.settings).release()
+    stays_up(here)
+    found = embedded.find(here.settings)
+    assert found is not None
+    assert found.kept
+    found.release()
+    assert embedded.stop(here.settings) is True
+    assert here.gone()
+    assert embedded.stop(here.settings) is False
+
+
+def test_lingers_for_a_while(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        server.linger(timedelta(seconds=3))
+    stays_up(here, 2.5)
+    eventually(here.gone)
+
+
+def test_stop_does_not_ask_the_users(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        assert embedded.stop(here.settings) is True
+        assert not answers(server.url)
+        assert here.gone()
+        with embedded.start(here.settings) as again:
+            assert again.url == server.url
+            assert answers(server.url)
+
+
+def test_data_survives_a_restart_and_not_a_reset(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        query(server.url, "create table kept (id int)")
+    embedded.stop(here.settings)
+    with embedded.start(here.settings) as server:
+        assert query(server.url, "select * from kept") == []
+        embedded.reset(here.settings)
+    assert not here.home.data_folder.exists()
+    embedded.reset(here.settings)
+    with embedded.start(here.settings) as server, pytest.raises(psycopg.errors.UndefinedTable):
+        query(server.url, "select * from kept")
+
+
+def test_options_hold_for_the_server_they_started(here: Place) -> None:
+    with embedded.start(here.settings, options={"fsync": "off", "application_name": "it's"}) as server:
+        assert query(server.url, "show fsync") == [("off",)]
+    embedded.stop(here.settings)
+    with embedded.start(here.settings) as server:
+        assert query(server.url, "show fsync") == [("on",)]
+
+
+def test_alter_system_has_the_last_word(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        query(server.url, "alter system set work_mem = '3MB'")
+    embedded.stop(here.settings)
+    with embedded.start(here.settings) as server:
+        assert query(server.url, "show work_mem") == [("3MB",)]
+
+
+def test_find_starts_nothing(here: Place) -> None:
+    assert embedded.find(here.settings) is None
+    assert not here.folder.exists()
+    with embedded.start(here.settings) as server:
+        found = embedded.find(here.settings)
+        assert found is not None
+        assert found.url == server.url
+        found.release()
+    embedded.stop(here.settings)
+    assert embedded.find(here.settings) is None
+    assert here.gone()
+
+
+def test_locate_prefers_a_given_address(here: Place) -> None:
+    given = Secret("postgresql://somewhere/else")
+    assert embedded.locate(replace(here.settings, database_url=given)) == (given, None)
+    assert not here.folder.exists()
+    url, server = embedded.locate(replace(here.settings, database_url=None))
+    assert server is not None
+    assert answers(url)
+    server.release()
+
+
+async def test_it_may_be_called_inside_an_event_loop(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        assert server.version.split(".")[0].isdigit()
+
+
+def test_events_tell_what_happened(here: Place) -> None:
+    seen: list[tuple[str, dict[str, object]]] = []
+    with telemetry.subscribed(lambda name, fields: seen.append((name, fields))):
+        embedded.start(here.settings).release()
+        embedded.stop(here.settings)
+    assert [name for name, _ in seen] == ["database.started", "database.stopped"]
+    assert seen[0][1]["fresh"] is True
+    password = here.home.password
+    assert password is not None
+    assert password.reveal() not in str(seen)
+
+
+AWKWARD = [
+    "with blank",
+    'quote\'s "both"',
+    "ünïcode-项目",
+    "long-" + "x" * 120,
+    "back\\slash $HOME `id` %s",
+    os.fsdecode(b"not-\xff-text"),
+]
+
+
+@pytest.mark.parametrize("name", AWKWARD, ids=["blank", "quotes", "unicode", "long", "shell", "bytes"])
+def test_awkward_folders_just_work(name: str) -> None:
+    with place(name) as here:
+        with embedded.start(here.settings) as server:
+            assert answers(server.url)
+        embedded.stop(here.settings)
+        with embedded.start(here.settings) as server:
+            assert answers(server.url)
+
+
+def test_the_users_environment_does_not_matter(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "PGPORT": "1",
+        "PGDATA": "/nowhere",
+        "PGHOST": "nowhere.invalid",
+        "PGSSLMODE": "require",
+        "PGOPTIONS": "-c nonsense=1",
+        "LC_ALL": "xx_YY.utf8",
+        "PYTHONPATH": "/nowhere",
+        "PYTHONHOME": "/nowhere",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with embedded.start(here.settings) as server:
+        monkeypatch.undo()
+        assert answers(server.url)
+
+
+def test_a_home_may_be_named_from_the_current_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here.settings.home.parent)
+    with embedded.start(replace(here.settings, home=Path("home"))) as server:
+        monkeypatch.chdir("/")
+        assert answers(server.url)
+        assert here.postmaster()
