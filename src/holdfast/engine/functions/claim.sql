@@ -1,0 +1,232 @@
+-- Claim: free slots in, leased tasks out.
+--
+-- The cursor. A task that becomes ready takes the next position, so positions below the lowest ready one of a
+-- lane are over, and a claim that starts at a cursor there never walks the dead index entries an old snapshot
+-- keeps. The caller holds one hint per lane, [safe, seen, xid, at, exact, looked, idle], and only echoes it:
+-- scans start at `safe`; `seen` is the lowest ready position at the moment `at`, when `xid` was the next
+-- transaction id. Once every transaction older than that is over, nothing can appear below `seen` any more:
+-- later ones take higher positions (they have their id before their first position). Then `exact` and `safe`
+-- move up to `seen`, or to the lowest ready position found now if that is lower, as after a claim that rolled back.
+-- A transaction that stays open would hold the cursor back for its whole life, so `safe` moves on after a
+-- quarter of a second; to find what such a transaction commits later, a scan starts at the stored cursor, which is
+-- exact, every five seconds, and five times a second while the lane is empty. `tick` checks the stored ones.
+--
+-- Lanes without limits are read without a lock. Lanes with limits are served least recently served first, and
+-- only when all their counters could be locked at once without waiting.
+
+create or replace function holdfast.limits_for(p_queue text, p_type text, p_limit_key text) returns bigint[]
+language plpgsql set search_path = '' as $$
+declare
+  v_rule record;
+  v_id bigint;
+  v_ids bigint[] := '{}';
+begin
+  for v_rule in
+    select r.name, r.per_key from holdfast.limit_rules r
+    where (r.queue is null or r.queue = p_queue) and (r.type is null or r.type = p_type)
+      and (not r.per_key or p_limit_key is not null)
+    order by r.name
+  loop
+    select id into v_id from holdfast.limits
+    where rule = v_rule.name and coalesce(key, '') = case when v_rule.per_key then p_limit_key else '' end;
+    if not found then
+      insert into holdfast.limits (rule, key) values (v_rule.name, case when v_rule.per_key then p_limit_key end)
+      on conflict (rule, (coalesce(key, ''))) do update set key = excluded.key
+      returning id into v_id;
+    end if;
+    v_ids := v_ids || v_id;
+  end loop;
+  return nullif(array(select i from unnest(v_ids) as i order by i), '{}');
+end $$;
+
+-- Lanes that a worker may serve now, the most urgent head first, each with its hint moved on.
+create or replace function holdfast.open_lanes(p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
+returns table (lane_id bigint, queue text, type text, limit_ids bigint[], lease_s double precision, timeout_s double precision,
+  attempts integer, stored bigint, head bigint, safe bigint, hint jsonb)
+language sql volatile set search_path = '' set jit = off as $$
+  with now as materialized (
+    select pg_snapshot_xmin(s)::text::bigint as oldest, pg_snapshot_xmax(s)::text::bigint as next,
+      extract(epoch from p_now)::double precision as at, (select last_value from holdfast.positions) as top
+    from pg_current_snapshot() as s
+  ), mine as materialized (
+    select l.*, k.lease_s, k.timeout_s, k.attempts, q.ageing_s, h.*,
+      h.safe is null or h.looked < n.at - case h.idle when 0 then 5 else 0.2 end as look,
+      h.xid <= n.oldest as over, h.xid <= n.oldest or h.at < n.at - 0.25 as passed
+    from now n cross join holdfast.lanes l
+    join holdfast.kinds k on k.id = l.kind_id
+    join holdfast.queues q on q.name = l.queue
+    cross join lateral (select (c ->> 0)::bigint as safe, (c ->> 1)::bigint as seen, (c ->> 2)::bigint as xid,
+      (c ->> 3)::double precision as at, coalesce((c ->> 4)::bigint, l.cursor) as exact, (c ->> 5)::double precision as looked,
+      (c ->> 6)::int as idle from (select p_cursors -> (l.id::text) as c) as c) as h
+    where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types)) and q.paused_at is null
+  ), found as (
+    select m.*, t.pos as head, t.due_at,
+      greatest(least(case when m.look then coalesce(m.safe, m.cursor) else m.safe end, t.pos),
+        case when m.passed then least(t.pos, m.seen) end) as moved,
+      greatest(least(m.exact, t.pos), case when m.over then least(t.pos, m.seen) end) as sure
+    from mine m
+    left join lateral (
+      select t.pos, t.due_at from holdfast.tasks t
+      where t.lane_id = m.id and t.status = 'ready' and t.pos >= case when m.look then m.cursor else m.safe end
+      order by t.pos limit 1
+    ) as t on true
+  )
+  select f.id, f.queue, f.type, f.limit_ids, f.lease_s, f.timeout_s, f.attempts, f.cursor, f.head, f.moved,
+    jsonb_build_array(f.moved,
+      case when f.passed or f.safe is null then coalesce(f.head, n.top) else f.seen end,
+      case when f.passed or f.safe is null then n.next else f.xid end,
+      case when f.passed or f.safe is null then n.at else f.at end,
+      f.sure, case when f.look then n.at else f.looked end, case when f.head is null then 1 else 0 end)
+  from found f cross join now n
+  order by f.head is null,
+    f.priority + coalesce(floor(extract(epoch from p_now - f.due_at) / f.ageing_s), 0) desc,
+    f.served_at nulls first, f.head
+$$;
+
+-- Takes up to p_want tasks of one lane. The limit stands in a materialized query of its own: as a subquery of
+-- the update it could be run again per row, and take everything.
+create or replace function holdfast.take(
+  p_lane bigint, p_safe bigint, p_want integer, p_nonce bigint, p_worker_id bigint, p_lease interval, p_now timestamptz)
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
+language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  return query
+  with picked as materialized (
+    select t.id from holdfast.tasks t
+    where t.lane_id = p_lane and t.status = 'ready' and t.pos >= p_safe
+      and (t.start_before is null or t.start_before > p_now)
+    order by t.pos limit p_want
+    for update skip locked
+  ), taken as (
+    update holdfast.tasks t
+    set status = 'running', attempt = t.attempt + 1, nonce = p_nonce, worker_id = p_worker_id, started_at = p_now,
+      lease_until = p_now + p_lease
+    from picked p
+    where t.id = p.id
+    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.waits, t.pos
+  ), begun as (
+    select j.id from holdfast.jobs j
+    where j.id in (select t.job_id from taken t where t.job_id is not null) and j.status = 'queued'
+    for update skip locked
+  ), told as (
+    update holdfast.jobs j set status = 'running', started_at = p_now, event_seq = j.event_seq + 1
+    from begun b where j.id = b.id
+    returning j.id, j.event_seq, j.owner
+  ), written as (
+    insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
+    select o.id, o.event_seq, p_now, p_now + interval '7 days', o.owner, 'job', '{"status": "running"}' from told o
+  )
+  select t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes::int, t.args,
+    case when t.waits is not null then holdfast.outputs_of_parents(t.id) end, null::jsonb
+  from taken t order by t.pos;
+end $$;
+
+create or replace function holdfast.outputs_of_parents(p_id uuid) returns jsonb
+language sql stable set search_path = '' as $$
+  select jsonb_object_agg(p.name, p.output)
+  from holdfast.edges e join holdfast.tasks p on p.id = e.parent_id
+  where e.child_id = p_id
+$$;
+
+-- How many tasks the limits let through now; the counters stay locked until the end of the transaction.
+create or replace function holdfast.allowance(p_limits bigint[], p_want integer, p_now timestamptz) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_limit record;
+  v_locked integer := 0;
+begin
+  for v_limit in
+    select l.*, r.max_running, r.rate, r.burst from holdfast.limits l join holdfast.limit_rules r on r.name = l.rule
+    where l.id = any (p_limits) order by l.id
+    for update of l skip locked
+  loop
+    v_locked := v_locked + 1;
+    if v_limit.asleep_until > p_now then
+      return 0;
+    end if;
+    p_want := least(p_want, v_limit.max_running - v_limit.running,
+      floor(holdfast.tokens_now(v_limit.tokens, v_limit.refilled_at, v_limit.rate, v_limit.burst, p_now))::int);
+    if p_want <= 0 then
+      return 0;
+    end if;
+  end loop;
+  return case when v_locked = cardinality(p_limits) then p_want else 0 end;
+end $$;
+
+create or replace function holdfast.tokens_now(
+  p_tokens double precision, p_refilled_at timestamptz, p_rate double precision, p_burst double precision, p_now timestamptz)
+returns double precision
+language sql immutable set search_path = '' as $$
+  select case when p_rate is null then null else least(coalesce(p_burst, greatest(p_rate, 1)),
+    coalesce(p_tokens, p_burst, greatest(p_rate, 1))
+      + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::double precision, 0)) end
+$$;
+
+create or replace function holdfast.count_started(p_limits bigint[], p_count integer, p_now timestamptz) returns void
+language sql volatile set search_path = '' as $$
+  update holdfast.limits l set running = l.running + p_count,
+    tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_count, refilled_at = p_now
+  from holdfast.limit_rules r
+  where r.name = l.rule and l.id = any (p_limits)
+$$;
+
+-- Leases end; counters go down. One statement, in the order of ids, after all tasks and jobs have been locked.
+create or replace function holdfast.count_ended(p_lanes bigint[]) returns void
+language plpgsql set search_path = '' as $$
+begin
+  with ended as (
+    select i.id, count(*)::int as n
+    from unnest(p_lanes) as u (lane_id)
+    join holdfast.lanes l on l.id = u.lane_id
+    cross join lateral unnest(l.limit_ids) as i (id)
+    group by i.id
+  ), held as materialized (
+    select l.id, e.n from holdfast.limits l join ended e on e.id = l.id order by l.id for update of l
+  )
+  update holdfast.limits l set running = greatest(l.running - h.n, 0) from held h where l.id = h.id;
+end $$;
+
+-- The batch of a worker: rows of tasks, then one row whose header tells nonce, lanes, cursors and when to ask again.
+create or replace function holdfast.claim(
+  p_worker_id bigint, p_slots integer, p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
+language plpgsql set search_path = '' as $$
+declare
+  v_nonce bigint := holdfast.new_nonce();
+  v_left integer := p_slots;
+  v_want integer;
+  v_got integer;
+  v_lane record;
+  v_lanes jsonb := '{}';
+begin
+  for v_lane in select * from holdfast.open_lanes(p_queues, p_types, p_cursors, p_now) loop
+    p_cursors := p_cursors || jsonb_build_object(v_lane.lane_id, v_lane.hint);
+    if (v_lane.hint ->> 4)::bigint > v_lane.stored + 10000 then
+      perform holdfast.store_cursor(v_lane.lane_id, (v_lane.hint ->> 4)::bigint);
+    end if;
+    continue when v_lane.head is null or v_left <= 0;
+    v_want := case when v_lane.limit_ids is null then v_left else holdfast.allowance(v_lane.limit_ids, v_left, p_now) end;
+    continue when v_want <= 0;
+    return query select * from holdfast.take(v_lane.lane_id, v_lane.safe, v_want, v_nonce, p_worker_id,
+      least(v_lane.lease_s, v_lane.timeout_s + 5) * interval '1 second', p_now);
+    get diagnostics v_got = row_count;
+    continue when v_got = 0;
+    if v_lane.limit_ids is not null then
+      perform holdfast.count_started(v_lane.limit_ids, v_got, p_now);
+      update holdfast.lanes l set served_at = p_now where l.id = v_lane.lane_id;
+    end if;
+    v_left := v_left - v_got;
+    v_lanes := v_lanes || jsonb_build_object(v_lane.lane_id, jsonb_build_array(
+      v_lane.queue, v_lane.type, v_lane.lease_s, v_lane.timeout_s, v_lane.attempts));
+  end loop;
+  header := jsonb_build_object('nonce', v_nonce, 'lanes', v_lanes, 'cursors', p_cursors, 'got', p_slots - v_left);
+  return next;
+end $$;
+
+create or replace function holdfast.store_cursor(p_lane bigint, p_safe bigint) returns void
+language sql volatile set search_path = '' as $$
+  with free as materialized (
+    select l.id from holdfast.lanes l where l.id = p_lane and l.cursor < p_safe for update skip locked)
+  update holdfast.lanes l set cursor = p_safe from free where l.id = free.id
+$$;

@@ -1,0 +1,78 @@
+"""Jobs as their users see them: submit, read, list, cancel, run again. One coroutine per SQL function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from holdfast.engine.connection import Connection
+from holdfast.model import Json
+
+_json = msgspec.json.Decoder()
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """`created` is false when the job was there already, under the same key."""
+
+    id: UUID
+    status: str
+    created: bool
+    tasks: dict[str, UUID] | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    seq: int
+    at: datetime
+    kind: str
+    body: Json
+
+
+_submitted = msgspec.json.Decoder(Submitted)
+
+
+async def submit(connection: Connection, job: bytes | Mapping[str, Json]) -> Submitted:
+    """`job` has the keys that submit.sql lists, as JSON text or as plain values."""
+    return _submitted.decode(await connection.fetchval("select holdfast.submit($1)", _text(job)))
+
+
+async def submit_many(connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]) -> list[Submitted]:
+    """All of them or none, in the given order."""
+    rows = await connection.fetch("select holdfast.submit_many($1) as job", _text(jobs))
+    return [_submitted.decode(row["job"]) for row in rows]
+
+
+async def get_job(connection: Connection, job_id: UUID) -> dict[str, Json] | None:
+    return _object(await connection.fetchval("select holdfast.get_job($1)", job_id))
+
+
+async def list_jobs(
+    connection: Connection, where: Mapping[str, Json], *, before: UUID | None = None, limit: int = 50
+) -> list[dict[str, Json]]:
+    """Newest first, without their tasks. `before` is the last id of the page before."""
+    rows = await connection.fetch("select holdfast.list_jobs($1, $2, $3) as job", _text(where), before, limit)
+    return [cast("dict[str, Any]", _json.decode(row["job"])) for row in rows]
+
+
+async def job_events(
+    connection: Connection, job_id: UUID, *, after: int = 0, limit: int = 100
+) -> list[Event]:
+    rows = await connection.fetch("select * from holdfast.job_events($1, $2, $3)", job_id, after, limit)
+    return [Event(seq=r["seq"], at=r["at"], kind=r["kind"], body=_object(r["body"])) for r in rows]
+
+
+async def cancel_job(connection: Connection, job_id: UUID, reason: str | None = None) -> dict[str, Json]:
+    """{cancelled: whether this call did it, status: what it is now and stays if it has ended}."""
+    answer = await connection.fetchval("select holdfast.cancel_job($1, $2)", job_id, reason)
+    return cast("dict[str, Any]", _json.decode(answer))
+
+
+def _text(value: bytes | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> str:
+    return (value if isinstance(value, bytes) else msgspec.json.encode(value)).decode()
+
+
+def _object(text: str | None) -> dict[str, Json] | None:
+    return None if text is None else cast("dict[str, Any]", _json.decode(text))

@@ -1,0 +1,213 @@
+"""What workers say to the engine: take work, keep it, give it back. One coroutine per SQL function.
+
+A lease is `(attempt, nonce)` of a task. Every call that writes names it, and the engine refuses a stale one.
+The wire form of `exchange` (columns of arrays in, rows and one header out) is known here and in
+`functions/leases.sql` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, cast
+from uuid import UUID
+
+import msgspec
+
+from holdfast.engine.connection import Connection, Record
+from holdfast.model import Json, Progress
+
+OutcomeKind = Literal["succeed", "fail", "reject", "crash", "snooze", "limited", "cancel", "release"]
+Answer = Literal["ok", "stale"]
+
+_EXCHANGE = """
+select id, job_id, lane_id, name, attempt, crashes, args, parents, header
+from holdfast.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+"""
+_BEAT = "select holdfast.beat($1, $2, $3, $4, $5)"
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to write about a task, for one attempt."""
+
+    id: UUID
+    attempt: int
+    nonce: int
+
+
+class Claimed(Lease, frozen=True, kw_only=True):
+    """A task that this worker holds. `job_id` is None when the task is the whole job."""
+
+    job_id: UUID | None
+    name: str | None
+    type: str
+    queue: str
+    args: dict[str, Json]
+    parents: dict[str, Json]
+    crashes: int
+    lease_s: float
+    timeout_s: float
+    max_attempts: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt ended. `body` is JSON text: the output, or what the kind asks for (finish.sql)."""
+
+    id: UUID
+    attempt: int
+    nonce: int
+    kind: OutcomeKind
+    body: bytes | None = None
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """`answers` are in the order of the outcomes. `next_s`: when something falls due, if nothing was found."""
+
+    answers: Sequence[Answer]
+    tasks: Sequence[Claimed]
+    cursors: str
+    next_s: float | None
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """Leases that are no longer held; `cancelled` says which of them because somebody cancelled."""
+
+    lost: frozenset[UUID] = frozenset()
+    cancelled: frozenset[UUID] = frozenset()
+
+
+class _Header(msgspec.Struct):
+    nonce: int
+    lanes: dict[int, tuple[str, str, float, float, int]]
+    cursors: msgspec.Raw
+    answers: list[Answer] | None = None
+    next_s: float | None = None
+
+
+_header = msgspec.json.Decoder(_Header)
+_beat = msgspec.json.Decoder(Beat)
+_json = msgspec.json.Decoder()
+
+
+async def exchange(
+    connection: Connection,
+    *,
+    worker: str,
+    outcomes: Sequence[Outcome] = (),
+    slots: int,
+    queues: Sequence[str],
+    types: Sequence[str] | None = None,
+    cursors: str | None = None,
+) -> Exchange:
+    """Send the outcomes of finished tasks and take tasks for the free slots, in one round trip."""
+    # Rows are locked in this order; with one order for all workers they cannot block each other in a circle.
+    ordered = sorted(outcomes, key=lambda outcome: outcome.id)
+    rows = await connection.fetch(
+        _EXCHANGE,
+        worker,
+        [o.id for o in ordered],
+        [o.attempt for o in ordered],
+        [o.nonce for o in ordered],
+        [o.kind for o in ordered],
+        [None if o.body is None else o.body.decode() for o in ordered],
+        slots,
+        list(queues),
+        None if types is None else list(types),
+        cursors or "{}",
+    )
+    header = _header.decode(rows[-1]["header"])
+    return Exchange(
+        answers=_answers(outcomes, ordered, header.answers),
+        tasks=[_claimed(row, header) for row in rows[:-1]],
+        cursors=bytes(header.cursors).decode(),
+        next_s=header.next_s,
+    )
+
+
+def _answers(
+    given: Sequence[Outcome], ordered: Sequence[Outcome], answers: list[Answer] | None
+) -> Sequence[Answer]:
+    if answers is None:
+        fine: Answer = "ok"
+        return [fine for _ in given]
+    by_lease: dict[tuple[UUID, int, int], Answer] = {
+        (o.id, o.attempt, o.nonce): a for o, a in zip(ordered, answers, strict=True)
+    }
+    return [by_lease[o.id, o.attempt, o.nonce] for o in given]
+
+
+def _claimed(row: Record, header: _Header) -> Claimed:
+    queue, kind, lease_s, timeout_s, attempts = header.lanes[row["lane_id"]]
+    args, parents = row["args"], row["parents"]
+    return Claimed(
+        id=row["id"],
+        attempt=row["attempt"],
+        nonce=header.nonce,
+        job_id=row["job_id"],
+        name=row["name"],
+        type=kind,
+        queue=queue,
+        args=_json.decode(args) if args else {},
+        parents=_json.decode(parents) if parents else {},
+        crashes=row["crashes"],
+        lease_s=lease_s,
+        timeout_s=timeout_s,
+        max_attempts=attempts,
+    )
+
+
+async def beat(
+    connection: Connection,
+    *,
+    worker: str,
+    held: Collection[Lease],
+    progress: Mapping[UUID, Progress] | None = None,
+) -> Beat:
+    """Renew all leases in one statement and report progress. The answer names only what is wrong."""
+    ordered = sorted(held, key=lambda lease: lease.id)
+    news = {str(i): msgspec.structs.asdict(p) for i, p in (progress or {}).items()}
+    answer = await connection.fetchval(
+        _BEAT,
+        worker,
+        [lease.id for lease in ordered],
+        [lease.attempt for lease in ordered],
+        [lease.nonce for lease in ordered],
+        msgspec.json.encode(news).decode() if news else None,
+    )
+    return _beat.decode(answer)
+
+
+async def assert_lease(connection: Connection, lease: Lease) -> None:
+    """Raise LeaseLostError unless the lease is held; hold it until this transaction ends."""
+    await connection.execute("select holdfast.assert_lease($1, $2, $3)", lease.id, lease.attempt, lease.nonce)
+
+
+async def complete(connection: Connection, lease: Lease, output: bytes | None = None) -> None:
+    """Record success in the caller's transaction, so that it commits together with what the caller wrote."""
+    await connection.execute(
+        "select holdfast.complete_task($1, $2, $3, $4)",
+        lease.id,
+        lease.attempt,
+        lease.nonce,
+        None if output is None else output.decode(),
+    )
+
+
+async def get_steps(connection: Connection, lease: Lease) -> dict[str, Json]:
+    """What earlier attempts of the task already did."""
+    text = await connection.fetchval(
+        "select holdfast.get_steps($1, $2, $3)", lease.id, lease.attempt, lease.nonce
+    )
+    return cast("dict[str, Any]", _json.decode(text))
+
+
+async def save_step(connection: Connection, lease: Lease, name: str, value: bytes) -> Json:
+    """Keep the value of a step; answers with what is kept, which is the first value ever saved."""
+    text = await connection.fetchval(
+        "select holdfast.save_step($1, $2, $3, $4, $5)",
+        lease.id,
+        lease.attempt,
+        lease.nonce,
+        name,
+        value.decode(),
+    )
+    return None if text is None else _json.decode(text)
