@@ -19,11 +19,11 @@ command -v "$python" >/dev/null || fail "no $python found. Install Python 3.11 o
   fail "Holdfast needs Python 3.11 or newer; $python is $("$python" -V). Set PYTHON=/path/to/a/newer/python3."
 
 make_venv() {
-  "$python" -m venv "$venv" 2>/dev/null && return
+  "$python" -m venv "$venv" >/dev/null 2>&1 && return
   rm -rf "$venv"
   # Debian splits venv into a package of its own; root can have it installed at once.
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv >/dev/null
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv; } >/dev/null 2>&1 || true
     "$python" -m venv "$venv" && return
   fi
   fail "cannot make a virtual environment with $python. On Debian: apt-get install python3-venv, then run make again."

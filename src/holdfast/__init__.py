@@ -1,3 +1,34 @@
-"""Background work for Python applications on PostgreSQL."""
+"""Background work for Python applications on PostgreSQL.
 
-__version__ = "0.1.0.dev0"
+The public names. Everything else may change without notice, except what is documented in `holdfast.errors`,
+`holdfast.testing` and `holdfast.telemetry`.
+"""
+
+from holdfast.client import Client, JobHandle
+from holdfast.definitions import Call, Cancel, Ctx, Retry, Snooze, Task, task
+from holdfast.errors import HoldfastError, RateLimited, Reject, TaskFailedError
+from holdfast.graphs import Graph
+from holdfast.model import Job, Progress
+from holdfast.settings import Settings
+from holdfast.version import __version__
+
+__all__ = [
+    "Call",
+    "Cancel",
+    "Client",
+    "Ctx",
+    "Graph",
+    "HoldfastError",
+    "Job",
+    "JobHandle",
+    "Progress",
+    "RateLimited",
+    "Reject",
+    "Retry",
+    "Settings",
+    "Snooze",
+    "Task",
+    "TaskFailedError",
+    "__version__",
+    "task",
+]

@@ -54,6 +54,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     progress: Progress = Progress()
     tasks: tuple[Task, ...] = ()
+    output: Json = None
+    error: Failure | None = None
     created_at: datetime
     finished_at: datetime | None = None
 

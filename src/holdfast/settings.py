@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
-from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.errors import SettingsError
 
@@ -168,9 +167,6 @@ def _convert(name: str, kind: str, raw: object) -> object:
 
 def redact_url(url: str) -> str:
     """The address without its password, for people to read."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    login, _, host = parts.netloc.rpartition("@")
-    user, colon, _ = login.partition(":")
-    return urlunsplit(parts._replace(netloc=f"{user}{':' + HIDDEN if colon else ''}@{host}"))
+    # Up to the last @, because a password with an unescaped / or ? would end the host for a parser.
+    url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{HIDDEN}@", url, flags=re.DOTALL)
+    return re.sub(r"([?&]password=)[^&#]*", rf"\1{HIDDEN}", url)

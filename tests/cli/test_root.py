@@ -7,8 +7,8 @@ import sys
 import click
 import pytest
 
-from holdfast import __version__
 from holdfast.cli.root import root, run
+from holdfast.version import __version__
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,10 @@ class Child:
                 self.process.kill()
             await self.process.wait()
 
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
     def check(self) -> None:
         """Raise when it ended although nobody stopped it."""
         if self.process is not None and self.process.returncode is not None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast import __version__
-from holdfast.cli import completion, db, doctor, migrate
+from holdfast.cli import api, completion, db, demo, doctor, migrate, worker
 from holdfast.cli.output import complain
 from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
+from holdfast.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -35,7 +35,15 @@ def root(context: click.Context, /, **overrides: str | None) -> None:
     context.obj = Session({name: value for name, value in overrides.items() if value})
 
 
-for command in (db.db, migrate.migrate, doctor.doctor, completion.completion):
+for command in (
+    demo.demo,
+    worker.worker,
+    api.api,
+    db.db,
+    migrate.migrate,
+    doctor.doctor,
+    completion.completion,
+):
     root.add_command(command)
 
 

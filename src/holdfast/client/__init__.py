@@ -1,0 +1,162 @@
+"""The submitting side: put work in, look at it, wait for it, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import typing
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Unpack, overload
+from uuid import UUID
+
+import msgspec
+
+from holdfast import settings as settings_module
+from holdfast.client.bodies import Options, job_body
+from holdfast.client.handles import JobHandle
+from holdfast.definitions import Call
+from holdfast.engine import borrowed, embedded, jobs
+from holdfast.engine.connection import Database
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.graphs import Graph
+from holdfast.model import Job
+from holdfast.settings import Secret, Settings
+
+__all__ = ["Client", "JobHandle"]
+
+R = TypeVar("R")
+
+
+class Say(typing.TypedDict, total=False):
+    """Options of `submit`, by name."""
+
+    key: str | None
+    unique: str | None
+    owner: str | None
+    priority: int | None
+    delay: timedelta | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    labels: dict[str, str] | None
+
+
+class Client:
+    """Holdfast for an application. Opens nothing until it is used.
+
+    client = Client()                       # DATABASE_URL, else the embedded PostgreSQL
+    job = await client.submit(screenshot("https://example.org"), key="shot:1")
+    print(await job.result())
+    """
+
+    def __init__(self, url: str | None = None, *, settings: Settings | None = None) -> None:
+        self._url = Secret(url) if url else None
+        self._settings = settings
+        self._database: Database | None = None
+        self._server: embedded.Server | None = None
+
+    @property
+    def settings(self) -> Settings:
+        if self._settings is None:
+            self._settings = settings_module.load()
+        return self._settings
+
+    async def open(self) -> Database:
+        if self._database is None:
+            if self._url is None:
+                self._url, self._server = await asyncio.to_thread(embedded.locate, self.settings)
+            self._database = Database(self._url, self.settings)
+        return self._database
+
+    async def close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+        if self._server is not None:
+            self._server.release()
+            self._server = None
+
+    async def __aenter__(self) -> Client:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @overload
+    async def submit(self, work: Call[R], *, on: object = None, **say: Unpack[Say]) -> JobHandle[R]: ...
+    @overload
+    async def submit(self, work: Graph, *, on: object = None, **say: Unpack[Say]) -> JobHandle[Any]: ...
+    async def submit(
+        self, work: Call[Any] | Graph, *, on: object = None, **say: Unpack[Say]
+    ) -> JobHandle[Any]:
+        """Submit a call or a graph. With `on=` it is part of that connection's transaction."""
+        body = msgspec.json.encode(job_body(work, Options(**say)))
+        if on is None:
+            async with (await self.open()).connection() as connection:
+                submitted = await jobs.submit(connection, body)
+        else:
+            submitted = await borrowed.submit(on, body)
+        return JobHandle(self, submitted.id, _returns(work), created=submitted.created)
+
+    async def submit_many(self, calls: Iterable[Call[R]], **say: Unpack[Say]) -> list[JobHandle[R]]:
+        """Submit many calls in one transaction and few round trips."""
+        calls = list(calls)
+        if say.get("key") or say.get("unique"):
+            raise InvalidError("One key cannot belong to many jobs.", field="key")
+        options = Options(**say)
+        body = msgspec.json.encode([job_body(call, options) for call in calls])
+        async with (await self.open()).connection() as connection:
+            made = await jobs.submit_many(connection, body)
+        return [
+            JobHandle(self, each.id, _returns(call), created=each.created)
+            for call, each in zip(calls, made, strict=True)
+        ]
+
+    async def get(self, job: UUID | str) -> Job:
+        async with (await self.open()).connection() as connection:
+            return _job(await jobs.get_job(connection, _id(job)), job)
+
+    async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
+        """Cancel a job. The job that comes back says what is true from now on."""
+        async with (await self.open()).connection() as connection:
+            await jobs.cancel_job(connection, _id(job), reason)
+            return _job(await jobs.get_job(connection, _id(job)), job)
+
+    async def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]:
+        """The job now, and again after each change, until it has ended or `within` is over."""
+        deadline = time.monotonic() + within.total_seconds() if within is not None else None
+        seen: Job | None = None
+        pause = 0.02
+        while True:
+            now = await self.get(job)
+            if now != seen:
+                seen, pause = now, 0.02
+                yield now
+            if now.ended or (deadline is not None and time.monotonic() >= deadline):
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+
+def _job(found: dict[str, Any] | None, asked: UUID | str) -> Job:
+    if found is None:
+        raise NotFoundError(f"There is no job {asked}.", field="id")
+    return msgspec.convert(found, Job)
+
+
+def _id(job: UUID | str) -> UUID:
+    try:
+        return job if isinstance(job, UUID) else UUID(job)
+    except ValueError:
+        raise InvalidError(f"{job!r} is not the id of a job.", field="id") from None
+
+
+def _returns(work: Call[Any] | Graph) -> Any:
+    """The type that the result is turned into, as the task's function declares it."""
+    if isinstance(work, Graph):
+        return Any
+    try:
+        return typing.get_type_hints(work.task.function).get("return", Any)
+    except (NameError, TypeError, AttributeError):
+        return Any

@@ -11,10 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from holdfast.engine.jobs import Submitted
 from holdfast.errors import InvalidError, RefusedError
 
-# Each statement has exactly one parameter, a JSON text, written as {} here.
+# Each statement has exactly one parameter, a JSON text, written as {} here, and one value, as text.
 Statement = str
+SUBMIT: Statement = "select holdfast.submit({}::jsonb)::text"
+
+
+async def submit(on: object, job: bytes) -> Submitted:
+    return msgspec.json.decode(await call(on, SUBMIT, job.decode()), type=Submitted)
+
+
+def submit_sync(on: object, job: bytes) -> Submitted:
+    return msgspec.json.decode(call_sync(on, SUBMIT, job.decode()), type=Submitted)
 
 
 def is_sync(on: object) -> bool:

@@ -22,13 +22,14 @@ from typing import TypeVar
 
 import asyncpg
 
-from holdfast import __version__, errors, telemetry
+from holdfast import errors, telemetry
 from holdfast.engine import preflight, roles, schema, state
 from holdfast.engine import script as scripts
 from holdfast.engine.connection import Connection, connected, translate
 from holdfast.engine.schema import Migration, SchemaFiles
 from holdfast.engine.state import Status
 from holdfast.settings import Secret, Settings
+from holdfast.version import __version__
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid
 where c.relname = $1 and c.relnamespace = (select oid from pg_catalog.pg_namespace where nspname = 'holdfast')
 """
 
+LOCK = scripts.LOCK
 script = scripts.script
 
 
@@ -155,7 +157,7 @@ async def _prepare(run: _Run) -> None:
 
 
 async def _take_lock(connection: Connection) -> None:
-    if not await connection.fetchval("select pg_catalog.pg_try_advisory_xact_lock($1)", scripts.LOCK):
+    if not await connection.fetchval("select pg_catalog.pg_try_advisory_xact_lock($1)", LOCK):
         raise _BusyError
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast import __version__, errors
+from holdfast import errors
 from holdfast.engine import schema
 from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
 from holdfast.engine.state import ROLES
+from holdfast.version import __version__
 
 LOCK = 0x686F6C6466617374  # "holdfast"
 

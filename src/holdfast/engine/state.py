@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast import __version__, errors
+from holdfast import errors
 from holdfast.engine.connection import Connection
 from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.version import __version__
 
 ROLES = ("holdfast_owner", "holdfast_worker", "anon", "authenticated", "service_role")
 
@@ -107,8 +108,10 @@ def _closed(role: str) -> errors.DatabaseRightsError:
 
 
 def _applied(entry: dict[str, Any]) -> AppliedMigration:
-    fields = dict(entry, applied_at=datetime.fromisoformat(entry["applied_at"]))
-    return AppliedMigration(**fields)
+    # A newer schema may know more about a migration than this code does.
+    known = {field.name: entry[field.name] for field in fields(AppliedMigration)}
+    known["applied_at"] = datetime.fromisoformat(entry["applied_at"])
+    return AppliedMigration(**known)
 
 
 def _functions(entry: dict[str, Any] | None) -> AppliedFunctions | None:

@@ -1,0 +1,166 @@
+"""`holdfast demo`: everything at once, from nothing to finished jobs, with live progress bars.
+
+It starts the database, migrates, runs the API and a worker as processes of their own, submits the sample
+jobs, watches them, says where the results are, and leaves nothing running. `--stay` keeps it up and
+restarts API and worker when a Python file changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from holdfast.cli import samples
+from holdfast.cli.api import listen
+from holdfast.cli.output import Output
+from holdfast.cli.processes import Child, changed
+from holdfast.cli.session import Session, pass_session
+from holdfast.client import Client, JobHandle
+from holdfast.engine import embedded, install
+from holdfast.errors import HoldfastError
+from holdfast.model import Job
+from holdfast.settings import Secret, Settings, redact_url
+
+RELOAD_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Show:
+    settings: Settings
+    url: Secret
+    out: Output
+    results: Path
+    children: list[Child]
+
+
+@click.command()
+@click.option("--stay", is_flag=True, help="Stay up afterwards, and restart API and worker on save.")
+@pass_session
+def demo(session: Session, stay: bool) -> int:
+    """Run the demonstration jobs and show them live. Exit code 1 if one of them failed."""
+    settings, out = session.settings, session.out
+    out.line("Holdfast demonstration")
+    url, server = embedded.locate(settings)
+    try:
+        out.line(f"  database  {redact_url(url.reveal())}")
+        results = settings.home / "demo"
+        results.mkdir(parents=True, exist_ok=True)
+        port = _port(settings)
+        children = [
+            Child("API", ["api", "--port", str(port)], results / "api.log"),
+            Child("worker", ["worker", "holdfast.cli.samples"], results / "worker.log"),
+        ]
+        return session.run(_run(Show(settings, url, out, results, children), port, stay=stay))
+    finally:
+        if server:
+            server.release()
+
+
+def _port(settings: Settings) -> int:
+    """The configured port, or any other when somebody else has it: a demonstration must not fail on that."""
+    try:
+        listener = listen("127.0.0.1", settings.api_port)
+    except HoldfastError:
+        listener = listen("127.0.0.1", 0)
+    with listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+async def _run(show: Show, port: int, *, stay: bool) -> int:
+    applied = await install.migrate(show.url, show.settings)
+    show.out.line(f"  schema    version {applied.version}")
+    try:
+        for child in show.children:
+            await child.start()
+        show.out.line(f"  api       http://127.0.0.1:{port}/healthz  (log: {show.results / 'api.log'})")
+        show.out.line(f"  worker    serves holdfast.cli.samples  (log: {show.results / 'worker.log'})")
+        failed = await _until_interrupted(_perform(show))
+        if stay and failed is not None:
+            show.out.line("Up until Ctrl-C; API and worker restart when a Python file changes.")
+            await _until_interrupted(_reload(show))
+        return 130 if failed is None and not stay else failed or 0
+    finally:
+        await asyncio.gather(*(child.stop() for child in show.children))
+        show.out.line("Stopped; nothing is left running.")
+
+
+async def _until_interrupted(work: Coroutine[Any, Any, int]) -> int | None:
+    """The work's answer, or None when TERM or Ctrl-C came first."""
+    doing = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, doing.cancel)
+    try:
+        return await doing
+    except asyncio.CancelledError:
+        return None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _perform(show: Show) -> int:
+    """Submit the samples, watch them to their end, and tell. Answers with the exit code."""
+    picture = show.results / "julia.png"
+    async with Client(show.url.reveal(), settings=show.settings) as client:
+        handles: dict[str, JobHandle[Any]] = {
+            "draw": await client.submit(samples.draw(str(picture))),
+            "count_primes": await client.submit(samples.count_primes(200_000)),
+            "stumble": await client.submit(samples.stumble(2)),
+        }
+        ended = await _watch(show, handles)
+    for name, job in ended.items():
+        told = job.output if job.status == "succeeded" else job.error and job.error.message
+        show.out.line(f"  {name:<13} {job.status:<10} {told}")
+    show.out.line(f"  picture       {picture}")
+    return 0 if all(job.status == "succeeded" for job in ended.values()) else 1
+
+
+async def _watch(show: Show, handles: dict[str, JobHandle[Any]]) -> dict[str, Job]:
+    columns = (
+        TextColumn("  {task.description:<13}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=show.out.console) as bars:
+        watched = [_follow(bars, name, handle) for name, handle in handles.items()]
+        everything = asyncio.gather(*watched)
+        while not everything.done():
+            for child in show.children:
+                child.check()
+            await asyncio.wait([everything], timeout=0.5)
+        return dict(zip(handles, await everything, strict=True))
+
+
+async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> Job:
+    bar = bars.add_task(name, total=100, note="queued")
+    job: Job | None = None
+    async for job in handle.watch():
+        note = job.status if job.ended else job.progress.message or job.status
+        bars.update(bar, completed=100 if job.ended else job.progress.percent or 0, note=note)
+    assert job is not None  # noqa: S101  (watch yields at least once)
+    return job
+
+
+async def _reload(show: Show) -> int:
+    """Restart the children when code changes, or when one has died."""
+    package = Path(samples.__file__).parent.parent
+    for files in changed([package, Path.cwd()]):
+        for child in show.children:
+            if files or not child.alive:
+                why = f"{Path(min(files)).name} changed" if files else "it died"
+                show.out.line(f"restarting the {child.name}: {why}")
+                await child.stop()
+                await child.start()
+        await asyncio.sleep(RELOAD_SECONDS)
+    return 0

@@ -1,0 +1,43 @@
+"""Outcomes on their way to the database. One that was put in leaves only when the database has answered."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from holdfast.engine.leases import Outcome
+
+FLUSH_SECONDS = 0.005
+FLUSH_COUNT = 100
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self._waiting: deque[Outcome] = deque()
+        self._oldest = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, outcome: Outcome) -> None:
+        if not self._waiting:
+            self._oldest = time.monotonic()
+        self._waiting.append(outcome)
+
+    def take(self) -> list[Outcome]:
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+    def put_back(self, outcomes: list[Outcome]) -> None:
+        """They were not answered. Sending them again is safe: the engine knows what it has accepted."""
+        self._waiting.extendleft(reversed(outcomes))
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds to wait for company before flushing; None when there is nothing to flush."""
+        if not self._waiting:
+            return None
+        if len(self._waiting) >= FLUSH_COUNT:
+            return 0.0
+        return max(0.0, self._oldest + FLUSH_SECONDS - time.monotonic())

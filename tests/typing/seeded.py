@@ -1,0 +1,80 @@
+"""Mistakes that both type checkers must catch, and nothing else. Lines end with `# wrong` where one is seeded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_type
+
+from holdfast import Client, Ctx, Graph, JobHandle, Retry, Snooze, task
+
+
+@dataclass
+class Shot:
+    key: str
+    width: int
+
+
+@dataclass
+class Browser:
+    version: str
+
+
+@task(queue="browser", retries=5, timeout=timedelta(minutes=1))
+async def screenshot(ctx: Ctx, url: str, width: int = 1280) -> Shot:
+    ctx.progress(0, 2, phase="capture", message=url)
+    return Shot(url, width)
+
+
+@task
+async def caption(ctx: Ctx[Browser], shot: Shot) -> str | Snooze:
+    assert_type(ctx.state, Browser)
+    return Snooze(timedelta(minutes=1)) if ctx.attempt == 1 else ctx.state.version
+
+
+@task(retry=Retry(retries=2))
+def double(x: int) -> int:
+    return 2 * x
+
+
+@task(name="other")
+def without(x: int, y: str = "") -> None: ...
+
+
+async def right(client: Client) -> None:
+    job = await client.submit(screenshot("https://e.example", width=800), key="k", delay=timedelta(seconds=1))
+    assert_type(job, JobHandle[Shot])
+    assert_type(await job.result(), Shot)
+    assert_type(await (await client.submit(double(2))).result(), int)
+    assert_type(await client.submit_many([double(1), double(2)]), list[JobHandle[int]])
+    g = Graph("page")
+    shot = g.add(screenshot("https://e.example"))
+    words = g.add(caption(shot.result), after=[shot])
+    assert_type(words.result, str)
+    await client.submit(g)
+    await client.submit(without(1, y="a"))
+
+
+async def mistakes(client: Client) -> None:
+    screenshot(3)  # wrong
+    screenshot("https://e.example", widht=3)  # wrong
+    screenshot("https://e.example", width="wide")  # wrong
+    screenshot()  # wrong
+    double("x")  # wrong
+    without(1, z=2)  # wrong
+    await client.submit(double(1), kee="k")  # wrong
+    await client.submit(double(1), delay=5)  # wrong
+    await client.submit(double)  # wrong
+    g = Graph("page")
+    number = g.add(double(1))
+    g.add(caption(number.result))  # wrong
+    text: str = await (await client.submit(double(1))).result()  # wrong
+    print(text)
+
+
+@task(queu="browser")  # wrong
+def misspelt() -> None: ...
+
+
+@task(retries="five")  # wrong
+def mistyped() -> None: ...
