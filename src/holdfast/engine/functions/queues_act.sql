@@ -1,0 +1,128 @@
+-- holdfast: unless-extension pgmq
+--
+-- What is done to messages by id: archive, delete, set_vt, pop. These signatures are not fenced: whoever knows an id
+-- may act on it. The ones with a receipt are in queues_receipts.sql.
+
+create or replace function pgmq.archive(queue_name text, msg_ids bigint[]) returns setof bigint
+language plpgsql
+as $$
+begin
+  return query execute format(
+    'with gone as (
+       delete from pgmq.%I where msg_id = any ($1)
+       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
+     ), kept as (
+       insert into pgmq.%I (msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers)
+       select * from gone returning msg_id
+     )
+     select msg_id from kept order by msg_id',
+    pgmq.format_table_name(queue_name, 'q'), pgmq.format_table_name(queue_name, 'a')) using msg_ids;
+end
+$$;
+
+create or replace function pgmq.archive(queue_name text, msg_id bigint) returns boolean
+language plpgsql
+as $$
+begin
+  return exists (select from pgmq.archive(queue_name, array[msg_id]));
+end
+$$;
+
+create or replace function pgmq.delete(queue_name text, msg_ids bigint[]) returns setof bigint
+language plpgsql
+as $$
+begin
+  return query execute format(
+    'with gone as (delete from pgmq.%I where msg_id = any ($1) returning msg_id)
+     select msg_id from gone order by msg_id',
+    pgmq.format_table_name(queue_name, 'q')) using msg_ids;
+end
+$$;
+
+create or replace function pgmq.delete(queue_name text, msg_id bigint) returns boolean
+language plpgsql
+as $$
+declare
+  v_count bigint;
+begin
+  execute format('delete from pgmq.%I where msg_id = $1', pgmq.format_table_name(queue_name, 'q')) using msg_id;
+  get diagnostics v_count = row_count;
+  return v_count > 0;
+end
+$$;
+
+create or replace function pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz)
+returns setof pgmq.message_record
+language plpgsql
+as $$
+begin
+  return query execute format(
+    'with moved as (
+       update pgmq.%I set vt = $2 where msg_id = any ($1)
+       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
+     )
+     select * from moved order by msg_id',
+    pgmq.format_table_name(queue_name, 'q')) using msg_ids, vt;
+end
+$$;
+
+create or replace function pgmq.set_vt(queue_name text, msg_ids bigint[], vt integer)
+returns setof pgmq.message_record
+language plpgsql
+as $$ begin return query select * from pgmq.set_vt(queue_name, msg_ids, clock_timestamp() + make_interval(secs => vt)); end $$;
+
+create or replace function pgmq.set_vt(queue_name text, msg_id bigint, vt integer)
+returns setof pgmq.message_record
+language plpgsql
+as $$ begin return query select * from pgmq.set_vt(queue_name, array[msg_id], clock_timestamp() + make_interval(secs => vt)); end $$;
+
+create or replace function pgmq.set_vt(queue_name text, msg_id bigint, vt timestamptz)
+returns setof pgmq.message_record
+language plpgsql
+as $$ begin return query select * from pgmq.set_vt(queue_name, array[msg_id], vt); end $$;
+
+-- For clients that send set_vt($1, $2, $3) without types: all-text wins there and nowhere else.
+create or replace function pgmq.set_vt(queue_name text, msg_id text, vt text)
+returns setof pgmq.message_record
+language plpgsql
+as $$
+declare
+  v_ids bigint[] := case when msg_id like '{%' then msg_id::bigint[] else array[msg_id::bigint] end;
+begin
+  if vt ~ '^\s*[-+]?\d+\s*$' then
+    return query select * from pgmq.set_vt(queue_name, v_ids, vt::integer);
+  else
+    return query select * from pgmq.set_vt(queue_name, v_ids, vt::timestamptz);
+  end if;
+end
+$$;
+
+create or replace function pgmq.pop(queue_name text, qty integer) returns setof pgmq.message_record
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+declare
+  v_now timestamptz := clock_timestamp();
+  v_head bigint;
+begin
+  if qty < 0 then
+    raise exception 'LIMIT must not be negative' using errcode = '2201W';
+  end if;
+  v_head := pgmq._head(queue_name, v_now, '{}');
+  if v_head is null then
+    return;
+  end if;
+  return query execute format(
+    'with gone as (
+       delete from %1$s where msg_id = any (array(
+         select msg_id from %1$s where msg_id >= $1 and vt <= $2 order by msg_id limit $3 for update skip locked))
+       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
+     )
+     select * from gone order by msg_id',
+    format('pgmq.%I', pgmq.format_table_name(queue_name, 'q'))) using v_head, v_now, qty;
+end
+$$;
+
+create or replace function pgmq.pop(queue_name text) returns setof pgmq.message_record
+language plpgsql
+as $$ begin return query select * from pgmq.pop(queue_name, 1); end $$;

@@ -1,0 +1,271 @@
+-- holdfast: unless-extension pgmq
+--
+-- Reading messages: the lowest ids that are visible and not locked, in id order, made invisible for a while.
+--
+-- The protocol of the hints. A queue has no index on vt; reads walk the primary key. Two sequences say where to start,
+-- because a sequence is shared by all sessions, has no row versions and takes no lock:
+--
+--   c_<name>  the cursor: below it nothing was visible to the last reader that looked (deleted, or in flight);
+--   f_<name>  the floor:  below it nothing was alive, and every transaction that could still add there had ended;
+--   z_<name>  when somebody has to look once without any hint (microseconds).
+--
+-- A read starts at the cursor, and at the floor when the two are close, or when this session has not done so for
+-- thirty times as long as it took the last time (at least 20 ms): what came back into sight below the cursor (time over,
+-- vt set by hand, a read rolled back, a sender that committed late) is found then, in id order, whatever its number.
+-- Rows below the floor that should not exist (an id inserted by hand, hints restored from a dump) are found by the
+-- look without hints, every ten seconds or a hundred times its own cost. So a wrong hint costs time, never a message.
+--
+-- The cursor moves to the first message that was visible, taken or not, so rolling back a read needs no repair.
+-- The floor moves in two steps, because a delete may roll back and ids do not commit in order: a candidate goes into a
+-- session setting, which PostgreSQL takes back if the transaction aborts, and becomes the floor when that transaction
+-- and all older ones are over. Whoever sees only part of the rows (row security, an older snapshot, a filter)
+-- moves no hint; whoever has no right on the sequences uses none.
+
+create or replace function pgmq._hint(p_queue text, p_letter text) returns regclass
+language plpgsql stable
+as $$
+declare
+  v_hint regclass := to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, p_letter)));
+begin
+  return case when has_sequence_privilege(v_hint, 'select') and has_sequence_privilege(v_hint, 'update') then v_hint end;
+end
+$$;
+
+-- The first visible message at or after a position.
+create or replace function pgmq._first_visible(p_table regclass, p_from bigint, p_now timestamptz, p_filter jsonb)
+returns bigint
+language plpgsql
+as $$
+declare
+  v_head bigint;
+begin
+  execute format('select msg_id from %s where msg_id >= $1 and vt <= $2 %s order by msg_id limit 1',
+    p_table, case when p_filter <> '{}' then 'and message @> $3' end)
+    into v_head using p_from, p_now, p_filter;
+  return v_head;
+end
+$$;
+
+-- The lowest message that exists at or after a position, visible or not.
+create or replace function pgmq._first_alive(p_table regclass, p_from bigint) returns bigint
+language plpgsql
+as $$
+declare
+  v_alive bigint;
+begin
+  execute format('select msg_id from %s where msg_id >= $1 order by msg_id limit 1', p_table)
+    into v_alive using p_from;
+  return v_alive;
+end
+$$;
+
+create or replace function pgmq._microseconds() returns bigint
+language plpgsql
+as $$ begin return extract(epoch from clock_timestamp()) * 1000000; end $$;
+
+-- Move a hint, unless somebody moved it since it was read.
+create or replace function pgmq._move_hint(p_hint regclass, p_was bigint, p_to bigint) returns void
+language plpgsql
+as $$
+begin
+  if p_to <> p_was and coalesce(pg_sequence_last_value(p_hint), 0) = p_was then
+    perform setval(p_hint, greatest(p_to, 0));
+  end if;
+end
+$$;
+
+-- Where a read of this queue has to start, or null when nothing is visible.
+create or replace function pgmq._head(p_queue text, p_now timestamptz, p_filter jsonb) returns bigint
+language plpgsql
+as $$
+declare
+  v_table regclass := pgmq._table(p_queue, 'q');
+  v_hints regclass[] := array[pgmq._hint(p_queue, 'c'), pgmq._hint(p_queue, 'f'), pgmq._hint(p_queue, 'z')];
+  v_state bigint[];
+  v_cursor bigint;
+  v_floor bigint;
+  v_clock bigint := pgmq._microseconds();
+  v_head bigint;
+begin
+  if array_position(v_hints, null) is not null or row_security_active(v_table)
+    or current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+  then
+    return pgmq._first_visible(v_table, -9223372036854775808, p_now, p_filter);
+  end if;
+  v_cursor := coalesce(pg_sequence_last_value(v_hints[1]), 0);
+  v_floor := coalesce(pg_sequence_last_value(v_hints[2]), 0);
+  if v_clock >= coalesce(pg_sequence_last_value(v_hints[3]), 0) then
+    return pgmq._look_everywhere(v_table, v_hints, p_now, p_filter);
+  end if;
+  if v_cursor - v_floor > 256 then
+    v_state := nullif(current_setting('holdfast.q' || v_table::oid, true), '')::bigint[];
+    if v_state is null or v_clock >= v_state[1] then
+      return pgmq._sweep(v_table, v_hints, v_state, p_now, p_filter);
+    end if;
+    v_head := pgmq._first_visible(v_table, v_cursor, p_now, p_filter);
+  else
+    v_head := pgmq._first_visible(v_table, least(v_cursor, v_floor), p_now, p_filter);
+  end if;
+  if v_head is null then
+    return pgmq._look_again(v_table, v_hints, v_cursor, p_now, p_filter);
+  elsif p_filter = '{}' then
+    perform pgmq._move_hint(v_hints[1], v_cursor, v_head);
+  end if;
+  return v_head;
+end
+$$;
+
+-- Nothing was visible. Ids that started anew make the hints worthless; a long way to the end makes it worth to
+-- go there, after looking with a snapshot that is younger than the end.
+create or replace function pgmq._look_again(
+  p_table regclass, p_hints regclass[], p_cursor bigint, p_now timestamptz, p_filter jsonb
+) returns bigint
+language plpgsql
+as $$
+declare
+  v_end bigint := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
+  v_head bigint;
+begin
+  if p_cursor > v_end then
+    return pgmq._look_everywhere(p_table, p_hints, p_now, p_filter);
+  elsif v_end - p_cursor > 256 and p_filter = '{}' then
+    v_head := pgmq._first_visible(p_table, p_cursor, p_now, p_filter);
+    perform pgmq._move_hint(p_hints[1], p_cursor, coalesce(v_head, v_end));
+  end if;
+  return v_head;
+end
+$$;
+
+-- Start at the floor, and move it on. p_state is this session's: when to sweep again, the candidate, the transaction
+-- that found it, a later transaction, and the floor it was based on.
+create or replace function pgmq._sweep(
+  p_table regclass, p_hints regclass[], p_state bigint[], p_now timestamptz, p_filter jsonb
+) returns bigint
+language plpgsql
+as $$
+declare
+  v_began bigint := pgmq._microseconds();
+  v_cursor bigint := coalesce(pg_sequence_last_value(p_hints[1]), 0);
+  v_floor bigint := coalesce(pg_sequence_last_value(p_hints[2]), 0);
+  v_head bigint;
+  v_cost bigint;
+begin
+  if p_state[4] is not null and pg_snapshot_xmin(pg_current_snapshot())::text::bigint > p_state[4] then
+    if p_state[5] = v_floor and p_state[2] > v_floor then
+      perform pgmq._move_hint(p_hints[2], v_floor, p_state[2]);
+      v_floor := p_state[2];
+    end if;
+    p_state := array[p_state[1], null, null, null, null];
+  end if;
+  v_head := pgmq._first_visible(p_table, v_floor, p_now, p_filter);
+  v_cost := pgmq._microseconds() - v_began;
+  if v_head is not null and p_filter = '{}' then
+    p_state := pgmq._next_candidate(p_table, coalesce(p_state, array[]::bigint[]), v_floor);
+    perform pgmq._move_hint(p_hints[1], v_cursor, v_head);
+  elsif v_head is null then
+    v_head := pgmq._look_again(p_table, p_hints, v_cursor, p_now, p_filter);
+  end if;
+  p_state[1] := v_began + greatest(20000, 30 * v_cost);
+  perform set_config('holdfast.q' || p_table::oid, p_state::text, false);
+  return v_head;
+end
+$$;
+
+-- The way of a floor: found in one transaction, sealed with the number of a later one, which is above that of every
+-- sender whose id lies below; published by _sweep when nothing up to that number is running. An abort of the
+-- finding transaction, whose own deletes it may have believed, takes the setting back.
+create or replace function pgmq._next_candidate(p_table regclass, p_state bigint[], p_floor bigint) returns bigint[]
+language plpgsql
+as $$
+declare
+  v_mine bigint := pg_current_xact_id()::text::bigint;
+  v_end bigint;
+begin
+  if p_state[3] is null then
+    v_end := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
+    return array[p_state[1], least(pgmq._first_alive(p_table, p_floor), v_end), v_mine, null, p_floor];
+  elsif p_state[4] is null and p_state[3] <> v_mine then
+    return array[p_state[1], p_state[2], p_state[3], v_mine, p_state[5]];
+  end if;
+  return p_state;
+end
+$$;
+
+-- The look without hints. The next one is booked first, so that one session does it and the others go on.
+create or replace function pgmq._look_everywhere(
+  p_table regclass, p_hints regclass[], p_now timestamptz, p_filter jsonb
+) returns bigint
+language plpgsql
+as $$
+declare
+  v_lowest constant bigint := -9223372036854775808;
+  v_began bigint := pgmq._microseconds();
+  v_cursor bigint := coalesce(pg_sequence_last_value(p_hints[1]), 0);
+  v_floor bigint := coalesce(pg_sequence_last_value(p_hints[2]), 0);
+  v_end bigint;
+  v_head bigint;
+  v_alive bigint;
+  v_cost bigint;
+begin
+  perform setval(p_hints[3], v_began + 10000000);
+  v_end := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
+  v_alive := least(pgmq._first_alive(p_table, v_lowest), v_end);
+  v_head := pgmq._first_visible(p_table, coalesce(v_alive, v_lowest), p_now, p_filter);
+  v_cost := pgmq._microseconds() - v_began;
+  if v_cost > 100000 then
+    perform setval(p_hints[3], v_began + 100 * v_cost);
+  end if;
+  if v_alive < v_floor then
+    perform pgmq._move_hint(p_hints[2], v_floor, v_alive);
+  end if;
+  if v_head is not null and p_filter = '{}' then
+    perform pgmq._move_hint(p_hints[1], v_cursor, v_head);
+  elsif v_cursor > v_end then
+    perform pgmq._move_hint(p_hints[1], v_cursor, v_end);
+  end if;
+  return v_head;
+end
+$$;
+
+-- The one reading statement, with the planner's other ideas switched off: walking the primary key is the point, and
+-- the estimates of a table that is empty one minute and full the next are not worth much. The array is computed once,
+-- so no more than qty rows are locked.
+create or replace function pgmq._take(p_queue text, p_vt integer, p_qty integer, p_filter jsonb, p_now timestamptz)
+returns setof pgmq.message_record
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+declare
+  v_filter jsonb := coalesce(p_filter, '{}');
+  v_head bigint;
+begin
+  if p_qty < 0 then
+    raise exception 'LIMIT must not be negative' using errcode = '2201W';
+  end if;
+  v_head := pgmq._head(p_queue, p_now, v_filter);
+  if v_head is null then
+    return;
+  end if;
+  return query execute format(
+    'with taken as (
+       update %1$s set vt = $2 + make_interval(secs => $4), read_ct = read_ct + 1, last_read_at = $2
+        where msg_id = any (array(
+          select msg_id from %1$s where msg_id >= $1 and vt <= $2 %2$s
+           order by msg_id limit $3 for update skip locked))
+       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
+     )
+     select * from taken order by msg_id',
+    format('pgmq.%I', pgmq.format_table_name(p_queue, 'q')), case when v_filter <> '{}' then 'and message @> $5' end)
+    using v_head, p_now, p_qty, p_vt, v_filter;
+end
+$$;
+
+create or replace function pgmq.read(queue_name text, vt integer, qty integer, conditional jsonb)
+returns setof pgmq.message_record
+language plpgsql
+as $$ begin return query select * from pgmq._take(queue_name, vt, qty, conditional, clock_timestamp()); end $$;
+
+create or replace function pgmq.read(queue_name text, vt integer, qty integer)
+returns setof pgmq.message_record
+language plpgsql
+as $$ begin return query select * from pgmq._take(queue_name, vt, qty, '{}', clock_timestamp()); end $$;
