@@ -34,7 +34,7 @@ sys.stdin.read()
 """
 
 
-def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
+def eventually(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
     """What `condition` answers once it is true. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):

@@ -171,7 +171,9 @@ _TELLING = re.compile(r"(?:(?:FATAL|PANIC|ERROR)|(?:initdb|postgres): error|coul
 def telling_line(said: str) -> str:
     """The line of a log that tells most: the last fatal one, else the last one."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    for line in reversed(lines):
+    for position, line in reversed(list(enumerate(lines))):
+        if line.endswith("contains errors") and position:
+            return lines[position - 1].partition("LOG:")[2].strip() + "."
         if found := _TELLING.search(line):
             return found[0].rstrip(".") + "."
     return (lines[-1].rstrip(".") + ".") if lines else "it said nothing."

@@ -118,6 +118,7 @@ class Home:
         for name in ("password", "port", "server.log", "server.log.1", "data.location"):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
+            (self.outside.parent / "home").unlink(missing_ok=True)
             self.outside.parent.rmdir()
 
     # Password and port

@@ -37,7 +37,7 @@ POLL_SECONDS = 0.2
 IDLE_SECONDS = 1.0
 SHUTDOWN_SECONDS = 60.0
 ORPHAN_SECONDS = 3.0
-RESTARTS = 6
+RESTARTS = 5
 STEADY_SECONDS = 30.0
 LOG_BYTES = 5_000_000
 PR_SET_PDEATHSIG = 1
@@ -338,7 +338,7 @@ class Keeper:
             if not self._needed():
                 self.say(f"the server (pid {dead.pid}) died, and nobody needs it")
                 return None
-            self._pause(min(5.0, 0.1 * 4**self.deaths) if self.deaths else 0)
+            self._pause(min(3.0, 0.1 * 3**self.deaths) if self.deaths else 0)
             self.deaths += 1
             if self._told_to_stop():
                 return None

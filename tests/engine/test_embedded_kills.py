@@ -1,0 +1,238 @@
+"""kill -9 of everything that can be killed: what was committed is there, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator
+
+import psycopg
+import pytest
+from embedded_processes import Place, answers, eventually, kill, leave, place, query, url_of
+
+from holdfast.engine import embedded
+from holdfast.engine.embedded import binaries, keeper
+from holdfast.engine.embedded.account import account_for
+from holdfast.engine.embedded.cluster import MAKING, Cluster
+from holdfast.errors import EmbeddedError
+from holdfast.settings import Secret
+
+
+@pytest.fixture
+def here() -> Generator[Place]:
+    with place() as found:
+        yield found
+
+
+def commit(url: Secret) -> None:
+    query(url, "create table if not exists kept (id int generated always as identity)")
+    query(url, "insert into kept default values")
+
+
+def committed(url: Secret) -> int:
+    return int(query(url, "select count(*) from kept")[0][0])
+
+
+def still_there(here: Place, rows: int = 1) -> None:
+    """The next start works, and finds what was committed."""
+    with embedded.start(here.settings) as server:
+        assert committed(server.url) == rows
+
+
+def test_a_killed_user_leaves_nothing_running(here: Place) -> None:
+    user, url = here.ready_user()
+    commit(url)
+    kill(user.pid)
+    user.communicate()
+    eventually(here.gone)
+    assert "database system is shut down" in here.home.log.read_text()
+    still_there(here)
+
+
+def test_a_killed_keeper_takes_the_server_along_and_the_next_start_works(here: Place) -> None:
+    _, url = here.ready_user()
+    commit(url)
+    kill(here.home.keeper_pid)
+    still_there(here)
+    assert answers(url)  # at the same address, so the user that stayed goes on as well
+
+
+def test_a_killed_keeper_leaves_nothing_running(here: Place) -> None:
+    user, url = here.ready_user()
+    commit(url)
+    kill(here.home.keeper_pid)
+    leave(user)
+    if keeper.dying_with_parent(signal.SIGINT):
+        eventually(here.gone)
+    still_there(here)
+
+
+def test_a_server_without_a_keeper_is_adopted(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedded.start(here.settings) as server:
+        commit(server.url)
+        embedded.stop(here.settings)
+    # As on systems where the kernel does not tell the server that its keeper died.
+    monkeypatch.setattr(keeper, "dying_with_parent", lambda _: None)
+    home = here.home
+    programs = binaries.choose(here.settings, home.cluster_version)
+    port = home.port
+    assert port is not None
+    alone = keeper.Child(Cluster(home, account_for(home), programs).plan(port), 1)
+    user, url = here.ready_user()
+    assert here.postmaster() == alone.pid
+    assert committed(url) == 1
+    leave(user)
+    eventually(lambda: not alone.alive())
+    eventually(here.gone)
+    assert "the last user is gone" in home.log.read_text()
+
+
+def test_a_server_without_a_keeper_can_be_stopped(here: Place) -> None:
+    embedded.start(here.settings).release()
+    embedded.stop(here.settings)
+    home = here.home
+    programs = binaries.choose(here.settings, home.cluster_version)
+    alone = keeper.Child(Cluster(home, account_for(home), programs).plan(home.free_port()), 1)
+    eventually(lambda: here.postmaster() == alone.pid)
+    assert embedded.stop(here.settings) is True
+    assert not alone.alive()
+
+
+def test_a_killed_postmaster_comes_back_while_it_is_needed(here: Place) -> None:
+    _, url = here.ready_user()
+    commit(url)
+    before = here.postmaster()
+    kill(before)
+    eventually(lambda: answers(url))
+    assert here.postmaster() != before
+    assert committed(url) == 1
+
+
+def test_a_killed_postmaster_with_a_backend_that_does_not_notice(here: Place) -> None:
+    _, url = here.ready_user()
+    commit(url)
+    with psycopg.connect(url.reveal(), autocommit=True) as connection:
+        os.kill(connection.info.backend_pid, signal.SIGSTOP)  # keeps the shared memory of the dead server
+        kill(here.postmaster())
+        eventually(lambda: answers(url), 30)
+    assert committed(url) == 1
+
+
+def test_a_killed_postmaster_that_nobody_needs_stays_dead(here: Place) -> None:
+    user, url = here.ready_user()
+    commit(url)
+    pid = here.postmaster()
+    leave(user)
+    kill(pid)
+    eventually(here.gone)
+    still_there(here)
+
+
+def test_a_killed_backend(here: Place) -> None:
+    _, url = here.ready_user()
+    commit(url)
+    before = here.postmaster()
+    with psycopg.connect(url.reveal(), autocommit=True) as connection:
+        kill(connection.info.backend_pid)
+    eventually(lambda: answers(url))
+    assert here.postmaster() == before
+    still_there(here)
+
+
+def making(here: Place) -> int | None:
+    for pid, _, words in keeper.processes():
+        if words[0].endswith("initdb") and any(f"{here.folder}/data{MAKING}" in word for word in words):
+            return pid
+    return None
+
+
+def test_initdb_killed_half_way(here: Place) -> None:
+    user = here.user()
+    kill(eventually(lambda: making(here)))
+    _, said = user.communicate()
+    assert user.returncode != 0
+    assert "EmbeddedError" in said
+    with embedded.start(here.settings) as server:
+        commit(server.url)
+    assert not list(here.folder.glob(f"*{MAKING}*"))
+
+
+def test_the_starter_killed_while_initdb_runs(here: Place) -> None:
+    user = here.user()
+    initdb = eventually(lambda: making(here))
+    os.kill(initdb, signal.SIGSTOP)  # so that it is still there for the next start to find
+    kill(user.pid)
+    with embedded.start(here.settings) as server:
+        commit(server.url)
+        assert not making(here)
+    assert not list(here.folder.glob(f"*{MAKING}*"))
+
+
+def test_the_starter_killed_while_the_server_comes_up(here: Place) -> None:
+    embedded.start(here.settings).release()
+    embedded.stop(here.settings)
+    user = here.user()
+    eventually(here.home.has_keeper)
+    kill(user.pid)
+    user.communicate()
+    with embedded.start(here.settings) as server:
+        assert answers(server.url)
+
+
+@pytest.mark.parametrize("order", ["parents first", "children first"])
+def test_everything_killed_at_once(here: Place, order: str) -> None:
+    users = [here.user() for _ in range(3)]
+    url, *_ = [url_of(user) for user in users]
+    commit(url)
+    commit(url)
+    pids = sorted([*here.everything(), *(user.pid for user in users)], reverse=order == "children first")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    kill(*pids)
+    here.end_users()
+    still_there(here, 2)
+
+
+def test_starters_killed_again_and_again(here: Place) -> None:
+    """Whatever moment the kill hits, the next one gets through and everything committed is there."""
+    for rows in range(1, 6):
+        doomed = [here.user() for _ in range(3)]
+        with embedded.start(here.settings) as server:
+            commit(server.url)
+            kill(doomed[0].pid, here.postmaster(), doomed[1].pid)
+        kill(*here.everything(), doomed[2].pid)
+        here.end_users()
+        still_there(here, rows)
+
+
+def test_a_server_that_cannot_come_back_is_given_up(here: Place) -> None:
+    user, url = here.ready_user()
+    commit(url)
+    control = here.home.data_folder / "global" / "pg_control"
+    control.rename(control.with_name("pg_control.away"))
+    kill(here.postmaster())
+    eventually(lambda: not here.home.has_keeper(), 60)
+    assert "gave up" in here.home.log.read_text()
+    leave(user)
+    with pytest.raises(EmbeddedError, match="pg_control"):
+        embedded.start(here.settings)
+    control.with_name("pg_control.away").rename(control)
+    still_there(here)
+
+
+def test_a_removed_home_takes_the_server_along(here: Place) -> None:
+    user, _ = here.ready_user()
+    here.folder.rename(here.folder.with_name("elsewhere"))
+    eventually(lambda: here.gone() or None)
+    leave(user)
+    with embedded.start(here.settings) as server:
+        assert answers(server.url)
+
+
+def test_processes_are_found_without_proc_as_well(here: Place) -> None:
+    with embedded.start(here.settings):
+        pid = here.postmaster()
+        assert pid is not None
+        found = {number: words for number, _, words in keeper.processes_by_ps()}
+        assert f"cluster_name={here.home.tag}" in found[pid]
+        assert [number for number, _, _ in keeper.processes_by_ps(pid)] == [pid]

@@ -1,0 +1,359 @@
+"""What people and accidents do to a home: most of it must just work, the rest be explained."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from embedded_processes import USER, Place, answers, eventually, place, query
+
+from holdfast import telemetry
+from holdfast.engine import embedded
+from holdfast.engine.embedded import binaries, cluster, keeper
+from holdfast.engine.embedded import home as home_module
+from holdfast.errors import EmbeddedError
+from holdfast.settings import Settings
+
+AS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def here() -> Generator[Place]:
+    with place() as found:
+        yield found
+
+
+@pytest.fixture
+def stopped(here: Place) -> Place:
+    """A home with a row in it, and no server."""
+    with embedded.start(here.settings) as server:
+        query(server.url, "create table kept as select 7 as id")
+        embedded.stop(here.settings)
+    return here
+
+
+def works(settings: Settings) -> None:
+    with embedded.start(settings) as server:
+        assert query(server.url, "select id from kept") == [(7,)]
+
+
+def problem_of(settings: Settings) -> EmbeddedError:
+    """The error of a start, which is one paragraph with a way out."""
+    with pytest.raises(EmbeddedError) as caught:
+        embedded.start(settings)
+    assert caught.value.fix
+    assert "\n" not in caught.value.message
+    assert "Traceback" not in str(caught.value)
+    return caught.value
+
+
+# Just works
+
+
+def test_pid_file_that_names_a_living_stranger(stopped: Place) -> None:
+    data_folder = stopped.home.data_folder
+    stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    pid_file = data_folder / "postmaster.pid"
+    pid_file.write_text(f"{stranger.pid}\n{data_folder}\n1700000000\n5432\n\n127.0.0.1\n  1 2\nready   \n")
+    shutil.chown(pid_file, data_folder.owner(), data_folder.group())
+    seen: list[object] = []
+    with telemetry.subscribed(lambda name, fields: seen.append((name, fields.get("what")))):
+        works(stopped.settings)
+    assert ("database.recovered", "stale postmaster.pid") in seen
+    assert stranger.poll() is None
+    stranger.communicate()
+
+
+@pytest.mark.parametrize("content", ["", "999999\n", "nonsense\n"])
+def test_pid_file_that_names_nobody(stopped: Place, content: str) -> None:
+    (stopped.home.data_folder / "postmaster.pid").write_text(content)
+    works(stopped.settings)
+
+
+def test_a_port_that_someone_took(stopped: Place) -> None:
+    before = stopped.home.port
+    assert before is not None
+    with socket.socket() as someone:
+        someone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        someone.bind(("127.0.0.1", before))
+        someone.listen()
+        works(stopped.settings)
+        assert stopped.home.port != before
+    after = stopped.home.port
+    embedded.stop(stopped.settings)
+    works(stopped.settings)
+    assert stopped.home.port == after
+
+
+def test_a_port_that_someone_takes_at_the_last_moment(
+    stopped: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stopped.home.port
+    assert before is not None
+    with socket.socket() as someone:
+        someone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        someone.bind(("127.0.0.1", before))
+        someone.listen()
+        monkeypatch.setattr(home_module, "_is_free", lambda _: True)
+        works(stopped.settings)
+        assert stopped.home.port != before
+
+
+def test_a_copied_home_is_a_server_of_its_own(stopped: Place) -> None:
+    with embedded.start(stopped.settings) as original:
+        copy = replace(stopped.settings, home=stopped.settings.home.with_name("copy"))
+        query(original.url, "checkpoint")
+        # -a keeps the owner; the copy comes with pid file, port and password of the server that runs
+        subprocess.run(["cp", "-a", stopped.settings.home, copy.home], check=True)
+        with embedded.start(copy) as second:
+            assert second.url != original.url
+            assert query(second.url, "select id from kept") == [(7,)]
+            query(second.url, "update kept set id = 8")
+        assert query(original.url, "select id from kept") == [(7,)]
+        embedded.stop(copy)
+        assert answers(original.url)
+
+
+def test_a_copy_that_lost_owner_and_mode(stopped: Place) -> None:
+    copy = replace(stopped.settings, home=stopped.settings.home.with_name("copy"))
+    subprocess.run(["cp", "-r", stopped.settings.home, copy.home], check=True)
+    (copy.home / "postgres" / "data").chmod(0o755)
+    (copy.home / "postgres").chmod(0o711)
+    works(copy)
+    embedded.stop(copy)
+
+
+def test_a_moved_home(stopped: Place) -> None:
+    moved = replace(stopped.settings, home=stopped.settings.home.with_name("moved"))
+    stopped.settings.home.rename(moved.home)
+    works(moved)
+    embedded.stop(moved)
+
+
+def test_a_lost_password(stopped: Place) -> None:
+    before = stopped.home.password
+    (stopped.folder / "password").unlink()
+    works(stopped.settings)
+    assert stopped.home.password != before
+
+
+def test_a_password_lost_while_the_server_runs(stopped: Place) -> None:
+    with embedded.start(stopped.settings):
+        (stopped.folder / "password").unlink()
+        works(stopped.settings)
+
+
+def test_a_password_that_was_changed(stopped: Place) -> None:
+    with embedded.start(stopped.settings) as server:
+        query(server.url, "alter role holdfast password 'other'")
+    embedded.stop(stopped.settings)
+    works(stopped.settings)
+
+
+def test_a_port_file_lost_while_the_server_runs(stopped: Place) -> None:
+    with embedded.start(stopped.settings) as server:
+        (stopped.folder / "port").unlink()
+        with embedded.start(stopped.settings) as again:
+            assert again.url == server.url
+
+
+def test_a_dropped_database_is_made_again(stopped: Place) -> None:
+    with embedded.start(stopped.settings) as server:
+        elsewhere = type(server.url)(server.url.reveal().removesuffix("/holdfast") + "/postgres")
+        query(elsewhere, "drop database holdfast")
+        with embedded.start(stopped.settings) as again:
+            assert answers(again.url)
+
+
+def test_half_made_folders_are_cleared_away(here: Place) -> None:
+    half = here.folder / f"data{cluster.MAKING}0123" / "data"
+    half.mkdir(parents=True)
+    (half / "PG_VERSION").write_text("18\n")
+    here.folder.chmod(0o711)
+    here.settings.home.chmod(0o711)
+    with embedded.start(here.settings) as server:
+        assert answers(server.url)
+    assert not half.parent.exists()
+
+
+def test_the_log_is_bounded(stopped: Place) -> None:
+    with stopped.home.log.open("a") as log:
+        log.write("x" * keeper.LOG_BYTES)
+    works(stopped.settings)
+    assert stopped.home.log.stat().st_size < keeper.LOG_BYTES
+    assert (stopped.folder / "server.log.1").exists()
+    with stopped.home.log.open("a") as log, embedded.start(stopped.settings):
+        log.write("x" * keeper.LOG_BYTES)
+        log.flush()
+        eventually(lambda: stopped.home.log.stat().st_size < keeper.LOG_BYTES)
+
+
+# Explained
+
+
+def test_a_folder_of_another_version(stopped: Place) -> None:
+    (stopped.home.data_folder / "PG_VERSION").write_text("99\n")
+    problem = problem_of(stopped.settings)
+    assert "made by PostgreSQL 99" in problem.message
+    have = binaries.choose(stopped.settings, None).version
+    assert str(have) in problem.message
+    assert "HOLDFAST_PG_BIN" in str(problem)
+
+
+def test_a_version_that_cannot_be_read(stopped: Place) -> None:
+    (stopped.home.data_folder / "PG_VERSION").write_text("what\n")
+    assert "PG_VERSION" in problem_of(stopped.settings).message
+
+
+def test_a_cluster_keeps_its_version(stopped: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best provider is not taken when another one has the version of the cluster."""
+    real = binaries.choose(stopped.settings, None)
+    newer = replace(real, folder=Path("/nowhere"), version=real.version + 1)
+    monkeypatch.setattr(binaries, "providers", lambda _: iter([newer, real]))
+    works(stopped.settings)
+
+
+def test_a_folder_that_is_not_ours(here: Place) -> None:
+    (here.folder / "data").mkdir(parents=True)
+    (here.folder / "data" / "thesis.txt").write_text("all I have")
+    assert "is not a PostgreSQL data folder" in problem_of(here.settings).message
+    assert (here.folder / "data" / "thesis.txt").read_text() == "all I have"
+
+
+def test_a_folder_that_cannot_be_written(here: Place) -> None:
+    assert "/proc/" in problem_of(replace(here.settings, home=Path("/proc/holdfast"))).message
+
+
+def test_a_home_that_is_a_file(here: Place) -> None:
+    here.settings.home.write_text("")
+    assert str(here.settings.home) in problem_of(here.settings).message
+
+
+def test_programs_that_are_not_there(here: Place) -> None:
+    wrong = replace(here.settings, pg_bin=Path("/nowhere"))
+    assert "HOLDFAST_PG_BIN is /nowhere" in problem_of(wrong).message
+    assert not (here.folder / "data").exists()
+
+
+def test_nothing_to_start_with(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "_candidates", lambda: iter(()))
+    fix = problem_of(replace(here.settings, pg_bin=None)).fix
+    assert fix is not None
+    ways = fix.splitlines()[1:]
+    assert len(ways) == 3
+    assert "pip install 'holdfast[embedded]'" in ways[0]
+    assert "apt-get install postgresql" in ways[1]
+    assert "DATABASE_URL=" in ways[2]
+
+
+def limited(settings: Settings, largest_file: int) -> str:
+    """What a start says in a process that may not write files beyond a size, as on a disk that is full."""
+    done = subprocess.run(
+        [sys.executable, "-c", USER, str(settings.home)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file)),
+    )
+    assert done.returncode != 0
+    return done.stderr.splitlines()[-1]
+
+
+def test_no_room_to_make_a_cluster(here: Place) -> None:
+    said = limited(here.settings, 100_000)
+    assert "could not be made" in said
+    assert not list(here.folder.glob("data*"))
+    with embedded.start(here.settings) as server:
+        assert answers(server.url)
+
+
+def test_no_room_to_start(stopped: Place) -> None:
+    said = limited(stopped.settings, 0)
+    assert "EmbeddedError" in said
+    works(stopped.settings)
+
+
+def test_a_setting_that_postgresql_does_not_know(stopped: Place) -> None:
+    with pytest.raises(EmbeddedError, match="no_such_setting"):
+        embedded.start(stopped.settings, options={"no_such_setting": "1"})
+    works(stopped.settings)
+
+
+# Root, whose server runs as nobody
+
+
+@pytest.fixture
+def private() -> Generator[Place]:
+    """A home that nobody but its owner can reach."""
+    with place("private/home") as found:
+        parent = found.settings.home.parent
+        parent.mkdir()
+        parent.chmod(0o700)
+        try:
+            yield found
+        finally:
+            if found.settings.home.exists():
+                embedded.reset(found.settings)
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
+def test_root_in_a_private_folder(private: Place) -> None:
+    with embedded.start(private.settings) as server:
+        query(server.url, "create table kept as select 7 as id")
+        assert private.home.data_folder == private.home.outside
+        assert str(private.home.outside) in private.home.location.read_text()
+        assert private.home.outside.stat().st_uid != 0
+    embedded.stop(private.settings)
+    works(private.settings)
+    assert (private.settings.home.parent.stat().st_mode & 0o777) == 0o700
+    outside = private.home.outside
+    embedded.reset(private.settings)
+    assert not outside.parent.exists()
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
+def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
+    with embedded.start(private.settings) as server:
+        query(server.url, "create table kept as select 7 as id")
+        embedded.stop(private.settings)
+    moved = replace(private.settings, home=private.settings.home.with_name("moved"))
+    private.settings.home.rename(moved.home)
+    works(moved)
+    copied = replace(private.settings, home=private.settings.home.with_name("copied"))
+    shutil.copytree(moved.home, copied.home)
+    assert "is a copy of" in problem_of(copied).message
+    shutil.rmtree(moved.home)
+    with embedded.start(moved) as server:
+        assert query(server.url, "select to_regclass('kept')") == [(None,)]
+    embedded.reset(moved)
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
+def test_root_with_programs_in_a_private_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = binaries.choose(here.settings, None)
+    if (real.folder.parent / "share").exists() is False:
+        pytest.skip("these programs are not in one folder")
+    monkeypatch.setattr(home_module, "STATE", here.settings.home.with_name("state"))
+    vault = here.settings.home.with_name("vault")
+    vault.mkdir(mode=0o700)
+    package = real.folder.parent.parent
+    shutil.copytree(package, vault / package.name, ignore=shutil.ignore_patterns("*.py", "include"))
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, vault / libraries.name)
+    hidden = vault / package.name / real.folder.relative_to(package)
+    for _ in range(2):
+        with embedded.start(replace(here.settings, pg_bin=hidden)) as server:
+            assert answers(server.url)
+        embedded.stop(here.settings)
+    assert vault.stat().st_mode & 0o777 == 0o700
+    assert len(list(home_module.STATE.iterdir())) == 1
