@@ -28,7 +28,7 @@ class Database:
 
     async def open(self) -> None:
         if self._pool is None:
-            with translated(self.url):
+            with translated(self.url), _readable():
                 self._pool = await asyncpg.create_pool(
                     self.url.reveal(),
                     min_size=0,
@@ -55,10 +55,12 @@ class Database:
         await self.open()
         assert self._pool is not None  # noqa: S101  (open() made it)
         with translated(self.url):
-            async with self._pool.acquire(
-                timeout=self.settings.connect_timeout.total_seconds()
-            ) as connection:
+            with _readable():
+                connection = await self._pool.acquire(timeout=self.settings.connect_timeout.total_seconds())
+            try:
                 yield connection
+            finally:
+                await self._pool.release(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -70,7 +72,8 @@ class Database:
 async def connected(url: Secret, settings: Settings) -> AsyncGenerator[Connection]:
     """One connection of its own, for short commands and for LISTEN."""
     with translated(url):
-        connection = await asyncpg.connect(url.reveal(), **_options(settings))
+        with _readable():
+            connection = await asyncpg.connect(url.reveal(), **_options(settings))
         try:
             yield connection
         finally:
@@ -102,13 +105,21 @@ def translated(url: Secret) -> Generator[None]:
             f"PostgreSQL at {_where(url)} cannot be reached: {str(problem) or type(problem).__name__}.",
             fix="Check DATABASE_URL and that the server runs, or unset it to use the embedded one.",
         ) from problem
-    except ValueError as problem:  # the driver could not read the address
-        if "dsn" not in str(problem).lower():
-            raise
+
+
+@contextmanager
+def _readable() -> Generator[None]:
+    """Around opening only: what the driver says about an address that it cannot read."""
+    try:
+        yield
+    except (ValueError, OverflowError) as problem:
+        # Other texts than the driver's own may quote a piece of the password.
+        why = f": {problem}" if isinstance(problem, asyncpg.exceptions.ClientConfigurationError) else ""
         raise errors.DatabaseAwayError(
-            f"DATABASE_URL cannot be read: {problem}.",
-            fix="Write it as postgresql://user:password@host:5432/database.",
-        ) from problem
+            f"DATABASE_URL cannot be read{why}.",
+            fix="Write it as postgresql://user:password@host:5432/database, with / ? # @ and % in the "
+            "password written as %2F %3F %23 %40 and %25.",
+        ) from None
 
 
 def _where(url: Secret) -> str:
@@ -141,10 +152,15 @@ def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastErr
         return errors.DatabaseAwayError(
             f"The server at {where} has no such database: {message}.", fix="Create it with createdb."
         )
-    if code.startswith(("08", "28", "57P")):
+    if code in {"28P01", "28000"}:
+        return errors.DatabaseAwayError(
+            f"PostgreSQL at {where} refused the login: {message}.",
+            fix="Check the user and the password in DATABASE_URL, and pg_hba.conf on the server.",
+        )
+    if code.startswith(("08", "57P")):
         return errors.DatabaseAwayError(
             f"PostgreSQL at {where} does not let us in: {message}.",
-            fix="Check the user, the password and that the server runs.",
+            fix="Wait until the server has started, and see its log.",
         )
     return errors.DatabaseError(f"The database answered {code}: {message}.")
 

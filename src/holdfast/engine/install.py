@@ -177,7 +177,9 @@ async def _become_owner(run: _Run) -> None:
 
 
 async def _apply_concurrently(run: _Run, migration: Migration) -> None:
-    """The lock stays with the first connection, which holds no snapshot that the build would wait for."""
+    """The lock stays with the first connection, which must hold no snapshot: the build would wait for it."""
+    # The driver leaves the portal of a single-row query half read, snapshot and all; this closes it.
+    await run.connection.execute("select 1")
     async with connected(run.url, run.settings) as builder:
         index = migration.index
         built = await _index_state(builder, index) if index else None

@@ -1,0 +1,143 @@
+"""Migrations that cannot run in a transaction: an index is built beside running work, mended when broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import asyncpg
+import pytest
+
+from holdfast.engine import install, schema, script
+from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.errors import DatabaseError
+from holdfast.settings import Secret, Settings
+
+FIRST = schema.packaged().migrations[0]
+FEW = tuple(f for f in schema.packaged().functions if f.file in {"access.sql", "clock.sql"})
+TABLE = Migration(2, "things", "create table holdfast.things (n integer);")
+INDEX = Migration(
+    3,
+    "things_index",
+    "-- holdfast: concurrently\ncreate unique index concurrently things_n on holdfast.things (n);\n",
+    concurrently=True,
+)
+AFTER = Migration(4, "after", "alter table holdfast.things add column m integer;")
+FILES = SchemaFiles((FIRST, TABLE, INDEX, AFTER), FEW)
+
+Database: TypeAlias = "asyncpg.Connection[Any]"
+
+
+@pytest.fixture
+async def database(empty_url: Secret) -> AsyncGenerator[Database]:
+    connection = await asyncpg.connect(empty_url.reveal())
+    yield connection
+    await connection.close()
+
+
+async def index(connection: Database) -> bool | None:
+    """Whether the index is valid; None when there is none."""
+    found: bool | None = await connection.fetchval(
+        "select indisvalid from pg_index where indexrelid = to_regclass('holdfast.things_n')"
+    )
+    return found
+
+
+async def test_runs_between_the_transactions(
+    empty_url: Secret, settings: Settings, database: Database
+) -> None:
+    done = await install.migrate(empty_url, settings, files=FILES)
+    assert done.versions == (1, 2, 3, 4)
+    assert await index(database) is True
+    assert (await install.migrate(empty_url, settings, files=FILES)).versions == ()
+
+
+async def test_ten_at_once_do_not_wait_for_each_other_for_ever(
+    empty_url: Secret, settings: Settings, database: Database
+) -> None:
+    runs = [install.migrate(empty_url, settings, files=FILES) for _ in range(10)]
+    done = await asyncio.wait_for(asyncio.gather(*runs), 60)
+    assert sorted(version for each in done for version in each.versions) == [1, 2, 3, 4]
+    assert await index(database) is True
+
+
+async def test_a_failed_build_is_cleaned_up_and_run_again(
+    empty_url: Secret, settings: Settings, database: Database
+) -> None:
+    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await database.execute("insert into holdfast.things values (1), (1)")
+    with pytest.raises(DatabaseError, match=r"migrations/0003_things_index\.sql"):
+        await install.migrate(empty_url, settings, files=FILES)
+    assert await index(database) is False, "PostgreSQL leaves an invalid index behind"
+    assert (await install.status(empty_url, settings, files=FILES)).installed.versions == {1, 2}
+    await database.execute("delete from holdfast.things")
+    assert (await install.migrate(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert await index(database) is True
+
+
+async def test_an_index_that_was_finished_but_not_recorded_is_kept(
+    empty_url: Secret, settings: Settings, database: Database
+) -> None:
+    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await database.execute(INDEX.sql)
+    before = await database.fetchval("select to_regclass('holdfast.things_n')::oid")
+    assert (await install.migrate(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert await database.fetchval("select to_regclass('holdfast.things_n')::oid") == before
+
+
+async def test_a_cancelled_build_goes_on_later(
+    empty_url: Secret, settings: Settings, database: Database
+) -> None:
+    """The build waits for a transaction that has seen the table; it is cancelled while it waits."""
+    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    blocker = await asyncpg.connect(empty_url.reveal())
+    async with blocker.transaction():
+        await blocker.execute("insert into holdfast.things values (1)")
+        run = asyncio.create_task(install.migrate(empty_url, settings, files=FILES))
+        await asyncio.wait_for(building(database), 20)
+        run.cancel()
+        await asyncio.wait([run])
+        assert run.cancelled()
+    await blocker.close()
+    assert (await install.migrate(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert await index(database) is True
+
+
+async def building(connection: Database) -> None:
+    while not await connection.fetchval(
+        "select exists (select from pg_stat_activity where query ilike '%create unique index concurrently%' "
+        "and wait_event_type = 'Lock' and pid <> pg_backend_pid())"
+    ):
+        await asyncio.sleep(0.01)
+
+
+async def test_the_script_runs_it_outside_the_transactions(
+    empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "script.sql"
+    file.write_text(script.script(files=FILES), encoding="utf-8")
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "db",
+            "psql",
+            "--",
+            "-Xq",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-f",
+            str(file),
+        ],
+        env={**os.environ, "DATABASE_URL": empty_url.reveal()},
+        check=True,
+        capture_output=True,
+    )
+    assert await index(database) is True
+    assert (await install.status(empty_url, settings, files=FILES)).current

@@ -1,0 +1,259 @@
+"""What the installer refuses, with which error, and that nothing was changed then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from holdfast import errors
+from holdfast.engine import install, preflight, schema, state
+from holdfast.engine.connection import connected
+from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.settings import Secret, Settings
+
+FILES = schema.packaged()
+FEW = tuple(f for f in FILES.functions if f.file in {"access.sql", "clock.sql"})
+
+
+async def applied(connection: Any) -> list[Any]:
+    rows = await connection.fetch("select * from holdfast.migrations order by version")
+    return [*rows, *await connection.fetch("select * from holdfast.function_set")]
+
+
+async def add_version(connection: Any, *, breaking: bool = False) -> None:
+    await connection.execute(
+        "insert into holdfast.migrations values (9999, 'later', 'x', $1, now(), '99.0')", breaking
+    )
+
+
+async def test_older_code_never_touches_a_newer_schema(conn: Any, url: Secret, settings: Settings) -> None:
+    await add_version(conn)
+    before = await applied(conn)
+    with pytest.raises(errors.SchemaTooNewError) as refused:
+        await install.migrate(url, settings)
+    assert "holdfast>=99.0" in (refused.value.fix or "")
+    assert refused.value.exit_code == 4
+    assert await applied(conn) == before
+
+
+async def test_older_code_works_on_a_newer_schema_unless_that_broke_with_it(conn: Any) -> None:
+    await add_version(conn)
+    await install.verify(conn)
+    await conn.execute("update holdfast.migrations set breaking = true where version = 9999")
+    with pytest.raises(errors.SchemaTooNewError, match="later"):
+        await install.verify(conn)
+
+
+async def test_older_code_does_not_put_its_functions_over_newer_ones(
+    conn: Any, url: Secret, settings: Settings
+) -> None:
+    await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = '99.1'")
+    await install.verify(conn)
+    with pytest.raises(errors.SchemaTooNewError, match=r"99\.1"):
+        await install.migrate(url, settings)
+
+
+async def test_a_released_file_that_was_edited_is_named(conn: Any, url: Secret, settings: Settings) -> None:
+    edited = replace(FILES.migrations[0], sql=FILES.migrations[0].sql + "-- a thought\n")
+    files = SchemaFiles((edited, *FILES.migrations[1:]), FILES.functions)
+    with pytest.raises(errors.SchemaChangedError, match=r"0001_schema\.sql"):
+        await install.migrate(url, settings, files=files)
+    assert (await install.status(url, settings, files=files)).changed == ("0001_schema.sql",)
+
+
+async def test_verify_names_the_fix_when_missing_or_outdated(
+    empty_url: Secret, conn: Any, settings: Settings
+) -> None:
+    async with connected(empty_url, settings) as connection:
+        with pytest.raises(errors.SchemaMissingError) as missing:
+            await install.verify(connection)
+    assert missing.value.fix == "Run: holdfast migrate"
+    more = SchemaFiles((*FILES.migrations, Migration(9000, "more", "select 1;")), FILES.functions)
+    with pytest.raises(errors.SchemaOutdatedError, match="needs 9000"):
+        await install.verify(conn, files=more)
+    with pytest.raises(errors.SchemaOutdatedError, match="newer functions"):
+        await install.verify(conn, files=SchemaFiles(FILES.migrations, FEW))
+
+
+async def test_a_failing_migration_names_file_and_line_and_changes_nothing(
+    empty_url: Secret, settings: Settings
+) -> None:
+    broken = Migration(2, "broken", "create table holdfast.fine ();\n\nselect no_such_column;\n")
+    files = SchemaFiles((FILES.migrations[0], broken), FEW)
+    with pytest.raises(errors.DatabaseError, match=r"migrations/0002_broken\.sql, line 3: .*no_such_column"):
+        await install.migrate(empty_url, settings, files=files)
+    assert (await install.status(empty_url, settings, files=files)).installed.owner is None
+
+
+def server(**changes: Any) -> preflight.Server:
+    fine = preflight.Server(
+        version_number=140000,
+        version="14.0",
+        standby=False,
+        read_only=False,
+        database="app",
+        role="me",
+        may_create=True,
+        schemas=0,
+        owner=None,
+        may_own=True,
+    )
+    return replace(fine, **changes)
+
+
+def test_postgresql_before_14() -> None:
+    preflight.refuse_server(server())
+    with pytest.raises(errors.DatabaseTooOldError, match=r"PostgreSQL 13\.9; Holdfast needs 14"):
+        preflight.refuse_server(server(version_number=130009, version="13.9"))
+
+
+def test_a_standby() -> None:
+    with pytest.raises(errors.DatabaseReadOnlyError) as refused:
+        preflight.refuse_server(server(standby=True, read_only=True))
+    assert "primary" in (refused.value.fix or "")
+
+
+async def test_read_only_by_default(empty_url: Secret, settings: Settings) -> None:
+    async with connected(empty_url, settings) as connection:
+        name = await connection.fetchval("select current_database()")
+        await connection.execute(f'alter database "{name}" set default_transaction_read_only = on')
+    with pytest.raises(errors.DatabaseReadOnlyError, match="read-only"):
+        await install.migrate(empty_url, settings)
+
+
+@pytest.fixture
+async def stranger(empty_url: Secret) -> AsyncGenerator[Secret]:
+    """A login that may connect and nothing else."""
+    admin = await asyncpg.connect(empty_url.reveal())
+    name = f"hf_stranger_{admin.get_server_pid()}"
+    await admin.execute(f"create role {name} login password 'strange'")
+    parts = urlsplit(empty_url.reveal())
+    host = parts.netloc.rpartition("@")[2]
+    yield Secret(urlunsplit(parts._replace(netloc=f"{name}:strange@{host}")))
+    await admin.execute(f"drop owned by {name}")
+    await admin.execute(f"drop role {name}")
+    await admin.close()
+
+
+async def test_no_right_to_create_a_schema_names_the_grant(stranger: Secret, settings: Settings) -> None:
+    with pytest.raises(errors.DatabaseRightsError) as refused:
+        await install.migrate(stranger, settings)
+    assert 'grant create on database "hf_test_' in (refused.value.fix or "")
+    assert refused.value.exit_code == 5
+
+
+async def test_a_schema_of_somebody_else(stranger: Secret, empty_url: Secret, settings: Settings) -> None:
+    few = SchemaFiles(FILES.migrations[:1], FEW)
+    await install.migrate(empty_url, settings, files=few)
+    with pytest.raises(errors.DatabaseRightsError, match="closed to the role hf_stranger"):
+        await install.migrate(stranger, settings)
+    async with connected(empty_url, settings) as connection:
+        role = urlsplit(stranger.reveal()).username
+        await connection.execute(f"grant holdfast_worker to {role}")
+        await connection.execute(f"grant create on database {await database(connection)} to {role}")
+    with pytest.raises(errors.DatabaseRightsError, match="belongs to holdfast_owner"):
+        await install.migrate(stranger, settings)
+    async with connected(stranger, settings) as connection:
+        await install.verify(connection, files=few)
+
+
+async def database(connection: Any) -> str:
+    name: str = await connection.fetchval("select quote_ident(current_database())")
+    return name
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"netloc": "postgres@127.0.0.1:1"}, "cannot be reached"),
+        ({"path": "/no_such_database"}, "no such database"),
+        ({"scheme": "mysql"}, "DATABASE_URL cannot be read"),
+        ({"netloc": "u:p@127.0.0.1:port"}, "DATABASE_URL cannot be read"),
+        ({"netloc": "u:p@127.0.0.1:99999"}, "DATABASE_URL cannot be read"),
+        ({"netloc": "u:p/secret@127.0.0.1:1"}, "DATABASE_URL cannot be read"),
+    ],
+)
+async def test_wrong_addresses(change: dict[str, str], text: str, url: Secret, settings: Settings) -> None:
+    wrong = Secret(urlunsplit(urlsplit(url.reveal())._replace(**change)))
+    with pytest.raises(errors.DatabaseAwayError, match=text) as away:
+        await install.migrate(wrong, settings)
+    assert away.value.fix
+    assert away.value.exit_code == 6
+    assert "secret" not in str(away.value)
+
+
+async def test_a_wrong_password_is_not_printed(stranger: Secret, settings: Settings) -> None:
+    wrong = Secret(stranger.reveal().replace(":strange@", ":hunter2@"))
+    with pytest.raises(errors.DatabaseAwayError, match="refused the login") as away:
+        async with connected(wrong, settings):
+            pytest.skip("this server asks for no password")
+    assert "hunter2" not in str(away.value)
+
+
+def test_versions_are_ordered_as_packages_order_them() -> None:
+    rising = ["0.1.dev0", "0.1.dev3", "0.1a1", "0.1b1.dev2", "0.1b1", "0.1rc1", "0.1", "0.1.post1", "0.1.1"]
+    assert sorted(rising, key=state.release) == rising
+    assert state.release("1.0") == state.release("1.0.0")
+
+
+def files_in(folder: Path, **texts: str) -> SchemaFiles:
+    for name, text in texts.items():
+        kind, _, rest = name.partition("__")
+        (folder / kind).mkdir(exist_ok=True)
+        (folder / kind / f"{rest}.sql").write_text(text)
+    return schema.load(folder)
+
+
+def test_directives(tmp_path: Path) -> None:
+    files = files_in(
+        tmp_path,
+        migrations__0001_a="-- holdfast: breaking\nselect 1;",
+        migrations__0002_b="-- holdfast: concurrently, breaking\ncreate index concurrently b on h.b (n);",
+        functions__b="select 2;",
+        functions__access="select 1;",
+        functions__a="-- holdfast: unless-extension pgmq\nselect 3;",
+    )
+    first, second = files.migrations
+    assert (first.breaking, first.concurrently, first.index) == (True, False, None)
+    assert (second.breaking, second.concurrently, second.index) == (True, True, "b")
+    assert [f.file for f in files.functions] == ["access.sql", "a.sql", "b.sql"]
+    assert files.skipped(frozenset({"pgmq"})) == ("a.sql",)
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        ({"migrations__0001_a": "", "migrations__0001_b": ""}, "two migrations have the number 0001"),
+        ({"migrations__1_a": ""}, "NNNN_name"),
+        ({"migrations__0001_a": "-- holdfast: concurently\nselect 1;"}, "unknown directive 'concurently'"),
+    ],
+)
+def test_files_that_cannot_be_right(texts: dict[str, str], complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    with pytest.raises(ValueError, match=complaint):
+        files_in(tmp_path, **texts)
+
+
+def test_released_numbers_have_no_gap() -> None:
+    assert [m.version for m in FILES.migrations] == list(range(1, FILES.latest + 1))
+
+
+def test_script_bounds() -> None:
+    with pytest.raises(errors.InvalidError):
+        install.script(3, 2)
+    with pytest.raises(errors.InvalidError):
+        install.script(0, 8888)
+    assert "-- functions/access.sql" not in install.script(0, 1)
+    assert "-- functions/access.sql" in install.script()
+
+
+def test_line_endings_do_not_change_a_checksum(tmp_path: Path) -> None:
+    unix = files_in(tmp_path, migrations__0001_a="select 1;\nselect 2;\n", functions__a="")
+    (tmp_path / "migrations" / "0001_a.sql").write_bytes(b"select 1;\r\nselect 2;\r\n")
+    assert schema.load(tmp_path).migrations[0].checksum == unix.migrations[0].checksum
