@@ -63,9 +63,11 @@ class Client:
 
     async def open(self) -> Database:
         if self._database is None:
-            if self._url is None:
-                self._url, self._server = await asyncio.to_thread(embedded.locate, self.settings)
-            self._database = Database(self._url, self.settings)
+            url = self._url
+            if url is None:
+                located = await asyncio.to_thread(embedded.locate, self.settings)
+                url, self._server = located
+            self._database = Database(url, self.settings)
         return self._database
 
     async def close(self) -> None:
