@@ -22,6 +22,9 @@ from holdfast.worker.service import Service
 
 SAFETY_POLL = 60.0  # with a listener that is proven to hear
 BLIND_POLL = 1.5  # without one
+# A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim that
+# found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
+FALLING_ASLEEP = (0.05, 0.5, 5.0)
 
 
 class Fetcher(Service):
@@ -48,6 +51,7 @@ class Fetcher(Service):
         self.hears: Callable[[], bool] = lambda: False
         self._bell = asyncio.Event()
         self._look_at = 0.0
+        self._looks = 0  # in vain, since something was found
         self._cursors: str | None = None
 
     def ring(self) -> None:
@@ -82,19 +86,22 @@ class Fetcher(Service):
                 telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
         self._cursors = answer.cursors
         if slots:
-            self._plan(full=len(answer.tasks) == slots, next_s=answer.next_s)
+            self._plan(got=len(answer.tasks), wanted=slots, next_s=answer.next_s)
         for claimed in answer.tasks:
             self._launch(claimed)
 
     def _slots(self) -> int:
         return max(0, self._concurrency - len(self.running)) if self.claiming else 0
 
-    def _plan(self, *, full: bool, next_s: float | None) -> None:
+    def _plan(self, *, got: int, wanted: int, next_s: float | None) -> None:
         """When to look again for work without being told."""
-        if full:
+        if got == wanted:
             self._look_at = 0.0
             return
         poll = SAFETY_POLL if self.hears() else BLIND_POLL
+        self._looks = 0 if got else self._looks + 1
+        if self._looks < len(FALLING_ASLEEP):
+            poll = min(poll, FALLING_ASLEEP[self._looks])
         poll *= random.uniform(0.8, 1.0)  # noqa: S311  (so that a fleet does not poll in step)
         self._look_at = time.monotonic() + min(poll, max(next_s, 0.001) if next_s is not None else poll)
 

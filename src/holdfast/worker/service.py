@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from abc import ABC, abstractmethod
 
@@ -15,6 +16,7 @@ from holdfast import telemetry
 from holdfast.errors import DatabaseError
 
 LEAST_PAUSE, MOST_PAUSE = 0.1, 5.0
+_log = logging.getLogger("holdfast.worker")
 
 
 class Service(ABC):
@@ -43,10 +45,14 @@ class Service(ABC):
                 await self.step()
             except DatabaseError as problem:
                 await self._pause(problem)
+            except Exception as problem:
+                # A loop that ends here would leave a worker that lives and does nothing.
+                _log.exception("%s failed and goes on", type(self).__name__)
+                await self._pause(problem)
             else:
                 self._recovered()
 
-    async def _pause(self, problem: DatabaseError) -> None:
+    async def _pause(self, problem: Exception) -> None:
         self._failures += 1
         ceiling = min(MOST_PAUSE, LEAST_PAUSE * 2**self._failures)
         pause = random.uniform(LEAST_PAUSE, ceiling)  # noqa: S311  (spreads load, hides nothing)

@@ -1,0 +1,208 @@
+"""Submitting on the caller's own connection: it exists if the caller commits, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import django.conf
+import psycopg
+import pytest
+import sqlalchemy
+from django.db import connections, transaction
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from holdfast import Client, task
+from holdfast.engine.connection import Connection
+from holdfast.errors import InvalidError, RefusedError
+from holdfast.settings import Secret, Settings
+
+
+@task
+def work(x: int) -> int:
+    return x
+
+
+Submit = Callable[[Any], Awaitable[None]]
+
+
+@pytest.fixture
+async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
+    async with Client(url.reveal(), settings=settings) as client:
+        yield client
+
+
+@asynccontextmanager
+async def asyncpg_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
+    import asyncpg  # noqa: PLC0415  (one way of several)
+
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction()
+    await transaction.start()
+    yield connection
+    await (transaction.commit() if commit else transaction.rollback())
+    await connection.close()
+
+
+@asynccontextmanager
+async def psycopg_async(url: str, commit: bool) -> AsyncGenerator[Any]:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        yield connection
+        await (connection.commit() if commit else connection.rollback())
+
+
+@asynccontextmanager
+async def psycopg_sync(url: str, commit: bool) -> AsyncGenerator[Any]:
+    with psycopg.connect(url) as connection:
+        yield connection
+        (connection.commit if commit else connection.rollback)()
+
+
+@asynccontextmanager
+async def psycopg_autocommit_block(url: str, commit: bool) -> AsyncGenerator[Any]:
+    with (
+        psycopg.connect(url, autocommit=True) as connection,
+        connection.transaction(force_rollback=not commit),
+    ):
+        yield connection
+
+
+def dialect(url: str, driver: str) -> str:
+    return url.replace("postgresql://", f"postgresql+{driver}://")
+
+
+@asynccontextmanager
+async def sqlalchemy_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
+    engine = sqlalchemy.create_engine(dialect(url, "psycopg"))
+    with engine.connect() as connection:
+        yield connection
+        (connection.commit if commit else connection.rollback)()
+    engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_session(url: str, commit: bool) -> AsyncGenerator[Any]:
+    engine = sqlalchemy.create_engine(dialect(url, "psycopg"))
+    with Session(engine) as session:
+        yield session
+        (session.commit if commit else session.rollback)()
+    engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_async_session(url: str, commit: bool) -> AsyncGenerator[Any]:
+    engine = create_async_engine(dialect(url, "asyncpg"))
+    async with AsyncSession(engine) as session:
+        yield session
+        await (session.commit() if commit else session.rollback())
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_async_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
+    engine = create_async_engine(dialect(url, "psycopg"))
+    async with engine.connect() as connection:
+        yield connection
+        await (connection.commit() if commit else connection.rollback())
+    await engine.dispose()
+
+
+WAYS = [
+    asyncpg_connection,
+    psycopg_async,
+    psycopg_sync,
+    psycopg_autocommit_block,
+    sqlalchemy_connection,
+    sqlalchemy_session,
+    sqlalchemy_async_session,
+    sqlalchemy_async_connection,
+]
+
+
+async def jobs_of(conn: Connection) -> int:
+    count: int = await conn.fetchval("select count(*) from holdfast.tasks")
+    return count
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_a_job_exists_if_the_caller_commits(
+    client: Client, url: Secret, conn: Connection, way: Any, commit: bool
+) -> None:
+    async with way(url.reveal(), commit) as on:
+        job = await client.submit(work(1), on=on)
+        assert await jobs_of(conn) == 0
+    assert await jobs_of(conn) == int(commit)
+    if commit:
+        assert (await job.get()).status == "queued"
+
+
+async def test_autocommit_connections_are_refused(client: Client, url: Secret, conn: Connection) -> None:
+    engine = sqlalchemy.create_engine(dialect(url.reveal(), "psycopg"), isolation_level="AUTOCOMMIT")
+    with psycopg.connect(url.reveal(), autocommit=True) as plain, engine.connect() as alchemy:
+        for on in (conn, plain, alchemy):
+            call = work(1)
+            with pytest.raises(RefusedError, match="open transaction"):
+                await client.submit(call, on=on)
+    engine.dispose()
+    assert await jobs_of(conn) == 0
+
+
+@pytest.mark.parametrize("on", ["postgresql://x", 3, object()])
+async def test_other_things_are_refused_by_name(client: Client, on: object) -> None:
+    call = work(1)
+    with pytest.raises(InvalidError, match="on= cannot use a builtins"):
+        await client.submit(call, on=on)
+
+
+def configure_django(url: str) -> None:
+    parts = urlsplit(url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path[1:],
+        "USER": parts.username,
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname,
+        "PORT": parts.port,
+    }
+    if not django.conf.settings.configured:
+        django.conf.settings.configure(DATABASES={"default": database})
+        django.setup()
+
+
+def in_django(url: str, settings: Settings, commit: bool) -> None:
+    """Django's connections belong to their thread, so all of it happens in one."""
+    configure_django(url)
+    connection = connections["default"]
+    client = Client(url, settings=settings)
+    try:
+        with transaction.atomic():
+            asyncio.run(client.submit(work(1), on=connection))
+            if not commit:
+                transaction.set_rollback(True)
+        call = work(2)
+        with pytest.raises(RefusedError):
+            asyncio.run(client.submit(call, on=connection))
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def django_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Django refuses its connections inside a running loop; ours uses them for one short statement, inline.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+
+
+@pytest.mark.usefixtures("django_allowed")
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
+async def test_django_joins_its_atomic_block(
+    url: Secret, settings: Settings, conn: Connection, commit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure_django(url.reveal())
+    monkeypatch.setitem(connections.settings["default"], "NAME", urlsplit(url.reveal()).path[1:])
+    await asyncio.to_thread(in_django, url.reveal(), settings, commit)
+    assert await jobs_of(conn) == int(commit)

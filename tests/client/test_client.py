@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast import Client, Graph, TaskFailedError, task
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.settings import Secret, Settings
+from holdfast.worker import Worker
+
+
+@task(queue="words")
+async def upper(text: str) -> str:
+    return text.upper()
+
+
+@task(queue="words")
+def join(parts: list[str]) -> str:
+    return " ".join(parts)
+
+
+@task(queue="words", retries=0)
+async def fails(text: str) -> str:
+    raise ValueError(text)
+
+
+TASKS = {each.name: each for each in (upper, join, fails)}
+
+
+@pytest.fixture
+async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
+    async with Client(url.reveal(), settings=settings) as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(db: Database) -> AsyncGenerator[Worker]:
+    worker = Worker(db, TASKS)
+    stop = asyncio.Event()
+    running = asyncio.create_task(worker.run(stop))
+    yield worker
+    stop.set()
+    await running
+
+
+async def test_a_submitted_call_comes_back_with_its_result(client: Client, worker: Worker) -> None:
+    job = await client.submit(upper("hello"))
+    assert await job.result(within=timedelta(seconds=20)) == "HELLO"
+    found = await job.get()
+    assert (found.status, found.type, found.progress.percent) == ("succeeded", "upper", 100)
+
+
+async def test_a_graph_passes_results_on(client: Client, worker: Worker) -> None:
+    g = Graph("greeting")
+    first, second = g.add(upper("good")), g.add(upper("morning"))
+    g.add(join([first.result, second.result]))
+    job = await client.submit(g)
+    assert await job.result(within=timedelta(seconds=20)) == "GOOD MORNING"
+    assert [t.status for t in (await job.get()).tasks] == ["succeeded"] * 3
+
+
+async def test_a_failed_job_raises_what_went_wrong(client: Client, worker: Worker) -> None:
+    job = await client.submit(fails("no such page"))
+    with pytest.raises(TaskFailedError, match="ValueError: no such page") as caught:
+        await job.result(within=timedelta(seconds=20))
+    assert (caught.value.status, caught.value.error_type) == ("failed", "ValueError")
+
+
+async def test_many_calls_in_one_go_keep_their_order(client: Client, worker: Worker) -> None:
+    handles = await client.submit_many([upper(f"w{n}") for n in range(50)])
+    results = await asyncio.gather(*(h.result(within=timedelta(seconds=20)) for h in handles))
+    assert results == [f"W{n}" for n in range(50)]
+
+
+async def test_the_same_key_gives_the_same_job_and_another_body_is_refused(client: Client) -> None:
+    first = await client.submit(upper("a"), key="k")
+    again = await client.submit(upper("a"), key="k")
+    assert (again.id, first.created, again.created) == (first.id, True, False)
+    with pytest.raises(ConflictError) as caught:
+        await client.submit(upper("b"), key="k")
+    assert caught.value.field == "key"
+
+
+async def test_cancel_tells_what_is_true_from_now_on(client: Client) -> None:
+    job = await client.submit(upper("a"))
+    assert (await job.cancel(reason="changed my mind")).status == "cancelled"
+    with pytest.raises(TaskFailedError, match="cancelled"):
+        await job.result()
+
+
+async def test_a_result_that_does_not_come_in_time(client: Client) -> None:
+    job = await client.submit(upper("a"))
+    with pytest.raises(TimeoutError):
+        await job.result(within=timedelta(milliseconds=30))
+
+
+async def test_ids_that_lead_nowhere(client: Client) -> None:
+    with pytest.raises(NotFoundError):
+        await client.get(uuid4())
+    with pytest.raises(InvalidError, match="not the id of a job"):
+        await client.get("no-uuid")
+
+
+async def test_delayed_work_waits_for_its_time(client: Client) -> None:
+    job = await client.submit(upper("a"), delay=timedelta(hours=1))
+    assert [t.status for t in (await job.get()).tasks] == ["scheduled"]
+
+
+async def test_an_empty_graph_and_shared_keys_are_refused_before_anything_is_sent(client: Client) -> None:
+    with pytest.raises(InvalidError, match="no tasks"):
+        await client.submit(Graph("empty"))
+    calls = [upper("a")]
+    with pytest.raises(InvalidError, match="One key"):
+        await client.submit_many(calls, key="k")
+    calls[0].use()
+
+
+async def test_nothing_is_opened_before_it_is_needed() -> None:
+    client = Client("postgresql://nobody@127.0.0.1:1/none")
+    await client.close()
+
+
+async def test_ids_are_sortable_by_time(client: Client, conn: Connection) -> None:
+    ids: list[UUID] = [(await client.submit(upper(str(n)))).id for n in range(5)]
+    assert [each.version for each in ids] == [7] * 5
