@@ -230,7 +230,9 @@ $$;
 -- The one reading statement, with the planner's other ideas switched off: walking the primary key is the point, and
 -- the estimates of a table that is empty one minute and full the next are not worth much. The array is computed once,
 -- so no more than qty rows are locked.
-create or replace function pgmq._take(p_queue text, p_vt integer, p_qty integer, p_filter jsonb, p_now timestamptz)
+create or replace function pgmq._take(
+  p_queue text, p_vt double precision, p_qty integer, p_filter jsonb, p_now timestamptz
+)
 returns setof pgmq.message_record
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
