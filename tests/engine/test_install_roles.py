@@ -1,0 +1,232 @@
+"""Who installs decides who owns. Every case has a server of its own, because roles belong to a server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from holdfast import errors, telemetry
+from holdfast.engine import checks, embedded, install, roles, scratch
+from holdfast.engine.connection import connected
+from holdfast.engine.schema import FunctionFile, SchemaFiles, packaged
+from holdfast.engine.state import ROLES
+from holdfast.settings import Secret, Settings, load
+
+pytestmark = pytest.mark.slow
+OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Generator[Secret]:
+    home = Path(tempfile.mkdtemp(prefix="holdfast-roles-"))
+    home.chmod(0o755)
+    settings = load({"home": str(home)})
+    with embedded.start(settings, options=OPTIONS) as server:
+        yield server.url
+    embedded.stop(settings)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+async def admin(own_server: Secret) -> AsyncGenerator[Any]:
+    """A superuser on a server that has none of our roles."""
+    connection = await asyncpg.connect(own_server.reveal())
+    await clear(connection)
+    yield connection
+    await clear(connection)
+    await connection.close()
+
+
+async def clear(admin: Any) -> None:
+    for row in await admin.fetch("select datname from pg_database where datname like 'hf_%'"):
+        await admin.execute(f'drop database "{row["datname"]}" with (force)')
+    # Members first: a role that granted a membership cannot go before the member.
+    for row in await admin.fetch(
+        "select rolname from pg_roles where rolname = any ($1) or rolname like 'hf_%' "
+        "order by rolname not in ('hf_app', 'hf_odd \"name'), rolname = any ($1)",
+        list(ROLES),
+    ):
+        await admin.execute(f"drop role {roles.quoted(row['rolname'])}")
+
+
+async def make(admin: Any, server: Secret, *, attributes: str = "", role: str | None = None) -> Secret:
+    """A database that belongs to a login with these attributes, and the address of both."""
+    name = f"hf_{uuid.uuid4().hex[:12]}"
+    login = role or name
+    if role is None:
+        await admin.execute(f"create role {name} login password 'word' {attributes}")
+    await admin.execute(f"create database {name} owner {login}")
+    return as_role(scratch.on_database(server, name), login)
+
+
+def as_role(url: Secret, role: str) -> Secret:
+    parts = urlsplit(url.reveal())
+    return Secret(urlunsplit(parts._replace(netloc=f"{role}:word@{parts.netloc.rpartition('@')[2]}")))
+
+
+def name_of(url: Secret) -> str:
+    return str(urlsplit(url.reveal()).username)
+
+
+async def owners(url: Secret) -> set[str]:
+    connection = await asyncpg.connect(url.reveal())
+    found = await connection.fetch(
+        "with ours as (select * from pg_namespace where nspname in ('holdfast', 'pgmq', 'pgmq_public')) "
+        "select pg_get_userbyid(relowner) as owner from pg_class join ours on ours.oid = relnamespace "
+        "union select pg_get_userbyid(proowner) from pg_proc join ours on ours.oid = pronamespace "
+        "union select pg_get_userbyid(nspowner) from ours"
+    )
+    await connection.close()
+    return {row["owner"] for row in found}
+
+
+async def attributes(admin: Any) -> dict[str, tuple[bool, bool]]:
+    found = await admin.fetch(
+        "select rolname, rolcanlogin, rolbypassrls from pg_roles where rolname = any ($1)", list(ROLES)
+    )
+    return {row["rolname"]: (row["rolcanlogin"], row["rolbypassrls"]) for row in found}
+
+
+RENEWED = SchemaFiles(
+    packaged().migrations, (*packaged().functions, FunctionFile("zz.sql", "-- one more\nselect 1;"))
+)
+
+
+async def test_as_superuser(admin: Any, own_server: Secret, settings: Settings) -> None:
+    url = scratch.on_database(own_server, name_of(await make(admin, own_server)))
+    assert (await install.migrate(url, settings)).missing_roles == ()
+    assert await owners(url) == {"holdfast_owner"}
+    assert await attributes(admin) == {role: (False, role == "service_role") for role in ROLES}
+
+
+async def test_as_a_role_that_may_create_roles(admin: Any, own_server: Secret, settings: Settings) -> None:
+    url = await make(admin, own_server, attributes="createrole")
+    assert (await install.migrate(url, settings)).missing_roles == ()
+    assert await owners(url) == {"holdfast_owner"}
+    assert await attributes(admin) == dict.fromkeys(ROLES, (False, False))
+    assert (await install.migrate(url, settings, files=RENEWED)).functions
+    async with connected(url, settings) as connection:
+        await install.verify(connection, files=RENEWED)
+
+
+async def test_as_a_plain_owner_of_a_database(admin: Any, own_server: Secret, settings: Settings) -> None:
+    url = await make(admin, own_server)
+    skipped: list[str] = []
+    with telemetry.subscribed(
+        lambda name, fields: skipped.append(fields["role"]) if name == "schema.role_skipped" else None
+    ):
+        done = await install.migrate(url, settings)
+    assert tuple(skipped) == done.missing_roles == ROLES
+    assert await owners(url) == {name_of(url)}
+    async with connected(url, settings) as connection:
+        await install.verify(connection)
+    (finding,) = [f for f in await checks.examine(url, settings) if f.check == "roles"]
+    assert (finding.level, "holdfast_worker" in finding.text) == ("warn", True)
+    with pytest.raises(errors.NotFoundError, match="holdfast_worker does not exist"):
+        await roles.grants(url, settings, name_of(url), "worker")
+
+
+async def test_roles_that_appear_later_are_given_their_rights(
+    admin: Any, own_server: Secret, settings: Settings
+) -> None:
+    url = await make(admin, own_server)
+    await install.migrate(url, settings)
+    for role in ROLES:
+        await admin.execute(f"create role {role} nologin")
+    assert (await install.status(url, settings)).functions == "outdated"
+    assert (await install.migrate(url, settings)).functions
+    async with connected(url, settings) as connection:
+        assert await connection.fetchval(
+            "select has_function_privilege('holdfast_worker', 'holdfast.installed()', 'execute')"
+        )
+    assert (await install.status(url, settings)).current
+
+
+async def test_roles_of_somebody_else_are_used_as_they_are(
+    admin: Any, own_server: Secret, settings: Settings
+) -> None:
+    """As on a hosted server: the roles exist, and the login may neither create roles nor become the owner."""
+    for role in ROLES:
+        await admin.execute(f"create role {role} nologin")
+    url = await make(admin, own_server)
+    assert (await install.migrate(url, settings)).missing_roles == ()
+    assert await owners(url) == {name_of(url)}
+    assert (await attributes(admin))["service_role"] == (False, False)
+
+
+async def test_many_databases_of_a_server_at_once(admin: Any, own_server: Secret, settings: Settings) -> None:
+    """The advisory lock is of one database; the roles are everybody's."""
+    urls = [await make(admin, own_server, attributes="createrole") for _ in range(3)]
+    urls += [scratch.on_database(own_server, name_of(await make(admin, own_server))) for _ in range(3)]
+    await asyncio.gather(*(install.migrate(url, settings) for url in urls))
+    for url in urls:
+        assert (await install.status(url, settings)).current
+    assert set(await attributes(admin)) == set(ROLES)
+
+
+async def test_a_worker_may_call_and_not_read(admin: Any, own_server: Secret, settings: Settings) -> None:
+    url = await make(admin, own_server, attributes="createrole")
+    await install.migrate(url, settings)
+    await admin.execute("create role hf_app login password 'word' noinherit")
+    app = as_role(url, "hf_app")
+    async with connected(app, settings) as connection:
+        with pytest.raises(errors.DatabaseRightsError) as closed:
+            await install.verify(connection)
+    assert closed.value.fix == "Let its owner run: holdfast migrate grants --role hf_app."
+    if (await version(app)) < 16:
+        await admin.execute("alter role hf_app inherit")
+    await roles.grant(url, settings, await roles.grants(url, settings, "hf_app", "worker"))
+    async with connected(app, settings) as connection:
+        await install.verify(connection)
+    with pytest.raises(errors.DatabaseRightsError, match="permission denied for table migrations"):
+        async with connected(app, settings) as connection:
+            await connection.fetch("select * from holdfast.migrations")
+
+
+async def version(url: Secret) -> int:
+    connection = await asyncpg.connect(url.reveal())
+    found: int = connection.get_server_version().major
+    await connection.close()
+    return found
+
+
+async def test_an_application_that_only_submits(admin: Any, own_server: Secret, settings: Settings) -> None:
+    url = await make(admin, own_server, attributes="createrole")
+    await install.migrate(url, settings)
+    await admin.execute('create role "hf_odd ""name" login password \'word\'')
+    statements = await roles.grants(url, settings, 'hf_odd "name', "submit")
+    await roles.grant(url, settings, statements)
+    async with connected(url, settings) as connection:
+        allowed = {
+            row["proname"]
+            for row in await connection.fetch(
+                "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace "
+                "and has_function_privilege('hf_odd \"name', oid, 'execute')"
+            )
+        }
+    assert {"now", "submit", "get_job", "cancel_job"} <= allowed
+    assert not {"exchange", "claim_tasks", "allow", "deny"} & allowed
+
+
+async def test_grants_that_the_login_may_not_give_are_handed_on(
+    admin: Any, own_server: Secret, settings: Settings
+) -> None:
+    for role in (*ROLES, "hf_app"):
+        await admin.execute(f"create role {role} nologin")
+    url = await make(admin, own_server)
+    await install.migrate(url, settings)
+    statements = await roles.grants(url, settings, "hf_app", "worker")
+    with pytest.raises(errors.DatabaseRightsError) as refused:
+        await roles.grant(url, settings, statements)
+    assert f"Let an administrator run: {statements[0]};" == refused.value.fix
+    with pytest.raises(errors.NotFoundError, match="no role nobody_at_all"):
+        await roles.grants(url, settings, "nobody_at_all", "worker")
