@@ -1,0 +1,161 @@
+"""`holdfast db`, run as people run it: as a program of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+
+import pytest
+from embedded_processes import Place, answers, eventually, place, query
+
+from holdfast.engine import embedded
+from holdfast.engine.embedded import keeper
+from holdfast.settings import Secret
+
+
+@pytest.fixture(scope="module")
+def shared() -> Generator[Place]:
+    """One home for all tests here: each of them leaves it stopped or finds its own way."""
+    with place("home with blank") as found:
+        yield found
+
+
+@pytest.fixture
+def here(shared: Place) -> Generator[Place]:
+    yield shared
+    embedded.stop(shared.settings)
+
+
+def run(here: Place, *arguments: str, database_url: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DATABASE_URL": database_url}
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), "db", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+
+
+def test_start_and_stop_say_what_they_did_and_may_be_repeated(here: Place) -> None:
+    for _ in range(2):
+        started = run(here, "start")
+        assert started.returncode == 0, started.stderr
+        assert "until `holdfast db stop`" in started.stdout
+        assert "•••" in started.stdout
+    pid = here.postmaster()
+    assert pid is not None
+    assert run(here, "stop").stdout == "Stopped.\n"
+    assert here.gone()
+    again = run(here, "stop")
+    assert (again.returncode, again.stdout) == (0, "It was not running.\n")
+
+
+def test_url_is_bare_and_works(here: Place) -> None:
+    told = run(here, "url")
+    assert told.stderr == ""
+    assert told.stdout.count("\n") == 1
+    assert answers(Secret(told.stdout.strip()))
+    assert json.loads(run(here, "url", "--json").stdout) == {"url": told.stdout.strip()}
+    given = "postgresql://user:secret@somewhere/else"
+    assert run(here, "url", database_url=given).stdout.strip() == given
+
+
+def test_psql_is_passed_its_arguments_and_no_password(here: Place) -> None:
+    probe = "\\! ps -ww -o args= -p $PPID; ps -ww -e -o args="
+    shown = run(here, "psql", "-X", "-At", "-c", "select 6 * 7", "-c", probe)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0] == "42"
+    password = here.home.password
+    assert password is not None
+    assert password.reveal() not in shown.stdout
+    assert "127.0.0.1" in shown.stdout  # the command line of psql was among what was listed
+
+
+def test_psql_answers_with_the_code_of_psql(here: Place) -> None:
+    wrong = run(here, "psql", "-X", "-v", "ON_ERROR_STOP=1", "-c", "select nonsense")
+    assert wrong.returncode == 1
+    assert "nonsense" in wrong.stderr
+
+
+def test_psql_on_a_given_address(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        address = server.url.reveal()
+        query(server.url, """create role "o'd" login superuser password 'p@ss/w?rd'""")
+        odd = address.split("@")[1]
+        for given in (
+            address,
+            f"postgresql://o%27d:p%40ss%2Fw%3Frd@{odd}",
+            f"postgresql://o%27d@{odd}?password=p%40ss%2Fw%3Frd&connect_timeout=5",
+        ):
+            shown = run(here, "psql", "-X", "-At", "-c", "select 1", database_url=given)
+            assert (shown.stdout, shown.stderr) == ("1\n", "")
+        query(server.url, """drop role "o'd" """)
+
+
+def test_status(here: Place) -> None:
+    stopped = json.loads(run(here, "status", "--json").stdout)
+    assert stopped == {"state": "stopped", "folder": str(here.folder)}
+    assert here.gone()
+    with embedded.keep(here.settings) as server:
+        running = json.loads(run(here, "status", "--json").stdout)
+        assert running["state"] == "running"
+        assert running["kept"] is True
+        assert running["version"] == server.version
+        assert "•••" in running["url"]
+        assert "running" in run(here, "status").stdout
+    elsewhere = json.loads(run(here, "status", "--json", database_url="postgresql://a:b@c/d").stdout)
+    assert elsewhere == {"state": "elsewhere", "url": "postgresql://a:•••@c/d"}
+
+
+def test_reset_asks_first(here: Place) -> None:
+    with embedded.start(here.settings) as server:
+        query(server.url, "create table precious ()")
+        unasked = run(here, "reset")
+        assert unasked.returncode == 5
+        assert "--yes" in unasked.stderr
+        tried = run(here, "reset", "--dry-run")
+        assert tried.returncode == 0
+        assert "Nothing was changed" in tried.stdout
+        assert query(server.url, "select * from precious") == []
+        done = run(here, "reset", "--yes")
+        assert done.returncode == 0, done.stderr
+    assert not here.home.data_folder.exists()
+    assert run(here, "reset", "--yes").returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "reset"])
+def test_a_given_address_is_left_alone(here: Place, verb: str) -> None:
+    refused = run(here, verb, database_url="postgresql://user:secret@somewhere/else")
+    assert refused.returncode == 5
+    assert "somewhere" in refused.stderr
+    assert "secret" not in refused.stderr
+    assert "Unset DATABASE_URL" in refused.stderr
+
+
+def test_errors_are_a_sentence_and_a_way_out(here: Place) -> None:
+    environment = {**os.environ, "HOLDFAST_PG_BIN": "/nowhere", "DATABASE_URL": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), "db", "start"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 6
+    assert done.stderr.startswith("error: HOLDFAST_PG_BIN is /nowhere")
+    assert "fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_server_of_url_goes_by_itself(here: Place) -> None:
+    run(here, "url")
+    linger = here.home.linger
+    assert linger.exists()
+    os.utime(linger, (0, 0))  # as if the half minute were over
+    eventually(here.gone)
+    assert not [pid for pid, _, words in keeper.processes() if str(here.folder) in words]
