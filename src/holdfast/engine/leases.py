@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """`answers` are in the order of the outcomes. `next_s`: when something falls due, if nothing was found."""
+    """`answers` follow the outcomes' order. `next_s`: when something falls due, if nothing was found."""
 
     answers: Sequence[Answer]
     tasks: Sequence[Claimed]

@@ -47,10 +47,12 @@ begin
 end $$;
 
 create or replace function holdfast.get_batch(p_id uuid) returns jsonb
-language sql stable security definer set search_path = '' as $$
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return (
   select to_jsonb(b) - 'callback' from holdfast.batches b
-  where b.id = p_id and b.owner is not distinct from coalesce(holdfast.calling_user(), b.owner)
-$$;
+  where b.id = p_id and b.owner is not distinct from coalesce(holdfast.calling_user(), b.owner));
+end $$;
 
 -- Ended members, as after_ended has them: counted per batch, batches in the order of their ids.
 create or replace function holdfast.count_members(p_after jsonb, p_now timestamptz) returns void

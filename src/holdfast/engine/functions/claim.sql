@@ -43,7 +43,10 @@ end $$;
 create or replace function holdfast.open_lanes(p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
 returns table (lane_id bigint, queue text, type text, limit_ids bigint[], lease_s double precision, timeout_s double precision,
   attempts integer, stored bigint, head bigint, safe bigint, hint jsonb)
-language sql volatile set search_path = '' set jit = off as $$
+language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off as $$
+#variable_conflict use_column
+begin
+  return query
   with now as materialized (
     select pg_snapshot_xmin(s)::text::bigint as oldest, pg_snapshot_xmax(s)::text::bigint as next,
       extract(epoch from p_now)::double precision as at, (select last_value from holdfast.positions) as top
@@ -80,15 +83,15 @@ language sql volatile set search_path = '' set jit = off as $$
   from found f cross join now n
   order by f.head is null,
     f.priority + coalesce(floor(extract(epoch from p_now - f.due_at) / f.ageing_s), 0) desc,
-    f.served_at nulls first, f.head
-$$;
+    f.served_at nulls first, f.head;
+end $$;
 
 -- Takes up to p_want tasks of one lane. The limit stands in a materialized query of its own: as a subquery of
 -- the update it could be run again per row, and take everything.
 create or replace function holdfast.take(
   p_lane bigint, p_safe bigint, p_want integer, p_nonce bigint, p_worker_id bigint, p_lease interval, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
-language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   return query
@@ -123,15 +126,17 @@ begin
 end $$;
 
 create or replace function holdfast.outputs_of_parents(p_id uuid) returns jsonb
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select jsonb_object_agg(p.name, p.output)
   from holdfast.edges e join holdfast.tasks p on p.id = e.parent_id
-  where e.child_id = p_id
-$$;
+  where e.child_id = p_id);
+end $$;
 
 -- How many tasks the limits let through now; the counters stay locked until the end of the transaction.
 create or replace function holdfast.allowance(p_limits bigint[], p_want integer, p_now timestamptz) returns integer
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
   v_limit record;
   v_locked integer := 0;
@@ -157,23 +162,26 @@ end $$;
 create or replace function holdfast.tokens_now(
   p_tokens double precision, p_refilled_at timestamptz, p_rate double precision, p_burst double precision, p_now timestamptz)
 returns double precision
-language sql immutable set search_path = '' as $$
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
   select case when p_rate is null then null else least(coalesce(p_burst, greatest(p_rate, 1)),
     coalesce(p_tokens, p_burst, greatest(p_rate, 1))
-      + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::double precision, 0)) end
-$$;
+      + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::double precision, 0)) end);
+end $$;
 
 create or replace function holdfast.count_started(p_limits bigint[], p_count integer, p_now timestamptz) returns void
-language sql volatile set search_path = '' as $$
+language plpgsql volatile set search_path = '' as $$
+begin
   update holdfast.limits l set running = l.running + p_count,
     tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_count, refilled_at = p_now
   from holdfast.limit_rules r
-  where r.name = l.rule and l.id = any (p_limits)
-$$;
+  where r.name = l.rule and l.id = any (p_limits);
+end $$;
 
 -- Leases end; counters go down. One statement, in the order of ids, after all tasks and jobs have been locked.
 create or replace function holdfast.count_ended(p_lanes bigint[]) returns void
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 begin
   with ended as (
     select i.id, count(*)::int as n
@@ -225,8 +233,9 @@ begin
 end $$;
 
 create or replace function holdfast.store_cursor(p_lane bigint, p_safe bigint) returns void
-language sql volatile set search_path = '' as $$
+language plpgsql volatile set search_path = '' as $$
+begin
   with free as materialized (
     select l.id from holdfast.lanes l where l.id = p_lane and l.cursor < p_safe for update skip locked)
-  update holdfast.lanes l set cursor = p_safe from free where l.id = free.id
-$$;
+  update holdfast.lanes l set cursor = p_safe from free where l.id = free.id;
+end $$;

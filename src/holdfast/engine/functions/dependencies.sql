@@ -101,9 +101,11 @@ begin
 end $$;
 
 create or replace function holdfast.percent_of(p_done double precision, p_total double precision) returns real
-language sql immutable set search_path = '' as $$
-  select (case when p_total > 0 then 100 * p_done / p_total else 0 end)::real
-$$;
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
+  select (case when p_total > 0 then 100 * p_done / p_total else 0 end)::real);
+end $$;
 
 create or replace function holdfast.end_job(p_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$

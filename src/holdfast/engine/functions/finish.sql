@@ -39,28 +39,25 @@ begin
   end if;
 end $$;
 
--- What the end of a job means to others, as after_ended reads it. Jobs that nobody can watch have no events.
-create or replace function holdfast.consequences(p_task holdfast.tasks, p_status text, p_now timestamptz) returns jsonb
+-- The event of jobs of one task that ended; those that nobody can watch have none. Takes and answers what after_ended
+-- reads: [{id, owner, event_seq, unique_key, batch_id, status, percent}].
+create or replace function holdfast.tell_ended(p_after jsonb, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 begin
-  if p_task.owner is not null or p_task.event_seq is not null then
-    insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
-    values (p_task.id, coalesce(p_task.event_seq, 0) + 1, p_now, p_now + interval '7 days', p_task.owner, 'job',
-      jsonb_build_object('status', p_status, 'percent', case when p_status = 'succeeded' then 100 else p_task.percent end));
-  end if;
-  return jsonb_build_array(jsonb_build_object('id', p_task.id, 'owner', p_task.owner,
-    'unique_key', p_task.unique_key, 'batch_id', p_task.batch_id, 'status', p_status));
+  insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
+  select a.id, coalesce(a.event_seq, 0) + 1, p_now, p_now + interval '7 days', a.owner, 'job',
+    jsonb_build_object('status', a.status, 'percent', case when a.status = 'succeeded' then 100 else a.percent end)
+  from jsonb_to_recordset(p_after) as a (id uuid, owner text, event_seq bigint, status text, percent real)
+  where a.owner is not null or a.event_seq is not null;
+  return p_after;
 end $$;
 
 -- Jobs of one task that succeeded, all at once: out of the hot table, into the history.
 create or replace function holdfast.succeed_singles(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_kinds text[], p_bodies jsonb[], p_now timestamptz,
   out done uuid[], out lanes bigint[], out after jsonb)
-language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off as $$
-declare
-  v_task holdfast.tasks;
-  v_special holdfast.tasks[];
+language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   with given as materialized (
     select u.id, u.attempt, u.nonce, u.output
@@ -69,37 +66,34 @@ begin
   ), gone as (
     delete from holdfast.tasks t using given g
     where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running' and t.job_id is null
-    returning t as task, g.output as result
+    returning t.*, g.output as result
   ), kept as (
     insert into holdfast.history (id, kind_id, nonce, worker_id, due_at, started_at, finished_at, keep_until, attempt,
       failures, crashes, priority, status, args, output, name, owner, limit_key, phase, message, event_seq, labels, batch_id)
-    select (g.task).id, l.kind_id, (g.task).nonce, (g.task).worker_id, (g.task).due_at, (g.task).started_at, p_now,
-      p_now + holdfast.keep_for('succeeded', l.queue), (g.task).attempt, (g.task).failures, (g.task).crashes, l.priority,
-      'succeeded', (g.task).args, g.result, (g.task).name, (g.task).owner, l.limit_key, (g.task).phase, (g.task).message,
-      case when (g.task).owner is not null or (g.task).event_seq is not null then coalesce((g.task).event_seq, 0) + 1 end,
-      (g.task).labels, (g.task).batch_id
-    from gone g join holdfast.lanes l on l.id = (g.task).lane_id
+    select g.id, l.kind_id, g.nonce, g.worker_id, g.due_at, g.started_at, p_now,
+      p_now + coalesce(q.keep_s * interval '1 second', interval '1 day'), g.attempt, g.failures, g.crashes, l.priority,
+      'succeeded', g.args, g.result, g.name, g.owner, l.limit_key, g.phase, g.message,
+      case when g.owner is not null or g.event_seq is not null then coalesce(g.event_seq, 0) + 1 end, g.labels, g.batch_id
+    from gone g join holdfast.lanes l on l.id = g.lane_id join holdfast.queues q on q.name = l.queue
   )
-  select coalesce(array_agg((g.task).id), '{}'),
-    array_agg((g.task).lane_id) filter (where exists (
-      select from holdfast.lanes l where l.id = (g.task).lane_id and l.limit_ids is not null)),
-    array_agg(g.task) filter (where (g.task).owner is not null or (g.task).event_seq is not null
-      or (g.task).unique_key is not null or (g.task).batch_id is not null)
-  into done, lanes, v_special from gone g;
-  after := '[]';
-  if v_special is not null then
-    foreach v_task in array v_special loop
-      after := after || holdfast.consequences(v_task, 'succeeded', p_now);
-    end loop;
-  end if;
+  select coalesce(array_agg(g.id), '{}'),
+    array_agg(g.lane_id) filter (where exists (
+      select from holdfast.lanes l where l.id = g.lane_id and l.limit_ids is not null)),
+    jsonb_agg(jsonb_build_object('id', g.id, 'owner', g.owner, 'event_seq', g.event_seq, 'unique_key', g.unique_key,
+        'batch_id', g.batch_id, 'status', 'succeeded'))
+      filter (where coalesce(g.owner, g.unique_key) is not null or g.event_seq is not null or g.batch_id is not null)
+  into done, lanes, after from gone g;
+  after := case when after is null then '[]' else holdfast.tell_ended(after, p_now) end;
 end $$;
 
 create or replace function holdfast.keep_for(p_status text, p_queue text) returns interval
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select coalesce((
     select (case when p_status = 'failed' then q.keep_failed_s else q.keep_s end) * interval '1 second'
-    from holdfast.queues q where q.name = p_queue), holdfast.keep_default(p_status))
-$$;
+    from holdfast.queues q where q.name = p_queue), holdfast.keep_default(p_status)));
+end $$;
 
 -- Whatever the fast path did not take: failures, snoozes, tasks of graphs, and stale or repeated outcomes.
 create or replace function holdfast.finish_others(
@@ -204,23 +198,28 @@ end $$;
 
 -- An error as it is kept: cleaned and bounded, so that recording a failure cannot fail.
 create or replace function holdfast.error_in(p_kind text, p_body jsonb) returns jsonb
-language sql immutable set search_path = '' as $$
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
   select jsonb_strip_nulls(jsonb_build_object(
     'type', left(coalesce(p_body ->> 'type', case p_kind when 'crash' then 'WorkerCrashed'
       when 'cancel' then 'Cancelled' when 'snooze' then 'TooManySnoozes' else 'Error' end), 200),
     'message', holdfast.bounded(coalesce(p_body ->> 'message', p_body ->> 'reason', ''), 4000),
-    'traceback', holdfast.bounded(p_body ->> 'traceback', 16000)))
-$$;
+    'traceback', holdfast.bounded(p_body ->> 'traceback', 16000))));
+end $$;
 
 create or replace function holdfast.bounded(p_text text, p_most integer) returns text
-language sql immutable set search_path = '' as $$
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
   select case when length(p_text) <= p_most then p_text
-    else left(p_text, p_most / 2) || ' [...] ' || right(p_text, p_most / 2) end
-$$;
+    else left(p_text, p_most / 2) || ' [...] ' || right(p_text, p_most / 2) end);
+end $$;
 
 create or replace function holdfast.write_attempt(p_task holdfast.tasks, p_kind text, p_body jsonb, p_now timestamptz)
 returns void
-language sql volatile set search_path = '' as $$
+language plpgsql volatile set search_path = '' as $$
+begin
   insert into holdfast.attempts (task_id, job_id, attempt, outcome, worker_id, started_at, ended_at, keep_until, owner,
     error_type, message, traceback, fingerprint)
   select p_task.id, coalesce(p_task.job_id, p_task.id), p_task.attempt,
@@ -230,18 +229,20 @@ language sql volatile set search_path = '' as $$
     e.error ->> 'type', e.error ->> 'message', e.error ->> 'traceback',
     coalesce(left(p_body ->> 'fingerprint', 200), e.error ->> 'type')
   from (select case when p_kind <> 'release' then holdfast.error_in(p_kind, p_body) end as error) as e
-  where p_kind in ('fail', 'reject', 'crash', 'cancel', 'release')
-$$;
+  where p_kind in ('fail', 'reject', 'crash', 'cancel', 'release');
+end $$;
 
 -- The wait before the next attempt: doubling, capped, jittered; never shorter than the other side asked for.
 create or replace function holdfast.back_off(p_kind holdfast.kinds, p_failures integer, p_retry_after double precision)
 returns interval
-language sql volatile set search_path = '' as $$
+language plpgsql volatile set search_path = '' as $$
+begin
+  return (
   select greatest(
     least(p_kind.cap_s, p_kind.base_s * power(2, least(p_failures, 60)))
       * (1 + p_kind.jitter * (2 * random() - 1)),
-    least(coalesce(p_retry_after, 0), 604800)) * interval '1 second'
-$$;
+    least(coalesce(p_retry_after, 0), 604800)) * interval '1 second');
+end $$;
 
 -- Back to work: at once after a release, later after a failure or a snooze.
 create or replace function holdfast.put_back(
@@ -289,12 +290,14 @@ begin
     return '[]';
   end if;
   perform holdfast.archive_tasks(array[p_task.id], null);
-  return holdfast.consequences(p_task, p_status, p_now);
+  return holdfast.tell_ended(jsonb_build_array(jsonb_build_object('id', p_task.id, 'owner', p_task.owner, 'event_seq',
+    p_task.event_seq, 'unique_key', p_task.unique_key, 'batch_id', p_task.batch_id, 'status', p_status, 'percent', p_task.percent)), p_now);
 end $$;
 
 -- Ended tasks into the history. `p_status` is the job's when its tasks follow it, so that all are kept alike.
 create or replace function holdfast.archive_tasks(p_ids uuid[], p_status text) returns void
-language sql volatile set search_path = '' set jit = off as $$
+language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off as $$
+begin
   with gone as (
     delete from holdfast.tasks t where t.id = any (p_ids) and t.status || '' in ('succeeded', 'failed', 'cancelled') returning t.*
   )
@@ -305,5 +308,5 @@ language sql volatile set search_path = '' set jit = off as $$
     greatest(g.finished_at, holdfast.now()) + holdfast.keep_for(coalesce(p_status, g.status), l.queue), g.attempt,
     g.failures, g.crashes, l.priority, g.status, g.args, g.output, g.error, g.name, g.owner, l.limit_key, g.weight, g.percent,
     g.phase, g.message, g.event_seq, g.labels, g.batch_id
-  from gone g join holdfast.lanes l on l.id = g.lane_id
-$$;
+  from gone g join holdfast.lanes l on l.id = g.lane_id;
+end $$;

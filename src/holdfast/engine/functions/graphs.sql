@@ -3,14 +3,17 @@
 -- The edges that the tasks of a job ask for, by name.
 create or replace function holdfast.edges_in(p_tasks jsonb)
 returns table (child integer, child_name text, parent_name text, on_failure text)
-language sql immutable set search_path = '' as $$
+language plpgsql immutable set search_path = '' as $$
+#variable_conflict use_column
+begin
+  return query
   select t.ord::int, coalesce(t.body ->> 'name', t.body ->> 'type'),
     case jsonb_typeof(a) when 'object' then a ->> 'name' else a #>> '{}' end,
     coalesce(case jsonb_typeof(a) when 'object' then a ->> 'on_failure' end, 'fail')
   from jsonb_array_elements(p_tasks) with ordinality as t (body, ord)
   cross join lateral jsonb_array_elements(
-    case when jsonb_typeof(t.body -> 'after') = 'array' then t.body -> 'after' else '[]' end) as a
-$$;
+    case when jsonb_typeof(t.body -> 'after') = 'array' then t.body -> 'after' else '[]' end) as a;
+end $$;
 
 create or replace function holdfast.check_graph(p_tasks jsonb) returns void
 language plpgsql immutable set search_path = '' as $$

@@ -4,17 +4,20 @@
 -- byte is the number of the shard that made it (option `shard`, 0 by default), so that an id routes itself.
 
 create or replace function holdfast.id_stem(p_now timestamptz) returns text
-language sql immutable strict parallel safe set search_path = '' as $$
-  select lpad(to_hex(us / 1000), 12, '0') || '7'
-    || lpad(to_hex((us % 1000) * 4096 / 1000), 3, '0')
-  from (select (extract(epoch from p_now) * 1000000)::bigint as us) as clock
-$$;
+language plpgsql immutable strict parallel safe set search_path = '' as $$
+declare
+  v_us bigint := extract(epoch from p_now) * 1000000;
+begin
+  return lpad(to_hex(v_us / 1000), 12, '0') || '7' || lpad(to_hex((v_us % 1000) * 4096 / 1000), 3, '0');
+end $$;
 
 create or replace function holdfast.shard_hex() returns text
-language sql stable set search_path = '' as $$
-  select lpad(to_hex(coalesce(
-    (select (value #>> '{}')::int & 255 from holdfast.options where name = 'shard'), 0)), 2, '0')
-$$;
+language plpgsql stable set search_path = '' as $$
+declare
+  v_shard integer := (select (value #>> '{}')::int & 255 from holdfast.options where name = 'shard');
+begin
+  return lpad(to_hex(coalesce(v_shard, 0)), 2, '0');
+end $$;
 
 -- Not pinned, so that it is inlined into bulk inserts; every name in it is qualified.
 create or replace function holdfast.new_id(p_stem text, p_shard text) returns uuid
@@ -24,24 +27,30 @@ language sql volatile as $$
 $$;
 
 create or replace function holdfast.new_id() returns uuid
-language sql volatile set search_path = '' as $$
-  select holdfast.new_id(holdfast.id_stem(holdfast.now()), holdfast.shard_hex())
-$$;
+language plpgsql volatile set search_path = '' as $$
+begin
+  return (
+  select holdfast.new_id(holdfast.id_stem(holdfast.now()), holdfast.shard_hex()));
+end $$;
 
 create or replace function holdfast.id_time(p_id uuid) returns timestamptz
-language sql immutable strict parallel safe set search_path = '' as $$
+language plpgsql immutable strict parallel safe set search_path = '' as $$
+begin
+  return (
   select 'epoch'::timestamptz + (h.ms + h.fraction / 4096.0) * interval '1 millisecond'
   from (select ('x0000' || substr(t, 1, 8) || substr(t, 10, 4))::bit(64)::bigint as ms,
                ('x' || lpad(substr(t, 16, 3), 8, '0'))::bit(32)::int as fraction
-        from (select p_id::text as t) as id) as h
-$$;
+        from (select p_id::text as t) as id) as h);
+end $$;
 
 -- 63 random bits that no other timeline of this database repeats.
 create or replace function holdfast.new_nonce() returns bigint
-language sql volatile set search_path = '' as $$
+language plpgsql volatile set search_path = '' as $$
+begin
+  return (
   select ('x' || replace(right(gen_random_uuid()::text, 17), '-', ''))::bit(64)::bigint
-    & 9223372036854775807
-$$;
+    & 9223372036854775807);
+end $$;
 
 create or replace function holdfast.refuse(p_code text, p_message text, p_field text default null, p_fix text default null)
 returns void
@@ -132,14 +141,16 @@ end $$;
 
 -- A time one day apart from the next, as a partition bound; and how long things are kept by default.
 create or replace function holdfast.keep_default(p_status text) returns interval
-language sql immutable set search_path = '' as $$
-  select case when p_status in ('failed', 'partial') then interval '7 days' else interval '1 day' end
-$$;
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
+  select case when p_status in ('failed', 'partial') then interval '7 days' else interval '1 day' end);
+end $$;
 
 -- Lanes are found or made here only. Looking first keeps the sequences still when the lane exists.
 create or replace function holdfast.lane_for(p_queue text, p_type text, p_priority smallint, p_limit_key text, p_policy jsonb)
 returns bigint
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
   v_kind bigint;
   v_lane bigint;

@@ -1,34 +1,44 @@
 -- Insight: jobs as people see them. A job of one task is read from its task; both kinds answer alike.
 
 create or replace function holdfast.task_status(p_id uuid) returns text
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select coalesce((select t.status from holdfast.tasks t where t.id = p_id),
-    (select h.status from holdfast.history h where h.id = p_id order by h.finished_at desc limit 1))
-$$;
+    (select h.status from holdfast.history h where h.id = p_id order by h.finished_at desc limit 1)));
+end $$;
 
 -- A single task's state in the words of a job.
 create or replace function holdfast.as_job_status(p_status text) returns text
-language sql immutable set search_path = '' as $$
-  select case when p_status in ('waiting', 'scheduled', 'ready') then 'queued' else p_status end
-$$;
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
+  select case when p_status in ('waiting', 'scheduled', 'ready') then 'queued' else p_status end);
+end $$;
 
 create or replace function holdfast.job_status(p_id uuid) returns text
-language sql stable set search_path = '' as $$
-  select coalesce((select j.status from holdfast.jobs j where j.id = p_id), holdfast.as_job_status(holdfast.task_status(p_id)))
-$$;
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
+  select coalesce((select j.status from holdfast.jobs j where j.id = p_id), holdfast.as_job_status(holdfast.task_status(p_id))));
+end $$;
 
 create or replace function holdfast.task_names(p_job_id uuid) returns jsonb
-language sql stable set search_path = '' as $$
-  select jsonb_object_agg(t.name, t.id) from holdfast.all_tasks t where t.job_id = p_job_id
-$$;
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
+  select jsonb_object_agg(t.name, t.id) from holdfast.all_tasks t where t.job_id = p_job_id);
+end $$;
 
 -- Whether a caller may know of a job: services all, users their own.
 create or replace function holdfast.may_see(p_job_id uuid, p_user text) returns boolean
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select exists (select from holdfast.jobs j where j.id = p_job_id and (p_user is null or j.owner = p_user))
     or exists (select from holdfast.tasks t where t.id = p_job_id and t.job_id is null and (p_user is null or t.owner = p_user))
-    or exists (select from holdfast.history h where h.id = p_job_id and h.job_id is null and (p_user is null or h.owner = p_user))
-$$;
+    or exists (select from holdfast.history h where h.id = p_job_id and h.job_id is null and (p_user is null or h.owner = p_user)));
+end $$;
 
 -- Live and ended tasks as one. `job_id` is never null here.
 create or replace view holdfast.all_tasks as
@@ -45,19 +55,23 @@ create or replace view holdfast.all_tasks as
   from holdfast.history h join holdfast.kinds k on k.id = h.kind_id;
 
 create or replace function holdfast.task_json(p_task holdfast.all_tasks) returns jsonb
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select jsonb_build_object('id', p_task.id, 'name', p_task.name, 'type', p_task.type, 'queue', p_task.queue,
     'status', p_task.status, 'attempt', p_task.attempt, 'failures', p_task.failures,
     'progress', holdfast.progress_json(case when p_task.status = 'succeeded' then 100 else p_task.percent end,
       p_task.phase, p_task.message),
     'due_at', p_task.due_at, 'started_at', p_task.started_at, 'finished_at', p_task.finished_at,
-    'output', p_task.output, 'error', p_task.error)
-$$;
+    'output', p_task.output, 'error', p_task.error));
+end $$;
 
 create or replace function holdfast.progress_json(p_percent real, p_phase text, p_message text) returns jsonb
-language sql immutable set search_path = '' as $$
-  select jsonb_build_object('percent', p_percent, 'phase', p_phase, 'message', p_message)
-$$;
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
+  select jsonb_build_object('percent', p_percent, 'phase', p_phase, 'message', p_message));
+end $$;
 
 -- One job with its tasks; null when there is none that the caller may see. `output` is that of the only task
 -- nothing comes after, if there is just one.
@@ -86,28 +100,34 @@ begin
 end $$;
 
 create or replace function holdfast.job_output(p_id uuid) returns jsonb
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   with last as (
     select t.output from (
       select i.id, i.output from holdfast.tasks i where i.job_id = p_id
       union all select h.id, h.output from holdfast.history h where h.job_id = p_id) as t
     where not exists (select from holdfast.edges e where e.parent_id = t.id)
   )
-  select case when (select count(*) from last) = 1 then (select output from last) end
-$$;
+  select case when (select count(*) from last) = 1 then (select output from last) end);
+end $$;
 
 create or replace function holdfast.job_json(p_job holdfast.jobs) returns jsonb
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select jsonb_build_object('id', p_job.id, 'type', p_job.type, 'owner', p_job.owner, 'status', p_job.status,
     'progress', holdfast.progress_json(p_job.percent, p_job.phase, p_job.message), 'labels', p_job.labels, 'params', p_job.params,
     'error', p_job.error, 'created_at', holdfast.id_time(p_job.id), 'started_at', p_job.started_at,
     'finished_at', p_job.finished_at, 'event_seq', p_job.event_seq,
     'counts', jsonb_build_object('total', p_job.total, 'succeeded', p_job.succeeded, 'failed', p_job.failed,
-      'cancelled', p_job.cancelled, 'skipped', p_job.skipped))
-$$;
+      'cancelled', p_job.cancelled, 'skipped', p_job.skipped)));
+end $$;
 
 create or replace function holdfast.single_json(p_task holdfast.all_tasks) returns jsonb
-language sql stable set search_path = '' as $$
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
   select jsonb_build_object('id', p_task.id, 'type', p_task.type, 'owner', p_task.owner,
     'status', holdfast.as_job_status(p_task.status),
     'progress', holdfast.progress_json(case when p_task.status = 'succeeded' then 100 else coalesce(p_task.percent, 0) end::real,
@@ -115,8 +135,8 @@ language sql stable set search_path = '' as $$
     'labels', p_task.labels, 'params', p_task.args, 'error', p_task.error, 'created_at', holdfast.id_time(p_task.id),
     'started_at', p_task.started_at, 'finished_at', p_task.finished_at, 'event_seq', coalesce(p_task.event_seq, 0),
     'counts', jsonb_build_object('total', 1, 'succeeded', (p_task.status = 'succeeded')::int,
-      'failed', (p_task.status = 'failed')::int, 'cancelled', (p_task.status = 'cancelled')::int, 'skipped', 0))
-$$;
+      'failed', (p_task.status = 'failed')::int, 'cancelled', (p_task.status = 'cancelled')::int, 'skipped', 0)));
+end $$;
 
 -- Jobs, newest first, without their tasks. Filter: {owner, status, type, queue, labels}; p_before is the last id of the
 -- page before.

@@ -72,7 +72,7 @@ end $$;
 create or replace function holdfast.beat(
   p_worker text, p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_progress jsonb default null)
 returns jsonb
-language plpgsql security definer set search_path = '' set jit = off set enable_seqscan = off set enable_hashjoin = off
+language plpgsql security definer set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
   v_now timestamptz := holdfast.now();

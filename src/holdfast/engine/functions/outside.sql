@@ -97,9 +97,11 @@ end $$;
 
 -- Takes back what workers lost; claims do it too. Answers how many.
 create or replace function holdfast.reclaim_stale_tasks(p_limit integer default 1000) returns integer
-language sql volatile security definer set search_path = '' as $$
-  select holdfast.reclaim('-infinity', holdfast.now(), p_limit)
-$$;
+language plpgsql volatile security definer set search_path = '' as $$
+begin
+  return (
+  select holdfast.reclaim('-infinity', holdfast.now(), p_limit));
+end $$;
 
 call holdfast.allow('holdfast_worker', 'claim_tasks', 'heartbeat_task', 'complete_task', 'fail_task', 'snooze_task', 'release_task',
   'reclaim_stale_tasks');

@@ -174,10 +174,12 @@ begin
 end $$;
 
 create or replace function holdfast.simple_jobs(p_jobs jsonb) returns boolean
-language sql immutable set search_path = '' as $$
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
   select bool_and(jsonb_typeof(j) = 'object' and not j ?| '{tasks,key,unique_key,batch,after}')
-  from jsonb_array_elements(p_jobs) as j
-$$;
+  from jsonb_array_elements(p_jobs) as j);
+end $$;
 
 -- Many jobs. Jobs of one task without keys go in with one insert; the others one by one, in the given order.
 create or replace function holdfast.submit_many(p_jobs jsonb) returns setof jsonb
@@ -238,7 +240,7 @@ end $$;
 -- when nobody sleeps. Inside a longer transaction of the caller the worker may fall asleep before the commit,
 -- so that there every worker seen lately counts as sleeping.
 create or replace function holdfast.wake(p_lanes bigint[]) returns void
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 begin
   perform pg_notify('holdfast', q.queue)
   from (

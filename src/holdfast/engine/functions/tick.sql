@@ -32,7 +32,7 @@ end $$;
 
 -- Scheduled tasks that are due become ready, in the order in which they fell due.
 create or replace function holdfast.promote_due(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
-language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_count integer;
   v_lanes bigint[];
@@ -90,8 +90,11 @@ end $$;
 
 create or replace function holdfast.lost_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
 returns table (id uuid, job_id uuid, overdue boolean)
-language sql stable set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  return query
   select t.id, t.job_id, t.started_at + k.timeout_s * interval '1 second' <= p_now
   from (
     select t.id, t.job_id, t.lane_id, t.started_at from holdfast.tasks t
@@ -100,8 +103,8 @@ set enable_hashjoin = off set enable_mergejoin = off as $$
   ) as t
   join holdfast.lanes l on l.id = t.lane_id
   join holdfast.kinds k on k.id = l.kind_id
-  order by t.job_id is not null, t.job_id, t.id
-$$;
+  order by t.job_id is not null, t.job_id, t.id;
+end $$;
 
 -- Tasks that did not start in time end as cancelled, with error type Expired.
 create or replace function holdfast.expire_unstarted(p_now timestamptz, p_limit integer) returns integer
