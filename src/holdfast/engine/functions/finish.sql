@@ -32,6 +32,10 @@ begin
     perform holdfast.count_ended(p_lanes);
   end if;
   if p_after <> '[]' then
+    update holdfast.limits i set asleep_until = greatest(i.asleep_until, a.asleep_until)
+    from jsonb_to_recordset(p_after) as a (lane bigint, asleep_until timestamptz)
+    join holdfast.lanes l on l.id = a.lane
+    where i.id = any (l.limit_ids) and i.key is not null;
     perform holdfast.count_members(p_after, p_now);
     delete from holdfast.keys k
     using jsonb_to_recordset(p_after) as a (id uuid, owner text, unique_key text)
@@ -172,6 +176,10 @@ begin
     after := holdfast.end_task(p_task, v_status, case p_outcome when 'succeed' then p_body end,
       case when v_status <> 'succeeded' then holdfast.error_in(p_outcome, p_body) end, p_by_holder, p_now);
   end if;
+  if p_outcome = 'limited' then
+    after := coalesce(after, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'asleep_until',
+      p_now + coalesce(holdfast.seconds_in(p_body), 1) * interval '1 second'));
+  end if;
   ended := v_status is not null and p_task.job_id is not null;
   lane := p_task.lane_id;
 end $$;
@@ -244,14 +252,21 @@ begin
     least(coalesce(p_retry_after, 0), 604800)) * interval '1 second');
 end $$;
 
+-- The wait that an outcome asks for, in seconds. Nonsense counts as not asked: recording an outcome must not fail.
+create or replace function holdfast.seconds_in(p_body jsonb) returns double precision
+language plpgsql immutable set search_path = '' as $$
+declare
+  v_asked jsonb := coalesce(nullif(p_body -> 'retry_after_s', 'null'), p_body -> 'delay_s');
+begin
+  return case when jsonb_typeof(v_asked) = 'number' then least(greatest((v_asked #>> '{}')::numeric, 0), 315360000) end;
+end $$;
+
 -- Back to work: at once after a release, later after a failure or a snooze.
 create or replace function holdfast.put_back(
   p_task holdfast.tasks, p_kind holdfast.kinds, p_outcome text, p_body jsonb, p_by_holder boolean, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_asked double precision := least(greatest(
-    case when jsonb_typeof(p_body -> 'retry_after_s') = 'number' then (p_body ->> 'retry_after_s')::double precision
-      when jsonb_typeof(p_body -> 'delay_s') = 'number' then (p_body ->> 'delay_s')::double precision end, 0), 315360000);
+  v_asked double precision := holdfast.seconds_in(p_body);
   v_wait interval := case p_outcome
     when 'fail' then holdfast.back_off(p_kind, p_task.failures, v_asked)
     when 'crash' then holdfast.back_off(p_kind, p_task.crashes, null)

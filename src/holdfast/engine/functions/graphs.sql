@@ -15,7 +15,8 @@ begin
     case when jsonb_typeof(t.body -> 'after') = 'array' then t.body -> 'after' else '[]' end) as a;
 end $$;
 
-create or replace function holdfast.check_graph(p_tasks jsonb) returns void
+-- `p_known`: tasks that the job has already.
+create or replace function holdfast.check_graph(p_tasks jsonb, p_known text[]) returns void
 language plpgsql immutable set search_path = '' as $$
 declare
   v_names text[] := array(select coalesce(t ->> 'name', t ->> 'type') from jsonb_array_elements(p_tasks) as t);
@@ -28,7 +29,7 @@ begin
   end if;
   select format('%s comes after %s, which is no task of this job.', e.child_name,
     coalesce(quote_literal(e.parent_name), 'nothing')) into v_wrong
-  from holdfast.edges_in(p_tasks) e where e.parent_name is null or e.parent_name <> all (v_names) limit 1;
+  from holdfast.edges_in(p_tasks) e where e.parent_name is null or e.parent_name <> all (v_names || p_known) limit 1;
   if found then
     perform holdfast.refuse('HF004', v_wrong, 'after');
   end if;
@@ -50,7 +51,7 @@ declare
   v_next int[];
 begin
   select array_agg(e.child), array_agg(array_position(p_names, e.parent_name))
-  into v_children, v_parents from holdfast.edges_in(p_tasks) e;
+  into v_children, v_parents from holdfast.edges_in(p_tasks) e where e.parent_name = any (p_names);
   if not exists (select from unnest(v_children, v_parents) as e (c, p) where p >= c) then
     return;
   end if;
@@ -74,19 +75,20 @@ declare
 begin
   perform holdfast.check_name(coalesce(t ->> 'name', t ->> 'type'), 'name'), holdfast.check_name(t ->> 'type', 'type')
     from jsonb_array_elements(v_tasks) as t;
-  perform holdfast.check_graph(v_tasks);
+  perform holdfast.check_graph(v_tasks, '{}');
   insert into holdfast.jobs (id, type, owner, partial, total, weight, params, labels, unique_key, batch_id)
   select p_id, holdfast.check_name(coalesce(p_job ->> 'type', v_tasks #>> '{0,type}'), 'type'), p_owner,
     coalesce((p_job ->> 'partial')::boolean, false), count(*),
     sum(coalesce(holdfast.number_in(t, 'weight', 0, 1e9), 1)),
     nullif(p_job -> 'params', 'null'), nullif(p_job -> 'labels', 'null'), p_job ->> 'unique_key', (p_job ->> 'batch')::uuid
   from jsonb_array_elements(v_tasks) as t;
-  return holdfast.insert_members(p_id, v_tasks, p_job, p_owner, p_now);
+  return holdfast.insert_members(p_id, v_tasks, p_job, p_owner, p_now, '{}');
 end $$;
 
--- The tasks and edges of a job. Tasks with parents wait; the rest is ready or scheduled at once.
+-- Tasks and edges of a job; p_there: ids of the tasks it has already, by name. Tasks with parents wait; the rest is
+-- ready or scheduled at once.
 create or replace function holdfast.insert_members(
-  p_job_id uuid, p_tasks jsonb, p_job jsonb, p_owner text, p_now timestamptz) returns jsonb
+  p_job_id uuid, p_tasks jsonb, p_job jsonb, p_owner text, p_now timestamptz, p_there jsonb) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_shard text := holdfast.shard_hex();
@@ -115,13 +117,13 @@ begin
   select jsonb_object_agg(m.name, m.id), array_agg(distinct m.lane_id) filter (where m.status = 'ready')
   into v_names, v_lanes from made m;
   insert into holdfast.edges (parent_id, child_id, job_id, on_failure)
-  select (v_names ->> e.parent_name)::uuid, (v_names ->> e.child_name)::uuid, p_job_id, e.on_failure
+  select coalesce(v_names ->> e.parent_name, p_there ->> e.parent_name)::uuid, (v_names ->> e.child_name)::uuid, p_job_id, e.on_failure
   from holdfast.edges_in(p_tasks) e
   on conflict do nothing;
   -- The same parent named twice is one edge: count the edges, not the mentions.
   update holdfast.tasks t set waits = e.n
   from (select child_id, count(*)::int as n from holdfast.edges where job_id = p_job_id group by child_id) as e
-  where t.id = e.child_id and t.waits <> e.n;
+  where t.id = e.child_id and t.waits <> e.n and v_names ? t.name;
   perform holdfast.wake(v_lanes);
   return v_names;
 end $$;
