@@ -132,6 +132,7 @@ class Task(Generic[P, R_co]):
     priority: int = 0
     retry: Retry = field(default_factory=Retry)
     timeout: timedelta = timedelta(minutes=10)
+    lease: timedelta = timedelta(seconds=60)
     process: bool = False
     signature: inspect.Signature = field(init=False, repr=False)
     wants_context: bool = field(init=False, repr=False)
@@ -139,8 +140,9 @@ class Task(Generic[P, R_co]):
     def __post_init__(self) -> None:
         _check_name(self.name, "name")
         _check_name(self.queue, "queue")
-        if self.timeout <= timedelta(0):
-            raise InvalidError(f"timeout must be positive, got {self.timeout}.", field="timeout")
+        for name in ("timeout", "lease"):
+            if getattr(self, name) <= timedelta(0):
+                raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
         signature, wants_context = _signature(self.function)
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "wants_context", wants_context)
@@ -215,6 +217,7 @@ def task(
     retries: int | None = None,
     retry: Retry | None = None,
     timeout: timedelta = timedelta(minutes=10),
+    lease: timedelta = timedelta(seconds=60),
     process: bool = False,
 ) -> TaskDecorator: ...
 def task(

@@ -15,6 +15,7 @@ from holdfast.payloads import to_json
 
 _DEFAULT_RETRY = Retry()
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
+_DEFAULT_LEASE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ def _policy(task: Task[..., Any]) -> dict[str, Any]:
     policy: dict[str, Any] = {"priority": task.priority} if task.priority else {}
     if task.timeout != _DEFAULT_TIMEOUT:
         policy["timeout_s"] = task.timeout.total_seconds()
+    if task.lease != _DEFAULT_LEASE:
+        policy["lease_s"] = task.lease.total_seconds()
     if task.retry != _DEFAULT_RETRY:
         policy |= {
             "attempts": task.retry.retries + 1,

@@ -81,6 +81,7 @@ class Fetcher(Service):
         except BaseException:
             self._outbox.put_back(outcomes)
             raise
+        self._outbox.answered()
         for outcome, verdict in zip(outcomes, answer.answers, strict=True):
             if verdict != "ok":
                 telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)

@@ -14,10 +14,12 @@ FLUSH_COUNT = 100
 class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[Outcome] = deque()
+        self._travelling = 0
         self._oldest = 0.0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """All that the database has not answered, on its way or not."""
+        return len(self._waiting) + self._travelling
 
     def put(self, outcome: Outcome) -> None:
         if not self._waiting:
@@ -27,11 +29,17 @@ class Outbox:
     def take(self) -> list[Outcome]:
         taken = list(self._waiting)
         self._waiting.clear()
+        self._travelling = len(taken)
         return taken
+
+    def answered(self) -> None:
+        """What was taken has arrived."""
+        self._travelling = 0
 
     def put_back(self, outcomes: list[Outcome]) -> None:
         """They were not answered. Sending them again is safe: the engine knows what it has accepted."""
         self._waiting.extendleft(reversed(outcomes))
+        self._travelling = 0
 
     @property
     def pause(self) -> float | None:
