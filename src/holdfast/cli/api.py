@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import os
 import secrets
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -95,5 +99,19 @@ async def serve(settings: Settings, url: Secret, listener: socket.socket) -> Non
         config = uvicorn.Config(
             create_app(database, settings), log_config=None, lifespan="off", server_header=False
         )
+        server = uvicorn.Server(config)
+        _stop_on_signals(server)
         telemetry.emit("api.started", url=f"http://{host}:{port}")
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await server.serve(sockets=[listener])
+
+
+def _stop_on_signals(server: Any) -> None:
+    """Stopping as asked is exit code 0; uvicorn's own way would raise the signal again afterwards."""
+
+    def stop() -> None:
+        server.force_exit = server.should_exit  # the second time, without waiting for open connections
+        server.should_exit = True
+
+    server.capture_signals = contextlib.nullcontext
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.cli.api import listen, local_service_key, refuse_beyond_loopback
+from holdfast.cli.root import run
+from holdfast.errors import HoldfastError, RefusedError
+from holdfast.settings import Secret
+from holdfast.testing import eventually
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_beyond_loopback_needs_a_key(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["api", "--host", host]) == 5
+    assert "HOLDFAST_SERVICE_KEY" in capsys.readouterr().err
+    with pytest.raises(RefusedError):
+        refuse_beyond_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_loopback_does_not(host: str) -> None:
+    refuse_beyond_loopback(host)
+    assert host
+
+
+def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HoldfastError, match=f"127.0.0.1:{port}"):
+            listen("127.0.0.1", port)
+        assert run(["api", "--port", str(port)]) == 1
+    assert "--port" in capsys.readouterr().err
+
+
+def test_the_local_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
+    first = local_service_key(tmp_path)
+    assert local_service_key(tmp_path).reveal() == first.reveal()
+    assert (tmp_path / "service-key").stat().st_mode & 0o777 == 0o600
+    assert len(first.reveal()) > 40
+
+
+async def test_the_api_serves_stops_on_term_and_logs_no_secret(url: Secret, tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": url.reveal(),
+        "HOLDFAST_SERVICE_KEY": "hunter2hunter2",
+        "HOLDFAST_HOME": str(tmp_path),
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "--log-level", "debug", "api", "--port", "0"],
+            env=environ, stdout=out, stderr=out,
+        )  # fmt: skip
+    try:
+        address: Callable[[], re.Match[str] | None] = lambda: re.search(r"url=(http\S+)", log.read_text())  # noqa: E731
+        base = (await eventually(address))[1]
+        async with httpx.AsyncClient(base_url=base) as api:
+            assert (await api.get("/readyz")).json() == {"status": "ready"}
+            assert (await api.get("/api/jobs/x")).status_code == 401
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert process.returncode == 0
+    assert "api.request" in log.read_text()
+    assert "hunter2" not in log.read_text()
+
+
+async def test_the_api_stops_when_its_parent_is_gone(url: Secret, tmp_path: Path) -> None:
+    environ = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "api", "--port", "0", "--attached"],
+        env=environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdin
+    process.stdin.close()
+    await eventually(lambda: process.poll() is not None, within=timedelta(seconds=30))
