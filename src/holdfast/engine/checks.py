@@ -19,6 +19,7 @@ import asyncpg
 from holdfast import errors
 from holdfast.engine import preflight, roles, schema, state
 from holdfast.engine.connection import Connection, connected
+from holdfast.engine.schema import SchemaFiles
 from holdfast.engine.state import Status
 from holdfast.settings import Secret, Settings
 
@@ -45,27 +46,29 @@ class Patient:
     connection: Connection
     url: Secret
     settings: Settings
+    files: SchemaFiles
 
 
 Check = Callable[[Patient], Awaitable[Finding]]
 
 
-async def examine(url: Secret, settings: Settings) -> list[Finding]:
+async def examine(url: Secret, settings: Settings, *, files: SchemaFiles | None = None) -> list[Finding]:
     settings = replace(settings, statement_cache="off")
     try:
         async with connected(url, settings) as connection:
-            patient = Patient(connection, url, settings)
-            findings = [await _asked(check, patient) for check in CHECKS]
+            patient = Patient(connection, url, settings, files or schema.packaged())
+            findings = [await _asked(name, check, patient) for name, check in CHECKS.items()]
     except errors.DatabaseError as problem:
         findings = [Finding("database", "fail", problem.message, problem.fix, away=problem.exit_code == 6)]
     return [*findings, storage(settings)]
 
 
-async def _asked(check: Check, patient: Patient) -> Finding:
-    name = check.__name__
+async def _asked(name: str, check: Check, patient: Patient) -> Finding:
     try:
         return await check(patient)
-    except (asyncpg.PostgresError, errors.DatabaseRightsError) as problem:
+    except errors.DatabaseRightsError as problem:
+        return Finding(name, "fail", problem.message, problem.fix)
+    except asyncpg.PostgresError as problem:
         return Finding(
             name, "warn", f"could not be asked: {problem}", "Ask again as the owner of the schema."
         )
@@ -182,35 +185,25 @@ async def installation(patient: Patient) -> Finding:
 
 
 async def rights(patient: Patient) -> Finding:
-    status = await _status(patient)
     async with patient.connection.transaction():
-        row = await patient.connection.fetchrow(_RIGHTS)
+        row = await patient.connection.fetchrow(_RIGHTS, list(state.ROLES))
     assert row is not None  # noqa: S101  (one row always)
-    missing = roles.missing(status.installed.roles)
-    if status.installed.owner and not row["may_work"]:
-        return Finding(
-            "roles",
-            "fail",
-            f"{row['role']} may not call Holdfast's functions",
-            f"Let the owner run: holdfast migrate grants --role {row['role']}",
-        )
+    role, owner, missing = row["role"], row["owner"], roles.missing(row["roles"])
+    if owner and not row["may_enter"]:
+        fix = f"Let {owner} run: holdfast migrate grants --role {role}"
+        return Finding("roles", "fail", f"{role} may not call Holdfast's functions", fix)
     if row["owner_is_superuser"]:
-        return Finding(
-            "roles",
-            "warn",
-            f"the schema belongs to the superuser {status.installed.owner}",
-            "Let it and all in it belong to a role of its own: reassign owned by ... to holdfast_owner.",
+        fix = (
+            "Let it belong to a role of its own: dump it, drop it, migrate as another role, restore the rows."
         )
+        return Finding("roles", "warn", f"the schema belongs to the superuser {owner}", fix)
     if missing:
-        return Finding(
-            "roles",
-            "warn",
-            f"not there: {', '.join(missing)}",
-            "Let an administrator create them (create role NAME nologin), then run: holdfast migrate",
-        )
-    if not status.installed.owner:
+        fix = "Let an administrator create them (create role NAME nologin), then run: holdfast migrate"
+        return Finding("roles", "warn", f"not there: {', '.join(missing)}", fix)
+    if not owner:
         return Finding("roles", "ok", "all there; nothing is installed for them yet")
-    return Finding("roles", "ok", f"{row['role']} may work; the schema belongs to {status.installed.owner}")
+    what = "work" if row["may_work"] else "submit and look, not run workers"
+    return Finding("roles", "ok", f"{role} may {what}; the schema belongs to {owner}")
 
 
 async def extensions(patient: Patient) -> Finding:
@@ -290,20 +283,23 @@ async def _setting(patient: Patient, name: str) -> str:
 
 
 async def _status(patient: Patient) -> Status:
-    files = schema.packaged()
     async with patient.connection.transaction():
-        return Status(await state.look(patient.connection, files), files)
+        return Status(await state.look(patient.connection, patient.files), patient.files)
 
 
 _RIGHTS = """
 select
   current_user::text as role,
-  coalesce((select r.rolsuper from pg_catalog.pg_namespace n join pg_catalog.pg_roles r on r.oid = n.nspowner
-    where n.nspname = 'holdfast'), false) as owner_is_superuser,
-  coalesce((select pg_catalog.pg_has_role(n.nspowner, 'usage') from pg_catalog.pg_namespace n
-      where n.nspname = 'holdfast'), false)
+  o.rolname::text as owner,
+  coalesce(o.rolsuper, false) as owner_is_superuser,
+  coalesce(pg_catalog.has_schema_privilege(n.oid, 'usage'), false) as may_enter,
+  coalesce(pg_catalog.pg_has_role(o.oid, 'usage'), false)
     or coalesce((select pg_catalog.pg_has_role(r.oid, 'usage') from pg_catalog.pg_roles r
-      where r.rolname = 'holdfast_worker'), false) as may_work
+      where r.rolname = 'holdfast_worker'), false) as may_work,
+  array(select rolname::text from pg_catalog.pg_roles where rolname = any ($1::text[])) as roles
+from (select 1) one
+left join pg_catalog.pg_namespace n on n.nspname = 'holdfast'
+left join pg_catalog.pg_roles o on o.oid = n.nspowner
 """
 
 _SNAPSHOTS = """
@@ -333,16 +329,16 @@ select
   (select pg_catalog.sum(numbackends)::integer from pg_catalog.pg_stat_database) as used
 """
 
-CHECKS: tuple[Check, ...] = (
-    database,
-    version,
-    pooler,
-    durability,
-    clock,
-    installation,
-    rights,
-    extensions,
-    snapshots,
-    autovacuum,
-    connections,
-)
+CHECKS: dict[str, Check] = {
+    "database": database,
+    "version": version,
+    "pooler": pooler,
+    "durability": durability,
+    "clock": clock,
+    "schema": installation,
+    "roles": rights,
+    "extensions": extensions,
+    "snapshots": snapshots,
+    "autovacuum": autovacuum,
+    "connections": connections,
+}

@@ -21,6 +21,18 @@ begin
       execute pg_catalog.format('create schema %I authorization %I', v_schema, v_owner);
     end if;
   end loop;
+  -- Message queues that somebody else installed: what we add on top calls them as our owner.
+  if exists (select from pg_catalog.pg_namespace
+    where nspname = 'pgmq' and pg_catalog.pg_get_userbyid(nspowner) <> v_owner)
+  then
+    begin
+      execute pg_catalog.format('grant usage, create on schema pgmq to %I', v_owner);
+      execute pg_catalog.format('grant all on all tables in schema pgmq to %I', v_owner);
+      execute pg_catalog.format('grant all on all sequences in schema pgmq to %I', v_owner);
+    exception when insufficient_privilege then
+      raise notice 'holdfast: % may not grant rights on schema pgmq to %', current_user, v_owner;
+    end;
+  end if;
   perform pg_catalog.set_config('role', v_owner, true);
   perform pg_catalog.set_config('search_path', '', true);
   perform pg_catalog.set_config('check_function_bodies', 'off', true);
