@@ -77,34 +77,39 @@ def _port(settings: Settings) -> int:
 async def _run(show: Show, port: int, *, stay: bool) -> int:
     applied = await install.migrate(show.url, show.settings)
     show.out.line(f"  schema    version {applied.version}")
+    interrupted = _interruption()
     try:
         for child in show.children:
             await child.start()
         show.out.line(f"  api       http://127.0.0.1:{port}/healthz  (log: {show.results / 'api.log'})")
         show.out.line(f"  worker    serves holdfast.cli.samples  (log: {show.results / 'worker.log'})")
-        failed = await _until_interrupted(_perform(show))
+        failed = await _unless(interrupted, _perform(show))
         if stay and failed is not None:
             show.out.line("Up until Ctrl-C; API and worker restart when a Python file changes.")
-            await _until_interrupted(_reload(show))
+            await _unless(interrupted, _reload(show))
         return 130 if failed is None and not stay else failed or 0
     finally:
         await asyncio.gather(*(child.stop() for child in show.children))
         show.out.line("Stopped; nothing is left running.")
 
 
-async def _until_interrupted(work: Coroutine[Any, Any, int]) -> int | None:
-    """The work's answer, or None when TERM or Ctrl-C came first."""
-    doing = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
+def _interruption() -> asyncio.Event:
+    interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, doing.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    return interrupted
+
+
+async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:
+    """The work's answer, or None when TERM or Ctrl-C came first."""
+    doing, waiting = asyncio.ensure_future(work), asyncio.ensure_future(interrupted.wait())
     try:
-        return await doing
-    except asyncio.CancelledError:
-        return None
+        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for each in (doing, waiting):
+            each.cancel()
+        await asyncio.gather(doing, waiting, return_exceptions=True)
 
 
 async def _perform(show: Show) -> int:

@@ -70,4 +70,9 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as problem:  # the machine refused: no space, no right, no such place
+        complain(
+            f"{problem.strerror or problem}: {problem.filename or 'this machine'}.", None, as_json=as_json
+        )
+        return 1
     return result if isinstance(result, int) else 0
