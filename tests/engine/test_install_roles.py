@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Generator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -161,6 +162,35 @@ async def test_roles_of_somebody_else_are_used_as_they_are(
     assert (await install.migrate(url, settings)).missing_roles == ()
     assert await owners(url) == {name_of(url)}
     assert (await attributes(admin))["service_role"] == (False, False)
+
+
+@pytest.mark.parametrize("installer", ["superuser", "the same role"])
+async def test_on_top_of_the_real_pgmq(
+    installer: str, admin: Any, own_server: Secret, settings: Settings
+) -> None:
+    """Its own SQL, as people install it where the extension is not to be had."""
+    url = await make(admin, own_server)
+    theirs = url if installer == "the same role" else scratch.on_database(own_server, name_of(url))
+    text = (resources.files("pgmq") / "sql" / "pgmq.sql").read_text(encoding="utf-8")
+    async with connected(theirs, settings) as connection:
+        await connection.execute(f"create schema pgmq; {text}")
+    await install.migrate(theirs, settings)
+    status = await install.status(theirs, settings)
+    assert status.current
+    assert "queues_read.sql" in status.skipped
+
+
+async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, settings: Settings) -> None:
+    """Where nobody gets the right to create one: an administrator makes them, empty."""
+    url = scratch.on_database(own_server, name_of(await make(admin, own_server)))
+    await admin.execute("create role hf_app login password 'word'")
+    async with connected(url, settings) as connection:
+        for name in ("holdfast", "pgmq", "pgmq_public"):
+            await connection.execute(f"create schema {name} authorization hf_app")
+    await install.migrate(as_role(url, "hf_app"), settings)
+    status = await install.status(as_role(url, "hf_app"), settings)
+    assert (status.current, status.skipped) == (True, ())
+    assert await owners(url) == {"hf_app"}
 
 
 async def test_many_databases_of_a_server_at_once(admin: Any, own_server: Secret, settings: Settings) -> None:

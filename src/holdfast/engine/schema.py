@@ -6,7 +6,7 @@ The first line of a file may carry directives, separated by commas:
 
     -- holdfast: concurrently              one statement that cannot run in a transaction
     -- holdfast: breaking                  older code must not run on a schema that has this migration
-    -- holdfast: unless-extension NAME     a function file that is left out where the extension is installed
+    -- holdfast: unless-extension NAME     a function file that is left out where somebody else provides it
 """
 
 from __future__ import annotations

@@ -90,15 +90,16 @@ end
 $$;
 
 -- Whether somebody else provides a capability: the real extension is installed, or its schema was there before
--- us and belongs to another role. Files marked `unless-extension` are then left out.
+-- us with something in it. Files marked `unless-extension` are then left out.
 create or replace function holdfast.provided(p_extension text) returns boolean
 language sql stable
 set search_path = ''
 as $$
   select exists (select from pg_catalog.pg_extension where extname = p_extension)
     or exists (
-      select from pg_catalog.pg_namespace theirs, pg_catalog.pg_namespace ours
-      where theirs.nspname = p_extension and ours.nspname = 'holdfast' and theirs.nspowner <> ours.nspowner)
+      select from pg_catalog.pg_namespace n
+      where n.nspname = p_extension
+        and pg_catalog.obj_description(n.oid, 'pg_namespace') is distinct from 'message queues by Holdfast')
 $$;
 
 -- What install.py, workers and doctor ask: every applied migration, and the installed set of functions.

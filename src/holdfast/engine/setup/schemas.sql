@@ -35,6 +35,14 @@ begin
   end if;
   perform pg_catalog.set_config('role', v_owner, true);
   perform pg_catalog.set_config('search_path', '', true);
+  -- The comment tells our queues from those of somebody else who happens to be the same role.
+  if exists (select from pg_catalog.pg_namespace n
+    where nspname = 'pgmq' and pg_catalog.pg_get_userbyid(nspowner) = v_owner
+      and not exists (select from pg_catalog.pg_proc where pronamespace = n.oid)
+      and not exists (select from pg_catalog.pg_class where relnamespace = n.oid))
+  then
+    comment on schema pgmq is 'message queues by Holdfast';
+  end if;
   perform pg_catalog.set_config('check_function_bodies', 'off', true);
 end
 $schemas$;
