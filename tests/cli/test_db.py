@@ -15,6 +15,8 @@ from holdfast.engine import embedded
 from holdfast.engine.embedded import keeper
 from holdfast.settings import Secret
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared() -> Generator[Place]:

@@ -21,15 +21,23 @@ from holdfast.engine import embedded
 from holdfast.engine.embedded import keeper
 from holdfast.settings import Secret
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here() -> Generator[Place]:
+    with place(made=True) as found:
+        yield found
+
+
+@pytest.fixture
+def fresh() -> Generator[Place]:
     with place() as found:
         yield found
 
 
-def test_the_first_start_makes_a_safe_server(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+def test_the_first_start_makes_a_safe_server(fresh: Place) -> None:
+    with embedded.start(fresh.settings) as server:
         shown = dict(query(server.url, "select name, setting from pg_settings"))
         assert shown["fsync"] == "on"
         assert shown["listen_addresses"] == "127.0.0.1"
@@ -55,13 +63,13 @@ def test_nobody_else_gets_in(here: Place) -> None:
                 psycopg.connect(address)
 
 
-def test_no_password_in_any_command_line_or_log(here: Place) -> None:
-    with embedded.start(here.settings):
-        password = here.home.password
+def test_no_password_in_any_command_line_or_log(fresh: Place) -> None:
+    with embedded.start(fresh.settings):
+        password = fresh.home.password
         assert password is not None
         assert not [w for _, _, words in keeper.processes() for w in words if password.reveal() in w]
-        assert password.reveal() not in here.home.log.read_text()
-        assert password.reveal() not in (here.folder / "data" / "holdfast.conf").read_text()
+        assert password.reveal() not in fresh.home.log.read_text()
+        assert password.reveal() not in (fresh.folder / "data" / "holdfast.conf").read_text()
 
 
 def test_a_second_start_shares_the_server(here: Place) -> None:
@@ -71,12 +79,12 @@ def test_a_second_start_shares_the_server(here: Place) -> None:
         assert answers(second.url)
 
 
-def test_ten_processes_start_one_server(here: Place) -> None:
-    users = [here.user() for _ in range(10)]
+def test_ten_processes_start_one_server(fresh: Place) -> None:
+    users = [fresh.user() for _ in range(10)]
     urls = {url_of(user).reveal() for user in users}
     assert len(urls) == 1
     assert answers(Secret(urls.pop()))
-    keepers = [pid for pid, _, words in keeper.processes() if str(here.folder) in words]
+    keepers = [pid for pid, _, words in keeper.processes() if str(fresh.folder) in words]
     assert len(keepers) == 1
     for user in users:
         leave(user)
@@ -196,24 +204,24 @@ def test_alter_system_has_the_last_word(here: Place) -> None:
         assert query(server.url, "show work_mem") == [("3MB",)]
 
 
-def test_find_starts_nothing(here: Place) -> None:
-    assert embedded.find(here.settings) is None
-    assert not here.folder.exists()
-    with embedded.start(here.settings) as server:
-        found = embedded.find(here.settings)
+def test_find_starts_nothing(fresh: Place) -> None:
+    assert embedded.find(fresh.settings) is None
+    assert not fresh.folder.exists()
+    with embedded.start(fresh.settings) as server:
+        found = embedded.find(fresh.settings)
         assert found is not None
         assert found.url == server.url
         found.release()
-    embedded.stop(here.settings)
-    assert embedded.find(here.settings) is None
-    assert here.gone()
+    embedded.stop(fresh.settings)
+    assert embedded.find(fresh.settings) is None
+    assert fresh.gone()
 
 
-def test_locate_prefers_a_given_address(here: Place) -> None:
+def test_locate_prefers_a_given_address(fresh: Place) -> None:
     given = Secret("postgresql://somewhere/else")
-    assert embedded.locate(replace(here.settings, database_url=given)) == (given, None)
-    assert not here.folder.exists()
-    url, server = embedded.locate(replace(here.settings, database_url=None))
+    assert embedded.locate(replace(fresh.settings, database_url=given)) == (given, None)
+    assert not fresh.folder.exists()
+    url, server = embedded.locate(replace(fresh.settings, database_url=None))
     assert server is not None
     assert answers(url)
     server.release()
@@ -224,14 +232,14 @@ async def test_it_may_be_called_inside_an_event_loop(here: Place) -> None:
         assert server.version.split(".")[0].isdigit()
 
 
-def test_events_tell_what_happened(here: Place) -> None:
+def test_events_tell_what_happened(fresh: Place) -> None:
     seen: list[tuple[str, dict[str, object]]] = []
     with telemetry.subscribed(lambda name, fields: seen.append((name, fields))):
-        embedded.start(here.settings).release()
-        embedded.stop(here.settings)
+        embedded.start(fresh.settings).release()
+        embedded.stop(fresh.settings)
     assert [name for name, _ in seen] == ["database.started", "database.stopped"]
     assert seen[0][1]["fresh"] is True
-    password = here.home.password
+    password = fresh.home.password
     assert password is not None
     assert password.reveal() not in str(seen)
 
@@ -256,7 +264,7 @@ def test_awkward_folders_just_work(name: str) -> None:
             assert answers(server.url)
 
 
-def test_the_users_environment_does_not_matter(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_environment_does_not_matter(fresh: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "PGPORT": "1",
         "PGDATA": "/nowhere",
@@ -268,7 +276,7 @@ def test_the_users_environment_does_not_matter(here: Place, monkeypatch: pytest.
         "PYTHONHOME": "/nowhere",
     }.items():
         monkeypatch.setenv(name, value)
-    with embedded.start(here.settings) as server:
+    with embedded.start(fresh.settings) as server:
         monkeypatch.undo()
         assert answers(server.url)
 

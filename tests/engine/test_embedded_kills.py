@@ -17,10 +17,18 @@ from holdfast.engine.embedded.cluster import MAKING, Cluster
 from holdfast.errors import EmbeddedError
 from holdfast.settings import Secret
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here() -> Generator[Place]:
-    with place() as found:
+    with place(made=True, alone=True) as found:
+        yield found
+
+
+@pytest.fixture
+def fresh() -> Generator[Place]:
+    with place(alone=True) as found:
         yield found
 
 
@@ -88,8 +96,6 @@ def test_a_server_without_a_keeper_is_adopted(here: Place, monkeypatch: pytest.M
 
 
 def test_a_server_without_a_keeper_can_be_stopped(here: Place) -> None:
-    embedded.start(here.settings).release()
-    embedded.stop(here.settings)
     home = here.home
     programs = binaries.choose(here.settings, home.cluster_version)
     alone = keeper.Child(Cluster(home, account_for(home), programs).plan(home.free_port()), 1)
@@ -146,31 +152,29 @@ def making(here: Place) -> int | None:
     return None
 
 
-def test_initdb_killed_half_way(here: Place) -> None:
-    user = here.user()
-    kill(eventually(lambda: making(here)))
+def test_initdb_killed_half_way(fresh: Place) -> None:
+    user = fresh.user()
+    kill(eventually(lambda: making(fresh)))
     _, said = user.communicate()
     assert user.returncode != 0
     assert "EmbeddedError" in said
-    with embedded.start(here.settings) as server:
+    with embedded.start(fresh.settings) as server:
         commit(server.url)
-    assert not list(here.folder.glob(f"*{MAKING}*"))
+    assert not list(fresh.folder.glob(f"*{MAKING}*"))
 
 
-def test_the_starter_killed_while_initdb_runs(here: Place) -> None:
-    user = here.user()
-    initdb = eventually(lambda: making(here))
-    os.kill(initdb, signal.SIGSTOP)  # so that it is still there for the next start to find
+def test_the_starter_killed_while_initdb_runs(fresh: Place) -> None:
+    user = fresh.user()
+    initdb = eventually(lambda: making(fresh))
+    os.kill(initdb, signal.SIGSTOP)  # so that it is still tfresh for the next start to find
     kill(user.pid)
-    with embedded.start(here.settings) as server:
+    with embedded.start(fresh.settings) as server:
         commit(server.url)
-        assert not making(here)
-    assert not list(here.folder.glob(f"*{MAKING}*"))
+        assert not making(fresh)
+    assert not list(fresh.folder.glob(f"*{MAKING}*"))
 
 
 def test_the_starter_killed_while_the_server_comes_up(here: Place) -> None:
-    embedded.start(here.settings).release()
-    embedded.stop(here.settings)
     user = here.user()
     eventually(here.home.has_keeper)
     kill(user.pid)

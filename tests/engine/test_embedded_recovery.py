@@ -22,6 +22,7 @@ from holdfast.engine.embedded import home as home_module
 from holdfast.errors import EmbeddedError
 from holdfast.settings import Settings
 
+pytestmark = pytest.mark.slow
 AS_ROOT = os.geteuid() == 0
 
 
@@ -32,17 +33,17 @@ def here() -> Generator[Place]:
 
 
 @pytest.fixture
-def stopped(here: Place) -> Place:
-    """A home with a row in it, and no server."""
-    with embedded.start(here.settings) as server:
-        query(server.url, "create table kept as select 7 as id")
-        embedded.stop(here.settings)
-    return here
+def stopped() -> Generator[Place]:
+    """A home with a row in it, and no server; it has run here before."""
+    with place(made=True) as found:
+        works(found.settings)
+        embedded.stop(found.settings)
+        yield found
 
 
 def works(settings: Settings) -> None:
     with embedded.start(settings) as server:
-        assert query(server.url, "select id from kept") == [(7,)]
+        assert query(server.url, "select id from seven") == [(7,)]
 
 
 def problem_of(settings: Settings) -> EmbeddedError:
@@ -115,9 +116,9 @@ def test_a_copied_home_is_a_server_of_its_own(stopped: Place) -> None:
         subprocess.run(["cp", "-a", stopped.settings.home, copy.home], check=True)
         with embedded.start(copy) as second:
             assert second.url != original.url
-            assert query(second.url, "select id from kept") == [(7,)]
-            query(second.url, "update kept set id = 8")
-        assert query(original.url, "select id from kept") == [(7,)]
+            assert query(second.url, "select id from seven") == [(7,)]
+            query(second.url, "update seven set id = 8")
+        assert query(original.url, "select id from seven") == [(7,)]
         embedded.stop(copy)
         assert answers(original.url)
 
@@ -308,7 +309,7 @@ def private() -> Generator[Place]:
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
 def test_root_in_a_private_folder(private: Place) -> None:
     with embedded.start(private.settings) as server:
-        query(server.url, "create table kept as select 7 as id")
+        query(server.url, "create table seven as select 7 as id")
         assert private.home.data_folder == private.home.outside
         assert str(private.home.outside) in private.home.location.read_text()
         assert private.home.outside.stat().st_uid != 0
@@ -323,7 +324,7 @@ def test_root_in_a_private_folder(private: Place) -> None:
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
 def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
     with embedded.start(private.settings) as server:
-        query(server.url, "create table kept as select 7 as id")
+        query(server.url, "create table seven as select 7 as id")
         embedded.stop(private.settings)
     moved = replace(private.settings, home=private.settings.home.with_name("moved"))
     private.settings.home.rename(moved.home)
@@ -333,7 +334,7 @@ def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
     assert "is a copy of" in problem_of(copied).message
     shutil.rmtree(moved.home)
     with embedded.start(moved) as server:
-        assert query(server.url, "select to_regclass('kept')") == [(None,)]
+        assert query(server.url, "select to_regclass('seven')") == [(None,)]
     embedded.reset(moved)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -12,12 +13,14 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
 
 from holdfast import settings as settings_module
+from holdfast.engine import embedded
 from holdfast.engine.embedded import keeper
 from holdfast.engine.embedded.home import Home
 from holdfast.settings import Secret, Settings
@@ -39,7 +42,7 @@ def eventually(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
-        time.sleep(0.01)
+        time.sleep(0.05)
     return result
 
 
@@ -138,16 +141,41 @@ def kill(*pids: int | None) -> None:
 
 
 @contextmanager
-def place(name: str = "home") -> Generator[Place]:
-    """A home under a folder that the server's account can reach. At the end nothing of it may be left."""
-    top = Path(tempfile.mkdtemp(prefix="holdfast-embedded-"))
-    top.chmod(0o711)
+def place(name: str = "home", *, made: bool = False, alone: bool = False) -> Generator[Place]:
+    """A home under a folder that the server's account can reach, of which nothing is left at the end.
+
+    `made` has a cluster with a table `seven` in it. `alone` means that the server must end by itself.
+    """
+    top = reachable_folder()
     here = Place(settings_module.load({"home": str(top / name)}))
+    if made:
+        subprocess.run(["cp", "-a", made_home(), here.settings.home], check=True)
     try:
         yield here
         here.end_users()
+        if not alone and here.folder.exists():
+            embedded.stop(here.settings)
         eventually(here.gone)
     finally:
         here.end_users()
         kill(*here.everything())
         shutil.rmtree(top)
+
+
+@cache
+def made_home() -> Path:
+    """Made once and copied for each test that does not care how it comes to be."""
+    top = reachable_folder()
+    atexit.register(shutil.rmtree, top)
+    settings = settings_module.load({"home": str(top / "home")})
+    with embedded.start(settings) as server:
+        query(server.url, "create table seven as select 7 as id")
+        embedded.stop(settings)
+    (settings.home / "postgres" / "port").unlink()
+    return settings.home
+
+
+def reachable_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-embedded-"))
+    folder.chmod(0o711)
+    return folder

@@ -151,11 +151,17 @@ class Cluster:
                 fix=advice(said),
             )
 
+    def _end_initdb(self, aside: str) -> None:
+        """Whoever names this folder, whose name is random, is the initdb of a starter that was killed."""
+        for pid, owner, words in keeper.processes():
+            if owner == self.account.uid and any(aside in word for word in words):
+                keeper.send(pid, signal.SIGKILL)
+
     def clear_up_half_made(self) -> bool:
         found = False
         for target in (self.home.inside, self.home.outside):
             for aside in target.parent.glob(f"{target.name}{MAKING}*"):
-                keeper.end_all(str(aside), self.account.uid)
+                self._end_initdb(str(aside))
                 shutil.rmtree(aside, ignore_errors=True)
                 found = True
         return found

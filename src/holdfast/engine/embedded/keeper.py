@@ -35,7 +35,7 @@ if sys.platform != "win32":
 
 POLL_SECONDS = 0.2
 IDLE_SECONDS = 1.0
-SHUTDOWN_SECONDS = 60.0
+SHUTDOWN = (("SIGINT", 60.0), ("SIGQUIT", 5.0), ("SIGKILL", 5.0))  # fast, at once, the hard way
 ORPHAN_SECONDS = 3.0
 RESTARTS = 5
 STEADY_SECONDS = 30.0
@@ -87,15 +87,23 @@ def processes_by_ps(only: int | None = None) -> Iterator[tuple[int, int, list[st
 
 def postmaster(data_folder: str, tag: str, uid: int) -> int | None:
     """The pid of the live postmaster of this very data folder. postmaster.pid alone proves nothing:
-    the number may be dead, may belong to another program by now, or came along with a copied folder."""
+    the number may be dead, may belong to another program by now, or came along with a copied folder;
+    and it is deleted a moment before the server is really gone."""
     try:
         claimed = int(pid_file_lines(data_folder)[0])
     except (OSError, ValueError):
-        return None
-    for pid, owner, words in processes(claimed):
-        if owner == uid and (f"cluster_name={tag}" in words or _serves_by_hand(pid, words, data_folder)):
-            return pid
-    return None
+        claimed = None
+    if claimed and _serves(claimed, data_folder, tag, uid):
+        return claimed
+    found = (pid for pid, owner, words in processes() if owner == uid and f"cluster_name={tag}" in words)
+    return next(found, None)
+
+
+def _serves(pid: int, data_folder: str, tag: str, uid: int) -> bool:
+    return any(
+        owner == uid and (f"cluster_name={tag}" in words or _serves_by_hand(pid, words, data_folder))
+        for _, owner, words in processes(pid)
+    )
 
 
 def pid_file_lines(data_folder: str) -> list[str]:
@@ -133,13 +141,6 @@ def end_orphans(tag: str, uid: int) -> int:
             if number is not None:
                 send(pid, number)
     return found
-
-
-def end_all(words: str, uid: int) -> None:
-    """Kill the processes whose command line has these words, which must be beyond doubt: a random name."""
-    for pid, owner, command in processes():
-        if owner == uid and any(words in word for word in command):
-            send(pid, signal.SIGKILL)
 
 
 def send(pid: int, number: int) -> None:
@@ -212,7 +213,7 @@ class Adopted:
         self.pid = pid
 
     def alive(self) -> bool:
-        return postmaster(self._plan.data_folder, self._plan.tag, self._plan.uid) == self.pid
+        return _serves(self.pid, self._plan.data_folder, self._plan.tag, self._plan.uid)
 
 
 class Keeper:
@@ -229,16 +230,13 @@ class Keeper:
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGCHLD, self._on_child)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _: object) -> None:
-        self.asked_to_stop = signal.Signals(number).name
-
-    def _on_child(self, number: int, _: object) -> None:
-        """Nothing to do: that a signal came has ended the pause, and the loop looks at its child."""
+        if number != signal.SIGCHLD:  # which only has to end the pause
+            self.asked_to_stop = signal.Signals(number).name
 
     def say(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -267,19 +265,16 @@ class Keeper:
     def _comes_up(self, server: Child) -> bool:
         """Whether the server gets as far as accepting connections. Crash recovery may take its time."""
         while server.alive():
-            if self._says_ready(server.pid):
-                return True
-            if self._told_to_stop():
-                return True  # the main loop stops it
+            if self._says_ready(server.pid) or self._told_to_stop():
+                return True  # in the second case for the main loop to stop it
             self._pause(0.02)
         return False
 
     def _says_ready(self, pid: int) -> bool:
-        try:
+        with contextlib.suppress(OSError):
             lines = pid_file_lines(self.plan.data_folder)
-        except OSError:
-            return False
-        return lines[0] == str(pid) and len(lines) > 7 and lines[7].strip() == "ready"
+            return lines[0] == str(pid) and len(lines) > 7 and lines[7].strip() == "ready"
+        return False
 
     def _told_to_stop(self) -> str | None:
         if self.asked_to_stop:
@@ -290,8 +285,7 @@ class Keeper:
             here = (self.folder / "users.lock").stat()
         except FileNotFoundError:
             return "the folder is gone"
-        mine = os.fstat(self.users)
-        return None if (here.st_dev, here.st_ino) == (mine.st_dev, mine.st_ino) else "the folder was replaced"
+        return None if os.path.samestat(here, os.fstat(self.users)) else "the folder was replaced"
 
     def _reason_to_stop(self) -> str | None:
         if reason := self._told_to_stop():
@@ -301,7 +295,7 @@ class Keeper:
             return None
         now = time.monotonic()
         self.idle_since = now if self.idle_since is None else self.idle_since
-        if now - self.idle_since < IDLE_SECONDS or not self._shut_out_users():
+        if now - self.idle_since < IDLE_SECONDS or not locked(self.users):
             return None
         if not self._wanted() and not clients(self.plan.port):
             return "the last user is gone"  # and nobody can come: users.lock stays ours
@@ -311,25 +305,16 @@ class Keeper:
     def _needed(self) -> bool:
         if self._wanted() or clients(self.plan.port):
             return True
-        if self._shut_out_users():
+        free = locked(self.users)
+        if free:
             fcntl.flock(self.users, fcntl.LOCK_UN)
-            return False
-        return True
+        return not free
 
     def _wanted(self) -> bool:
-        if (self.folder / "keep").exists():
-            return True
-        try:
-            return (self.folder / "linger").stat().st_mtime > time.time()
-        except FileNotFoundError:
-            return False
-
-    def _shut_out_users(self) -> bool:
-        try:
-            fcntl.flock(self.users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        with contextlib.suppress(FileNotFoundError):
+            if (self.folder / "linger").stat().st_mtime > time.time():
+                return True
+        return (self.folder / "keep").exists()
 
     def _revive(self, dead: Child | Adopted) -> Child | None:
         if time.monotonic() - self.up_since > STEADY_SECONDS:
@@ -360,13 +345,9 @@ class Keeper:
 
     def _stop(self, server: Child | Adopted, reason: str) -> int:
         self.say(f"stopping: {reason}")
-        for number, seconds in (
-            (signal.SIGINT, SHUTDOWN_SECONDS),
-            (signal.SIGQUIT, 5.0),
-            (signal.SIGKILL, 5.0),
-        ):
+        for name, seconds in SHUTDOWN:
             if server.alive():
-                send(server.pid, number)
+                send(server.pid, signal.Signals[name])
             deadline = time.monotonic() + seconds
             while server.alive() and time.monotonic() < deadline:
                 self._pause(0.02)
@@ -382,22 +363,24 @@ class Keeper:
                 os.truncate(self.log_path, 0)  # everyone appends, so nobody's offset is lost
 
 
-def _locked(handle: int) -> bool:
-    for _ in range(50):  # whoever looks whether a keeper lives holds the lock for an instant
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.01)
-        else:
-            return True
-    return False
+def locked(handle: int) -> bool:
+    """Whether we hold the lock exclusively now."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def main() -> int:
     fields: dict[str, Any] = json.load(sys.stdin)
     plan = Plan(**fields)
     lock = os.open(Path(plan.folder, "keeper.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    if not _locked(lock):
+    for _ in range(50):  # whoever looks whether a keeper lives holds the lock for an instant
+        if locked(lock):
+            break
+        time.sleep(0.01)
+    else:
         return 3
     if os.fork():
         os._exit(0)  # who started us need not reap us; the lock goes on in the child

@@ -223,14 +223,14 @@ def stopped(home: Home) -> bool:
 
 
 def _end_alone(home: Home, account: Account) -> bool:
-    """End a server that has no keeper: fast, then at once, then the hard way."""
+    """End a server that has no keeper."""
     found = False
     place = (str(home.data_folder), home.tag, account.uid)
-    for number, seconds in ((signal.SIGINT, 60.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+    for name, seconds in keeper.SHUTDOWN:
         deadline = time.monotonic() + seconds
         if pid := keeper.postmaster(*place):
             found = True
-            keeper.send(pid, number)
+            keeper.send(pid, signal.Signals[name])
         while keeper.postmaster(*place) and time.monotonic() < deadline:
             time.sleep(0.02)
     return found
