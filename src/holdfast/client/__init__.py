@@ -6,14 +6,15 @@ import asyncio
 import time
 import typing
 from collections.abc import AsyncIterator, Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
 
 from holdfast import settings as settings_module
-from holdfast.client.bodies import Options, job_body
+from holdfast.client.blocking import BlockingClient
+from holdfast.client.bodies import Options, Say, job_body
 from holdfast.client.handles import JobHandle
 from holdfast.definitions import Call
 from holdfast.engine import borrowed, embedded, jobs
@@ -26,19 +27,6 @@ from holdfast.settings import Secret, Settings
 __all__ = ["Client", "JobHandle"]
 
 R = TypeVar("R")
-
-
-class Say(typing.TypedDict, total=False):
-    """Options of `submit`, by name."""
-
-    key: str | None
-    unique: str | None
-    owner: str | None
-    priority: int | None
-    delay: timedelta | None
-    run_at: datetime | None
-    expires_at: datetime | None
-    labels: dict[str, str] | None
 
 
 class Client:
@@ -54,6 +42,7 @@ class Client:
         self._settings = settings
         self._database: Database | None = None
         self._server: embedded.Server | None = None
+        self.blocking = BlockingClient(self)
 
     @property
     def settings(self) -> Settings:
@@ -93,12 +82,19 @@ class Client:
         self, work: Call[Any] | Graph, *, on: object = None, **say: Unpack[Say]
     ) -> JobHandle[Any]:
         """Submit a call or a graph. With `on=` it is part of that connection's transaction."""
-        body = msgspec.json.encode(job_body(work, Options(**say)))
+        body = self.body(work, say)
         if on is None:
             async with (await self.open()).connection() as connection:
                 submitted = await jobs.submit(connection, body)
         else:
             submitted = await borrowed.submit(on, body)
+        return self.handle(work, submitted)
+
+    def body(self, work: Call[Any] | Graph, say: Say) -> bytes:
+        """What `submit` sends: the JSON that the SQL function reads."""
+        return msgspec.json.encode(job_body(work, Options(**say)))
+
+    def handle(self, work: Call[Any] | Graph, submitted: jobs.Submitted) -> JobHandle[Any]:
         return JobHandle(self, submitted.id, _returns(work), created=submitted.created)
 
     async def submit_many(self, calls: Iterable[Call[R]], **say: Unpack[Say]) -> list[JobHandle[R]]:
@@ -110,10 +106,7 @@ class Client:
         body = msgspec.json.encode([job_body(call, options) for call in calls])
         async with (await self.open()).connection() as connection:
             made = await jobs.submit_many(connection, body)
-        return [
-            JobHandle(self, each.id, _returns(call), created=each.created)
-            for call, each in zip(calls, made, strict=True)
-        ]
+        return [self.handle(call, each) for call, each in zip(calls, made, strict=True)]
 
     async def get(self, job: UUID | str) -> Job:
         async with (await self.open()).connection() as connection:

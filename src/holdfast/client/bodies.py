@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -18,9 +18,22 @@ _DEFAULT_TIMEOUT = timedelta(minutes=10)
 _DEFAULT_LEASE = timedelta(seconds=60)
 
 
+class Say(TypedDict, total=False):
+    """What a caller may say about a job besides what it does."""
+
+    key: str | None
+    unique: str | None
+    owner: str | None
+    priority: int | None
+    delay: timedelta | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    labels: dict[str, str] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a caller may say about a job besides what it does."""
+    """The same, checked."""
 
     key: str | None = None
     unique: str | None = None
