@@ -25,5 +25,7 @@ def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
             continue
         reached.add(page)
         todo += [page.parent / link for link, _ in LINK.findall(page.read_text())]
-    alone = [p for p in (ROOT / "docs").rglob("*.md") if p.resolve() not in reached and "decisions" not in p.parts]
+    alone = [
+        p for p in (ROOT / "docs").rglob("*.md") if p.resolve() not in reached and "decisions" not in p.parts
+    ]
     assert not alone

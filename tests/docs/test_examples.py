@@ -1,0 +1,107 @@
+"""Code in the docs is code that runs: every Python block stands in an example, and every example works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCKS = [
+    (page.relative_to(ROOT), block)
+    for page in PAGES
+    if "decisions" not in page.parts
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(BLOCKS)])
+def test_every_python_block_stands_in_an_example(page: Path, block: str) -> None:
+    assert any(block.strip() in example for example in EXAMPLES), block
+
+
+def environment(url: Secret) -> dict[str, str]:
+    return {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal()}
+
+
+@pytest.fixture
+def run(url: Secret) -> Generator[Any]:
+    """Runs a worker of an example until the test ends."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*arguments: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, *arguments], env=environment(url), cwd=ROOT)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.terminate()
+        process.wait(40)
+
+
+def test_the_quickstart_s_application(url: Secret, run: Any) -> None:
+    run("-m", "holdfast", "worker", "examples/app.py")
+    outputs = [
+        subprocess.run(
+            [sys.executable, "examples/app.py"], env=environment(url), cwd=ROOT,
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout
+        for _ in range(2)
+    ]  # fmt: skip
+    assert "{'be': 2, 'or': 1, 'to': 2, 'not': 1}" in outputs[0]
+    assert outputs[0] == outputs[1]
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html><title>A page</title></html>")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def page() -> Generator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+async def test_the_readme_s_bookmark(
+    url: Secret, run: Any, page: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", url.reveal())
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import titles  # noqa: PLC0415
+
+    await conn.execute("create table bookmarks (url text)")
+    connection = await asyncpg.connect(url.reveal())
+    async with connection.transaction():
+        job_id = await titles.add_bookmark(connection, page)
+    await connection.close()
+    run("-m", "holdfast", "worker", "examples/titles.py")
+    async with asyncio.timeout(40):
+        async for job in titles.client.watch(job_id):
+            last = job
+    await titles.client.close()
+    assert (last.status, last.output) == ("succeeded", "A page")
