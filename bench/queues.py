@@ -112,7 +112,9 @@ async def pinned(side: Side, messages: int) -> dict[str, float]:
 
 async def deep(side: Side, messages: int, waiting: int) -> dict[str, float]:
     await fresh(side)
-    insert = "insert into pgmq.q_b (vt, message) select clock_timestamp(), $1::jsonb from generate_series(1, $2)"
+    insert = (
+        "insert into pgmq.q_b (vt, message) select clock_timestamp(), $1::jsonb from generate_series(1, $2)"
+    )
     await side.connections[0].execute(insert, BODY, waiting)
     await side.connections[0].execute("vacuum analyze pgmq.q_b")
     began = time.perf_counter()
@@ -191,7 +193,9 @@ async def compare(sides: list[Side], options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("url")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--connections", type=int, default=2)

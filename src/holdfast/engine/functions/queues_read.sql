@@ -16,9 +16,8 @@
 -- look without hints, every ten seconds or a hundred times its own cost. So a wrong hint costs time, never a message.
 --
 -- The cursor moves to the first message that was visible, taken or not, so rolling back a read needs no repair.
--- The floor moves in two steps, because a delete may roll back and ids do not commit in order: a candidate goes into a
--- session setting, which PostgreSQL takes back if the transaction aborts, and becomes the floor when that transaction
--- and all older ones are over. Whoever sees only part of the rows (row security, an older snapshot, a filter)
+-- The floor moves in several steps (_mark_floor, _publish_floor), because ids do not commit in order and a delete may
+-- roll back; in between, its state is in a session setting, which PostgreSQL takes back when a transaction aborts. Whoever sees only part of the rows (row security, an older snapshot, a filter)
 -- moves no hint; whoever has no right on the sequences uses none.
 
 create or replace function pgmq._hint(p_queue text, p_letter text) returns regclass
@@ -136,8 +135,7 @@ begin
 end
 $$;
 
--- Start at the floor, and move it on. p_state is this session's: when to sweep again, the candidate, the transaction
--- that found it, a later transaction, and the floor it was based on.
+-- Start at the floor. p_state is this session's: when to sweep again, and how far the next floor has come.
 create or replace function pgmq._sweep(
   p_table regclass, p_hints regclass[], p_state bigint[], p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -146,21 +144,14 @@ as $$
 declare
   v_began bigint := pgmq._microseconds();
   v_cursor bigint := coalesce(pg_sequence_last_value(p_hints[1]), 0);
-  v_floor bigint := coalesce(pg_sequence_last_value(p_hints[2]), 0);
   v_head bigint;
   v_cost bigint;
 begin
-  if p_state[4] is not null and pg_snapshot_xmin(pg_current_snapshot())::text::bigint > p_state[4] then
-    if p_state[5] = v_floor and p_state[2] > v_floor then
-      perform pgmq._move_hint(p_hints[2], v_floor, p_state[2]);
-      v_floor := p_state[2];
-    end if;
-    p_state := array[p_state[1], null, null, null, null];
-  end if;
-  v_head := pgmq._first_visible(p_table, v_floor, p_now, p_filter);
+  p_state := pgmq._publish_floor(p_table, p_hints[2], coalesce(p_state, '{0}'));
+  v_head := pgmq._first_visible(p_table, coalesce(pg_sequence_last_value(p_hints[2]), 0), p_now, p_filter);
   v_cost := pgmq._microseconds() - v_began;
   if v_head is not null and p_filter = '{}' then
-    p_state := pgmq._next_candidate(p_table, coalesce(p_state, array[]::bigint[]), v_floor);
+    p_state := pgmq._mark_floor(p_table, p_state);
     perform pgmq._move_hint(p_hints[1], v_cursor, v_head);
   elsif v_head is null then
     v_head := pgmq._look_again(p_table, p_hints, v_cursor, p_now, p_filter);
@@ -171,23 +162,52 @@ begin
 end
 $$;
 
--- The way of a floor: found in one transaction, sealed with the number of a later one, which is above that of every
--- sender whose id lies below; published by _sweep when nothing up to that number is running. An abort of the
--- finding transaction, whose own deletes it may have believed, takes the setting back.
-create or replace function pgmq._next_candidate(p_table regclass, p_state bigint[], p_floor bigint) returns bigint[]
+-- The way of a floor, first half: a mark above all ids given out so far, made in one transaction and sealed with the
+-- number of a later one, which is above that of every sender whose id lies below the mark.
+create or replace function pgmq._mark_floor(p_table regclass, p_state bigint[]) returns bigint[]
 language plpgsql
 as $$
 declare
   v_mine bigint := pg_current_xact_id()::text::bigint;
-  v_end bigint;
 begin
-  if p_state[3] is null then
-    v_end := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
-    return array[p_state[1], least(pgmq._first_alive(p_table, p_floor), v_end), v_mine, null, p_floor];
+  if p_state[2] is null then
+    p_state[2] := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
+    p_state[3] := v_mine;
   elsif p_state[4] is null and p_state[3] <> v_mine then
-    return array[p_state[1], p_state[2], p_state[3], v_mine, p_state[5]];
+    p_state[4] := v_mine;
   end if;
   return p_state;
+end
+$$;
+
+-- Second half: when nothing up to that number is running any more, the lowest message alive, or the mark if there is none
+-- below, is a floor that holds. A transaction that wrote something may believe its own deletes, so its finding waits in the
+-- setting, which an abort takes back, for a later transaction.
+create or replace function pgmq._publish_floor(p_table regclass, p_hint regclass, p_state bigint[]) returns bigint[]
+language plpgsql
+as $$
+declare
+  v_mine bigint := pg_current_xact_id_if_assigned()::text::bigint;
+  v_floor bigint := coalesce(pg_sequence_last_value(p_hint), 0);
+  v_low bigint;
+begin
+  if p_state[5] is not null then
+    if v_mine is not distinct from p_state[6] then
+      return p_state;
+    end if;
+    v_low := case when p_state[7] = v_floor then p_state[5] end;
+  elsif p_state[4] is not null and pg_snapshot_xmin(pg_current_snapshot())::text::bigint > p_state[4] then
+    v_low := least(pgmq._first_alive(p_table, v_floor), p_state[2]);
+    if v_mine is not null then
+      return p_state[1:4] || array[v_low, v_mine, v_floor];
+    end if;
+  else
+    return p_state;
+  end if;
+  if v_low > v_floor then
+    perform pgmq._move_hint(p_hint, v_floor, v_low);
+  end if;
+  return p_state[1:1];
 end
 $$;
 

@@ -1,0 +1,292 @@
+"""The reading hints may cost time and never a message. Every way in which something can appear behind them."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from datetime import timedelta
+
+import pytest
+from queuekit import count, create, read, send, undone
+
+from holdfast.engine.connection import Connection
+from holdfast.testing import eventually
+
+
+async def hints(conn: Connection) -> tuple[int, int]:
+    """Cursor and floor."""
+    found = [
+        await conn.fetchval(f"select coalesce(pg_sequence_last_value('pgmq.{letter}_q'::regclass), 0)")
+        for letter in "cf"
+    ]
+    return found[0], found[1]
+
+
+async def consume(conn: Connection, messages: int, batch: int = 100) -> None:
+    for _ in range(messages // batch):
+        found = await read(conn, batch)
+        assert len(found) == batch
+        await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+
+
+async def settled(conn: Connection, above: int) -> None:
+    """Read and delete until the floor has moved above an id."""
+
+    async def step() -> bool:
+        await send(conn, 10)
+        await consume(conn, 10, 10)
+        return (await hints(conn))[1] > above
+
+    await eventually(step, what="the floor moves")
+
+
+async def found_soon(conn: Connection, expected: int, within: float = 5) -> None:
+    async def look() -> bool:
+        return expected in await read(conn, 5)
+
+    await eventually(look, within=timedelta(seconds=within), what=f"message {expected} is found")
+
+
+async def visited(conn: Connection, qty: int = 10) -> int:
+    """Blocks that one read touches: the honest measure of what it walks over."""
+    plan = await conn.fetchval(
+        f"explain (analyze, buffers, format json) select * from pgmq.read('q', 60, {qty})"
+    )
+    top = json.loads(plan)[0]["Plan"]
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
+async def test_cursor_and_floor_follow_what_is_consumed(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 3000)
+    await consume(conn, 2000)
+    cursor, floor = await hints(conn)
+    assert 1900 <= cursor <= 2001
+    assert floor <= cursor
+    await settled(conn, 2000)
+
+
+async def test_reads_do_not_walk_over_what_an_old_snapshot_keeps(
+    conn: Connection, second: Connection
+) -> None:
+    await create(conn)
+    await send(conn, 6000)
+    async with second.transaction(isolation="repeatable_read"):
+        await second.fetchval("select count(*) from pgmq.q_q")
+        await consume(conn, 1000)
+        early = min([await visited(conn) for _ in range(5)])
+        await consume(conn, 4000)
+        late = min([await visited(conn) for _ in range(5)])
+        assert late < early + 200  # without the cursor: some 5000 more
+        assert await second.fetchval("select count(*) from pgmq.q_q") == 6000
+
+
+async def test_reads_do_not_walk_over_thousands_in_flight(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 6000)
+    await read(conn, 5000, 3600)
+    costs = [await visited(conn) for _ in range(5)]
+    assert min(costs) < 600
+
+
+async def test_a_message_whose_time_is_over_comes_back_before_younger_ones(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 2000)
+    assert await read(conn, 1, 0) == [1]
+    assert len(await read(conn, 1000, 3600)) == 1000
+    await conn.execute("update pgmq.q_q set vt = clock_timestamp() + interval '50 ms' where msg_id = 3")
+
+    async def look() -> bool:
+        found = await read(conn, 1, 3600)
+        return found == [3]
+
+    await eventually(look, within=timedelta(seconds=5), what="redelivery in front of waiting messages")
+
+
+async def test_a_vt_set_into_the_past_by_hand_is_found(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 5000)
+    while await read(conn, 1000, 3600):
+        pass
+    assert await read(conn) == []
+    await conn.execute("update pgmq.q_q set vt = '1970-01-01' where msg_id = 77")
+    await found_soon(conn, 77)
+
+
+async def test_a_vt_set_while_another_session_sweeps_is_found(conn: Connection, second: Connection) -> None:
+    await create(conn)
+    await send(conn, 5000)
+    while await read(conn, 1000, 3600):
+        pass
+    async with second.transaction():
+        await second.execute("update pgmq.q_q set vt = '1970-01-01' where msg_id = 77")
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            assert await read(conn) == []
+    await found_soon(conn, 77)
+
+
+async def test_a_sender_that_commits_late_is_found_behind_the_cursor(
+    conn: Connection, second: Connection
+) -> None:
+    await create(conn)
+    await send(conn, 100)
+    late = second.transaction()
+    await late.start()
+    assert await send(second, 1) == [101]
+    await send(conn, 3000)
+    await consume(conn, 3000)
+    cursor, floor = await hints(conn)
+    assert cursor > 2000
+    assert floor <= 101  # its transaction still runs
+    await late.commit()
+    await found_soon(conn, 101)
+
+
+async def test_the_floor_waits_for_a_sender_that_keeps_its_transaction_open(
+    conn: Connection, second: Connection
+) -> None:
+    await create(conn)
+    await send(conn, 400)
+    late = second.transaction()
+    await late.start()
+    assert await send(second, 1) == [401]
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        await send(conn, 100)
+        await consume(conn, 100)
+    assert (await hints(conn))[1] <= 401
+    await late.commit()
+    await found_soon(conn, 401)
+
+
+async def test_a_rolled_back_delete_leaves_the_message_where_readers_find_it(
+    conn: Connection, second: Connection
+) -> None:
+    await create(conn)
+    await send(conn, 3000)
+    await consume(conn, 500)
+    async with undone(second):
+        for _ in range(20):  # reads and deletes in one transaction, believing its own deletes
+            found = await read(second, 100)
+            await second.fetch("select pgmq.delete('q', $1::bigint[])", found)
+    seen: set[int] = set()
+
+    async def drain() -> bool:
+        found = await read(conn, 100, 3600)
+        seen.update(found)
+        return len(seen) == 2500
+
+    await eventually(drain, within=timedelta(seconds=10), what="everything is delivered")
+    assert seen == set(range(501, 3001))
+
+
+async def test_a_message_inserted_below_the_floor_is_found(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 2000)
+    await consume(conn, 2000)
+    await settled(conn, 1500)
+    await conn.execute("insert into pgmq.q_q (msg_id, vt) overriding system value values (7, now())")
+    await found_soon(conn, 7, within=15)
+
+
+async def test_hints_from_another_world_are_thrown_away(conn: Connection) -> None:
+    """After a restore, or truncate restart identity, the ids lie far below the hints."""
+    await create(conn)
+    await send(conn, 3000)
+    await consume(conn, 2000)
+    await conn.execute("truncate pgmq.q_q restart identity")
+    assert await send(conn, 3) == [1, 2, 3]
+    assert await read(conn) == [1, 2, 3]
+    await conn.execute("select setval('pgmq.c_q', 1000000), setval('pgmq.f_q', 1000000)")
+    assert await send(conn, 1) == [4]
+    assert await read(conn) == [4]
+
+
+async def test_no_hints_at_all_is_only_slower(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 500)
+    await consume(conn, 200)
+    await conn.execute("drop sequence pgmq.c_q, pgmq.f_q, pgmq.z_q")
+    assert await read(conn, 3) == [201, 202, 203]
+    assert await read(conn, 1, how="read_grouped_head") == []
+    await create(conn)
+    assert await read(conn, 3) == [204, 205, 206]
+
+
+async def test_a_reader_with_an_older_snapshot_moves_no_hint(conn: Connection, second: Connection) -> None:
+    await create(conn)
+    async with second.transaction(isolation="repeatable_read"):
+        await second.fetchval("select count(*) from pgmq.q_q")
+        await send(conn, 400)
+        before = await hints(conn)
+        assert await read(second) == []
+        assert await hints(conn) == before
+    assert await read(conn, 2) == [1, 2]
+
+
+async def test_a_filtered_read_hides_nothing_from_others(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 2000)
+    found = await conn.fetch("""select msg_id from pgmq.read('q', 60, 10, '{"n": 1500}')""")
+    assert [row[0] for row in found] == [1500]
+    assert await read(conn, 2) == [1, 2]
+
+
+async def test_thousands_of_delayed_messages_do_not_slow_a_poll_and_come_in_time(conn: Connection) -> None:
+    await create(conn)
+    await conn.execute(
+        "insert into pgmq.q_q (vt) select clock_timestamp() + interval '1 hour' from generate_series(1, 5000)"
+    )
+    assert await read(conn) == []
+    assert min([await visited(conn) for _ in range(5)]) < 600
+    await conn.execute("update pgmq.q_q set vt = clock_timestamp() where msg_id = 4321")
+    await found_soon(conn, 4321)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_any_mixture_of_acts_loses_and_repeats_nothing(
+    conn: Connection, second: Connection, seed: int
+) -> None:
+    """Random sends, reads, deletes, give-backs, rollbacks and late commits; at the end everything was delivered."""
+    draw = random.Random(seed)
+    await create(conn)
+    finished: set[int] = set()
+    open_send = None
+    for _ in range(150):
+        act = draw.choice(["send", "send", "read", "read", "read", "undone", "back", "late"])
+        if act == "send":
+            await send(conn, draw.choice([1, 10, 300]))
+        elif act == "late":
+            if open_send is None:
+                open_send = second.transaction()
+                await open_send.start()
+                await send(second, draw.choice([1, 50]))
+            else:
+                await (open_send.commit() if draw.random() < 0.7 else open_send.rollback())
+                open_send = None
+        elif act == "undone":
+            async with undone(conn):
+                for _ in range(draw.randint(1, 5)):
+                    found = await read(conn, 100)
+                    await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+        else:
+            found = await read(conn, draw.choice([1, 100, 400]))
+            assert not finished & set(found)
+            if act == "back":
+                await conn.fetch("select pgmq.set_vt('q', $1::bigint[], 0)", found)
+            else:
+                gone = await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+                finished.update(row[0] for row in gone)
+    if open_send is not None:
+        await open_send.commit()
+
+    async def drained() -> bool:
+        found = await read(conn, 1000)
+        assert not finished & set(found)
+        finished.update(found)
+        await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+        return await count(conn, "q_q") == 0
+
+    await eventually(drained, within=timedelta(seconds=15), what="the queue is empty")

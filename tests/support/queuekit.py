@@ -1,0 +1,65 @@
+"""What the tests of message queues share: short ways to send, read and look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.engine.connection import Connection
+
+COLUMNS = ["msg_id", "read_ct", "enqueued_at", "last_read_at", "vt", "message", "headers"]
+
+
+async def create(conn: Connection, name: str = "q") -> str:
+    await conn.execute("select pgmq.create($1)", name)
+    return name
+
+
+async def send(
+    conn: Connection, count: int = 1, queue: str = "q", headers: Sequence[Any] | None = None
+) -> list[int]:
+    bodies = [json.dumps({"n": n}) for n in range(1, count + 1)]
+    if headers is None:
+        found = await conn.fetch("select * from pgmq.send_batch($1, $2::jsonb[]) as id", queue, bodies)
+    else:
+        texts = [None if each is None else json.dumps(each) for each in headers]
+        found = await conn.fetch(
+            "select * from pgmq.send_batch($1, $2::jsonb[], $3::jsonb[]) as id", queue, bodies, texts
+        )
+    return [row["id"] for row in found]
+
+
+async def read(
+    conn: Connection, qty: int | None = 100, vt: int = 60, queue: str = "q", how: str = "read"
+) -> list[int]:
+    found = await conn.fetch(f"select msg_id from pgmq.{how}($1, $2, $3)", queue, vt, qty)
+    return [row["msg_id"] for row in found]
+
+
+async def count(conn: Connection, table: str) -> int:
+    value: int = await conn.fetchval(f"select count(*) from pgmq.{table}")
+    return value
+
+
+async def refused(conn: Connection, sqlstate: str, sql: str, *arguments: Any) -> str:
+    """Run a statement that has to fail with this code; the message."""
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await conn.fetch(sql, *arguments)
+    assert caught.value.sqlstate == sqlstate, caught.value
+    return str(caught.value.args[0])
+
+
+@asynccontextmanager
+async def undone(conn: Connection) -> AsyncGenerator[None]:
+    """A transaction that is rolled back."""
+    transaction = conn.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
