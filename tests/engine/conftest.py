@@ -14,7 +14,8 @@ Catalogue = Callable[[Secret], Awaitable[list[str]]]
 _CATALOGUE = """
 with ours as (select oid, nspname from pg_namespace where nspname in ('holdfast', 'pgmq', 'pgmq_public'))
 select line from (
-  select format('schema %s %s %s %s', n.nspname, obj_description(n.oid, 'pg_namespace'), pg_get_userbyid(n.nspowner),
+  select format('schema %s %s %s %s', n.nspname, pg_get_userbyid(n.nspowner),
+      obj_description(n.oid, 'pg_namespace'),
       (select array_agg(a::text order by a::text) from unnest(n.nspacl) a)) as line
     from pg_namespace n join ours using (oid)
   union all
