@@ -57,9 +57,6 @@ class Plan:
     port: int
 
 
-# Processes
-
-
 def processes(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
     """(pid, uid, words of the command line) of what runs; zombies have no words and are left out."""
     if not Path("/proc/self/cmdline").exists():
@@ -176,9 +173,6 @@ def dying_with_parent(number: int) -> Callable[[], None] | None:
             os.kill(os.getpid(), number)
 
     return ask
-
-
-# Servers
 
 
 class Child:
