@@ -60,7 +60,12 @@ async def test_without_a_configured_key_everything_is_closed(db: Database, setti
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [(f"/api/jobs/{uuid4()}", 404), ("/api/jobs/no-uuid", 422), ("/api/nothing", 404)]
+    ("path", "status"),
+    [
+        ("/api/jobs/00000000-0000-7000-8000-000000000000", 404),
+        ("/api/jobs/no-uuid", 422),
+        ("/api/nothing", 404),
+    ],
 )
 async def test_problems_are_problem_json(api: httpx.AsyncClient, path: str, status: int) -> None:
     answer = await api.get(path)
