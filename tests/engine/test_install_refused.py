@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,11 @@ import asyncpg
 import pytest
 
 from holdfast import errors
-from holdfast.engine import install, preflight, schema, state
+from holdfast.engine import checks, embedded, install, preflight, schema, state
 from holdfast.engine.connection import connected
-from holdfast.engine.schema import Migration, SchemaFiles
-from holdfast.settings import Secret, Settings
+from holdfast.engine.embedded import home as embedded_home
+from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
+from holdfast.settings import Secret, Settings, load
 
 FILES = schema.packaged()
 FEW = tuple(f for f in FILES.functions if f.file in {"access.sql", "clock.sql"})
@@ -91,6 +94,26 @@ async def test_a_failing_migration_names_file_and_line_and_changes_nothing(
     assert (await install.status(empty_url, settings, files=files)).installed.owner is None
 
 
+async def test_the_line_is_right_in_a_file_that_depends_on_an_extension(
+    empty_url: Secret, settings: Settings
+) -> None:
+    broken = FunctionFile("q.sql", "-- holdfast: unless-extension pgmq\nselect 1;\nselect wrong;\n", "pgmq")
+    with pytest.raises(errors.DatabaseError, match=r"functions/q\.sql, line 3: .*wrong"):
+        await install.migrate(empty_url, settings, files=SchemaFiles(FILES.migrations[:1], (*FEW, broken)))
+
+
+async def test_what_somebody_else_put_into_the_schema_does_not_stop_an_upgrade(
+    conn: Any, url: Secret, settings: Settings
+) -> None:
+    await conn.execute(
+        "create table holdfast.theirs (); grant select on holdfast.theirs to authenticated;"
+        "create function holdfast.theirs() returns int language sql as 'select 1'"
+    )
+    more = FunctionFile("zz.sql", "select 1;")
+    await install.migrate(url, settings, files=SchemaFiles(FILES.migrations, (*FILES.functions, more)))
+    assert await conn.fetchval("select has_table_privilege('authenticated', 'holdfast.theirs', 'select')")
+
+
 def server(**changes: Any) -> preflight.Server:
     fine = preflight.Server(
         version_number=140000,
@@ -117,6 +140,32 @@ def test_a_standby() -> None:
     with pytest.raises(errors.DatabaseReadOnlyError) as refused:
         preflight.refuse_server(server(standby=True, read_only=True))
     assert "primary" in (refused.value.fix or "")
+
+
+@pytest.mark.slow
+async def test_a_real_standby() -> None:
+    home = Path(tempfile.mkdtemp(prefix="holdfast-standby-"))
+    home.chmod(0o755)
+    own = load({"home": str(home)}, environ={})
+    try:
+        with embedded.start(own) as primary:
+            assert (await install.migrate(primary.url, own)).versions
+        embedded.stop(own)
+        embedded_home.Home(own).data_folder.joinpath("standby.signal").touch()
+        with embedded.start(own) as standby:
+            async with connected(standby.url, own) as connection:
+                assert await connection.fetchval("select pg_is_in_recovery()")
+                await install.verify(connection)
+            with pytest.raises(errors.DatabaseReadOnlyError, match="standby"):
+                await install.migrate(standby.url, own)
+            found = {finding.check: finding for finding in await checks.examine(standby.url, own)}
+        assert (found["version"].level, found["version"].fix) == (
+            "fail",
+            "Point DATABASE_URL at the primary.",
+        )
+    finally:
+        embedded.stop(own)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 async def test_read_only_by_default(empty_url: Secret, settings: Settings) -> None:

@@ -208,10 +208,18 @@ async def _execute(run: _Run, connection: Connection, file: str, sql: str) -> No
 
 def _located(problem: asyncpg.PostgresError, url: Secret, file: str, sql: str) -> errors.HoldfastError:
     ours = translate(problem, url)
-    position = getattr(problem, "position", None)
-    line = f", line {sql.count(chr(10), 0, int(position)) + 1}" if position else ""
-    ours.message = f"{file}{line}: {ours.message} Nothing was changed."
+    line = _line(problem, sql)
+    ours.message = f"{file}{f', line {line}' if line else ''}: {ours.message} Nothing was changed."
     return ours
+
+
+def _line(problem: asyncpg.PostgresError, sql: str) -> int | None:
+    """Where in the file; one that depends on an extension is executed from inside a block."""
+    inner: str | None = getattr(problem, "internal_query", None)
+    if inner and inner.startswith("\n") and inner in sql:
+        return inner.count("\n", 0, int(getattr(problem, "internal_position", None) or 0)) or None
+    position = getattr(problem, "position", None)
+    return sql.count("\n", 0, int(position)) + 1 if position else None
 
 
 class _BusyError(Exception):

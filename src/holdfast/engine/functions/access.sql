@@ -8,19 +8,39 @@
 -- A name covers all its overloads, a name that does not exist is an error, and a role that does not exist is
 -- passed over (a server on which nobody may create roles). Write grants nowhere else: not in migrations.
 
+-- Takes every right on what we own; what somebody else put into the schema is theirs to guard.
 create or replace procedure holdfast.deny(variadic p_roles text[])
 language plpgsql
 set search_path = ''
 as $$
 declare
-  v_role text;
+  v_roles text;
+  v_kind text;
+  v_objects text;
 begin
-  foreach v_role in array p_roles loop
-    continue when v_role <> 'public' and not exists (select from pg_catalog.pg_roles where rolname = v_role);
-    execute pg_catalog.format('revoke all on schema holdfast from %I', v_role);
-    execute pg_catalog.format('revoke all on all routines in schema holdfast from %I', v_role);
-    execute pg_catalog.format('revoke all on all tables in schema holdfast from %I', v_role);
-    execute pg_catalog.format('revoke all on all sequences in schema holdfast from %I', v_role);
+  select pg_catalog.string_agg(pg_catalog.quote_ident(r), ', ') into v_roles
+  from pg_catalog.unnest(p_roles) r
+  where r = 'public' or exists (select from pg_catalog.pg_roles where rolname = r);
+  if v_roles is null then
+    return;
+  end if;
+  execute pg_catalog.format('revoke all on schema holdfast from %s', v_roles);
+  for v_kind, v_objects in
+    select kind, pg_catalog.string_agg(object, ', ')
+    from (
+      select 'routine' as kind, p.oid::pg_catalog.regprocedure::text as object
+      from pg_catalog.pg_proc p
+      where p.pronamespace = 'holdfast'::pg_catalog.regnamespace
+        and pg_catalog.pg_get_userbyid(p.proowner) = current_user
+      union all
+      select case c.relkind when 'S' then 'sequence' else 'table' end, c.oid::pg_catalog.regclass::text
+      from pg_catalog.pg_class c
+      where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S')
+        and c.relacl is not null and pg_catalog.pg_get_userbyid(c.relowner) = current_user
+    ) ours
+    group by kind
+  loop
+    execute pg_catalog.format('revoke all on %s %s from %s', v_kind, v_objects, v_roles);
   end loop;
 end
 $$;

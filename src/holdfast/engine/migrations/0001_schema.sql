@@ -36,7 +36,9 @@ do $defaults$
 begin
   if current_user = 'holdfast_owner' then
     alter default privileges revoke execute on functions from public;
-    alter default privileges in schema pgmq grant execute on functions to public;
+    if pg_catalog.has_schema_privilege('pgmq', 'create') then
+      alter default privileges in schema pgmq grant execute on functions to public;
+    end if;
   end if;
 end
 $defaults$;
