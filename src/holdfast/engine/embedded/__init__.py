@@ -19,6 +19,7 @@ from pathlib import Path
 from holdfast import telemetry
 from holdfast.engine.embedded import binaries, login
 from holdfast.engine.embedded.account import check_owner
+from holdfast.engine.embedded.cluster import advice
 from holdfast.engine.embedded.home import Home
 from holdfast.engine.embedded.launch import STOP_SECONDS, launched, running, stopped
 from holdfast.errors import EmbeddedError
@@ -52,8 +53,9 @@ class Server:
 
     def linger(self, how_long: timedelta) -> None:
         """Stay up that long from now on even without users."""
-        self.home.linger.touch()
         until = time.time() + how_long.total_seconds()
+        self.home.linger.unlink(missing_ok=True)  # it may be root's, in a folder that is ours
+        self.home.linger.touch()
         os.utime(self.home.linger, (until, until))
 
     def __enter__(self) -> Server:
@@ -122,7 +124,8 @@ def find(settings: Settings) -> Server | None:
 def keep(settings: Settings) -> Server:
     """Start it, and let it stay up without users until `stop`."""
     server = start(settings)
-    server.home.keep.touch()
+    if not server.kept:
+        server.home.keep.touch()
     return server
 
 
@@ -167,5 +170,5 @@ def _explained(home: Home) -> Generator[None]:
         what = f"{problem.strerror or problem}{f': {problem.filename}' if problem.filename else ''}"
         raise EmbeddedError(
             f"The embedded PostgreSQL in {home.folder} cannot be used: {what}.",
-            fix="Make the folder usable, choose another with HOLDFAST_HOME, or set DATABASE_URL.",
+            fix=advice(what),
         ) from problem

@@ -65,13 +65,13 @@ def environment() -> dict[str, str]:
 
 
 def account_for(home: Home) -> Account:
-    """Ourselves; or, for root, whoever owns the cluster, and `nobody` when it is new."""
+    """Ourselves; or, for root, whoever else owns the cluster or its home, and `nobody` if root does."""
     if os.geteuid() != 0:
         check_owner(home)
         return Account(os.geteuid(), os.getegid())
-    folder = home.data_folder
-    if folder.exists() and (owner := folder.stat()).st_uid != 0:
-        return Account(owner.st_uid, owner.st_gid)
+    for folder in (home.data_folder, home.folder):
+        if folder.exists() and (owner := folder.stat()).st_uid != 0:
+            return Account(owner.st_uid, owner.st_gid)
     try:
         nobody = pwd.getpwnam("nobody")
     except KeyError:

@@ -7,6 +7,7 @@ includes the one that initdb wrote; ALTER SYSTEM still has the last word.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -92,8 +93,10 @@ class Cluster:
         lines = [f"{name} = {_quoted(value)}" for name, value in {**SETTINGS, **options}.items()]
         path = self.home.data_folder / "holdfast.conf"
         path.unlink(missing_ok=True)
-        path.write_text("\n".join(["include 'postgresql.conf'", *lines, ""]))
-        self.account.own(path)
+        # Made anew and by no link: root must not be led out of a folder that another account owns.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+            file.write("\n".join(["include 'postgresql.conf'", *lines, ""]))
+            os.fchmod(file.fileno(), 0o644)
 
     def plan(self, port: int) -> keeper.Plan:
         data_folder = str(self.home.data_folder)
@@ -171,18 +174,21 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-_TELLING = re.compile(r"(?:(?:FATAL|PANIC|ERROR)|(?:initdb|postgres): error|could not): .*|.*could not .*")
+_TELLING = (
+    re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*"),
+    re.compile(r"could not .*|.*No space left.*|.*denied.*"),
+)
 
 
 def telling_line(said: str) -> str:
-    """The line of a log that tells most: the last fatal one, else the last one."""
+    """The line of a log that tells most: the first fatal one, for others follow from it, else the last."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     for position, line in reversed(list(enumerate(lines))):
         if line.endswith("contains errors") and position:
             return lines[position - 1].partition("LOG:")[2].strip() + "."
-        if found := _TELLING.search(line):
-            return found[0].rstrip(".") + "."
-    return (lines[-1].rstrip(".") + ".") if lines else "it said nothing."
+    found = [match[0] for kind in _TELLING for line in lines if (match := kind.search(line))]
+    told = found[0] if found else lines[-1] if lines else "it said nothing"
+    return told.rstrip(".") + "."
 
 
 def advice(said: str) -> str:
@@ -192,4 +198,4 @@ def advice(said: str) -> str:
         return "Give this system more shared memory (containers: --shm-size=256m), or set DATABASE_URL."
     if "Permission denied" in said or "Read-only file system" in said:
         return "Choose a writable folder with HOLDFAST_HOME, or set DATABASE_URL."
-    return "Mend that and try again, or set DATABASE_URL to a server that runs."
+    return "Mend that, choose another folder with HOLDFAST_HOME, or set DATABASE_URL to a server that runs."

@@ -235,11 +235,11 @@ class Home:
 
     def has_keeper(self) -> bool:
         try:
-            handle = os.open(self.folder / "keeper.lock", os.O_RDWR)
+            handle = os.open(self.folder / "keeper.lock", os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
-            return not wait_for_lock(handle, fcntl.LOCK_EX, 0)
+            return not wait_for_lock(handle, fcntl.LOCK_SH, 0)
         finally:
             os.close(handle)
 

@@ -215,7 +215,7 @@ class Keeper:
         self.plan = plan
         self.folder = Path(plan.folder)
         self.log_path = self.folder / "server.log"
-        self.log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.log = os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         self.users = os.open(self.folder / "users.lock", os.O_RDWR)
         self.asked_to_stop: str | None = None
         self.idle_since: float | None = None

@@ -160,7 +160,7 @@ def _spawn_keeper(plan: keeper.Plan) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _python() -> str:
