@@ -58,7 +58,9 @@ class Result:
     def show(self, base: Result | None) -> None:
         ratio = f"{self.rate / base.rate:6.2f} x {base.name}" if base else ""
         wal = f"  {self.wal:6.0f} WAL bytes/task" if self.wal else ""
-        fifths = f"  first fifth {self.fifths[0]:,.0f}/s, last {self.fifths[-1]:,.0f}/s" if self.fifths else ""
+        fifths = (
+            f"  first fifth {self.fifths[0]:,.0f}/s, last {self.fifths[-1]:,.0f}/s" if self.fifths else ""
+        )
         print(f"{self.name:38} {self.rate:9,.0f}/s {ratio:28}{wal}{fifths}  {self.note}", flush=True)
 
 
@@ -249,7 +251,8 @@ class Bench:
         async with database(self.server, self.settings) as url:
             conn = await asyncpg.connect(url)
             await conn.execute(
-                "select holdfast.put_limit('per-key', p_queue => $1, p_per_key => true, p_max_running => 10)", QUEUE
+                "select holdfast.put_limit('per-key', p_queue => $1, p_per_key => true, p_max_running => 10)",
+                QUEUE,
             )
             await conn.close()
             await submit(url, self.tasks, keys=100)

@@ -31,17 +31,34 @@ begin
     where rule = v_rule.name and coalesce(key, '') = case when v_rule.per_key then p_limit_key else '' end;
     if not found then
       insert into holdfast.limits (rule, key) values (v_rule.name, case when v_rule.per_key then p_limit_key end)
-      on conflict (rule, (coalesce(key, ''))) do update set key = excluded.key
+      on conflict do nothing
       returning id into v_id;
+      if v_id is null then
+        select id into strict v_id from holdfast.limits
+        where rule = v_rule.name and coalesce(key, '') = case when v_rule.per_key then p_limit_key else '' end;
+      end if;
     end if;
     v_ids := v_ids || v_id;
   end loop;
   return nullif(array(select i from unnest(v_ids) as i order by i), '{}');
 end $$;
 
+-- The counters of a lane, found out by its first claim: a submit must not make others wait for its transaction.
+-- False while another claim is at it.
+create or replace function holdfast.know_limits(p_lane bigint, out known boolean, out ids bigint[])
+language plpgsql set search_path = '' as $$
+begin
+  perform from holdfast.lanes l where l.id = p_lane for update skip locked;
+  known := found;
+  if known then
+    update holdfast.lanes l set limit_ids = holdfast.limits_for(l.queue, l.type, l.limit_key), limits_known = true
+    where l.id = p_lane returning l.limit_ids into ids;
+  end if;
+end $$;
+
 -- Lanes that a worker may serve now, the most urgent head first, each with its hint moved on.
 create or replace function holdfast.open_lanes(p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
-returns table (lane_id bigint, queue text, type text, limit_ids bigint[], lease_s double precision, timeout_s double precision,
+returns table (lane_id bigint, queue text, type text, limit_ids bigint[], limits_known boolean, lease_s double precision, timeout_s double precision,
   attempts integer, stored bigint, head bigint, safe bigint, hint jsonb)
 language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off as $$
 #variable_conflict use_column
@@ -52,15 +69,17 @@ begin
       extract(epoch from p_now)::double precision as at, (select last_value from holdfast.positions) as top
     from pg_current_snapshot() as s
   ), mine as materialized (
-    select l.*, k.lease_s, k.timeout_s, k.attempts, q.ageing_s, h.*,
+    select l.*, k.lease_s, k.timeout_s, k.attempts, coalesce(q.ageing_s, 60) as ageing_s, h.*,
       h.safe is null or h.looked < n.at - case h.idle when 0 then 5 else 0.2 end as look,
       h.xid <= n.oldest as over, h.xid <= n.oldest or h.at < n.at - 0.25 as passed
     from now n cross join holdfast.lanes l
     join holdfast.kinds k on k.id = l.kind_id
-    join holdfast.queues q on q.name = l.queue
+    left join holdfast.queues q on q.name = l.queue
     cross join lateral (select (c ->> 0)::bigint as safe, (c ->> 1)::bigint as seen, (c ->> 2)::bigint as xid,
       (c ->> 3)::double precision as at, coalesce((c ->> 4)::bigint, l.cursor) as exact, (c ->> 5)::double precision as looked,
-      (c ->> 6)::int as idle from (select p_cursors -> (l.id::text) as c) as c) as h
+      (c ->> 6)::int as idle
+      -- A hint above all positions is from before a failover that lost some: as good as none.
+      from (select case when (p_cursors -> (l.id::text) ->> 1)::bigint <= n.top then p_cursors -> (l.id::text) end as c) as c) as h
     where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types)) and q.paused_at is null
   ), found as (
     select m.*, t.pos as head, t.due_at,
@@ -74,7 +93,8 @@ begin
       order by t.pos limit 1
     ) as t on true
   )
-  select f.id, f.queue, f.type, f.limit_ids, f.lease_s, f.timeout_s, f.attempts, f.cursor, f.head, f.moved,
+  select f.id, f.queue, f.type, f.limit_ids,
+    f.limits_known or not exists (select from holdfast.limit_rules), f.lease_s, f.timeout_s, f.attempts, f.cursor, f.head, f.moved,
     jsonb_build_array(f.moved,
       case when f.passed or f.safe is null then coalesce(f.head, n.top) else f.seen end,
       case when f.passed or f.safe is null then n.next else f.xid end,
@@ -214,6 +234,10 @@ begin
       perform holdfast.store_cursor(v_lane.lane_id, (v_lane.hint ->> 4)::bigint);
     end if;
     continue when v_lane.head is null or v_left <= 0;
+    if not v_lane.limits_known then
+      select k.known, k.ids into v_lane.limits_known, v_lane.limit_ids from holdfast.know_limits(v_lane.lane_id) as k;
+      continue when not v_lane.limits_known;
+    end if;
     v_want := case when v_lane.limit_ids is null then v_left else holdfast.allowance(v_lane.limit_ids, v_left, p_now) end;
     continue when v_want <= 0;
     return query select * from holdfast.take(v_lane.lane_id, v_lane.safe, v_want, v_nonce, p_worker_id,

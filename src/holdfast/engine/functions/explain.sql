@@ -94,7 +94,7 @@ begin
     'paused', f.paused) order by f.queue, f.type), '[]') into v_queues
   from (
     select l.queue, l.type, sum(r.n)::bigint as ready, max(r.oldest_s) as oldest_s, bool_or(q.paused_at is not null) as paused
-    from holdfast.lanes l join holdfast.queues q on q.name = l.queue
+    from holdfast.lanes l left join holdfast.queues q on q.name = l.queue
     cross join lateral (
       select count(*) as n, extract(epoch from v_now - min(t.due_at)) as oldest_s from (
         select t.due_at from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor

@@ -59,18 +59,18 @@ end $$;
 -- Jobs of one task that succeeded, all at once: out of the hot table, into the history.
 create or replace function holdfast.succeed_singles(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_kinds text[], p_bodies jsonb[], p_now timestamptz,
-  out done uuid[], out lanes bigint[], out after jsonb)
+  out done bigint[], out lanes bigint[], out after jsonb)
 language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   with given as materialized (
-    select u.id, u.attempt, u.nonce, u.output
-    from unnest(p_ids, p_attempts, p_nonces, p_kinds, p_bodies) as u (id, attempt, nonce, kind, output)
+    select u.id, u.attempt, u.nonce, u.output, u.ord
+    from unnest(p_ids, p_attempts, p_nonces, p_kinds, p_bodies) with ordinality as u (id, attempt, nonce, kind, output, ord)
     where u.kind = 'succeed' order by u.id
   ), gone as (
     delete from holdfast.tasks t using given g
     where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running' and t.job_id is null
-    returning t.*, g.output as result
+    returning t.*, g.output as result, g.ord
   ), kept as (
     insert into holdfast.history (id, kind_id, nonce, worker_id, due_at, started_at, finished_at, keep_until, attempt,
       failures, crashes, priority, status, args, output, name, owner, limit_key, phase, message, event_seq, labels, batch_id)
@@ -78,9 +78,9 @@ begin
       p_now + coalesce(q.keep_s * interval '1 second', interval '1 day'), g.attempt, g.failures, g.crashes, l.priority,
       'succeeded', g.args, g.result, g.name, g.owner, l.limit_key, g.phase, g.message,
       case when g.owner is not null or g.event_seq is not null then coalesce(g.event_seq, 0) + 1 end, g.labels, g.batch_id
-    from gone g join holdfast.lanes l on l.id = g.lane_id join holdfast.queues q on q.name = l.queue
+    from gone g join holdfast.lanes l on l.id = g.lane_id left join holdfast.queues q on q.name = l.queue
   )
-  select coalesce(array_agg(g.id), '{}'),
+  select coalesce(array_agg(g.ord), '{}'),
     array_agg(g.lane_id) filter (where exists (
       select from holdfast.lanes l where l.id = g.lane_id and l.limit_ids is not null)),
     jsonb_agg(jsonb_build_object('id', g.id, 'owner', g.owner, 'event_seq', g.event_seq, 'unique_key', g.unique_key,
@@ -101,7 +101,7 @@ end $$;
 
 -- Whatever the fast path did not take: failures, snoozes, tasks of graphs, and stale or repeated outcomes.
 create or replace function holdfast.finish_others(
-  p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_kinds text[], p_bodies jsonb[], p_done uuid[], p_now timestamptz,
+  p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_kinds text[], p_bodies jsonb[], p_done bigint[], p_now timestamptz,
   out answers text[], out lanes bigint[], out after jsonb)
 language plpgsql set search_path = '' as $$
 declare
@@ -118,7 +118,7 @@ begin
     select u.*, t.job_id from unnest(p_ids, p_attempts, p_nonces, p_kinds, p_bodies) with ordinality
       as u (id, attempt, nonce, kind, body, ord)
     left join holdfast.tasks t on t.id = u.id
-    where u.id <> all (p_done) order by t.job_id is not null, u.id
+    where u.ord <> all (p_done) order by t.job_id is not null, u.id
   loop
     if v_one.job_id is not null and v_jobs is not null then
       perform from holdfast.jobs j where j.id = any (v_jobs) order by j.id for update;
@@ -178,7 +178,7 @@ begin
   end if;
   if p_outcome = 'limited' then
     after := coalesce(after, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'asleep_until',
-      p_now + coalesce(holdfast.seconds_in(p_body), 1) * interval '1 second'));
+      p_now + coalesce(holdfast.seconds_in(p_body, 'retry_after_s'), 1) * interval '1 second'));
   end if;
   ended := v_status is not null and p_task.job_id is not null;
   lane := p_task.lane_id;
@@ -253,12 +253,11 @@ begin
 end $$;
 
 -- The wait that an outcome asks for, in seconds. Nonsense counts as not asked: recording an outcome must not fail.
-create or replace function holdfast.seconds_in(p_body jsonb) returns double precision
+create or replace function holdfast.seconds_in(p_body jsonb, p_field text) returns double precision
 language plpgsql immutable set search_path = '' as $$
-declare
-  v_asked jsonb := coalesce(nullif(p_body -> 'retry_after_s', 'null'), p_body -> 'delay_s');
 begin
-  return case when jsonb_typeof(v_asked) = 'number' then least(greatest((v_asked #>> '{}')::numeric, 0), 315360000) end;
+  return case when jsonb_typeof(p_body -> p_field) = 'number'
+    then least(greatest((p_body ->> p_field)::numeric, 0), 315360000) end;
 end $$;
 
 -- Back to work: at once after a release, later after a failure or a snooze.
@@ -266,7 +265,7 @@ create or replace function holdfast.put_back(
   p_task holdfast.tasks, p_kind holdfast.kinds, p_outcome text, p_body jsonb, p_by_holder boolean, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_asked double precision := holdfast.seconds_in(p_body);
+  v_asked double precision := holdfast.seconds_in(p_body, case when p_outcome = 'snooze' then 'delay_s' else 'retry_after_s' end);
   v_wait interval := case p_outcome
     when 'fail' then holdfast.back_off(p_kind, p_task.failures, v_asked)
     when 'crash' then holdfast.back_off(p_kind, p_task.crashes, null)

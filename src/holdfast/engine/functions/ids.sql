@@ -147,27 +147,26 @@ begin
   select case when p_status in ('failed', 'partial') then interval '7 days' else interval '1 day' end);
 end $$;
 
--- Lanes are found or made here only. Looking first keeps the sequences still when the lane exists.
+-- Lanes and kinds are found or made here only. Nobody waits for anybody: two transactions that make the same lane at
+-- once make two, and from then on everybody finds the older one.
 create or replace function holdfast.lane_for(p_queue text, p_type text, p_priority smallint, p_limit_key text, p_policy jsonb)
 returns bigint
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
-  v_kind bigint;
   v_lane bigint;
 begin
-  for v_try in 1 .. 3 loop
-    select l.id into v_lane from holdfast.kinds k
-    join holdfast.lanes l on l.kind_id = k.id and l.priority = p_priority
-      and coalesce(l.limit_key, '') = coalesce(p_limit_key, '')
-    where k.queue = p_queue and k.type = p_type and k.policy = p_policy;
-    exit when found;
-    v_kind := holdfast.kind_for(p_queue, p_type, p_policy);
-    insert into holdfast.lanes (kind_id, queue, type, priority, limit_key, limit_ids)
-    values (v_kind, p_queue, p_type, p_priority, p_limit_key, holdfast.limits_for(p_queue, p_type, p_limit_key))
-    on conflict do nothing
+  select l.id into v_lane from holdfast.kinds k
+  join holdfast.lanes l on l.kind_id = k.id and l.priority = p_priority and l.limit_key is not distinct from p_limit_key
+  where k.queue = p_queue and k.type = p_type and k.policy = p_policy
+  order by l.id limit 1;
+  if v_lane is null then
+    if octet_length(p_limit_key) > 1000 then
+      perform holdfast.refuse('HF004', 'limit_key must be at most 1000 bytes long.', 'limit_key');
+    end if;
+    insert into holdfast.lanes (kind_id, queue, type, priority, limit_key)
+    values (holdfast.kind_for(p_queue, p_type, p_policy), p_queue, p_type, p_priority, p_limit_key)
     returning id into v_lane;
-    exit when found;
-  end loop;
+  end if;
   return v_lane;
 end $$;
 
@@ -177,10 +176,8 @@ declare
   v_kind bigint;
 begin
   perform holdfast.check_name(p_queue, 'queue'), holdfast.check_name(p_type, 'type');
-  insert into holdfast.queues (name) values (p_queue) on conflict do nothing;
-  for v_try in 1 .. 3 loop
-    select id into v_kind from holdfast.kinds where queue = p_queue and type = p_type and policy = p_policy;
-    exit when found;
+  select k.id into v_kind from holdfast.kinds k where k.queue = p_queue and k.type = p_type and k.policy = p_policy order by k.id limit 1;
+  if v_kind is null then
     insert into holdfast.kinds (queue, type, policy, attempts, base_s, cap_s, jitter, timeout_s, lease_s, crashes)
     values (p_queue, p_type, p_policy,
       coalesce(holdfast.number_in(p_policy, 'attempts', 1, 1000000), 5)::int,
@@ -190,10 +187,8 @@ begin
       coalesce(holdfast.number_in(p_policy, 'timeout_s', 0.001, 31536000), 600),
       coalesce(holdfast.number_in(p_policy, 'lease_s', 0.5, 86400), 60),
       coalesce(holdfast.number_in(p_policy, 'crashes', 1, 1000), 3)::int)
-    on conflict do nothing
     returning id into v_kind;
-    exit when found;
-  end loop;
+  end if;
   return v_kind;
 end $$;
 

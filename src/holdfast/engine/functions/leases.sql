@@ -25,7 +25,7 @@ begin
     or (p_queues is not null and v_worker.types is distinct from p_types) then
     update holdfast.workers set seen_at = p_now, sleeping = coalesce(p_sleeping, sleeping),
       queues = coalesce(p_queues, queues), types = case when p_queues is null then types else p_types end
-    where id = v_worker.id;
+    where id = (select w.id from holdfast.workers w where w.id = v_worker.id for update skip locked);
   end if;
   return v_worker.id;
 end $$;

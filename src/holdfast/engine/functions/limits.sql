@@ -47,9 +47,9 @@ create or replace function holdfast.apply_limits() returns void
 language plpgsql set search_path = '' set lock_timeout = '10s' as $$
 begin
   lock table holdfast.tasks in access exclusive mode;
-  update holdfast.lanes l set limit_ids = n.ids
+  update holdfast.lanes l set limit_ids = n.ids, limits_known = true
   from (select i.id, holdfast.limits_for(i.queue, i.type, i.limit_key) as ids from holdfast.lanes i) as n
-  where n.id = l.id and l.limit_ids is distinct from n.ids;
+  where n.id = l.id;
   update holdfast.limits c set running = coalesce((
     select count(*) from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
     where t.status = 'running' and c.id = any (l.limit_ids)), 0);

@@ -10,7 +10,7 @@ returns table (id uuid, job_id uuid, name text, type text, queue text, attempt i
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_queues text[] := coalesce(p_queues, array(select q.name from holdfast.queues q));
+  v_queues text[] := coalesce(p_queues, array(select distinct l.queue from holdfast.lanes l));
   v_worker bigint := holdfast.worker_for(p_worker, v_queues, p_task_types, null, v_now);
   v_header jsonb;
 begin

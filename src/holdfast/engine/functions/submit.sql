@@ -248,7 +248,7 @@ begin
     where l.id = any (p_lanes)
       and exists (
         select from holdfast.workers w
-        where (w.sleeping or transaction_timestamp() <> statement_timestamp())
+        where (w.sleeping or statement_timestamp() > transaction_timestamp() + interval '20 milliseconds')
           and l.queue = any (w.queues) and (w.types is null or l.type = any (w.types)))
   ) as q
   where octet_length(q.queue) < 7900;

@@ -12,6 +12,7 @@ create table holdfast.options (
   value jsonb not null
 );
 
+-- Only queues that somebody paused or tuned have a row.
 create table holdfast.queues (
   name text primary key check (octet_length(name) between 1 and 200),
   paused_at timestamptz,
@@ -34,8 +35,11 @@ create table holdfast.kinds (
   timeout_s double precision not null default 600,
   lease_s double precision not null default 60,
   crashes integer not null default 3,
-  unique (queue, type, policy)
+  check (octet_length(queue) between 1 and 200)
 );
+-- Not unique, nor are lanes: the first submit of a kind would make all others wait for its transaction. Two rows
+-- for the same thing do no harm.
+create index kinds_identity on holdfast.kinds (queue, type);
 
 -- What may run at once or per time, as people set it; and the counters of each rule, one row per key.
 create table holdfast.limit_rules (
@@ -62,16 +66,17 @@ create unique index limits_identity on holdfast.limits (rule, coalesce(key, ''))
 create table holdfast.lanes (
   id bigint generated always as identity primary key,
   kind_id bigint not null references holdfast.kinds,
-  queue text not null references holdfast.queues,
+  queue text not null,
   type text not null,
   priority smallint not null default 0 check (priority between -100 and 100),
   limit_key text,
   limit_ids bigint[],                        -- rising; null: nothing to count
+  limits_known boolean not null default false, -- limit_ids was found out; done by the first claim
   cursor bigint not null default 0,          -- a hint: nothing ready lies below
   served_at timestamptz,
   swept_at timestamptz
 ) with (fillfactor = 50);
-create unique index lanes_identity on holdfast.lanes (kind_id, priority, coalesce(limit_key, ''));
+create index lanes_identity on holdfast.lanes (kind_id, priority, limit_key);
 create index lanes_queue on holdfast.lanes (queue, type);
 
 create table holdfast.workers (

@@ -1,0 +1,226 @@
+"""Claim: who gets what, never twice, never hidden."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+from hands import QUEUE, Hand, status, submit
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+from holdfast.testing import Clock, eventually
+
+
+async def numbered(conn: Connection, count: int, **job: Any) -> None:
+    await jobs.submit_many(
+        conn, [{"type": "t", "queue": QUEUE, "args": {"n": n}, **job} for n in range(count)]
+    )
+
+
+def numbers(tasks: Any) -> list[int]:
+    return [task.args["n"] for task in tasks]
+
+
+async def test_first_in_first_out_and_no_more_than_asked_for(conn: Connection) -> None:
+    await numbered(conn, 7)
+    hand = Hand(conn)
+    assert numbers(await hand.take(3)) == [0, 1, 2]
+    assert numbers(await hand.take(3)) == [3, 4, 5]
+    assert numbers(await hand.take(3)) == [6]
+    assert await hand.take(3) == []
+    assert hand.next_s is not None  # the leases end
+
+
+async def test_a_lease_has_a_rising_attempt_and_a_new_nonce(conn: Connection) -> None:
+    await submit(conn)
+    hand = Hand(conn)
+    first = await hand.one()
+    await hand.finish(first, "release")
+    second = await hand.one()
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.nonce != second.nonce
+    assert second.lease_s == 60
+    assert second.timeout_s == 600
+
+
+async def test_the_more_urgent_comes_first_until_the_other_has_waited(conn: Connection, clock: Clock) -> None:
+    low = await submit(conn, priority=0)
+    await clock.advance(timedelta(seconds=61))
+    high = await submit(conn, priority=5)
+    hand = Hand(conn)
+    assert (await hand.one()).id == high
+    await clock.advance(timedelta(minutes=6))
+    late = await submit(conn, priority=5)
+    assert (await hand.one()).id == low
+    assert (await hand.one()).id == late
+
+
+async def test_only_known_types_and_own_queues(conn: Connection) -> None:
+    await submit(conn, type="a")
+    await submit(conn, type="b")
+    await submit(conn, type="a", queue="other")
+    hand = Hand(conn)
+    assert [t.type for t in await hand.take(9, types=["a", "c"])] == ["a"]
+    assert await hand.take(9, types=[]) == []
+    assert [t.type for t in await hand.take(9)] == ["b"]
+    assert [t.queue for t in await Hand(conn, queues=["other"]).take(9)] == ["other"]
+
+
+async def test_a_paused_queue_rests_and_goes_on(conn: Connection) -> None:
+    made = await submit(conn)
+    await conn.execute("select holdfast.pause_queue($1, 'painting', 'ann')", QUEUE)
+    hand = Hand(conn)
+    assert await hand.take(5) == []
+    why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", made))
+    assert why["reasons"][0]["reason"] == "paused"
+    assert why["reasons"][0]["by"] == "ann"
+    assert await conn.fetchval("select holdfast.resume_queue($1)", QUEUE)
+    assert (await hand.one()).id == made
+
+
+async def test_ten_claimers_never_get_the_same_task(conn: Connection, url: Secret) -> None:
+    await numbered(conn, 1000)
+    given: list[int] = []
+
+    async def work(name: str) -> None:
+        own = await asyncpg.connect(url.reveal())
+        hand = Hand(own, name)
+        while tasks := await hand.take(7):
+            given.extend(numbers(tasks))
+        await own.close()
+
+    await asyncio.gather(*(work(f"w{n}") for n in range(10)))
+    # What one claimer found locked by another is taken by that other, so all are given, each once.
+    assert sorted(given) == list(range(1000))
+
+
+async def test_a_commit_out_of_order_is_not_hidden_by_the_cursor(
+    conn: Connection, second: Connection, clock: Clock
+) -> None:
+    """The early position commits late: after the cursor has seen, and claimed, everything above it."""
+    hand = Hand(conn)
+    await numbered(conn, 3)
+    assert len(await hand.take(9)) == 3
+    transaction = second.transaction()
+    await transaction.start()
+    late = await submit(second)
+    for _ in range(5):
+        await submit(conn)
+        assert len(await hand.take(9)) == 1
+    await transaction.commit()
+    assert [task.id for task in await hand.take(9)] == [late]
+
+
+async def test_a_transaction_that_stays_open_does_not_hide_what_it_commits(
+    conn: Connection, second: Connection, clock: Clock
+) -> None:
+    """The cursor goes on without it after a while, and looks back."""
+    hand = Hand(conn)
+    transaction = second.transaction()
+    await transaction.start()
+    late = await submit(second)
+    for _ in range(5):
+        await submit(conn)
+        assert len(await hand.take(9)) == 1
+        await clock.advance(timedelta(seconds=0.3))
+    safe, *_ = next(iter(msgspec.json.decode(hand.cursors or "{}").values()))
+    assert safe > await second.fetchval("select pos from holdfast.tasks where id = $1", late)
+    await transaction.commit()
+    await clock.advance(timedelta(seconds=5.1))
+    await submit(conn)
+    assert late in {task.id for task in await hand.take(9)}
+
+
+async def test_an_idle_lane_looks_back_at_once(conn: Connection, second: Connection, clock: Clock) -> None:
+    hand = Hand(conn)
+    await submit(conn)
+    await hand.take(9)
+    transaction = second.transaction()
+    await transaction.start()
+    late = await submit(second)
+    for _ in range(4):
+        assert await hand.take(9) == []
+        await clock.advance(timedelta(seconds=0.3))
+    await transaction.commit()
+    assert [task.id for task in await hand.take(9)] == [late]
+
+
+async def test_a_claim_that_is_rolled_back_hides_nothing(conn: Connection, second: Connection) -> None:
+    await numbered(conn, 4)
+    thief = second.transaction()
+    await thief.start()
+    assert numbers(await Hand(second, "thief").take(2)) == [0, 1]
+    hand = Hand(conn)
+    assert numbers(await hand.take(1)) == [2]
+    assert numbers(await hand.take(1)) == [3]
+    for _ in range(3):
+        assert await hand.take(1) == []
+    await thief.rollback()
+    assert numbers(await hand.take(9)) == [0, 1]
+
+
+async def test_a_cursor_from_another_world_costs_time_and_no_task(conn: Connection, clock: Clock) -> None:
+    """After a failover to a standby that lagged, positions start again below the cursors of the workers."""
+    hand = Hand(conn)
+    await numbered(conn, 1)
+    await hand.take(9)
+    lane = await conn.fetchval("select id from holdfast.lanes")
+    hand.cursors = f'{{"{lane}": [900000, 900000, 1, 1.0, 900000, 99999999999, 0]}}'
+    made = await submit(conn)
+    assert [task.id for task in await hand.take(9)] == [made]
+    await conn.execute("update holdfast.lanes set cursor = 900000")
+    hand.cursors = None
+    made = await submit(conn)
+    assert await hand.take(9) == []
+    await conn.execute("select holdfast.tick()")
+    assert [task.id for task in await hand.take(9)] == [made]
+
+
+async def test_the_stored_cursor_follows_far_behind(conn: Connection) -> None:
+    await conn.execute("select setval('holdfast.positions', 50000)")
+    hand = Hand(conn)
+    for _ in range(4):
+        await numbered(conn, 2)
+        await hand.take(9)
+    assert await conn.fetchval("select max(cursor) from holdfast.lanes") > 50000
+    made = await submit(conn)
+    assert [task.id for task in await Hand(conn, "newcomer").take(9)] == [made]
+
+
+async def test_plain_claims_for_any_language(conn: Connection) -> None:
+    made = await submit(conn, args={"a": 1})
+    rows = await conn.fetch("select * from holdfast.claim_tasks('outsider', 5, array['t'])")
+    assert [row["id"] for row in rows] == [made]
+    assert rows[0]["job_id"] == made
+    assert rows[0]["type"] == "t"
+    assert rows[0]["args"] == '{"a": 1}'
+    assert rows[0]["lease_s"] == 60
+    lease = (made, rows[0]["attempt"], rows[0]["nonce"])
+    assert await conn.fetchval(
+        "select holdfast.heartbeat_task($1, $2, $3, 50, 'half')", *lease
+    ) == pytest.approx(60, abs=1)
+    await conn.execute("select holdfast.complete_task($1, $2, $3, '42')", *lease)
+    await conn.execute("select holdfast.complete_task($1, $2, $3, '42')", *lease)  # the answer was lost
+    assert await status(conn, made) == "succeeded"
+
+
+async def test_sleeping_workers_are_told_and_nobody_else(conn: Connection, second: Connection) -> None:
+    heard: list[object] = []
+    await second.add_listener("holdfast", lambda *told: heard.append(told[-1]))
+    await submit(conn)
+    hand = Hand(conn)
+    assert len(await hand.take(5)) == 1
+    await submit(conn)
+    await hand.take(5)
+    assert await hand.take(5) == []  # now it sleeps
+    await submit(conn, queue="elsewhere")
+    await jobs.submit_many(conn, [{"type": "t", "queue": QUEUE}] * 3)
+    await eventually(lambda: heard, what="a notification")
+    await conn.execute("select 1")
+    assert heard == [QUEUE]
