@@ -2,11 +2,11 @@
 
     python bench/queues.py postgresql://postgres@127.0.0.1:5432/postgres [--messages 100000] [--connections 2]
 
-Needs a role that may create databases. pgmq's SQL is taken from the PyPI package `pgmq`, which is installed into
-a scratch environment for the run unless --pgmq-sql names the file. Two databases are made and dropped: one with
-Holdfast, one with pgmq. Every scenario runs on both in turn, several times, and the best of each side counts, so a
-slow moment of the machine hits neither alone. Rates are messages per second in batches of 100, each statement
-its own transaction.
+Needs a role that may create databases. pgmq's SQL is taken from the PyPI package `pgmq`, which is installed
+into a scratch environment for the run unless --pgmq-sql names the file. Two databases are made and dropped:
+one with Holdfast, one with pgmq. Every scenario runs on both in turn, several times, and the best of each
+side counts, so a slow moment of the machine hits neither alone. Rates are messages per second in batches of
+100, each statement its own transaction.
 """
 
 from __future__ import annotations
@@ -153,11 +153,11 @@ async def database(admin: str, name: str) -> AsyncIterator[str]:
         await connection.close()
 
 
-async def run(options: argparse.Namespace, sql: Path) -> None:
+async def run(options: argparse.Namespace, sql: str) -> None:
     async with database(options.url, "bench_holdfast") as ours, database(options.url, "bench_pgmq") as theirs:
         await install.migrate(Secret(ours), settings_module.load({}))
         plain = await asyncpg.connect(theirs)
-        await plain.execute(sql.read_text(encoding="utf-8"))
+        await plain.execute(sql)
         await plain.close()
         sides = [
             Side(name, url, [await asyncpg.connect(url) for _ in range(options.connections)])
@@ -207,7 +207,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sql = options.pgmq_sql or find_sql(Path(folder))
-        asyncio.run(run(options, sql))
+        asyncio.run(run(options, sql.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every signature of the contract: name, argument names, defaults, result. Clients call by name, so all of it counts."""
+"""Every signature of the contract: name, argument names, defaults, result. Clients call by name."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ CONTRACT = [
     ("send_batch", f"queue_name text, msgs jsonb[], delay {STAMP}", "SETOF bigint"),
     ("send_batch", "queue_name text, msgs jsonb[], headers jsonb[], delay integer", "SETOF bigint"),
     ("send_batch", f"queue_name text, msgs jsonb[], headers jsonb[], delay {STAMP}", "SETOF bigint"),
-    # read and pop exist with and without their last argument instead of a default: the same calls resolve, and
-    # scripts that grant rights on either signature find it.
+    # read and pop exist with and without their last argument instead of a default: the same calls resolve,
+    # and scripts that grant rights on either signature find it.
     ("read", "queue_name text, vt integer, qty integer", MESSAGES),
     ("read", "queue_name text, vt integer, qty integer, conditional jsonb", MESSAGES),
     (

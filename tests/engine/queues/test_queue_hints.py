@@ -1,4 +1,4 @@
-"""The reading hints may cost time and never a message. Every way in which something can appear behind them."""
+"""The reading hints may cost time and never a message: every way to appear behind them."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ async def test_thousands_of_delayed_messages_do_not_slow_a_poll_and_come_in_time
 async def test_any_mixture_of_acts_loses_and_repeats_nothing(
     conn: Connection, second: Connection, seed: int
 ) -> None:
-    """Random sends, reads, deletes, give-backs, rollbacks and late commits; at the end everything was delivered."""
+    """Random sends, reads, deletes, give-backs, rollbacks, late commits; at the end all was delivered."""
     draw = random.Random(seed)
     await create(conn)
     finished: set[int] = set()

@@ -13,7 +13,7 @@ from holdfast.engine.connection import Connection, Record
 
 
 async def one(conn: Connection, sql: str) -> Record:
-    row = await conn.fetchrow(sql)
+    row: Record | None = await conn.fetchrow(sql)
     assert row is not None
     return row
 
@@ -192,7 +192,7 @@ async def test_archive_moves_the_whole_row(conn: Connection) -> None:
     before = await one(conn, "select * from pgmq.q_q where msg_id = 1")
     assert await conn.fetchval("select pgmq.archive('q', 1)") is True
     after = await one(conn, "select *, clock_timestamp() as now from pgmq.a_q")
-    assert {name: after[name] for name in before.keys()} == dict(before)
+    assert {name: after[name] for name in dict(before)} == dict(before)
     assert timedelta(0) <= after["now"] - after["archived_at"] < timedelta(seconds=5)
     assert await conn.fetchval("select pgmq.archive('q', 1)") is False
     assert await count(conn, "a_q") == 1

@@ -55,10 +55,16 @@ async def test_each_overload_of_send(conn: Connection) -> None:
 async def test_each_overload_of_send_batch(conn: Connection) -> None:
     await create(conn)
     bodies, heads = "array['1','2']::jsonb[]", "array['{\"h\": 1}', null]::jsonb[]"
-    for place, arguments in enumerate(
-        [bodies, f"{bodies}, {heads}", f"{bodies}, 60", f"{bodies}, '2099-01-01Z'::timestamptz"]
-        + [f"{bodies}, {heads}, 60", f"{bodies}, {heads}, '2099-01-01Z'::timestamptz"]
-    ):
+    later = "'2099-01-01Z'::timestamptz"
+    overloads = [
+        bodies,
+        f"{bodies}, {heads}",
+        f"{bodies}, 60",
+        f"{bodies}, {later}",
+        f"{bodies}, {heads}, 60",
+        f"{bodies}, {heads}, {later}",
+    ]
+    for place, arguments in enumerate(overloads):
         found = await conn.fetch(f"select * from pgmq.send_batch('q', {arguments})")
         assert [row[0] for row in found] == [2 * place + 1, 2 * place + 2]
     with_headers = "select array_agg(msg_id order by msg_id) from pgmq.q_q where headers is not null"
@@ -71,7 +77,7 @@ async def test_a_batch_keeps_the_order_of_its_array_and_pairs_headers_by_place(c
     bodies = [json.dumps(n) for n in range(2000, 0, -1)]
     heads = [json.dumps({"n": n}) if n % 3 else None for n in range(2000, 0, -1)]
     found = await conn.fetch(
-        "select id, place from pgmq.send_batch('q', $1::jsonb[], $2::jsonb[]) with ordinality as t (id, place)",
+        "select * from pgmq.send_batch('q', $1::jsonb[], $2::jsonb[]) with ordinality as t (id, place)",
         bodies,
         heads,
     )

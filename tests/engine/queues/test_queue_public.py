@@ -1,0 +1,166 @@
+"""pgmq_public, Supabase's wrappers: signatures, shapes, and who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from queuekit import count, create, refused, send
+
+from holdfast.engine.connection import Connection
+
+MESSAGES = "SETOF pgmq.message_record"
+WRAPPERS = {
+    ("send", "queue_name text, message jsonb, sleep_seconds integer DEFAULT 0", "SETOF bigint"),
+    ("send_batch", "queue_name text, messages jsonb[], sleep_seconds integer DEFAULT 0", "SETOF bigint"),
+    ("read", "queue_name text, sleep_seconds integer, n integer", MESSAGES),
+    ("pop", "queue_name text", MESSAGES),
+    ("archive", "queue_name text, message_id bigint", "boolean"),
+    ("delete", "queue_name text, message_id bigint", "boolean"),
+}
+API = ("anon", "authenticated", "service_role")
+CALLS = {
+    "send": "pgmq_public.send(queue_name => 'q', message => '1')",
+    "read": "pgmq_public.read(queue_name => 'q', sleep_seconds => 60, n => 1)",
+    "pop": "pgmq_public.pop(queue_name => 'q')",
+    "delete": "pgmq_public.delete(queue_name => 'q', message_id => 3)",
+    "archive": "pgmq_public.archive(queue_name => 'q', message_id => 4)",
+}
+
+
+@asynccontextmanager
+async def acting_as(conn: Connection, role: str) -> AsyncGenerator[None]:
+    await conn.execute(f"set role {role}")
+    try:
+        yield
+    finally:
+        await conn.execute("reset role")
+
+
+async def test_the_wrappers_are_supabases(conn: Connection) -> None:
+    found = await conn.fetch(
+        """select proname::text, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc
+           where pronamespace = 'pgmq_public'::regnamespace"""
+    )
+    assert {tuple(row) for row in found} == WRAPPERS
+    pinned = """select bool_and(proconfig::text like '%search_path=%' and not prosecdef) from pg_proc
+                where pronamespace = 'pgmq_public'::regnamespace"""
+    assert await conn.fetchval(pinned)
+
+
+async def test_who_may_execute_them(conn: Connection) -> None:
+    may = """select count(*) from pg_proc where pronamespace = 'pgmq_public'::regnamespace
+             and has_function_privilege($1, oid, 'execute')"""
+    for role in API:
+        assert await conn.fetchval(may, role) == 6
+        for schema in ("pgmq", "pgmq_public"):
+            assert await conn.fetchval("select has_schema_privilege($1, $2, 'usage')", role, schema)
+    assert await conn.fetchval(may, "pg_read_all_stats") == 0
+
+
+async def test_service_role_uses_every_queue(conn: Connection) -> None:
+    await create(conn)
+    async with acting_as(conn, "service_role"):
+        assert [row[0] for row in await conn.fetch("select * from pgmq_public.send('q', '{\"a\": 1}')")] == [
+            1
+        ]
+        batch = "select * from pgmq_public.send_batch('q', array['1','2','3','4']::jsonb[], 0)"
+        assert [row[0] for row in await conn.fetch(batch)] == [2, 3, 4, 5]
+        assert await conn.fetchval("select * from pgmq_public.send('q', '1', sleep_seconds => 3600)") == 6
+        found = await conn.fetch("select * from pgmq_public.read('q', 60, 2)")
+        assert [row["msg_id"] for row in found] == [1, 2]
+        assert [row["msg_id"] for row in await conn.fetch("select * from pgmq_public.pop('q')")] == [3]
+        assert await conn.fetchval("select pgmq_public.archive('q', 4)") is True
+        assert await conn.fetchval("select pgmq_public.delete('q', 5)") is True
+        assert await conn.fetchval("select pgmq_public.delete('q', 5)") is False
+        assert await conn.fetch("select * from pgmq_public.pop('q')") == []
+    assert await count(conn, "a_q") == 1
+
+
+async def test_a_missing_queue_stays_an_undefined_table(conn: Connection) -> None:
+    async with acting_as(conn, "service_role"):
+        for call in CALLS.values():
+            await refused(conn, "42P01", f"select * from {call}".replace("'q'", "'nope'"))
+
+
+async def test_api_roles_may_do_nothing_until_rights_are_granted(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 4)
+    secured = "select count(*) from pg_class where relname in ('q_q', 'a_q') and relrowsecurity"
+    assert await conn.fetchval(secured) == 2
+    for role in ("anon", "authenticated"):
+        async with acting_as(conn, role):
+            for call in CALLS.values():
+                await refused(conn, "42501", f"select * from {call}")
+            await refused(conn, "42501", "select pgmq.create('mine')")
+            await refused(conn, "42501", "select pgmq.drop_queue('q')")
+            await refused(conn, "42501", "select pgmq.purge_queue('q')")
+    assert await count(conn, "q_q") == 4
+
+
+RIGHTS = {
+    "send": ("select, insert", None),
+    "read": ("select, update", None),
+    "pop": ("select, update, delete", None),
+    "delete": ("select, delete", None),
+    "archive": ("select, delete", "select, insert"),
+}
+
+
+async def test_the_rights_and_policies_each_call_needs(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 6)
+    await conn.execute("create policy all_q on pgmq.q_q to authenticated using (true) with check (true)")
+    await conn.execute("create policy all_a on pgmq.a_q to authenticated using (true) with check (true)")
+    for name, (on_queue, on_archive) in RIGHTS.items():
+        await conn.execute("revoke all on pgmq.q_q, pgmq.a_q from authenticated")
+        await conn.execute(f"grant {on_queue} on pgmq.q_q to authenticated")
+        if on_archive:
+            await conn.execute(f"grant {on_archive} on pgmq.a_q to authenticated")
+        async with acting_as(conn, "authenticated"):
+            assert await conn.fetchval(f"select * from {CALLS[name]}")
+
+
+async def test_a_role_that_sees_some_rows_hides_none_from_others(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 1000)
+    await conn.execute("grant select, insert, update, delete on pgmq.q_q to authenticated")
+    await conn.execute("create policy own on pgmq.q_q to authenticated using ((message ->> 'n')::int > 900)")
+    async with acting_as(conn, "authenticated"):
+        found = await conn.fetch("select msg_id from pgmq_public.read('q', 60, 2)")
+        assert [row[0] for row in found] == [901, 902]
+        assert [row[0] for row in await conn.fetch("select msg_id from pgmq_public.pop('q')")] == [903]
+    found = await conn.fetch("select msg_id from pgmq.read('q', 60, 2)")
+    assert [row[0] for row in found] == [1, 2]
+
+
+async def test_a_role_with_rights_on_the_queue_alone_may_send_when_notifications_are_on(
+    conn: Connection,
+) -> None:
+    await create(conn)
+    await conn.execute("select pgmq.enable_notify_insert('q', 0); select holdfast.enable_wakeups('q')")
+    await conn.execute("grant select, insert on pgmq.q_q to authenticated")
+    await conn.execute("create policy all_q on pgmq.q_q to authenticated using (true) with check (true)")
+    async with acting_as(conn, "authenticated"):
+        assert await conn.fetchval("select * from pgmq_public.send('q', '1')") == 1
+
+
+async def test_supabase_studios_grants_find_their_signatures(conn: Connection) -> None:
+    for signature in (
+        "pop(text)",
+        "send(text, jsonb, integer)",
+        "send_batch(text, jsonb[], integer)",
+        "archive(text, bigint)",
+        "delete(text, bigint)",
+        "read(text, integer, integer)",
+        "read(text, integer, integer, jsonb)",
+    ):
+        await conn.execute(f"grant execute on function pgmq.{signature} to anon, authenticated")
+
+
+async def test_sequences_are_readable_for_the_backup_hook(conn: Connection) -> None:
+    await create(conn)
+    for role in API:
+        for right in ("usage", "select", "update"):
+            found = "select has_sequence_privilege($1, 'pgmq.q_q_msg_id_seq', $2)"
+            assert await conn.fetchval(found, role, right)
