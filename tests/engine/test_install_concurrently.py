@@ -108,6 +108,56 @@ async def test_a_cancelled_build_goes_on_later(
     assert await index(database) is True
 
 
+CHILD = """
+import asyncio, pathlib, sys
+from holdfast import settings
+from holdfast.engine import install, schema
+files = schema.load(pathlib.Path(sys.argv[1]))
+asyncio.run(install.migrate(settings.load().database_url, settings.load(), files=files))
+"""
+
+
+def written(folder: Path) -> Path:
+    for name, texts in (
+        ("migrations", {m.file: m.sql for m in FILES.migrations}),
+        ("functions", {f.file: f.sql for f in FILES.functions}),
+    ):
+        (folder / name).mkdir()
+        for file, text in texts.items():
+            (folder / name / file).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+async def test_kill_9_while_the_server_still_builds(
+    empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    """The server goes on building for a process that is gone; the next run has to get along with that."""
+    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    blocker = await asyncpg.connect(empty_url.reveal())
+    async with blocker.transaction():
+        await blocker.execute("insert into holdfast.things values (1)")
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(written(tmp_path))],
+            env={**os.environ, "DATABASE_URL": empty_url.reveal()},
+        )
+        await asyncio.wait_for(building(database), 30)
+        child.kill()
+        child.wait()
+        run = asyncio.create_task(install.migrate(empty_url, settings, files=FILES))
+        await asyncio.wait_for(dropping(database), 30)
+    await blocker.close()
+    assert (await asyncio.wait_for(run, 60)).versions == (3, 4)
+    assert await index(database) is True
+
+
+async def dropping(connection: Database) -> None:
+    while not await connection.fetchval(
+        "select exists (select from pg_stat_activity where query ilike 'drop index concurrently%')"
+    ):
+        await asyncio.sleep(0.01)
+
+
 async def building(connection: Database) -> None:
     while not await connection.fetchval(
         "select exists (select from pg_stat_activity where query ilike '%create unique index concurrently%' "

@@ -123,6 +123,7 @@ def server(**changes: Any) -> preflight.Server:
         database="app",
         role="me",
         may_create=True,
+        may_make_roles=False,
         schemas=0,
         owner=None,
         may_own=True,

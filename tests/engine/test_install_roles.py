@@ -126,7 +126,8 @@ async def test_as_a_plain_owner_of_a_database(admin: Any, own_server: Secret, se
         lambda name, fields: skipped.append(fields["role"]) if name == "schema.role_skipped" else None
     ):
         done = await install.migrate(url, settings)
-    assert tuple(skipped) == done.missing_roles == ROLES
+        again = await install.migrate(url, settings)
+    assert tuple(skipped) == done.missing_roles == again.missing_roles == ROLES, "and warned once"
     assert await owners(url) == {name_of(url)}
     async with connected(url, settings) as connection:
         await install.verify(connection)

@@ -81,7 +81,7 @@ async def migrate(url: Secret, settings: Settings, *, files: SchemaFiles | None 
             if not status.current:
                 preflight.refuse_create(server)
         missing = roles.missing(status.installed.roles)
-        if missing or not status.current:
+        if not status.current or (missing and server.may_make_roles):
             missing = await _retried(lambda: roles.ensure(connection))
         while await _retried(lambda: _step(run)):
             pass
@@ -226,8 +226,12 @@ class _BusyError(Exception):
     """Another migration holds the lock."""
 
 
-def _passing(problem: asyncpg.PostgresError) -> bool:
+def _passing(problem: BaseException | None) -> bool:
     """Trouble that goes away by itself: locks, deadlocks, and two databases changing the same shared role."""
+    if isinstance(problem, errors.DatabaseError):  # translated on its way out of a second connection
+        problem = problem.__cause__
+    if not isinstance(problem, asyncpg.PostgresError):
+        return False
     code = problem.sqlstate
     if code == "23505":
         return str(getattr(problem, "table_name", "")).startswith("pg_")
@@ -247,7 +251,7 @@ async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
                     fix="See who in pg_stat_activity (application_name holdfast), or wait and try again.",
                 ) from busy
             pause = 0.3
-        except asyncpg.PostgresError as problem:
+        except (asyncpg.PostgresError, errors.DatabaseError) as problem:
             refused += 1
             if not _passing(problem):
                 raise

@@ -16,6 +16,7 @@ select
   pg_catalog.current_database()::text as database,
   current_user::text as role,
   pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create') as may_create,
+  (select rolsuper or rolcreaterole from pg_catalog.pg_roles where rolname = current_user) as may_make_roles,
   (select pg_catalog.count(*)::integer from pg_catalog.pg_namespace
     where nspname in ('holdfast', 'pgmq', 'pgmq_public')) as schemas,
   (select pg_catalog.pg_get_userbyid(nspowner)::text from pg_catalog.pg_namespace
@@ -35,6 +36,7 @@ class Server:
     database: str
     role: str
     may_create: bool
+    may_make_roles: bool
     schemas: int
     owner: str | None
     may_own: bool
