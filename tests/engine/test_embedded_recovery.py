@@ -19,6 +19,7 @@ from holdfast import telemetry
 from holdfast.engine import embedded
 from holdfast.engine.embedded import binaries, cluster, keeper
 from holdfast.engine.embedded import home as home_module
+from holdfast.engine.embedded.account import account_for
 from holdfast.errors import EmbeddedError
 from holdfast.settings import Settings
 
@@ -61,7 +62,11 @@ def problem_of(settings: Settings) -> EmbeddedError:
 
 def test_pid_file_that_names_a_living_stranger(stopped: Place) -> None:
     data_folder = stopped.home.data_folder
-    stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    # Of the server's own account: PostgreSQL itself only respects a number that could be such a process.
+    account = account_for(stopped.home)
+    stranger = subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, user=None if account.is_us else account.uid, cwd="/"
+    )
     pid_file = data_folder / "postmaster.pid"
     pid_file.write_text(f"{stranger.pid}\n{data_folder}\n1700000000\n5432\n\n127.0.0.1\n  1 2\nready   \n")
     shutil.chown(pid_file, data_folder.owner(), data_folder.group())
