@@ -153,7 +153,8 @@ async def test_kill_9_while_the_server_still_builds(
 
 async def dropping(connection: Database) -> None:
     while not await connection.fetchval(
-        "select exists (select from pg_stat_activity where query ilike 'drop index concurrently%')"
+        "select exists (select from pg_stat_activity where query ilike 'drop index concurrently%' "
+        "and datname = current_database())"
     ):
         await asyncio.sleep(0.01)
 
@@ -161,7 +162,7 @@ async def dropping(connection: Database) -> None:
 async def building(connection: Database) -> None:
     while not await connection.fetchval(
         "select exists (select from pg_stat_activity where query ilike '%create unique index concurrently%' "
-        "and wait_event_type = 'Lock' and pid <> pg_backend_pid())"
+        "and wait_event_type = 'Lock' and datname = current_database() and pid <> pg_backend_pid())"
     ):
         await asyncio.sleep(0.01)
 
