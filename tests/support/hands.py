@@ -10,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+import pytest
 
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection
@@ -96,14 +97,10 @@ async def tasks_by_name(conn: Connection, job_id: UUID) -> dict[str, str]:
 @contextmanager
 def refused(code: str, field: str | None = None) -> Generator[None]:
     """The statement inside is refused with this SQLSTATE, naming this argument."""
-    try:
+    with pytest.raises(asyncpg.PostgresError) as caught:
         yield
-    except asyncpg.PostgresError as problem:
-        assert problem.sqlstate == code, f"{problem.sqlstate}: {problem}"
-        if field is not None:
-            assert getattr(problem, "column_name", None) == field
-    else:
-        raise AssertionError(f"not refused with {code}")
+    assert caught.value.sqlstate == code, f"{caught.value.sqlstate}: {caught.value}"
+    assert field is None or getattr(caught.value, "column_name", None) == field
 
 
 async def blocked_or_done(watch: Connection, pid: int, running: asyncio.Task[Any]) -> bool:

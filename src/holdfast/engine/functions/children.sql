@@ -18,7 +18,9 @@ begin
     perform from holdfast.jobs j where j.id = v_job for update;
   end if;
   perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
-  v_job := coalesce(v_job, holdfast.become_graph(p_task_id, v_now));
+  if v_job is null then
+    v_job := holdfast.become_graph(p_task_id, v_now);
+  end if;
   select jsonb_object_agg(t.name, t.id) into v_there from holdfast.tasks t where t.job_id = v_job;
   select jsonb_agg(t) into v_new from jsonb_array_elements(p_tasks) as t where not v_there ? coalesce(t ->> 'name', t ->> 'type');
   if v_new is not null then
@@ -47,10 +49,15 @@ begin
   return case when v_ended = '{}' then '[]' else holdfast.settle(v_ended, p_now) end;
 end $$;
 
--- A job of one task becomes a job of several; its id stays.
+-- A job of one task becomes a job of several; its id stays. The caller has locked the task. If another call of the same
+-- holder was faster, its job comes after the task in our locks, so it is not waited for: try again.
 create or replace function holdfast.become_graph(p_task_id uuid, p_now timestamptz) returns uuid
 language plpgsql set search_path = '' as $$
 begin
+  if exists (select from holdfast.tasks t where t.id = p_task_id and t.job_id is not null) then
+    perform from holdfast.jobs j where j.id = p_task_id for update nowait;
+    return p_task_id;
+  end if;
   insert into holdfast.jobs (id, type, owner, status, total, weight, event_seq, labels, unique_key, batch_id, started_at)
   select t.id, l.type, t.owner, 'running', 1, coalesce(t.weight, 1), coalesce(t.event_seq, 0), t.labels, t.unique_key, t.batch_id, t.started_at
   from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = p_task_id;
@@ -58,6 +65,8 @@ begin
     labels = null
   from holdfast.lanes l where t.id = p_task_id and l.id = t.lane_id;
   return p_task_id;
+exception when lock_not_available then
+  raise exception using errcode = '40001', message = 'The job is being changed by somebody else; try again.';
 end $$;
 
 call holdfast.allow('holdfast_worker', 'add_tasks');

@@ -2,8 +2,9 @@
 --
 -- The caller holds the locks of the jobs. An edge is marked satisfied once, together with the count it lowers, so a
 -- child is released exactly once. A parent that did not succeed decides by the edge: `run` counts it as done, `skip`
--- ends the child as skipped (cancelled, error type Skipped), `fail` ends it as the parent ended. What ends that
--- way goes through the same door in the next round.
+-- ends the child as skipped (cancelled, error type Skipped), `fail` ends it as the parent ended. The gravest verdict of
+-- all parents counts, whatever the order in which they ended; only the gravest, failure, need not wait for the others.
+-- What ends that way goes through the same door in the next round.
 
 create or replace function holdfast.settle(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
@@ -18,6 +19,15 @@ begin
   return holdfast.count_tasks(v_all, p_now);
 end $$;
 
+-- What an ended parent means to a child: 0 run, 1 be skipped, 2 be cancelled, 3 fail.
+create or replace function holdfast.verdict(p_on_failure text, p_parent holdfast.tasks) returns integer
+language plpgsql immutable set search_path = '' as $$
+begin
+  return case when p_parent.status = 'succeeded' or p_on_failure = 'run' then 0
+    when p_on_failure = 'skip' or p_parent.error ->> 'type' = 'Skipped' then 1
+    when p_parent.status = 'cancelled' then 2 else 3 end;
+end $$;
+
 -- Marks the edges below ended tasks and moves the children; answers with the children that ended by it.
 create or replace function holdfast.satisfy(p_parents uuid[], p_now timestamptz) returns uuid[]
 language plpgsql set search_path = '' as $$
@@ -29,28 +39,31 @@ begin
     update holdfast.edges e set satisfied = true
     from holdfast.tasks p
     where e.parent_id = any (p_parents) and not e.satisfied and p.id = e.parent_id
-    returning e.child_id, p.name,
-      case when p.status = 'succeeded' or e.on_failure = 'run' then 0
-        when e.on_failure = 'skip' or p.error ->> 'type' = 'Skipped' then 1
-        when p.status = 'cancelled' then 2 else 3 end as verdict
+    returning e.child_id, holdfast.verdict(e.on_failure, p) as verdict
   ), called as (
-    select child_id, count(*)::int as n, max(verdict) as verdict,
-      (array_agg(name order by verdict desc))[1] as parent
-    from marked group by child_id
+    select child_id, count(*)::int as n, max(verdict) = 3 as doomed from marked group by child_id
+  ), judged as (
+    -- Before the last parent has ended only a failure is decided; then all of them are asked.
+    select c.id, d.n, v.name as parent, case when c.waits = d.n or d.doomed then v.verdict end as verdict
+    from called d
+    join holdfast.tasks c on c.id = d.child_id and c.status || '' = 'waiting'
+    left join lateral (
+      select p.name, holdfast.verdict(e.on_failure, p) as verdict from holdfast.edges e join holdfast.tasks p on p.id = e.parent_id
+      where e.child_id = c.id and p.finished_at is not null order by 2 desc, p.finished_at limit 1
+    ) as v on true
   ), moved as (
     update holdfast.tasks c set
-      waits = c.waits - d.n,
-      status = case d.verdict
-        when 3 then 'failed' when 2 then 'cancelled' when 1 then 'cancelled'
-        else case when c.waits > d.n then 'waiting' when c.due_at > p_now then 'scheduled' else 'ready' end end,
-      pos = case when d.verdict = 0 and c.waits = d.n and c.due_at <= p_now then nextval('holdfast.positions') end,
-      due_at = case when d.verdict = 0 and c.waits = d.n then greatest(c.due_at, p_now) else c.due_at end,
-      finished_at = case when d.verdict > 0 then p_now end,
-      error = case when d.verdict > 0 then jsonb_build_object(
-        'type', case d.verdict when 1 then 'Skipped' when 2 then 'ParentCancelled' else 'ParentFailed' end,
-        'message', format('Did not run: task %s ended without success.', d.parent)) end
-    from called d
-    where c.id = d.child_id and c.status || '' = 'waiting'
+      waits = c.waits - j.n,
+      status = case when j.verdict = 3 then 'failed' when j.verdict > 0 then 'cancelled' when j.verdict is null then 'waiting'
+        when c.due_at > p_now then 'scheduled' else 'ready' end,
+      pos = case when j.verdict = 0 and c.due_at <= p_now then nextval('holdfast.positions') end,
+      due_at = case when j.verdict = 0 then greatest(c.due_at, p_now) else c.due_at end,
+      finished_at = case when j.verdict > 0 then p_now end,
+      error = case when j.verdict > 0 then jsonb_build_object(
+        'type', case j.verdict when 1 then 'Skipped' when 2 then 'ParentCancelled' else 'ParentFailed' end,
+        'message', format('Did not run: task %s ended without success.', j.parent)) end
+    from judged j
+    where c.id = j.id
     returning c.id, c.status, c.lane_id
   )
   select coalesce(array_agg(m.id) filter (where m.status in ('failed', 'cancelled')), '{}'),

@@ -150,12 +150,23 @@ begin
   answer := 'ok';
   select * into v_task from holdfast.tasks t where t.id = p_id and t.attempt = p_attempt and t.nonce = p_nonce for update;
   if not found then
-    if not exists (select from holdfast.history h where h.id = p_id and h.attempt = p_attempt and h.nonce = p_nonce) then
+    if not exists (select from holdfast.history h where h.id = p_id and h.attempt = p_attempt and h.nonce = p_nonce
+      and holdfast.repeats(p_kind, h.status, null)) then
       answer := 'stale';
     end if;
   elsif v_task.status = 'running' then
     select o.lane, o.ended, o.after into lane, ended, after from holdfast.apply_outcome(v_task, p_kind, p_body, true, p_now) as o;
+  elsif not holdfast.repeats(p_kind, v_task.status, v_task.outcome) then
+    answer := 'stale';
   end if;
+end $$;
+
+-- Whether an outcome says again what the same lease said before.
+create or replace function holdfast.repeats(p_kind text, p_status text, p_outcome text) returns boolean
+language plpgsql immutable set search_path = '' as $$
+begin
+  return case p_status when 'succeeded' then p_kind = 'succeed' when 'cancelled' then p_kind = 'cancel'
+    when 'failed' then p_kind in ('fail', 'reject', 'crash') else p_kind is not distinct from p_outcome end;
 end $$;
 
 -- The outcome of a running task that the caller has locked.
@@ -281,7 +292,7 @@ begin
     crashes = t.crashes + (p_outcome = 'crash')::int,
     snoozes = case when p_outcome in ('snooze', 'limited') then coalesce(t.snoozes, 0) + 1 else t.snoozes end,
     error = case when p_outcome in ('fail', 'crash') then holdfast.error_in(p_outcome, p_body) - 'traceback' else t.error end,
-    nonce = case when p_by_holder then t.nonce end, lease_until = null
+    nonce = case when p_by_holder then t.nonce end, outcome = p_outcome, lease_until = null
   where t.id = p_task.id;
   if v_wait = interval '0' then
     perform holdfast.wake(array[p_task.lane_id]);

@@ -28,13 +28,16 @@ end $$;
 create or replace function holdfast.keep_one(p_id uuid, p_body jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_percent real := least(greatest(holdfast.number_in(p_body, 'percent', -1e9, 1e9), 0), 100);
+  v_percent double precision := holdfast.number_in(p_body, 'percent', '-infinity', 'infinity');
   v_old record;
   v_new record;
 begin
+  if v_percent is not null then
+    v_percent := least(greatest(v_percent, 0), 100);
+  end if;
   select t.percent, t.phase, t.message into v_old from holdfast.tasks t
   where t.id = p_id and t.status || '' = 'running' for no key update skip locked;
-  if not found or (coalesce(v_percent, v_old.percent), coalesce(p_body ->> 'phase', v_old.phase), coalesce(p_body ->> 'message', v_old.message))
+  if not found or (coalesce(v_percent::real, v_old.percent), coalesce(p_body ->> 'phase', v_old.phase), coalesce(p_body ->> 'message', v_old.message))
     is not distinct from (v_old.percent, v_old.phase, v_old.message) then
     return;
   end if;

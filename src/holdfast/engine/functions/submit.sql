@@ -75,8 +75,8 @@ begin
   end loop;
 end $$;
 
--- Takes the job's keys, or answers with the job that holds one of them. A loser of a race waits here for the
--- winner's commit or rollback.
+-- Takes the job's keys, or answers with the job that holds one of them, which may be forgotten already. A loser of a race
+-- waits here for the winner's commit or rollback.
 create or replace function holdfast.take_key(
   p_scope text, p_key text, p_job_id uuid, p_hash bytea, p_active_only boolean) returns uuid
 language plpgsql set search_path = '' as $$
@@ -133,7 +133,7 @@ begin
     holdfast.take_key('unique:' || coalesce(v_owner, ''), p_job ->> 'unique_key', v_id, ''::bytea, true));
   if v_held is not null then
     delete from holdfast.keys where job_id = v_id;
-    return jsonb_build_object('id', v_held, 'created', false, 'status', holdfast.job_status(v_held),
+    return jsonb_build_object('id', v_held, 'created', false, 'status', coalesce(holdfast.job_status(v_held), 'forgotten'),
       'tasks', holdfast.task_names(v_held));
   end if;
   if v_tasks is null then

@@ -146,6 +146,7 @@ create table holdfast.tasks (
   owner text,
   waits integer,                             -- parents that have not ended; null: it has none
   snoozes integer,
+  outcome text,                              -- of the last lease, if it did not end the task
   weight double precision,
   start_before timestamptz,
   finished_at timestamptz,

@@ -1,0 +1,160 @@
+"""Access: users see and touch their own, workers hold functions and no tables, the public holds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import pytest
+from hands import Hand, graph, refused, submit
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+
+TABLES = ("jobs", "tasks", "history", "attempts", "events", "batches")
+
+
+@asynccontextmanager
+async def acting(conn: Connection, role: str, user: str | None = None) -> AsyncGenerator[None]:
+    claims = msgspec.json.encode({"sub": user, "role": role}).decode() if user else ""
+    async with conn.transaction():
+        await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
+        await conn.execute(f"set local role {role}")
+        yield
+
+
+async def one_of_each(conn: Connection, owner: str) -> tuple[UUID, UUID, UUID]:
+    hand = Hand(conn)
+    ended = await submit(conn, owner=owner)
+    await hand.finish(await hand.one(), "reject", {"type": "E", "message": "m"})
+    alive = await submit(conn, owner=owner)
+    several = (await graph(conn, {"name": "a"}, {"name": "b"}, owner=owner)).id
+    await conn.execute("select holdfast.open_batch('b', null, $1)", owner)
+    return ended, alive, several
+
+
+async def test_users_see_their_own_rows_and_jobs(conn: Connection) -> None:
+    mine = await one_of_each(conn, "ann")
+    theirs = await one_of_each(conn, "bob")
+    await submit(conn)
+    async with acting(conn, "authenticated", "ann"):
+        for table in TABLES:
+            owners = {row["owner"] for row in await conn.fetch(f"select owner from holdfast.{table}")}
+            assert owners == {"ann"}, table
+        assert {each["id"] for each in await jobs.list_jobs(conn, {})} == {str(each) for each in mine}
+        assert {each["id"] for each in await jobs.list_jobs(conn, {"owner": "bob"})} == {
+            str(each) for each in mine
+        }
+        for each in mine:
+            assert await jobs.get_job(conn, each) is not None
+        for each in theirs:
+            assert await jobs.get_job(conn, each) is None
+            assert await jobs.job_events(conn, each) == []
+
+
+async def test_users_touch_only_their_own(conn: Connection) -> None:
+    _, alive, several = await one_of_each(conn, "bob")
+    for call in ("cancel_job", "cancel_task", "retry_job", "explain_task"):
+        for job_id in (alive, several):
+            with refused("HF002"):
+                async with acting(conn, "authenticated", "ann"):
+                    await conn.fetchval(f"select holdfast.{call}($1)", job_id)
+    async with acting(conn, "authenticated", "ann"):
+        assert await conn.fetchval('select holdfast.cancel_jobs(\'{"queue": "q"}\')') == 0
+    async with acting(conn, "authenticated", "bob"):
+        assert (await jobs.cancel_job(conn, alive))["cancelled"]
+
+
+async def test_users_submit_as_themselves_what_was_opened_to_them(conn: Connection) -> None:
+    with refused("HF005", "type"):
+        async with acting(conn, "authenticated", "ann"):
+            await submit(conn)
+    await conn.execute("""insert into holdfast.options values ('public_types', '["t", "g"]')""")
+    async with acting(conn, "authenticated", "ann"):
+        made = await submit(conn)
+        await graph(conn, {"name": "a"}, {"name": "b"})
+        (many,) = await jobs.submit_many(conn, [{"type": "t", "queue": "q"}])
+    for each in (made, many.id):
+        assert await conn.fetchval("select owner from holdfast.tasks where id = $1", each) == "ann"
+    with refused("HF005", "owner"):
+        async with acting(conn, "authenticated", "ann"):
+            await submit(conn, owner="bob")
+    with refused("HF005", "type"):
+        async with acting(conn, "authenticated", "ann"):
+            await jobs.submit(
+                conn, {"type": "t", "tasks": [{"type": "secret", "name": "x"}, {"type": "t", "name": "y"}]}
+            )
+
+
+@pytest.mark.parametrize("claims", ["", "{}", "not json", '{"sub": ""}', "[]", '{"sub": null}'])
+async def test_without_a_subject_there_is_no_user(conn: Connection, claims: str) -> None:
+    await one_of_each(conn, "ann")
+    with refused("HF005"):
+        async with conn.transaction():
+            await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
+            await conn.execute("set local role authenticated")
+            for table in TABLES:
+                assert await conn.fetch(f"select * from holdfast.{table}") == []
+            await jobs.list_jobs(conn, {})
+
+
+@pytest.mark.parametrize("role", ["authenticated", "anon", "holdfast_worker"])
+async def test_no_role_may_write_tables_and_users_may_not_do_the_work(conn: Connection, role: str) -> None:
+    await one_of_each(conn, "ann")
+    tables = await conn.fetch("select tablename from pg_tables where schemaname = 'holdfast'")
+    for row in tables:
+        for right in ("insert", "update", "delete", "truncate"):
+            held = await conn.fetchval(
+                "select has_table_privilege($1, $2, $3)", role, f"holdfast.{row['tablename']}", right
+            )
+            assert not held, (row["tablename"], right)
+    if role == "holdfast_worker":
+        for row in tables:
+            assert not await conn.fetchval(
+                "select has_table_privilege($1, $2, 'select')", role, f"holdfast.{row['tablename']}"
+            )
+        return
+    for call in (
+        "holdfast.claim_tasks('w')",
+        "holdfast.exchange('w', p_slots => 1, p_queues => '{q}')",
+        "holdfast.reclaim_stale_tasks()",
+        "holdfast.tick()",
+        "holdfast.redrive('{}')",
+        "holdfast.put_limit('x', p_max_running => 0)",
+        "holdfast.pause_queue('q')",
+        "holdfast.end_job(null, null)",
+        "holdfast.submit_as('bob', '{}')",
+        "holdfast.metrics()",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            async with acting(conn, role, "ann"):
+                await conn.execute(f"select {call}")
+
+
+async def test_a_worker_works_with_functions_alone(conn: Connection) -> None:
+    made = await submit(conn)
+    async with acting(conn, "holdfast_worker"):
+        hand = Hand(conn)
+        task = await hand.one()
+        assert await hand.finish(task) == "ok"
+        await conn.execute("select holdfast.tick()")
+        assert (await jobs.get_job(conn, made) or {})["status"] == "succeeded"
+        assert await submit(conn, owner="anybody")
+
+
+async def test_every_function_of_the_engine_is_closed_to_the_public_and_pinned(conn: Connection) -> None:
+    rows = await conn.fetch(
+        """
+        select p.oid::regprocedure::text as name,
+          exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+            where a.grantee = 0 and a.privilege_type = 'EXECUTE') as public,
+          p.prosecdef as definer, coalesce(array_to_string(p.proconfig, ' '), '') as config
+        from pg_proc p where p.pronamespace = 'holdfast'::regnamespace
+        """
+    )
+    assert len(rows) > 100
+    assert [row["name"] for row in rows if row["public"]] == []
+    assert [row["name"] for row in rows if row["definer"] and "search_path" not in row["config"]] == []

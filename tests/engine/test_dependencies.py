@@ -1,0 +1,345 @@
+"""Dependencies: children released exactly once, failure policies, outputs, children made on the way, batches."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+from hands import QUEUE, Hand, blocked_or_done, graph, job, outcome, refused, submit, tasks_by_name
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+
+
+async def test_a_child_runs_after_its_parents_with_their_outputs(conn: Connection) -> None:
+    made = await graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
+    hand = Hand(conn)
+    tasks = await hand.take(5)
+    assert [task.name for task in tasks] == ["a", "b"]
+    await hand.finish(tasks[0], "succeed", {"n": 1})
+    assert await hand.take(5) == []
+    await hand.finish(tasks[1], "succeed", 2)
+    child = await hand.one()
+    assert child.parents == {"a": {"n": 1}, "b": 2}
+    await hand.finish(child, "succeed", "done")
+    ended = await job(conn, made.id)
+    assert (ended["status"], ended["output"], ended["progress"]["percent"]) == ("succeeded", "done", 100)
+
+
+async def test_finish_and_claim_in_one_trip_release_the_child(conn: Connection) -> None:
+    await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
+    hand = Hand(conn)
+    task = await hand.one()
+    answer = await hand.exchange([outcome(task)], slots=1)
+    assert [t.name for t in answer.tasks] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "child", "grandchild", "whole"),
+    [
+        ("fail", "failed", "failed", "failed"),
+        ("skip", "cancelled", "cancelled", "failed"),
+        ("run", "ready", "waiting", "running"),
+    ],
+)
+async def test_what_becomes_of_children_of_a_failed_task(
+    conn: Connection, on_failure: str, child: str, grandchild: str, whole: str
+) -> None:
+    made = await graph(
+        conn,
+        {"name": "a", "attempts": 1},
+        {"name": "b", "after": [{"name": "a", "on_failure": on_failure}]},
+        {"name": "c", "after": ["b"]},
+    )
+    hand = Hand(conn)
+    await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
+    assert await tasks_by_name(conn, made.id) == {"a": "failed", "b": child, "c": grandchild}
+    ended = await job(conn, made.id)
+    assert ended["status"] == whole
+    if on_failure == "skip":
+        assert ended["counts"]["skipped"] == 2
+
+
+async def test_a_job_that_allows_it_ends_as_partial(conn: Connection) -> None:
+    made = await graph(conn, {"name": "a"}, {"name": "b"}, partial=True)
+    hand = Hand(conn)
+    one, two = await hand.take(2)
+    await hand.finish(one)
+    await hand.finish(two, "reject", {"type": "E", "message": "m"})
+    ended = await job(conn, made.id)
+    assert ended["status"] == "partial"
+    assert ended["error"]["task"] == "b"
+
+
+async def test_the_last_two_parents_at_once_release_the_child_once(
+    conn: Connection, second: Connection, url: Secret
+) -> None:
+    watch = await asyncpg.connect(url.reveal())
+    made = await graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
+    one, two = await Hand(conn).take(2)
+    transaction = conn.transaction()
+    await transaction.start()
+    await Hand(conn).finish(one)
+    other = asyncio.create_task(Hand(second).finish(two))
+    await blocked_or_done(watch, second.get_server_pid(), other)
+    await transaction.commit()
+    assert await other == "ok"
+    assert await tasks_by_name(conn, made.id) == {"a": "succeeded", "b": "succeeded", "c": "ready"}
+    assert len(await Hand(conn).take(5)) == 1
+    await watch.close()
+
+
+async def _drive(hand: Hand, chance: random.Random, fails: float, seen: list[tuple[str, str]]) -> None:
+    empty = 0
+    while empty < 3:
+        tasks = await hand.take(3)
+        empty = 0 if tasks else empty + 1
+        for task in tasks:
+            assert task.name is not None
+            bad = chance.random() < fails
+            seen.append((str(task.job_id), task.name))
+            await hand.finish(task, "reject" if bad else "succeed", {"type": "E", "message": "m"})
+
+
+def _expected(nodes: list[dict[str, Any]], failed: set[str], ran: set[str]) -> dict[str, str]:
+    """The rules of dependencies.sql, said once more in Python."""
+    ends: dict[str, str] = {}
+    for node in nodes:
+        verdict = 0
+        for edge in node["after"]:
+            parent = ends[edge["name"]]
+            if parent == "succeeded" or edge["on_failure"] == "run":
+                continue
+            verdict = max(verdict, 1 if edge["on_failure"] == "skip" or parent == "skipped" else 3)
+        if verdict:
+            ends[node["name"]] = "skipped" if verdict == 1 else "failed"
+            assert node["name"] not in ran
+        else:
+            assert node["name"] in ran
+            ends[node["name"]] = "failed" if node["name"] in failed else "succeeded"
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_random_graphs_end_as_the_rules_say(conn: Connection, url: Secret, seed: int) -> None:
+    chance = random.Random(seed)
+    made: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(8):
+        size = chance.randint(2, 25)
+        nodes: list[dict[str, Any]] = [
+            {
+                "name": f"n{n}",
+                "after": [
+                    {"name": f"n{p}", "on_failure": chance.choice(["fail", "skip", "run"])}
+                    for p in sorted(chance.sample(range(n), min(n, chance.randint(0, 3))))
+                ],
+            }
+            for n in range(size)
+        ]
+        made[str((await graph(conn, *nodes)).id)] = nodes
+    seen: list[tuple[str, str]] = []
+    connections = [await asyncpg.connect(url.reveal()) for _ in range(3)]
+    await asyncio.gather(
+        *(
+            _drive(Hand(c, f"w{n}"), random.Random(seed * 10 + n), 0.25, seen)
+            for n, c in enumerate(connections)
+        )
+    )
+    assert len(seen) == len(set(seen)), "a task ran twice"
+    for job_id, nodes in made.items():
+        found = await job(conn, job_id)  # type: ignore[arg-type]
+        ran = {name for each, name in seen if each == job_id}
+        ends = {
+            t["name"]: "skipped" if (t["error"] or {}).get("type") == "Skipped" else t["status"]
+            for t in found["tasks"]
+        }
+        failed = {name for name in ran if ends[name] == "failed"}
+        expected = _expected(nodes, failed, ran)
+        assert {n: e for n, e in ends.items() if e != "succeeded"} == {
+            n: e for n, e in expected.items() if e != "succeeded"
+        }
+        assert found["status"] == ("failed" if "failed" in expected.values() else "succeeded")
+    for connection in connections:
+        await connection.close()
+
+
+async def add(conn: Connection, task: Any, *children: dict[str, Any]) -> dict[str, Any]:
+    text = await conn.fetchval(
+        "select holdfast.add_tasks($1, $2, $3, $4)",
+        task.id,
+        task.attempt,
+        task.nonce,
+        msgspec.json.encode([{"type": "t", "queue": QUEUE, **child} for child in children]).decode(),
+    )
+    return dict(msgspec.json.decode(text))
+
+
+async def test_a_running_task_adds_children_to_its_job(conn: Connection) -> None:
+    made = await submit(conn, owner="ann", labels={"a": "b"})
+    hand = Hand(conn)
+    parent = await hand.one()
+    await add(conn, parent, {"name": "now"}, {"name": "then", "after": ["now", "t"]})
+    again = await add(conn, parent, {"name": "now"}, {"name": "more", "after": ["then"]})
+    assert set(again) == {"now", "more"}
+    assert (await job(conn, made))["counts"]["total"] == 4
+    child = await hand.one()
+    assert (child.name, child.job_id) == ("now", made)
+    await hand.finish(child, "succeed", 1)
+    assert await hand.take(5) == []
+    await hand.finish(parent, "succeed", 2)
+    last = await hand.one()
+    assert last.parents == {"now": 1, "t": 2}
+    await hand.finish(last)
+    await hand.finish(await hand.one())
+    ended = await job(conn, made)
+    assert (ended["status"], ended["owner"], ended["labels"]) == ("succeeded", "ann", {"a": "b"})
+
+
+async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Connection) -> None:
+    made = await graph(conn, {"name": "bad"}, {"name": "b"})
+    hand = Hand(conn)
+    bad, b = await hand.take(2)
+    await hand.finish(bad, "reject", {"type": "E", "message": "m"})
+    await add(
+        conn,
+        b,
+        {"name": "x", "after": ["bad"]},
+        {"name": "y", "after": [{"name": "bad", "on_failure": "run"}]},
+    )
+    assert await tasks_by_name(conn, made.id) == {
+        "bad": "failed",
+        "b": "running",
+        "x": "failed",
+        "y": "ready",
+    }
+
+
+async def test_children_that_make_no_sense_are_refused(conn: Connection) -> None:
+    await submit(conn)
+    parent = await Hand(conn).one()
+    with refused("HF004", "after"):
+        await add(conn, parent, {"name": "x", "after": ["nobody"]})
+    with refused("HF004", "after"):
+        await add(conn, parent, {"name": "x", "after": ["y"]}, {"name": "y", "after": ["x"]})
+    assert await Hand(conn).finish(parent) == "ok"
+
+
+async def test_a_job_is_run_again_from_where_it_failed(conn: Connection) -> None:
+    made = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]})
+    hand = Hand(conn)
+    await hand.finish(await hand.one(), "succeed", 1)
+    failed = await hand.one()
+    await hand.finish(failed, "reject", {"type": "E", "message": "m"})
+    assert (await job(conn, made.id))["status"] == "failed"
+    told = msgspec.json.decode(await conn.fetchval("select holdfast.retry_job($1)", made.id))
+    assert told == {"restarted": 2, "status": "running"}
+    again = await hand.one()
+    assert (again.name, again.parents) == ("b", {"a": 1})
+    assert again.attempt == failed.attempt + 1
+    assert await hand.finish(failed) == "stale"
+    await hand.finish(again)
+    await hand.finish(await hand.one())
+    ended = await job(conn, made.id)
+    assert (ended["status"], ended["counts"]["succeeded"]) == ("succeeded", 3)
+
+
+async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
+    conn: Connection, clock: Any
+) -> None:
+    from datetime import timedelta
+
+    made = await graph(
+        conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}, {"name": "d"}
+    )
+    hand = Hand(conn)
+    for _ in range(4):
+        for task in await hand.take(5):
+            await hand.finish(task, "succeed", 1)
+    await clock.advance(timedelta(minutes=5))
+    await conn.execute("select holdfast.tick()")
+    assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
+    assert (await job(conn, made.id))["status"] == "succeeded"
+    await conn.execute("select holdfast.retry_job($1, array['b'])", made.id)
+    assert await tasks_by_name(conn, made.id) == {
+        "a": "succeeded",
+        "b": "ready",
+        "c": "waiting",
+        "d": "succeeded",
+    }
+    for _ in range(2):
+        for task in await hand.take(5):
+            await hand.finish(task, "succeed", 2)
+    assert (await job(conn, made.id))["output"] is None  # two tasks have nothing after them
+    assert (await job(conn, made.id))["status"] == "succeeded"
+
+
+async def test_a_batch_calls_back_once_after_its_last_member(
+    conn: Connection, second: Connection, url: Secret
+) -> None:
+    watch = await asyncpg.connect(url.reveal())
+    batch = await conn.fetchval(
+        "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later", "args": {"x": 1}}'
+    )
+    one = await submit(conn, batch=str(batch))
+    await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
+    hand = Hand(conn)
+    tasks = await hand.take(5)
+    await conn.execute("select holdfast.close_batch($1)", batch)
+    with refused("HF003", "batch"):
+        await submit(conn, batch=str(batch))
+    single = next(task for task in tasks if task.id == one)
+    await hand.finish(next(task for task in tasks if task.name == "a"))
+    last = await hand.one()
+    transaction = conn.transaction()
+    await transaction.start()
+    await hand.finish(single)
+    other = asyncio.create_task(Hand(second).finish(last, "reject", {"type": "E", "message": "m"}))
+    await blocked_or_done(watch, second.get_server_pid(), other)
+    await transaction.commit()
+    await other
+    assert [t.type for t in await Hand(conn, queues=["later"]).take(5)] == ["callback"]
+    told = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
+    assert (told["total"], told["ended"], told["failed"]) == (2, 2, 1)
+    await watch.close()
+
+
+async def test_a_batch_whose_members_have_ended_calls_back_when_it_is_closed(conn: Connection) -> None:
+    batch = await conn.fetchval(
+        "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
+    )
+    await submit(conn, batch=str(batch))
+    hand = Hand(conn)
+    await hand.finish(await hand.one())
+    later = Hand(conn, queues=["later"])
+    assert await later.take(5) == []
+    await conn.execute("select holdfast.close_batch($1)", batch)
+    await conn.execute("select holdfast.close_batch($1)", batch)
+    assert len(await later.take(5)) == 1
+
+
+async def test_cancelled_members_count(conn: Connection) -> None:
+    batch = await conn.fetchval(
+        "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
+    )
+    await submit(conn, batch=str(batch))
+    await conn.execute("select holdfast.close_batch($1)", batch)
+    assert (
+        await conn.fetchval("select holdfast.cancel_jobs(jsonb_build_object('batch', $1::text))", str(batch))
+        == 1
+    )
+    assert len(await Hand(conn, queues=["later"]).take(5)) == 1
+
+
+async def test_submitted_in_a_graph_and_read_as_one_list(conn: Connection) -> None:
+    made = await graph(conn, {"name": "a"}, {"name": "b"}, owner="ann")
+    single = await submit(conn, owner="ann")
+    listed = await jobs.list_jobs(conn, {"owner": "ann"})
+    assert [each["id"] for each in listed] == [str(single), str(made.id)]
+    assert await jobs.list_jobs(conn, {"owner": "bob"}) == []
+    rest = await jobs.list_jobs(conn, {"owner": "ann"}, before=single)
+    assert [each["id"] for each in rest] == [str(made.id)]

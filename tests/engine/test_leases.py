@@ -1,0 +1,307 @@
+"""Leases: renewal, loss, the fence, and every pair of operations on one task, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from hands import QUEUE, Hand, blocked_or_done, outcome, refused, status, submit, task_row
+
+from holdfast.engine import jobs, leases
+from holdfast.engine.connection import Connection
+from holdfast.engine.leases import Claimed
+from holdfast.model import Progress
+from holdfast.settings import Secret
+from holdfast.testing import Clock
+
+LEASE = timedelta(seconds=61)
+
+
+async def lease_end(conn: Connection, task_id: UUID) -> Any:
+    return (await task_row(conn, task_id))["lease_until"]
+
+
+async def test_a_beat_extends_every_lease_of_the_worker(conn: Connection, clock: Clock) -> None:
+    made = [await submit(conn) for _ in range(3)]
+    held = await Hand(conn).take(3)
+    before = [await lease_end(conn, each) for each in made]
+    await clock.advance(timedelta(seconds=30))
+    assert await leases.beat(conn, worker="hand", held=held) == leases.Beat()
+    after = [await lease_end(conn, each) for each in made]
+    assert all(
+        timedelta(seconds=29) < b - a < timedelta(seconds=33) for a, b in zip(before, after, strict=True)
+    )
+
+
+async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connection, clock: Clock) -> None:
+    made = await submit(conn, timeout_s=70)
+    held = await Hand(conn).take(1)
+    started = (await task_row(conn, made))["started_at"]
+    for _ in range(3):
+        await clock.advance(timedelta(seconds=30))
+        await leases.beat(conn, worker="hand", held=held)
+    assert await lease_end(conn, made) <= started + timedelta(seconds=75)
+    assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 1
+    row = await task_row(conn, made)
+    assert (row["status"], row["failures"], row["crashes"]) == ("scheduled", 1, 0)
+    assert await conn.fetchval("select error_type from holdfast.attempts") == "TimedOut"
+
+
+async def test_a_lost_lease_is_taken_back_by_the_next_claim_and_the_zombie_is_told(
+    conn: Connection, clock: Clock
+) -> None:
+    made = await submit(conn, base_s=0)
+    hand = Hand(conn)
+    zombie = await hand.one()
+    assert await hand.take(1) == []
+    assert hand.next_s is not None
+    assert 58 < hand.next_s <= 60
+    await clock.advance(LEASE)
+    heir = await Hand(conn, "heir").one()
+    assert heir.id == made
+    assert heir.attempt == zombie.attempt + 1
+    assert (await leases.beat(conn, worker="hand", held=[zombie])).lost == {made}
+    assert (await leases.beat(conn, worker="heir", held=[heir])).lost == frozenset()
+
+
+async def test_a_live_lease_is_not_taken(conn: Connection, clock: Clock) -> None:
+    await submit(conn)
+    held = await Hand(conn).take(1)
+    for _ in range(5):
+        await clock.advance(timedelta(seconds=40))
+        await leases.beat(conn, worker="hand", held=held)
+        assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 0
+        assert await Hand(conn, "other").take(1) == []
+
+
+async def test_a_task_that_kills_its_workers_ends_after_three(conn: Connection, clock: Clock) -> None:
+    made = await submit(conn, attempts=1)
+    hand = Hand(conn)
+    for number in (1, 2, 3):
+        assert (await hand.one()).crashes == number - 1
+        await clock.advance(timedelta(minutes=2))
+        await conn.execute("select holdfast.reclaim_stale_tasks()")
+        await clock.advance(timedelta(minutes=2))
+    row = await task_row(conn, made)
+    assert (row["status"], row["crashes"]) == ("failed", 2)
+    assert "WorkerLost" in row["error"]
+    tried = await conn.fetch("select outcome from holdfast.task_attempts($1)", made)
+    assert [each["outcome"] for each in tried] == ["crashed"] * 3
+
+
+def _writes(task: Claimed, conn: Connection) -> dict[str, Callable[[], Awaitable[Any]]]:
+    lease = (task.id, task.attempt, task.nonce)
+    calls = {
+        "heartbeat": "select holdfast.heartbeat_task($1, $2, $3)",
+        "complete": "select holdfast.complete_task($1, $2, $3, '1')",
+        "fail": "select holdfast.fail_task($1, $2, $3, 'x')",
+        "snooze": "select holdfast.snooze_task($1, $2, $3, 1)",
+        "release": "select holdfast.release_task($1, $2, $3)",
+        "progress": "select holdfast.progress($1, $2, $3, 50)",
+        "save step": "select holdfast.save_step($1, $2, $3, 's', '1')",
+        "get steps": "select holdfast.get_steps($1, $2, $3)",
+        "children": """select holdfast.add_tasks($1, $2, $3, '[{"type": "x", "name": "x"}]')""",
+        "assert": "select holdfast.assert_lease($1, $2, $3)",
+    }
+    return {name: lambda sql=sql: conn.execute(sql, *lease) for name, sql in calls.items()}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("loss", ["reclaimed", "running elsewhere", "cancelled", "ended"])
+async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: Clock, loss: str) -> None:
+    made = await submit(conn, base_s=0)
+    zombie = await Hand(conn).one()
+    if loss == "cancelled":
+        await jobs.cancel_job(conn, made)
+    else:
+        await clock.advance(LEASE)
+        await conn.execute("select holdfast.reclaim_stale_tasks()")
+    if loss in {"running elsewhere", "ended"}:
+        heir = await Hand(conn, "heir").one()
+        if loss == "ended":
+            await Hand(conn, "heir").finish(heir)
+    before = await task_row(conn, made)
+    for name, write in _writes(zombie, conn).items():
+        with refused("HF001"):
+            await write()
+        assert await task_row(conn, made) == before, name
+    told = await leases.beat(conn, worker="hand", held=[zombie], progress={made: Progress(percent=77)})
+    assert told.lost == {made}
+    assert told.cancelled == ({made} if loss == "cancelled" else frozenset())
+    assert await task_row(conn, made) == before
+    assert await conn.fetchval("select count(*) from holdfast.steps") == 0
+
+
+async def test_every_write_of_the_holder_is_accepted(conn: Connection) -> None:
+    for name in _writes(Claimed(**dict.fromkeys(Claimed.__struct_fields__)), conn):  # type: ignore[arg-type]
+        await submit(conn)
+        task = await Hand(conn).one()
+        await _writes(task, conn)[name]()
+
+
+async def test_a_transaction_of_the_holder_keeps_the_lease(
+    conn: Connection, second: Connection, clock: Clock
+) -> None:
+    """While it is open nobody can take the task, and the beats of the worker's other tasks do not wait."""
+    made = await submit(conn)
+    task = await Hand(conn).one()
+    other_id = await submit(conn)
+    other = await Hand(conn).one()
+    transaction = second.transaction()
+    await transaction.start()
+    await leases.assert_lease(second, task)
+    await clock.advance(timedelta(seconds=50))
+    assert await leases.beat(conn, worker="hand", held=[task, other]) == leases.Beat()
+    await clock.advance(timedelta(seconds=20))
+    assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 0
+    await leases.complete(second, task)
+    await transaction.commit()
+    assert await status(conn, made) == "succeeded"
+    assert await status(conn, other_id) == "running"
+
+
+async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Connection) -> None:
+    await submit(conn)
+    hand = Hand(conn)
+    first = await hand.one()
+    assert await leases.get_steps(conn, first) == {}
+    assert await leases.save_step(conn, first, "a", b'{"x": 1}') == {"x": 1}
+    await hand.finish(first, "release")
+    second = await hand.one()
+    assert await leases.get_steps(conn, second) == {"a": {"x": 1}}
+    assert await leases.save_step(conn, second, "a", b"2") == {"x": 1}
+
+
+# Every pair of operations on one task: the first one is held open, the second starts, then the first ends. Whatever
+# the order, the row has one state, the history at most one row, and every counter counts the leases there are.
+
+Operation = Callable[[Connection, Claimed], Awaitable[object]]
+
+
+async def _beat(conn: Connection, task: Claimed) -> object:
+    return await leases.beat(conn, worker="pair", held=[task], progress={task.id: Progress(percent=10)})
+
+
+def _finish(kind: Any) -> Operation:
+    async def finish(conn: Connection, task: Claimed) -> object:
+        hand = Hand(conn, "pair", queues=[])
+        return list((await hand.exchange([outcome(task, kind, {"message": "x", "delay_s": 5})])).answers)
+
+    return finish
+
+
+async def _cancel(conn: Connection, task: Claimed) -> object:
+    return (await jobs.cancel_job(conn, task.job_id or task.id))["cancelled"]
+
+
+async def _reclaim(conn: Connection, _: Claimed) -> object:
+    return await conn.fetchval("select holdfast.reclaim_stale_tasks()")
+
+
+async def _claim(conn: Connection, _: Claimed) -> object:
+    return [task.id for task in await Hand(conn, f"claimer {id(conn)}").take(5)]
+
+
+async def _tick(conn: Connection, _: Claimed) -> object:
+    return await conn.fetchval("select holdfast.tick()")
+
+
+async def _child(conn: Connection, task: Claimed) -> object:
+    try:
+        return await conn.fetchval(
+            """select holdfast.add_tasks($1, $2, $3, '[{"type": "t", "name": "child", "queue": "later"}]')""",
+            task.id,
+            task.attempt,
+            task.nonce,
+        )
+    except asyncpg.PostgresError as problem:
+        assert problem.sqlstate == "HF001"  # noqa: PT017
+        return "stale"
+
+
+OPERATIONS: dict[str, Operation] = {
+    "beat": _beat,
+    "succeed": _finish("succeed"),
+    "fail": _finish("fail"),
+    "reject": _finish("reject"),
+    "snooze": _finish("snooze"),
+    "release": _finish("release"),
+    "cancel": _cancel,
+    "reclaim": _reclaim,
+    "claim": _claim,
+    "tick": _tick,
+    "child": _child,
+}
+
+
+async def check_invariants(conn: Connection) -> None:
+    wrong = await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    assert not wrong
+    twice = await conn.fetchval(
+        "select count(*) from (select id from holdfast.history group by id having count(*) > 1) as twice"
+    )
+    assert twice == 0
+    both = await conn.fetchval("select count(*) from holdfast.tasks join holdfast.history using (id)")
+    assert both == 0
+    counts = await conn.fetch(
+        """
+        select j.id from holdfast.jobs j join holdfast.tasks t on t.job_id = j.id group by j.id
+        having j.total <> count(*) or j.succeeded + j.failed + j.cancelled + j.skipped
+          <> count(*) filter (where t.status in ('succeeded', 'failed', 'cancelled'))
+        """
+    )
+    assert not counts
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["live", "expired"])
+@pytest.mark.parametrize("shape", ["single", "graph"])
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+async def test_every_pair_of_operations(
+    conn: Connection, second: Connection, url: Secret, clock: Clock, ending: str, shape: str, expired: bool
+) -> None:
+    watch = await asyncpg.connect(url.reveal())
+    await conn.execute("select holdfast.put_limit('one', p_queue => $1, p_max_running => 100)", QUEUE)
+    for first_name, second_name in itertools.product(OPERATIONS, OPERATIONS):
+        if shape == "single":
+            made = await submit(conn)
+        else:
+            tasks = [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"], "queue": "later"}]
+            made = (await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id
+        task = await Hand(conn, "pair").one()
+        if expired:
+            await clock.advance(LEASE)
+        transaction = conn.transaction()
+        await transaction.start()
+        one = await OPERATIONS[first_name](conn, task)
+        running = asyncio.create_task(_as_task(OPERATIONS[second_name](second, task)))
+        await blocked_or_done(watch, second.get_server_pid(), running)
+        await (transaction.commit() if ending == "commit" else transaction.rollback())
+        two = await running
+        pair = f"{first_name} then {second_name}: {one!r} {two!r}"
+        await check_invariants(watch)
+        accepted = _accepted(first_name, one, ending) + _accepted(second_name, two, "commit")
+        assert (
+            accepted <= 1 or first_name == second_name or {first_name, second_name} == {"fail", "reject"}
+        ), pair
+        await jobs.cancel_job(watch, made)
+        await check_invariants(watch)
+        assert await watch.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 0, pair
+    await watch.close()
+
+
+async def _as_task(operation: Awaitable[object]) -> object:
+    return await operation
+
+
+def _accepted(name: str, answer: object, ending: str) -> int:
+    """Whether an operation decided how the attempt ended."""
+    if ending == "rollback":
+        return 0
+    if name in {"succeed", "fail", "reject", "snooze", "release"}:
+        return int(answer == ["ok"])
+    return 0

@@ -1,0 +1,203 @@
+"""Limits: exact at every instant, whoever claims, ends, dies or changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+from hands import Hand, refused, submit
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+from holdfast.testing import Clock
+
+
+async def put(conn: Connection, name: str, **rule: Any) -> None:
+    text = ", ".join(f"p_{key} => {value!r}" for key, value in rule.items())
+    await conn.execute(f"select holdfast.put_limit('{name}', {text})")
+
+
+async def agree(conn: Connection) -> None:
+    assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+
+
+async def test_no_more_than_allowed_at_once(conn: Connection) -> None:
+    await put(conn, "two", queue="q", max_running=2)
+    for _ in range(5):
+        await submit(conn)
+    hand = Hand(conn)
+    first, second = await hand.take(9)
+    assert await hand.take(9) == []
+    assert hand.next_s is not None
+    assert hand.next_s <= 1
+    await hand.finish(first)
+    assert len(await hand.take(9)) == 1
+    await hand.finish(second, "fail", {"message": "x"})
+    assert len(await hand.take(9)) == 1
+    await agree(conn)
+
+
+async def test_per_key_and_for_all_at_the_same_time(conn: Connection) -> None:
+    await put(conn, "all", queue="q", max_running=5)
+    await put(conn, "each", queue="q", per_key=True, max_running=2)
+    for key in ("a", "b", "c"):
+        for _ in range(4):
+            await submit(conn, limit_key=key)
+    tasks = await Hand(conn).take(50)
+    rows = await conn.fetch(
+        "select l.limit_key, count(*) as n from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id "
+        "where t.status = 'running' group by 1"
+    )
+    assert len(tasks) == 5
+    assert sorted(row["n"] for row in rows) == [1, 2, 2]
+    await agree(conn)
+
+
+async def test_keys_take_turns(conn: Connection) -> None:
+    await put(conn, "each", queue="q", per_key=True, max_running=1)
+    for _ in range(6):
+        await submit(conn, limit_key="greedy")
+    for _ in range(3):
+        await submit(conn, limit_key="modest")
+    hand = Hand(conn)
+    order: list[int] = []
+    for _ in range(6):
+        (task,) = await hand.take(1)
+        order.append(await conn.fetchval("select lane_id from holdfast.tasks where id = $1", task.id))
+        await hand.finish(task)
+    assert order[0] != order[1]
+    assert order[:2] * 3 == order
+
+
+async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(conn: Connection, clock: Clock) -> None:
+    await put(conn, "slow", queue="q", rate=0.5, burst=3.0)
+    for _ in range(9):
+        await submit(conn)
+    hand = Hand(conn)
+    assert len(await hand.take(9)) == 3
+    assert await hand.take(9) == []
+    await clock.advance(timedelta(seconds=2.1))
+    assert len(await hand.take(9)) == 1
+    await clock.advance(timedelta(minutes=5))
+    assert len(await hand.take(9)) == 3
+
+
+async def test_a_key_that_was_rate_limited_sleeps_for_everybody(conn: Connection, clock: Clock) -> None:
+    await put(conn, "each", queue="q", per_key=True, max_running=9)
+    for key in ("a", "a", "b"):
+        await submit(conn, limit_key=key)
+    hand = Hand(conn)
+    first = await hand.one()
+    await hand.finish(first, "limited", {"key": "a", "retry_after_s": 30})
+    (other,) = await Hand(conn, "other").take(9)
+    assert await conn.fetchval("select limit_key from holdfast.all_tasks where id = $1", other.id) == "b"
+    blocked = await conn.fetchval("select id from holdfast.tasks where status = 'ready'")
+    why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", blocked))
+    assert why["reasons"][0]["reason"] == "asleep"
+    await clock.advance(timedelta(seconds=31))
+    assert len(await hand.take(9)) == 2
+
+
+async def test_changes_at_run_time_count_what_runs(conn: Connection) -> None:
+    for _ in range(6):
+        await submit(conn)
+    hand = Hand(conn)
+    running = await hand.take(3)
+    await put(conn, "late", queue="q", max_running=4)
+    await agree(conn)
+    assert len(await hand.take(9)) == 1
+    await put(conn, "late", queue="q", max_running=1)
+    for task in running:
+        await hand.finish(task)
+    assert await hand.take(9) == []
+    assert await conn.fetchval("select holdfast.remove_limit('late')")
+    assert len(await hand.take(9)) == 2
+    await agree(conn)
+
+
+async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
+    await put(conn, "one", queue="q", max_running=1)
+    first, second = await submit(conn), await submit(conn)
+    await Hand(conn).take(9)
+    told = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", second))
+    assert told["reasons"] == [
+        {
+            "reason": "limit",
+            "limit": "one",
+            "key": None,
+            "running": 1,
+            "max_running": 1,
+            "held_by": [str(first)],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule", [{}, {"max_running": -1}, {"rate": 0.0}, {"rate": -1.0}, {"rate": 1.0, "burst": 0.5}], ids=str
+)
+async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any]) -> None:
+    with refused("HF004", "max_running"):
+        await put(conn, "x", queue="q", **rule)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, limit: int) -> None:
+    """Claims, all outcomes, cancels, lost leases and ticks at once; every instant of the counters is checked by the
+    table's own constraint and by counting leases in one snapshot, again and again."""
+    await put(conn, "all", queue="q", max_running=limit * 3)
+    await put(conn, "each", queue="q", per_key=True, max_running=limit)
+    await jobs.submit_many(
+        conn,
+        [
+            {"type": "t", "queue": "q", "limit_key": f"k{n % 5}", "base_s": 0, "lease_s": 0.5}
+            for n in range(300)
+        ],
+    )
+    done = asyncio.Event()
+
+    async def work(number: int) -> None:
+        chance = random.Random(number)
+        own = await asyncpg.connect(url.reveal())
+        hand = Hand(own, f"w{number}")
+        idle = 0
+        while idle < 20:
+            tasks = await hand.take(4)
+            idle = 0 if tasks else idle + 1
+            for task in tasks:
+                what = chance.choice(
+                    ["succeed", "succeed", "reject", "release", "cancel", "cancelled", "die", "tick"]
+                )
+                if what == "cancelled":
+                    await jobs.cancel_job(own, task.id)
+                elif what == "tick":
+                    await own.execute("select holdfast.tick(50)")
+                elif what != "die":
+                    await hand.finish(task, what, {"message": "x"})  # type: ignore[arg-type]
+        await own.close()
+
+    async def watch() -> int:
+        own = await asyncpg.connect(url.reveal())
+        looks = 0
+        while not done.is_set():
+            rows = await own.fetch(
+                "select l.limit_key, count(*) as n from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id "
+                "where t.status = 'running' group by 1"
+            )
+            assert all(row["n"] <= limit for row in rows)
+            assert sum(row["n"] for row in rows) <= limit * 3
+            assert not await own.fetch("select * from holdfast.check_limits() where running <> leases")
+            looks += 1
+        await own.close()
+        return looks
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(*(work(n) for n in range(6)))
+    done.set()
+    assert await watching > 5
+    await agree(conn)

@@ -1,0 +1,107 @@
+"""Plans: the claim takes no more than it was asked for, and walks no more than it must, whatever the planner thinks."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hands import QUEUE, Hand, outcome
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+
+SWITCHES = ("enable_nestloop", "enable_hashagg", "enable_material", "enable_sort", "enable_indexscan")
+
+
+async def fill(conn: Connection, count: int) -> None:
+    for start in range(0, count, 1000):
+        await jobs.submit_many(
+            conn,
+            [{"type": "t", "queue": QUEUE, "args": {"n": n}} for n in range(start, min(start + 1000, count))],
+        )
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
+async def test_a_claim_takes_what_was_asked_under_every_plan(conn: Connection, analysed: bool) -> None:
+    await fill(conn, 200)
+    if analysed:
+        await conn.execute("analyze holdfast.tasks")
+    combinations = list(itertools.product(("on", "off"), repeat=len(SWITCHES)))
+    assert len(combinations) == 32
+    for number, values in enumerate(combinations):
+        for switch, value in zip(SWITCHES, values, strict=True):
+            await conn.execute(f"set {switch} = {value}")
+        await conn.execute("discard plans")
+        hand = Hand(conn)
+        tasks = await hand.take(3)
+        assert len(tasks) == 3
+        assert await conn.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 3, (
+            values
+        )
+        kinds: list[Any] = (
+            ["succeed", "release", "succeed"] if number % 2 else ["release", "succeed", "release"]
+        )
+        answer = await hand.exchange([outcome(t, k) for t, k in zip(tasks, kinds, strict=True)])
+        assert list(answer.answers) == ["ok"] * 3
+
+
+async def touched(conn: Connection) -> int:
+    """Pages of the tasks table and its indexes that were looked at so far by this connection."""
+    await conn.execute("select pg_stat_force_next_flush()")
+    return int(
+        await conn.fetchval(
+            "select sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0)) "
+            "from pg_statio_user_tables where relname = 'tasks'"
+        )
+    )
+
+
+async def work(conn: Connection, hand: Hand, batches: int) -> None:
+    outcomes: list[Any] = []
+    for _ in range(batches):
+        answer = await hand.exchange(outcomes, slots=50)
+        outcomes = [outcome(task) for task in answer.tasks]
+    await hand.exchange(outcomes)
+
+
+async def test_old_snapshots_do_not_make_claims_walk_the_dead(conn: Connection, second: Connection) -> None:
+    """With an old snapshot pinned, the tenth thousand of tasks costs about what the first did."""
+    if conn.get_server_version().major < 15:
+        pytest.skip("pg_stat_force_next_flush came with 15")
+    await fill(conn, 12_000)
+    pin = second.transaction(isolation="repeatable_read", readonly=True)
+    await pin.start()
+    await second.fetchval("select count(*) from holdfast.tasks")
+    hand = Hand(conn)
+    await work(conn, hand, 20)
+    costs: list[int] = []
+    for _ in range(10):
+        before = await touched(conn)
+        await work(conn, hand, 20)
+        costs.append(await touched(conn) - before)
+    await pin.rollback()
+    assert max(costs) < 2 * min(costs), costs
+
+
+async def test_finishing_uses_the_primary_key_only(conn: Connection) -> None:
+    await fill(conn, 3000)
+    hand = Hand(conn)
+    await work(conn, hand, 40)
+    tasks = await hand.take(20)
+    before = await _scans(conn)
+    for task in tasks:
+        await hand.finish(task)
+    after = await _scans(conn)
+    assert after["tasks_running"] == before["tasks_running"]
+    assert after["tasks_pkey"] > before["tasks_pkey"]
+    assert after["tasks"] == before["tasks"], "a sequential scan"
+
+
+async def _scans(conn: Connection) -> dict[str, int]:
+    await conn.execute("select pg_stat_force_next_flush()")
+    rows = await conn.fetch(
+        "select indexrelname as name, idx_scan as scans from pg_stat_user_indexes where relname = 'tasks' "
+        "union all select relname, seq_scan from pg_stat_user_tables where relname = 'tasks'"
+    )
+    return {row["name"]: row["scans"] for row in rows}
