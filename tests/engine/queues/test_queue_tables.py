@@ -49,6 +49,30 @@ async def relations(conn: Connection) -> set[str]:
     return {row["relname"] for row in found}
 
 
+async def statements(conn: Connection) -> set[str]:
+    """The functions that exist for single queues."""
+    found = await conn.fetch(
+        """select oid::regprocedure::text from pg_proc where pronamespace = 'pgmq'::regnamespace
+           and proname ~ '^_(send|read|pop|archive|delete)_' and proname not in ('_send_batch', '_read_groups')"""
+    )
+    return {row[0] for row in found}
+
+
+async def test_a_queue_without_its_own_statements_works_the_same(conn: Connection) -> None:
+    await create(conn)
+    for signature in await statements(conn):
+        await conn.execute(f"drop function {signature}")
+    assert await send(conn, 5) == [1, 2, 3, 4, 5]
+    assert await send(conn, 2, headers=[{"h": 1}, None]) == [6, 7]
+    assert await read(conn, 2) == [1, 2]
+    assert [row[0] for row in await conn.fetch("select msg_id from pgmq.pop('q', 2)")] == [3, 4]
+    assert [row[0] for row in await conn.fetch("select pgmq.archive('q', array[6, 5])")] == [5, 6]
+    assert [row[0] for row in await conn.fetch("select pgmq.delete('q', array[2, 1])")] == [1, 2]
+    await create(conn)
+    assert len(await statements(conn)) == 5
+    assert await read(conn) == [7]
+
+
 async def test_both_tables_have_the_layout_of_the_contract(conn: Connection) -> None:
     await create(conn)
     assert await columns(conn, "q_q") == QUEUE

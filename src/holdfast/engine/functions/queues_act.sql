@@ -7,16 +7,7 @@ create or replace function pgmq.archive(queue_name text, msg_ids bigint[]) retur
 language plpgsql
 as $$
 begin
-  return query execute format(
-    'with gone as (
-       delete from pgmq.%I where msg_id = any ($1)
-       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
-     ), kept as (
-       insert into pgmq.%I (msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers)
-       select * from gone returning msg_id
-     )
-     select msg_id from kept order by msg_id',
-    pgmq.format_table_name(queue_name, 'q'), pgmq.format_table_name(queue_name, 'a')) using msg_ids;
+  return query execute pgmq._call('archive', queue_name) using msg_ids;
 end
 $$;
 
@@ -32,10 +23,7 @@ create or replace function pgmq.delete(queue_name text, msg_ids bigint[]) return
 language plpgsql
 as $$
 begin
-  return query execute format(
-    'with gone as (delete from pgmq.%I where msg_id = any ($1) returning msg_id)
-     select msg_id from gone order by msg_id',
-    pgmq.format_table_name(queue_name, 'q')) using msg_ids;
+  return query execute pgmq._call('delete', queue_name) using msg_ids;
 end
 $$;
 
@@ -112,14 +100,7 @@ begin
   if v_head is null then
     return;
   end if;
-  return query execute format(
-    'with gone as (
-       delete from %1$s where msg_id = any (array(
-         select msg_id from %1$s where msg_id >= $1 and vt <= $2 order by msg_id limit $3 for update skip locked))
-       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
-     )
-     select * from gone order by msg_id',
-    format('pgmq.%I', pgmq.format_table_name(queue_name, 'q'))) using v_head, v_now, qty;
+  return query execute pgmq._call('pop', queue_name) using v_head, v_now, qty;
 end
 $$;
 

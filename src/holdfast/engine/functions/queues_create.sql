@@ -185,6 +185,7 @@ begin
   perform pgmq._create_hints(p_queue);
   perform pgmq._hand_over_sequences(format('pgmq.%I', v_name)::regclass);
   perform pgmq._create_archive(p_queue);
+  perform pgmq._make_statements(p_queue);
   insert into pgmq.meta (queue_name, is_partitioned, is_unlogged)
   select p_queue, false, p_unlogged
    where not exists (select from pgmq.meta m where lower(m.queue_name) = lower(p_queue));
@@ -216,6 +217,7 @@ begin
     return false;
   end if;
   perform pgmq._forget_partitions(v_queue);
+  perform pgmq._drop_statements(v_queue);
   execute format('drop table pgmq.%I', v_name);
   execute format('drop table if exists pgmq.%I', pgmq.format_table_name(v_queue, 'a'));
   delete from pgmq.meta m where lower(m.queue_name) = lower(v_queue);

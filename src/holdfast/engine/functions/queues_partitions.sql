@@ -110,6 +110,7 @@ begin
   if not pgmq._table_exists(pgmq.format_table_name(queue_name, 'a')) then
     perform pgmq._create_partitioned_archive(queue_name, partition_interval, retention_interval, premake);
   end if;
+  perform pgmq._make_statements(queue_name);
   insert into pgmq.meta (queue_name, is_partitioned, is_unlogged)
   select $1, true, false
    where not exists (select from pgmq.meta m where lower(m.queue_name) = lower($1));

@@ -247,38 +247,30 @@ begin
 end
 $$;
 
--- The one reading statement, with the planner's other ideas switched off: walking the primary key is the point, and
--- the estimates of a table that is empty one minute and full the next are not worth much. The array is computed once,
--- so no more than qty rows are locked.
+-- Every plain read goes through here. Statements that carry a filter are planned anew, with the planner's other ideas
+-- switched off; so are the walks of _head.
 create or replace function pgmq._take(
   p_queue text, p_vt double precision, p_qty integer, p_filter jsonb, p_now timestamptz
-)
-returns setof pgmq.message_record
+) returns setof pgmq.message_record
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
 declare
-  v_filter jsonb := coalesce(p_filter, '{}');
   v_head bigint;
 begin
   if p_qty < 0 then
     raise exception 'LIMIT must not be negative' using errcode = '2201W';
   end if;
-  v_head := pgmq._head(p_queue, p_now, v_filter);
+  v_head := pgmq._head(p_queue, p_now, coalesce(p_filter, '{}'));
   if v_head is null then
     return;
+  elsif p_filter <> '{}' then
+    return query execute replace(
+      pgmq._statement('read', pgmq._table(p_queue, 'q')), 'vt <= $2 order', 'vt <= $2 and message @> $5 order')
+      using v_head, p_now, p_qty, p_vt, p_filter;
+  else
+    return query execute pgmq._call('read', p_queue) using v_head, p_now, p_qty, p_vt;
   end if;
-  return query execute format(
-    'with taken as (
-       update %1$s set vt = $2 + make_interval(secs => $4), read_ct = read_ct + 1, last_read_at = $2
-        where msg_id = any (array(
-          select msg_id from %1$s where msg_id >= $1 and vt <= $2 %2$s
-           order by msg_id limit $3 for update skip locked))
-       returning msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
-     )
-     select * from taken order by msg_id',
-    format('pgmq.%I', pgmq.format_table_name(p_queue, 'q')), case when v_filter <> '{}' then 'and message @> $5' end)
-    using v_head, p_now, p_qty, p_vt, v_filter;
 end
 $$;
 

@@ -13,23 +13,13 @@ begin
 end
 $$;
 
--- Rows of unnest come in the order of the array, ids are drawn and returned in that order.
 create or replace function pgmq._send_batch(p_queue text, p_messages jsonb[], p_headers jsonb[], p_vt timestamptz)
 returns setof bigint
 language plpgsql
 as $$
 begin
   perform pgmq._check_batch(p_messages, p_headers);
-  if p_headers is null then
-    return query execute format(
-      'insert into pgmq.%I (vt, message) select $1, u.message from unnest($2) as u (message) returning msg_id',
-      pgmq.format_table_name(p_queue, 'q')) using p_vt, p_messages;
-  else
-    return query execute format(
-      'insert into pgmq.%I (vt, message, headers)
-       select $1, u.message, u.headers from unnest($2, $3) as u (message, headers) returning msg_id',
-      pgmq.format_table_name(p_queue, 'q')) using p_vt, p_messages, p_headers;
-  end if;
+  return query execute pgmq._call('send', p_queue) using p_vt, p_messages, p_headers;
 end
 $$;
 
@@ -73,26 +63,56 @@ as $$ begin return query select pgmq._send(queue_name, msg, headers, delay); end
 
 create or replace function pgmq.send_batch(queue_name text, msgs jsonb[]) returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_batch(queue_name, msgs, null, clock_timestamp()); end $$;
+as $$
+begin
+  perform pgmq._check_batch(msgs, null::jsonb[]);
+  return query execute pgmq._call('send', queue_name) using clock_timestamp(), msgs, null::jsonb[];
+end
+$$;
 
 create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], headers jsonb[]) returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_batch(queue_name, msgs, headers, clock_timestamp()); end $$;
+as $$
+begin
+  perform pgmq._check_batch(msgs, headers);
+  return query execute pgmq._call('send', queue_name) using clock_timestamp(), msgs, headers;
+end
+$$;
 
 create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], delay integer) returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_batch(queue_name, msgs, null, clock_timestamp() + make_interval(secs => delay)); end $$;
+as $$
+begin
+  perform pgmq._check_batch(msgs, null::jsonb[]);
+  return query execute pgmq._call('send', queue_name) using clock_timestamp() + make_interval(secs => delay), msgs, null::jsonb[];
+end
+$$;
 
 create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], delay timestamptz) returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_batch(queue_name, msgs, null, delay); end $$;
+as $$
+begin
+  perform pgmq._check_batch(msgs, null::jsonb[]);
+  return query execute pgmq._call('send', queue_name) using delay, msgs, null::jsonb[];
+end
+$$;
 
 create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], headers jsonb[], delay integer)
 returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_batch(queue_name, msgs, headers, clock_timestamp() + make_interval(secs => delay)); end $$;
+as $$
+begin
+  perform pgmq._check_batch(msgs, headers);
+  return query execute pgmq._call('send', queue_name) using clock_timestamp() + make_interval(secs => delay), msgs, headers;
+end
+$$;
 
 create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], headers jsonb[], delay timestamptz)
 returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_batch(queue_name, msgs, headers, delay); end $$;
+as $$
+begin
+  perform pgmq._check_batch(msgs, headers);
+  return query execute pgmq._call('send', queue_name) using delay, msgs, headers;
+end
+$$;
