@@ -138,13 +138,17 @@ async def _watch(show: Show, handles: dict[str, JobHandle[Any]]) -> dict[str, Jo
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=show.out.console) as bars:
-        watched = [_follow(bars, name, handle) for name, handle in handles.items()]
-        everything = asyncio.gather(*watched)
-        while not everything.done():
-            for child in show.children:
-                child.check()
-            await asyncio.wait([everything], timeout=0.5)
-        return dict(zip(handles, await everything, strict=True))
+        following = [asyncio.create_task(_follow(bars, name, handle)) for name, handle in handles.items()]
+        try:
+            while not all(each.done() for each in following):
+                for child in show.children:
+                    child.check()
+                await asyncio.wait(following, timeout=0.5)
+        finally:
+            for each in following:
+                each.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+        return dict(zip(handles, (each.result() for each in following), strict=True))
 
 
 async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> Job:

@@ -69,7 +69,8 @@ class Child:
 
     def last_words(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["it said nothing"])[-1]
 
 
 def changed(folders: list[Path]) -> Iterator[set[str]]:
