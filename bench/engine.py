@@ -165,7 +165,8 @@ async def bare(url: str, count: int, *, batch: int, connections: int = 2) -> Res
     conn = await asyncpg.connect(url)
     await conn.execute(BARE)
     await conn.execute(
-        "insert into bare (id, status, args) select gen_random_uuid(), 'ready', $1 from generate_series(1, $2)",
+        "insert into bare (id, status, args) "
+        "select gen_random_uuid(), 'ready', $1 from generate_series(1, $2)",
         msgspec.json.encode(ARGS).decode(),
         count,
     )

@@ -1,9 +1,10 @@
-"""Dependencies: children released exactly once, failure policies, outputs, children made on the way, batches."""
+"""Dependencies: children released once, failure policies, outputs, children made on the way, batches."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -251,8 +252,6 @@ async def test_a_job_is_run_again_from_where_it_failed(conn: Connection) -> None
 async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
     conn: Connection, clock: Any
 ) -> None:
-    from datetime import timedelta
-
     made = await graph(
         conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}, {"name": "d"}
     )

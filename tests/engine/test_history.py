@@ -31,7 +31,8 @@ async def run(conn: Connection, kind: Any = "succeed") -> None:
 
 async def days(conn: Connection) -> set[str]:
     rows = await conn.fetch(
-        "select relname from pg_class where relnamespace = 'holdfast'::regnamespace and relname ~ '_[0-9]{8}$' and relkind = 'r'"
+        "select relname from pg_class where relnamespace = 'holdfast'::regnamespace and relkind = 'r' "
+        "and relname ~ '_[0-9]{8}$'"
     )
     return {row["relname"] for row in rows}
 

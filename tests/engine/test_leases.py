@@ -177,8 +177,8 @@ async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Conn
     assert await leases.save_step(conn, second, "a", b"2") == {"x": 1}
 
 
-# Every pair of operations on one task: the first one is held open, the second starts, then the first ends. Whatever
-# the order, the row has one state, the history at most one row, and every counter counts the leases there are.
+# Every pair of operations on one task: the first one is held open, the second starts, then the first ends.
+# Whatever the order, the row has one state, the history at most one row, and every counter counts the leases.
 
 Operation = Callable[[Connection, Claimed], Awaitable[object]]
 

@@ -148,8 +148,7 @@ async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any])
 
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, limit: int) -> None:
-    """Claims, all outcomes, cancels, lost leases and ticks at once; every instant of the counters is checked by the
-    table's own constraint and by counting leases in one snapshot, again and again."""
+    """Claims, all outcomes, cancels, lost leases and ticks at once, while a watcher counts leases all the time."""
     await put(conn, "all", queue="q", max_running=limit * 3)
     await put(conn, "each", queue="q", per_key=True, max_running=limit)
     await jobs.submit_many(

@@ -1,4 +1,4 @@
-"""Plans: the claim takes no more than it was asked for, and walks no more than it must, whatever the planner thinks."""
+"""Plans: a claim takes what it was asked for and walks what it must, whatever the planner thinks."""
 
 from __future__ import annotations
 

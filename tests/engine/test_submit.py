@@ -277,7 +277,8 @@ async def test_submit_works_from_a_trigger(conn: Connection) -> None:
         create table public.orders (id int);
         create function public.on_order() returns trigger language plpgsql as $$
         begin
-          perform holdfast.submit(jsonb_build_object('type', 'ship', 'queue', 'q', 'args', jsonb_build_object('id', new.id)));
+          perform holdfast.submit(jsonb_build_object(
+            'type', 'ship', 'queue', 'q', 'args', jsonb_build_object('id', new.id)));
           return new;
         end $$;
         create trigger on_order after insert on public.orders for each row execute function public.on_order();

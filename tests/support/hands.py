@@ -31,7 +31,7 @@ class Hand:
         self.next_s: float | None = None
 
     async def take(self, slots: int = 1, types: Sequence[str] | None = None) -> list[Claimed]:
-        return (await self.exchange([], slots=slots, types=types)).tasks
+        return list((await self.exchange([], slots=slots, types=types)).tasks)
 
     async def one(self) -> Claimed:
         (task,) = await self.take(1)
@@ -39,7 +39,7 @@ class Hand:
 
     async def exchange(
         self, outcomes: Sequence[Outcome], *, slots: int = 0, types: Sequence[str] | None = None
-    ) -> Any:
+    ) -> leases.Exchange:
         answer = await leases.exchange(
             self.conn,
             worker=self.name,
