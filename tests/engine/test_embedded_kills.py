@@ -14,7 +14,8 @@ from embedded_processes import Place, answers, eventually, kill, leave, place, q
 from holdfast.engine import embedded
 from holdfast.engine.embedded import binaries, keeper
 from holdfast.engine.embedded.account import account_for
-from holdfast.engine.embedded.cluster import MAKING, Cluster
+from holdfast.engine.embedded.cluster import Cluster
+from holdfast.engine.embedded.home import ASIDE
 from holdfast.errors import EmbeddedError
 from holdfast.settings import Secret
 
@@ -148,7 +149,7 @@ def test_a_killed_backend(here: Place) -> None:
 
 def making(here: Place) -> int | None:
     for pid, _, words in keeper.processes():
-        if words[0].endswith("initdb") and any(f"{here.folder}/data{MAKING}" in word for word in words):
+        if words[0].endswith("initdb") and any(f"{here.folder}/data{ASIDE}" in word for word in words):
             return pid
     return None
 
@@ -161,7 +162,7 @@ def test_initdb_killed_half_way(fresh: Place) -> None:
     assert "EmbeddedError" in said
     with embedded.start(fresh.settings) as server:
         commit(server.url)
-    assert not list(fresh.folder.glob(f"*{MAKING}*"))
+    assert not list(fresh.folder.glob(f"*{ASIDE}*"))
 
 
 def test_the_starter_killed_while_initdb_runs(fresh: Place) -> None:
@@ -172,7 +173,7 @@ def test_the_starter_killed_while_initdb_runs(fresh: Place) -> None:
     with embedded.start(fresh.settings) as server:
         commit(server.url)
         assert not making(fresh)
-    assert not list(fresh.folder.glob(f"*{MAKING}*"))
+    assert not list(fresh.folder.glob(f"*{ASIDE}*"))
 
 
 def test_the_starter_killed_while_the_server_comes_up(here: Place) -> None:

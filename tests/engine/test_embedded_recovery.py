@@ -17,7 +17,7 @@ from embedded_processes import USER, Place, answers, eventually, place, query
 
 from holdfast import telemetry
 from holdfast.engine import embedded
-from holdfast.engine.embedded import binaries, cluster, keeper
+from holdfast.engine.embedded import binaries, keeper
 from holdfast.engine.embedded import home as home_module
 from holdfast.engine.embedded.account import account_for
 from holdfast.errors import EmbeddedError
@@ -152,9 +152,10 @@ def test_a_lost_password(stopped: Place) -> None:
 
 
 def test_a_password_lost_while_the_server_runs(stopped: Place) -> None:
-    with embedded.start(stopped.settings):
+    with embedded.keep(stopped.settings):
         (stopped.folder / "password").unlink()
         works(stopped.settings)
+        assert stopped.home.keep.exists()
 
 
 def test_a_password_that_was_changed(stopped: Place) -> None:
@@ -180,7 +181,7 @@ def test_a_dropped_database_is_made_again(stopped: Place) -> None:
 
 
 def test_half_made_folders_are_cleared_away(here: Place) -> None:
-    half = here.folder / f"data{cluster.MAKING}0123" / "data"
+    half = here.folder / f"data{home_module.ASIDE}0123" / "data"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18\n")
     here.folder.chmod(0o711)
@@ -231,6 +232,8 @@ def test_a_folder_that_is_not_ours(here: Place) -> None:
     (here.folder / "data").mkdir(parents=True)
     (here.folder / "data" / "thesis.txt").write_text("all I have")
     assert "is not a PostgreSQL data folder" in problem_of(here.settings).message
+    with pytest.raises(EmbeddedError, match="is not a PostgreSQL data folder"):
+        embedded.reset(here.settings)
     assert (here.folder / "data" / "thesis.txt").read_text() == "all I have"
 
 

@@ -8,7 +8,6 @@ kept true however a process dies, docs/decisions/0003-embedded-postgresql.md say
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -105,9 +104,9 @@ def start(settings: Settings, *, options: Mapping[str, str] | None = None) -> Se
 def find(settings: Settings) -> Server | None:
     """The server if it runs and answers; nothing is started, made or mended."""
     home = Home(settings)
-    if not home.folder.exists():
-        return None
     with _explained(home):
+        if not home.folder.exists():
+            return None
         check_owner(home)
         if not home.has_keeper():
             return None
@@ -132,11 +131,12 @@ def keep(settings: Settings) -> Server:
 def stop(settings: Settings) -> bool:
     """Stop it, whoever uses it. Whether there was anything to stop."""
     home = Home(settings)
-    if not home.folder.exists():
-        return False
-    check_owner(home)
-    with _explained(home), home.starting():
-        found = stopped(home)
+    with _explained(home):
+        if not home.folder.exists():
+            return False
+        check_owner(home)
+        with home.starting():
+            found = stopped(home)
     if found:
         telemetry.emit("database.stopped", reason="asked to")
     return found
@@ -145,20 +145,22 @@ def stop(settings: Settings) -> bool:
 def reset(settings: Settings) -> None:
     """Stop it and destroy its data, password and port. The next start makes an empty one."""
     home = Home(settings)
-    if not home.folder.exists():
-        return
-    check_owner(home)
-    with _explained(home), home.starting():
-        stopped(home)
-        if home.data_folder.exists():
-            shutil.rmtree(home.data_folder)
-        home.forget()
+    with _explained(home):
+        if not home.folder.exists():
+            return
+        check_owner(home)
+        with home.starting():
+            home.refuse_what_is_not_ours()
+            stopped(home)
+            home.destroy()
 
 
 def psql(settings: Settings) -> Path:
     """The psql to use, of the version that serves the embedded cluster if there is one."""
     home = Home(settings)
-    return binaries.psql_for(settings, home.cluster_version if home.folder.exists() else None)
+    with _explained(home):
+        version = home.cluster_version if settings.database_url is None else None
+    return binaries.psql_for(settings, version)
 
 
 @contextmanager

@@ -19,11 +19,10 @@ from pathlib import Path
 from holdfast.engine.embedded import keeper
 from holdfast.engine.embedded.account import Account, adopt_files, environment, reachable_folder
 from holdfast.engine.embedded.binaries import Binaries
-from holdfast.engine.embedded.home import ROLE, Home
+from holdfast.engine.embedded.home import ASIDE, ROLE, Home
 from holdfast.errors import EmbeddedError
 from holdfast.settings import Secret
 
-MAKING = ".making-"
 BUILTIN_LOCALE = 17  # the first version with a Unicode locale that depends on no library of the system
 
 SETTINGS = {
@@ -52,7 +51,7 @@ class Cluster:
     def make(self, password: Secret) -> None:
         """Run initdb aside, then put the finished folder in its place in one step."""
         target = reachable_folder(self.home, self.account)
-        aside = target.with_name(f"{target.name}{MAKING}{secrets.token_hex(4)}")
+        aside = target.with_name(f"{target.name}{ASIDE}{secrets.token_hex(4)}")
         aside.mkdir(mode=0o700)
         try:
             if target.exists():
@@ -163,7 +162,7 @@ class Cluster:
     def clear_up_half_made(self) -> bool:
         found = False
         for target in (self.home.inside, self.home.outside):
-            for aside in target.parent.glob(f"{target.name}{MAKING}*"):
+            for aside in target.parent.glob(f"{target.name}{ASIDE}*"):
                 self._end_initdb(str(aside))
                 shutil.rmtree(aside, ignore_errors=True)
                 found = True
@@ -174,20 +173,19 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-_TELLING = (
-    re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*"),
-    re.compile(r"could not .*|.*No space left.*|.*denied.*"),
-)
+_FATAL = re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*")
+_FAILED = re.compile(r"could not .*|.*No space left.*|.*denied.*")
 
 
 def telling_line(said: str) -> str:
-    """The line of a log that tells most: the first fatal one, for others follow from it, else the last."""
+    """The line of a log that tells most: the first fatal one, since others follow from it; else the last."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     for position, line in reversed(list(enumerate(lines))):
         if line.endswith("contains errors") and position:
             return lines[position - 1].partition("LOG:")[2].strip() + "."
-    found = [match[0] for kind in _TELLING for line in lines if (match := kind.search(line))]
-    told = found[0] if found else lines[-1] if lines else "it said nothing"
+    fatal = [match[0] for line in lines if (match := _FATAL.search(line))]
+    failed = [match[0] for line in lines if (match := _FAILED.search(line))]
+    told = [*fatal[:1], *failed[-1:], *lines[-1:], "it said nothing"][0]
     return told.rstrip(".") + "."
 
 

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 import socket
 import sys
 import time
@@ -38,6 +39,7 @@ STATE = Path(
 )  # only for root, and only for what the server's account cannot reach elsewhere
 FIRST_PORT, PORTS = 20_000, 10_000  # below the range from which systems give ports to outgoing connections
 LOCK_SECONDS = 180.0
+ASIDE = ".making-"  # in the name of folders that are not whole; the next start removes them
 
 
 class Home:
@@ -101,10 +103,10 @@ class Home:
                 fix="Move it away, or run `holdfast db reset`.",
             ) from problem
 
-    def discard_empty_cluster(self) -> None:
-        """A folder `data` that we did not make is left alone, unless there is nothing in it."""
+    def refuse_what_is_not_ours(self) -> None:
+        """A folder `data` that is no cluster is left alone, unless there is nothing in it."""
         folder = self.data_folder
-        if not folder.exists() or self.cluster_version is not None:
+        if not folder.exists() or (folder / "PG_VERSION").exists():
             return
         if any(folder.iterdir()):
             raise EmbeddedError(
@@ -113,8 +115,14 @@ class Home:
             )
         folder.rmdir()
 
-    def forget(self) -> None:
+    def destroy(self) -> None:
         """Remove what belongs to one cluster. The locks stay: others may be waiting for them."""
+        folder = self.data_folder
+        if folder.exists():
+            # Out of the way in one step: half a cluster must never be taken for a whole one.
+            doomed = folder.with_name(f"{folder.name}{ASIDE}{secrets.token_hex(4)}")
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
         for name in ("password", "port", "server.log", "server.log.1", "data.location"):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

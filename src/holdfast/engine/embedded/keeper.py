@@ -108,6 +108,14 @@ def pid_file_lines(data_folder: str) -> list[str]:
     return os.fsdecode(Path(data_folder, "postmaster.pid").read_bytes()).split("\n")
 
 
+def says_ready(data_folder: str, pid: int | None = None) -> bool:
+    """Whether the server says in its pid file that it takes connections, and is not on its way up or down."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = pid_file_lines(data_folder)
+        return pid in {None, int(lines[0] or 0)} and len(lines) > 7 and lines[7].strip() == "ready"
+    return False
+
+
 def _serves_by_hand(pid: int, words: list[str], data_folder: str) -> bool:
     """A postmaster that someone started without us, known by its name and its working folder."""
     if Path(words[0]).name not in {"postgres", "postmaster"}:
@@ -234,7 +242,7 @@ class Keeper:
 
     def say(self, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        os.write(self.log, f"{stamp} [{os.getpid()}] holdfast keeper: {text}\n".encode())
+        os.write(self.log, f"{stamp} [{os.getpid()}] holdfast keeper: {text}\n".encode(errors="replace"))
 
     def run(self) -> int:
         pid = postmaster(self.plan.data_folder, self.plan.tag, self.plan.uid)
@@ -259,15 +267,9 @@ class Keeper:
     def _comes_up(self, server: Child) -> bool:
         """Whether the server gets as far as accepting connections. Crash recovery may take its time."""
         while server.alive():
-            if self._says_ready(server.pid) or self._told_to_stop():
+            if says_ready(self.plan.data_folder, server.pid) or self._told_to_stop():
                 return True  # in the second case for the main loop to stop it
             self._pause(0.02)
-        return False
-
-    def _says_ready(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            lines = pid_file_lines(self.plan.data_folder)
-            return lines[0] == str(pid) and len(lines) > 7 and lines[7].strip() == "ready"
         return False
 
     def _told_to_stop(self) -> str | None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 from holdfast import telemetry
@@ -41,6 +42,7 @@ def running(home: Home, *, wait: bool) -> Secret | None:
     if wait and answer not in {*UP, Answer.REFUSED, Answer.NO_DATABASE}:
         _check_within_reach(home)
         answer = _last_answer(home, url)
+        _check_not_hanging(home, answer)
     if answer is Answer.NO_DATABASE and wait:
         login.ensure_database(home.url(password, port, ALWAYS_THERE), DATABASE)
         answer = Answer.OURS
@@ -50,12 +52,11 @@ def running(home: Home, *, wait: bool) -> Secret | None:
 def launched(settings: Settings, home: Home, options: Mapping[str, str]) -> tuple[Secret, bool]:
     """Start a server, after putting right what is wrong. Its address, and whether its cluster is new."""
     if home.has_keeper():
-        # It hangs, or it does not let us in because the password file was lost or replaced.
-        _recovered("a server that does not let us in")
-        stopped(home)
+        _recovered("a password file that was lost or replaced")
+        halted(home)
     account = account_for(home)
     home.follow_move()
-    home.discard_empty_cluster()
+    home.refuse_what_is_not_ours()
     version = home.cluster_version
     programs = binaries.runnable(binaries.choose(settings, version), account)
     cluster = Cluster(home, account, programs)
@@ -88,7 +89,7 @@ def _answers_alone(cluster: Cluster, password: Secret) -> bool:
     while cluster.postmaster():
         port = cluster.home.port
         answer = login.ask(cluster.home.url(password, port), cluster.home.tag) if port else None
-        if answer in UP:
+        if answer in UP and keeper.says_ready(str(cluster.home.data_folder)):
             return True
         if time.monotonic() > (deadline if answer is Answer.STARTING else patience):
             _end_alone(cluster.home, cluster.account)
@@ -119,7 +120,7 @@ def _started(cluster: Cluster, password: Secret) -> Secret:
             login.ensure_database(first, DATABASE)
             return home.url(password, port)
         said = home.log_since(began_at)
-        stopped(home)
+        halted(home)
         if answer is Answer.REFUSED and not password_set:
             _recovered("password that does not fit")
             cluster.set_password(password)
@@ -202,10 +203,25 @@ def _check_within_reach(home: Home) -> None:
         time.sleep(0.05)
 
 
+def _check_not_hanging(home: Home, answer: Answer) -> None:
+    """It may be overloaded rather than stuck, and others may be at work on it: not ours to end unasked."""
+    if answer not in {*UP, Answer.REFUSED, Answer.NO_DATABASE} and home.has_keeper():
+        raise EmbeddedError(
+            f"The embedded PostgreSQL in {home.folder} runs, and {answer.value} for "
+            f"{timedelta(seconds=START_SECONDS)}.",
+            fix=f"See {home.log}, or end it with `holdfast db stop` and try again.",
+        )
+
+
 def stopped(home: Home) -> bool:
-    """Stop the server, whoever uses it. Whether there was one."""
+    """Stop the server for good, whoever uses it. Whether there was one."""
     home.keep.unlink(missing_ok=True)
     home.linger.unlink(missing_ok=True)
+    return halted(home)
+
+
+def halted(home: Home) -> bool:
+    """End the server, to be started again. Whether there was one."""
     found = home.has_keeper()
     if found:
         home.stop.touch()

@@ -17,7 +17,7 @@ import asyncpg
 from holdfast.engine.connection import translated
 from holdfast.settings import Secret
 
-LOGIN_SECONDS = 3.0
+LOGIN_SECONDS = 5.0
 T = TypeVar("T")
 
 
