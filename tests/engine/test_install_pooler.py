@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Generator
-from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+from pooler import pooler
 
 from holdfast.engine import checks, install, schema
 from holdfast.engine.connection import connected
@@ -22,25 +16,6 @@ from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
 
 pytestmark = pytest.mark.slow
-FIND = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
-
-
-@pytest.fixture(scope="module")
-def program() -> str:
-    """In CI it is fetched and the tests must run; elsewhere they run where it is found."""
-    options = [] if os.environ.get("CI") else ["--find"]
-    found = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
-    if found.returncode and options:
-        pytest.skip("no PgBouncer here; scripts/pgbouncer.sh fetches it")
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.fixture(params=["transaction", "session"])
@@ -49,28 +24,9 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def pooled(program: str, empty_url: Secret, mode: str) -> Generator[Secret]:
-    """The same database, through a pooler; small, so that connections are shared at once."""
-    there = urlsplit(empty_url.reveal())
-    port = free_port()
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
-    config = folder / "pgbouncer.ini"
-    login = f"user={there.username} password={there.password or ''}"
-    config.write_text(
-        f"[databases]\n* = host={there.hostname} port={there.port} {login}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        f"pool_mode = {mode}\ndefault_pool_size = 12\nauth_file = {folder}/users\nlogfile = {folder}/log\n"
-    )
-    (folder / "users").touch()
-    become = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
-    if become:
-        for path in (folder, *folder.iterdir()):
-            shutil.chown(path, "nobody")
-    server = subprocess.Popen([program, str(config)], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
-    yield Secret(urlunsplit(there._replace(netloc=f"{there.username}:any@127.0.0.1:{port}")))
-    server.terminate()
-    server.wait(20)
-    shutil.rmtree(folder)
+def pooled(empty_url: Secret, mode: str) -> Generator[Secret]:
+    with pooler(empty_url, mode) as url:
+        yield url
 
 
 async def answers(url: Secret, settings: Settings) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
@@ -25,18 +26,22 @@ class Database:
         self.url = url
         self.settings = settings
         self._pool: asyncpg.Pool[Any] | None = None
+        self._opening = asyncio.Lock()
 
-    async def open(self) -> None:
-        if self._pool is None:
-            with translated(self.url), _readable():
-                self._pool = await asyncpg.create_pool(
-                    self.url.reveal(),
-                    min_size=0,
-                    max_size=self.settings.pool_size,
-                    max_inactive_connection_lifetime=POOL_IDLE_SECONDS,
-                    reset=_as_it_is,
-                    **_options(self.settings),
-                )
+    async def open(self) -> asyncpg.Pool[Any]:
+        async with self._opening:
+            if self._pool is None:
+                prepare = await _may_prepare(self.url, self.settings)
+                with translated(self.url), _readable():
+                    self._pool = await asyncpg.create_pool(
+                        self.url.reveal(),
+                        min_size=0,
+                        max_size=self.settings.pool_size,
+                        max_inactive_connection_lifetime=POOL_IDLE_SECONDS,
+                        reset=_as_it_is,
+                        **_options(self.settings, prepare=prepare),
+                    )
+            return self._pool
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -44,7 +49,6 @@ class Database:
             await pool.close()
 
     async def __aenter__(self) -> Database:
-        await self.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -53,15 +57,14 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
         """A connection of the pool, outside any transaction."""
-        await self.open()
-        assert self._pool is not None  # noqa: S101  (open() made it)
+        pool = self._pool or await self.open()
         with translated(self.url):
             with _readable():
-                connection = await self._pool.acquire(timeout=self.settings.connect_timeout.total_seconds())
+                connection = await pool.acquire(timeout=self.settings.connect_timeout.total_seconds())
             try:
                 yield connection
             finally:
-                await self._pool.release(connection)
+                await pool.release(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -78,22 +81,34 @@ async def _as_it_is(connection: Connection) -> None:
 @asynccontextmanager
 async def connected(url: Secret, settings: Settings) -> AsyncGenerator[Connection]:
     """One connection of its own, for short commands and for LISTEN."""
+    options = _options(settings, prepare=settings.statement_cache == "on")
     with translated(url):
         with _readable():
-            connection = await asyncpg.connect(url.reveal(), **_options(settings))
+            connection = await asyncpg.connect(url.reveal(), **options)
         try:
             yield connection
         finally:
             await connection.close(timeout=2)
 
 
-def _options(settings: Settings) -> dict[str, Any]:
+async def _may_prepare(url: Secret, settings: Settings) -> bool:
+    """Whether prepared statements stay where they were made.
+
+    A transaction pooler hands the next statement to another server process, which knows nothing of them. It
+    gives itself away: the process number it told at the login is not that of the process that answers.
+    """
+    if settings.statement_cache != "auto":
+        return settings.statement_cache == "on"
+    async with connected(url, settings) as connection:
+        answering = await connection.fetchval("select pg_catalog.pg_backend_pid()")
+        return bool(connection.get_server_pid() == answering)
+
+
+def _options(settings: Settings, *, prepare: bool) -> dict[str, Any]:
     return {
         "timeout": settings.connect_timeout.total_seconds(),
         "command_timeout": settings.call_timeout.total_seconds(),
-        # `auto` plays safe: a prepared statement that a transaction pooler hands to another server
-        # connection breaks at random, so only `on` uses them until the pooler probe has spoken.
-        "statement_cache_size": 0 if settings.statement_cache == "off" else 100,
+        "statement_cache_size": 100 if prepare else 0,
         "server_settings": {"application_name": "holdfast"},
     }
 

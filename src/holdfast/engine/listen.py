@@ -23,6 +23,7 @@ CHANNEL = "holdfast"
 PING_SECONDS = 60.0  # one of the two statements a minute that an idle worker may cost
 PONG_SECONDS = 5.0
 RECONNECT_SECONDS = 2.0
+DEAF_SECONDS = 60.0  # a connection that is there and hears nothing: a pooler, and it will stay one
 
 
 class Listener:
@@ -55,12 +56,14 @@ class Listener:
 
     async def _run(self) -> None:
         while True:
+            pause = DEAF_SECONDS
             try:
                 await self._listen()
             except HoldfastError as problem:
-                telemetry.emit("database.away", error=str(problem), retry_in=RECONNECT_SECONDS)
+                pause = RECONNECT_SECONDS
+                telemetry.emit("database.away", error=str(problem), retry_in=pause)
             self._healthy_until = 0.0
-            await asyncio.sleep(RECONNECT_SECONDS)
+            await asyncio.sleep(pause)
 
     async def _listen(self) -> None:
         async with connected(self._url, self._settings) as connection:

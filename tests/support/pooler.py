@@ -1,0 +1,62 @@
+"""PgBouncer before the test server, for tests that must work through a pooler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from holdfast.settings import Secret
+
+FIND = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
+
+
+def program() -> str:
+    """In CI it is fetched and the tests must run; elsewhere they run where it is found."""
+    options = [] if os.environ.get("CI") else ["--find"]
+    found = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
+    if found.returncode and options:
+        pytest.skip("no PgBouncer here; scripts/pgbouncer.sh fetches it")
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextmanager
+def pooler(url: Secret, mode: str, size: int = 12) -> Generator[Secret]:
+    """The address of the same database through a pooler, small enough that connections are shared at once."""
+    there = urlsplit(url.reveal())
+    port = free_port()
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
+    config = folder / "pgbouncer.ini"
+    login = f"user={there.username} password={there.password or ''}"
+    config.write_text(
+        f"[databases]\n* = host={there.hostname} port={there.port} {login}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+        f"pool_mode = {mode}\ndefault_pool_size = {size}\nauth_file = {folder}/users\n"
+        f"logfile = {folder}/log\n"
+    )
+    (folder / "users").touch()
+    become = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+    if become:
+        for path in (folder, *folder.iterdir()):
+            shutil.chown(path, "nobody")
+    server = subprocess.Popen([program(), str(config)], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
+    yield Secret(urlunsplit(there._replace(netloc=f"{there.username}:any@127.0.0.1:{port}")))
+    server.terminate()
+    server.wait(20)
+    shutil.rmtree(folder)

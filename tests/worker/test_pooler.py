@@ -1,0 +1,74 @@
+"""Through PgBouncer in transaction mode, where nothing may rest on a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+import recorder_app as app
+from pooler import pooler
+from worker_processes import Workers
+
+from holdfast import Client
+from holdfast.engine.connection import Database, connected
+from holdfast.errors import DatabaseAwayError
+from holdfast.settings import Secret, Settings
+from holdfast.testing import eventually
+
+SOON = timedelta(seconds=60)
+
+
+@pytest.fixture
+async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+    async def answers() -> bool:
+        try:
+            async with connected(through, settings):
+                return True
+        except DatabaseAwayError:
+            return False
+
+    with pooler(url, "transaction", size=3) as through:
+        await eventually(answers, what="the pooler answers")
+        yield through
+
+
+async def test_work_is_done_without_listening_or_prepared_statements(
+    workers: Workers, pooled: Secret, settings: Settings
+) -> None:
+    workers.url = pooled
+    await workers.start()
+    await workers.start()
+    async with Client(pooled.reveal(), settings=settings) as client:
+        handles = await client.submit_many([app.short(n) for n in range(100)])
+        results = await asyncio.gather(*(handle.result(within=SOON) for handle in handles))
+    assert results == list(range(100))
+    assert sorted(int(line[2]) for line in workers.lines()) == list(range(100))
+
+
+async def test_a_lease_is_kept_through_the_pooler(
+    workers: Workers, pooled: Secret, settings: Settings
+) -> None:
+    workers.url = pooled
+    await workers.start()
+    async with Client(pooled.reveal(), settings=settings) as client:
+        job = await client.submit(app.blocks(4.0))
+        await eventually(lambda: workers.seen("began", "blocks", 1))
+        await workers.start()
+        assert await job.result(within=SOON) == "attempt 1"
+
+
+async def test_prepared_statements_are_used_only_where_they_stay(
+    url: Secret, pooled: Secret, settings: Settings
+) -> None:
+    async def prepared(address: Secret) -> int:
+        async with Database(address, settings) as database, database.connection() as connection:
+            await connection.fetchval("select $1::int", 1)
+            async with connection.transaction():
+                await connection.fetchval("select $1::int", 1)
+                count: int = await connection.fetchval("select count(*) from pg_prepared_statements")
+                return count
+
+    assert await prepared(pooled) == 0
+    assert await prepared(url) > 0
