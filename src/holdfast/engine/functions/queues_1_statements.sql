@@ -2,7 +2,7 @@
 --
 -- The hot statements, each written once. Planning such a statement costs as much as a tenth of running it for a hundred
 -- messages, and PL/pgSQL keeps the plan of a static statement only. So each queue gets one small function per kind,
--- called _<kind>_<name>, that holds nothing but the statement; a table without them (made by other hands) is served by
+-- called _<kind>:_<name>, that holds nothing but the statement; a table without them (made by other hands) is served by
 -- the same text, planned at every call. The plan is a generic one that walks the primary key: the estimates of a
 -- table that is empty one minute and full the next are not worth much.
 
@@ -95,7 +95,7 @@ create or replace function pgmq._signature(p_kind text, p_queue text) returns te
 language plpgsql stable
 as $$
 begin
-  return format('pgmq.%I(%s)', '_' || pgmq.format_table_name(p_queue, p_kind), pgmq._statement_arguments(p_kind));
+  return format('pgmq.%I(%s)', pgmq.format_table_name(p_queue, '_' || p_kind || ':'), pgmq._statement_arguments(p_kind));
 end
 $$;
 
@@ -104,7 +104,7 @@ create or replace function pgmq._call(p_kind text, p_queue text) returns text
 language plpgsql stable
 as $$
 declare
-  v_name text := format('pgmq.%I', '_' || pgmq.format_table_name(p_queue, p_kind));
+  v_name text := format('pgmq.%I', pgmq.format_table_name(p_queue, '_' || p_kind || ':'));
 begin
   if to_regproc(v_name) is null then
     return pgmq._statement(p_kind, pgmq._table(p_queue, 'q'));

@@ -10,8 +10,9 @@ create or replace function pgmq.notify_queue_listeners() returns trigger
 language plpgsql
 as $$
 declare
-  v_queue text := tg_argv[0];
-  v_interval bigint := tg_argv[1]::bigint * 1000;
+  -- A trigger that pgmq made has no arguments.
+  v_queue text := coalesce(tg_argv[0], substr(tg_table_name, 3));
+  v_interval bigint := coalesce(tg_argv[1], '0')::bigint * 1000;
   v_last regclass := pgmq._hint(v_queue, 'n');
   v_now bigint := pgmq._microseconds();
 begin

@@ -13,7 +13,7 @@ begin
 end
 $$;
 
-create or replace function pgmq._send_batch(p_queue text, p_messages jsonb[], p_headers jsonb[], p_vt timestamptz)
+create or replace function pgmq._send_many(p_queue text, p_messages jsonb[], p_headers jsonb[], p_vt timestamptz)
 returns setof bigint
 language plpgsql
 as $$

@@ -161,7 +161,7 @@ begin
   perform pgmq.validate_routing_key(routing_key);
   perform pgmq._check_batch(msgs, headers);
   for v_queue in select pgmq._routed(routing_key) loop
-    return query select v_queue, s.id from pgmq._send_batch(v_queue, msgs, headers, delay) as s (id);
+    return query select v_queue, s.id from pgmq._send_many(v_queue, msgs, headers, delay) as s (id);
   end loop;
 end
 $$;

@@ -1,0 +1,158 @@
+"""The client `pgmq` of PyPI on our schema, and our functions on pgmq's own SQL.
+
+Both come from the package `pgmq`. It is used where the environment has it, and installed into a scratch
+environment of this run otherwise, once for all test processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.util
+import subprocess
+import sys
+import venv
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from queuekit import count, read, send
+
+from holdfast.engine import install
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret, Settings
+
+SCRIPT = Path(__file__).parents[2] / "support" / "pgmq_client.py"
+PACKAGES = ["pgmq==1.1.4", "psycopg[binary,pool]", "asyncpg", "sqlalchemy[asyncio]"]
+NEEDED = ("pgmq", "psycopg_pool", "sqlalchemy", "greenlet")
+SQL = "from pgmq import get_embedded_install_sql; print(get_embedded_install_sql())"
+
+
+@pytest.fixture(scope="session")
+def python(settings: Settings) -> Path:
+    """An interpreter that can import the client."""
+    if all(importlib.util.find_spec(name) for name in NEEDED):
+        return Path(sys.executable)
+    folder = settings.home / "pgmq-client"
+    with (settings.home / "pgmq-client.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            venv.create(folder, with_pip=True)
+            subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", *PACKAGES], check=True)
+            (folder / "made").touch()
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["sync", "async", "sqlalchemy", "sqlalchemy-async"])
+async def test_the_clients_documented_calls_work(url: Secret, python: Path, variant: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        python, SCRIPT, url.reveal(), variant, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, output.decode()
+
+
+@pytest.fixture
+async def theirs(empty_url: Secret, template: str, python: Path) -> AsyncGenerator[Connection]:
+    """A database with pgmq's own SQL, a queue, and messages in every state."""
+    sql = subprocess.run([python, "-c", SQL], check=True, capture_output=True, text=True).stdout
+    conn = await asyncpg.connect(empty_url.reveal())
+    await conn.execute(sql)
+    await conn.execute("select pgmq.create('q'); select pgmq.enable_notify_insert('q', 0)")
+    await send(conn, 4)
+    assert await read(conn, 1, 3600) == [1]
+    await conn.fetch("select pgmq.archive('q', 2)")
+    yield conn
+    await conn.close()
+
+
+REASSIGN = """
+do $$
+declare
+  v_object record;
+begin
+  alter schema pgmq owner to holdfast_owner;
+  comment on schema pgmq is 'message queues by Holdfast';
+  for v_object in
+    select format('function %s', oid::regprocedure) as name from pg_proc
+     where pronamespace = 'pgmq'::regnamespace
+    union all
+    select format('table %s', oid::regclass) from pg_class
+     where relnamespace = 'pgmq'::regnamespace and relkind in ('r', 'p')
+    union all
+    select format('type %s', oid::regtype) from pg_type
+     where typnamespace = 'pgmq'::regnamespace and typtype = 'c' and typrelid in (
+       select oid from pg_class where relkind = 'c')
+  loop
+    execute format('alter %s owner to holdfast_owner', v_object.name);
+  end loop;
+end
+$$
+"""
+
+
+@pytest.mark.slow
+async def test_our_additions_work_on_pgmqs_own_sql(
+    theirs: Connection, empty_url: Secret, settings: Settings
+) -> None:
+    await install.migrate(empty_url, settings)
+    assert (
+        await theirs.fetchval("select to_regprocedure('pgmq._take(text,float8,integer,jsonb,timestamptz)')")
+        is None
+    )
+    for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
+        await theirs.execute(f"grant all on {what} to holdfast_owner")
+    await theirs.execute("select holdfast.put_message_policy('q', 1); select holdfast.enable_wakeups('q')")
+    found = await theirs.fetch("select msg_id, receipt from holdfast.read_messages('q', '1 minute', 2)")
+    assert [row["msg_id"] for row in found] == [3, 4]
+    first, second = ([row["receipt"]] for row in found)
+    await theirs.fetch("select holdfast.set_message_vt('q', $1::text[], '1 minute')", first)
+    await theirs.fetch("select holdfast.archive_messages('q', $1::text[])", first)
+    [row] = await theirs.fetch("select * from holdfast.fail_messages('q', $1::text[], 'boom')", second)
+    assert row["outcome"] == "dead"
+    await theirs.fetch("select holdfast.tick_messages()")
+    assert (await count(theirs, "q_q"), await count(theirs, "a_q")) == (1, 3)
+    assert len(await theirs.fetch("select * from holdfast.requeue_messages('q')")) == 1
+    assert await theirs.fetchval("select * from pgmq_public.send('q', '1')") == 6
+
+
+@pytest.mark.slow
+async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
+    theirs: Connection, empty_url: Secret, settings: Settings
+) -> None:
+    before = await theirs.fetch("select * from pgmq.q_q order by 1")
+    await theirs.execute(REASSIGN)
+    await install.migrate(empty_url, settings)
+    assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
+    ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"
+    assert await theirs.fetchval(ambiguous) == 0
+    assert await theirs.fetchval("select count(*) from pg_proc where proname = '_read:_q'") == 1
+    assert await send(theirs, 1) == [5]  # their trigger, our function
+    assert await read(theirs) == [3, 4, 5]
+    await theirs.execute("select pgmq.set_vt('q', 1, 0)")
+    assert await read(theirs) == [1]
+    assert await count(theirs, "a_q") == 1
+
+
+@pytest.mark.slow
+async def test_moving_back_to_pgmq_keeps_the_messages(conn: Connection, python: Path) -> None:
+    """As documented: set ours aside, install theirs, copy."""
+    await conn.execute("select pgmq.create('q')")
+    await send(conn, 4)
+    await read(conn, 1, 3600)
+    await conn.fetch("select pgmq.archive('q', 2)")
+    before = await conn.fetch("select * from pgmq.q_q order by 1")
+    sql = subprocess.run([python, "-c", SQL], check=True, capture_output=True, text=True).stdout
+    await conn.execute("drop schema pgmq_public cascade; alter schema pgmq rename to pgmq_before")
+    await conn.execute(sql)
+    await conn.execute("select pgmq.create('q')")
+    await conn.execute("insert into pgmq.q_q overriding system value select * from pgmq_before.q_q")
+    await conn.execute("insert into pgmq.a_q select * from pgmq_before.a_q")
+    await conn.execute(
+        "select setval('pgmq.q_q_msg_id_seq', (select last_value from pgmq_before.q_q_msg_id_seq))"
+    )
+    assert await conn.fetch("select * from pgmq.q_q order by 1") == before
+    assert await send(conn, 1) == [5]
+    assert sorted(await read(conn)) == [3, 4, 5]
