@@ -68,29 +68,8 @@ async def theirs(empty_url: Secret, template: str, python: Path) -> AsyncGenerat
     await conn.close()
 
 
-REASSIGN = """
-do $$
-declare
-  v_object record;
-begin
-  alter schema pgmq owner to holdfast_owner;
-  comment on schema pgmq is 'message queues by Holdfast';
-  for v_object in
-    select format('function %s', oid::regprocedure) as name from pg_proc
-     where pronamespace = 'pgmq'::regnamespace
-    union all
-    select format('table %s', oid::regclass) from pg_class
-     where relnamespace = 'pgmq'::regnamespace and relkind in ('r', 'p')
-    union all
-    select format('type %s', oid::regtype) from pg_type
-     where typnamespace = 'pgmq'::regnamespace and typtype = 'c' and typrelid in (
-       select oid from pg_class where relkind = 'c')
-  loop
-    execute format('alter %s owner to holdfast_owner', v_object.name);
-  end loop;
-end
-$$
-"""
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pgmq.md"
+REASSIGN = PAGE.read_text(encoding="utf-8").partition("```sql\ndo $$")[2].partition("```")[0]
 
 
 @pytest.mark.slow
@@ -123,7 +102,7 @@ async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await theirs.fetch("select * from pgmq.q_q order by 1")
-    await theirs.execute(REASSIGN)
+    await theirs.execute(f"do $${REASSIGN}")
     await install.migrate(empty_url, settings)
     assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
     ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"
