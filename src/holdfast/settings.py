@@ -65,7 +65,9 @@ class Settings:
     listen: Switch = setting("auto", "wake-up by LISTEN/NOTIFY; `off` polls, as behind a transaction pooler")
     connect_timeout: timedelta = setting(timedelta(seconds=10), "how long to wait for a connection")
     call_timeout: timedelta = setting(timedelta(seconds=30), "how long one database call may take")
-    lock_timeout: timedelta = setting(timedelta(seconds=5), "how long one migration step waits for a lock")
+    lock_timeout: timedelta = setting(
+        timedelta(milliseconds=800), "how long one migration step waits for a lock, and others behind it"
+    )
     log_format: LogFormat = setting("human", "`human` for terminals, `json` for collectors")
     log_level: LogLevel = setting("info", "least level that is logged")
     api_host: str = setting("127.0.0.1", "address the API listens on")

@@ -46,7 +46,7 @@ async def test_a_job_is_shown_as_the_engine_knows_it(
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {KEY}", KEY, "Bearer ünicode"])
 async def test_nobody_gets_in_without_the_key(api: httpx.AsyncClient, header: str) -> None:
-    answer = await api.get(f"/api/jobs/{uuid4()}", headers={"authorization": header.encode()})
+    answer = await api.get(f"/api/jobs/{uuid4()}", headers={b"authorization": header.encode()})
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["www-authenticate"] == "Bearer"

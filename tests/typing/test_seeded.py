@@ -21,7 +21,8 @@ def seeded() -> set[int]:
 
 def test_mypy_finds_every_mistake_and_no_other(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11", "--cache-dir", str(tmp_path), FILE],
+        [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11",
+         "--cache-dir", str(tmp_path), FILE],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = {int(line) for line in re.findall(r"seeded\.py:(\d+): error:", done.stdout)}
