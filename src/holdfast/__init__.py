@@ -5,10 +5,11 @@ The public names. Everything else may change without notice, except what is docu
 """
 
 from holdfast.client import Client, JobHandle
+from holdfast.consumers import Consumer, consumer
 from holdfast.definitions import Call, Cancel, Ctx, Retry, Snooze, Task, task
 from holdfast.errors import HoldfastError, RateLimited, Reject, TaskFailedError
 from holdfast.graphs import Graph
-from holdfast.model import Job, Progress
+from holdfast.model import Job, Message, Progress
 from holdfast.settings import Settings
 from holdfast.version import __version__
 
@@ -16,11 +17,13 @@ __all__ = [
     "Call",
     "Cancel",
     "Client",
+    "Consumer",
     "Ctx",
     "Graph",
     "HoldfastError",
     "Job",
     "JobHandle",
+    "Message",
     "Progress",
     "RateLimited",
     "Reject",
@@ -30,5 +33,6 @@ __all__ = [
     "Task",
     "TaskFailedError",
     "__version__",
+    "consumer",
     "task",
 ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Final, Literal, get_args
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
+
+from holdfast.errors import RefusedError
 
 TaskStatus = Literal["waiting", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
 JobStatus = Literal["queued", "running", "succeeded", "partial", "failed", "cancelled"]
@@ -14,6 +19,10 @@ JobStatus = Literal["queued", "running", "succeeded", "partial", "failed", "canc
 TASK_STATUSES: Final[tuple[str, ...]] = get_args(TaskStatus)
 JOB_STATUSES: Final[tuple[str, ...]] = get_args(JobStatus)
 ENDED: Final = frozenset({"succeeded", "partial", "failed", "cancelled"})
+
+MessagePlace = Literal["queue", "archive", "dead"]
+
+B_co = TypeVar("B_co", covariant=True)
 
 Json = Any
 """Anything JSON can say; narrowed by the task's signature where there is one."""
@@ -62,3 +71,79 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         return self.status in ENDED
+
+
+class Hold(Protocol):
+    """What somebody who has read a message can do about it."""
+
+    @property
+    def stopped(self) -> str | None: ...
+    def done(self, on: object) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message(Generic[B_co]):
+    """A letter in a queue. `receipt` proves that it was read, and that nobody has read it since."""
+
+    id: int
+    queue: str
+    body: B_co
+    headers: Json = None
+    reads: int = 0
+    sent_at: datetime
+    read_at: datetime | None = None
+    visible_at: datetime
+    receipt: str | None = None
+    hold: Hold | None = field(default=None, repr=False, compare=False)
+
+    def done(self, on: object) -> Awaitable[None]:
+        """Finish it in your own transaction: it is gone if you commit, and here again if you do not.
+
+        With a synchronous connection it has happened when the call returns, and there is no need to await.
+        """
+        return self._held().done(on)
+
+    def check(self) -> None:
+        """Raise CancelledError when the message is no longer ours; plain functions cannot be interrupted."""
+        stopped = self._held().stopped
+        if stopped is not None:
+            raise asyncio.CancelledError(stopped)
+
+    def _held(self) -> Hold:
+        if self.hold is None:
+            raise RefusedError(
+                f"Message {self.id} of queue {self.queue} was looked at, not read.", fix="Read it."
+            )
+        return self.hold
+
+
+class MessageQueue(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    partitioned: bool
+    unlogged: bool
+    created_at: datetime
+
+
+class MessageMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a queue. `sent` counts all there ever were, also those that were rolled back."""
+
+    queue: str
+    total: int
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age: timedelta | None
+    archived: int
+    dead: int
+    sent: int
+
+
+class MessagePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to the messages of a queue that fail, and how long its archive lasts (None: for ever)."""
+
+    vt: timedelta
+    max_reads: int | None
+    backoff: timedelta
+    backoff_cap: timedelta
+    dead_letters: str | None
+    archive_retention: timedelta | None

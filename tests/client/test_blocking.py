@@ -83,3 +83,30 @@ async def test_inside_a_running_loop_it_says_so_instead_of_hanging(client: Clien
     with pytest.raises(RuntimeError, match="without an event loop"):
         client.blocking.submit(call)
     call.use()
+
+
+def test_queues_for_plain_code(client: Client, url: Secret) -> None:
+    queues = client.blocking.queues
+    queues.create("q")
+    assert queues.send("q", {"n": 1}) == 1
+    assert queues.send_batch("q", [{"n": 2}, {"n": 3}]) == [2, 3]
+    first, second = queues.read("q", qty=2, type=dict[str, int])
+    assert (first.body, second.body) == ({"n": 1}, {"n": 2})
+    assert queues.set_vt("q", second, timedelta(0)) == [2]
+    with psycopg.connect(url.reveal()) as connection:
+        assert queues.archive("q", first, on=connection) == [1]
+        connection.rollback()
+        queues.send("q", 4, on=connection)
+    assert queues.archive("q", first) == [1]
+    assert [m.id for m in queues.peek("q")] == [2, 3, 4]
+    assert [m.id for m in queues.pop("q")] == [2]
+    assert queues.delete("q", [3]) == [3]
+    assert queues.requeue("q", place="archive") == {1: 5}
+    assert queues.put_policy("q", max_reads=3) == queues.policy("q")
+    assert (queues.metrics("q").total, [m.queue for m in queues.metrics_all()]) == (2, ["q"])
+    assert [q.name for q in queues.list()] == ["q"]
+    assert (queues.purge("q"), queues.drop("q")) == (2, True)
+    with pytest.raises(NotFoundError):
+        queues.purge("q")
+    with pytest.raises(InvalidError, match="pg_partman"):
+        queues.create_partitioned("p")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from holdfast import Client, task
 from holdfast.engine.connection import Connection
-from holdfast.errors import InvalidError, RefusedError
+from holdfast.errors import InvalidError, LeaseLostError, NotFoundError, RefusedError
 from holdfast.settings import Secret, Settings
 
 
@@ -139,6 +140,55 @@ async def test_a_job_exists_if_the_caller_commits(
     assert await jobs_of(conn) == int(commit)
     if commit:
         assert (await job.get()).status == "queued"
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_messages_are_sent_and_finished_if_the_caller_commits(
+    client: Client, url: Secret, conn: Connection, way: Any, commit: bool
+) -> None:
+    for queue in ("letters", "replies"):
+        await client.queues.create(queue)
+    await client.queues.send_batch("letters", ["done", "archive", "delete", "later"])
+    done, archive, delete, later = await client.queues.read("letters", qty=4)
+    async with way(url.reveal(), commit) as on:
+        await done.done(on)
+        await client.queues.archive("letters", archive, on=on)
+        await client.queues.delete("letters", [delete.id], on=on)
+        await client.queues.set_vt("letters", later, timedelta(0), on=on)
+        await client.queues.send_batch("replies", ["50% {}", {"a": ":b"}], headers=[{"h": 1}, None], on=on)
+        assert await client.queues.peek("replies") == []
+    left = [m.body for m in await client.queues.peek("letters")]
+    assert left == (["later"] if commit else ["done", "archive", "delete", "later"])
+    gone = [m.body for m in await client.queues.peek("letters", place="archive")]
+    assert gone == (["done", "archive"] if commit else [])
+    replies = [(m.body, m.headers) for m in await client.queues.read("replies", qty=9)]
+    assert replies == ([("50% {}", {"h": 1}), ({"a": ":b"}, None)] if commit else [])
+    assert [m.body for m in await client.queues.read("letters", qty=9)] == (["later"] if commit else [])
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_our_errors_are_ours_on_every_connection(client: Client, url: Secret, way: Any) -> None:
+    await client.queues.create("letters")
+    await client.queues.send("letters", 1)
+    [stale] = await client.queues.read("letters", vt=timedelta(0))
+    await client.queues.read("letters")
+    async with way(url.reveal(), False) as on:
+        with pytest.raises(LeaseLostError, match="Message 1 of queue letters was read again") as caught:
+            await stale.done(on)
+        assert caught.value.fix == "Stop working on it; nothing was changed."
+    async with way(url.reveal(), False) as on:
+        with pytest.raises(NotFoundError, match="no message queue 'none'"):
+            await client.queues.send("none", 1, on=on)
+
+
+async def test_a_synchronous_connection_needs_no_await(client: Client, url: Secret) -> None:
+    await client.queues.create("letters")
+    await client.queues.send("letters", 1)
+    [message] = await client.queues.read("letters")
+    with psycopg.connect(url.reveal()) as connection:
+        message.done(connection)
+    assert len(await client.queues.peek("letters", place="archive")) == 1
 
 
 async def test_autocommit_connections_are_refused(client: Client, url: Secret, conn: Connection) -> None:

@@ -16,6 +16,7 @@ from holdfast import settings as settings_module
 from holdfast.client.blocking import BlockingClient
 from holdfast.client.bodies import Options, Say, job_body
 from holdfast.client.handles import JobHandle
+from holdfast.client.queues import Queues
 from holdfast.definitions import Call
 from holdfast.engine import borrowed, embedded, jobs
 from holdfast.engine.connection import Database
@@ -42,6 +43,8 @@ class Client:
         self._settings = settings
         self._database: Database | None = None
         self._server: embedded.Server | None = None
+        self.queues = Queues(self)
+        self.queues = Queues(self)
         self.blocking = BlockingClient(self)
 
     @property

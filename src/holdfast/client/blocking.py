@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from uuid import UUID
 
+from holdfast.client.blocking_queues import BlockingQueues
 from holdfast.client.bodies import Say
 from holdfast.client.handles import JobHandle
 from holdfast.definitions import Call
@@ -31,6 +32,7 @@ T = TypeVar("T")
 class BlockingClient:
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.queues = BlockingQueues(client.queues, self.run)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
 

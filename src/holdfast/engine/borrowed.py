@@ -9,24 +9,105 @@ job visible at once, whatever the caller does next, so it is refused.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast import errors
 from holdfast.engine.jobs import Submitted
 from holdfast.errors import InvalidError, RefusedError
+
+T = TypeVar("T")
 
 # Each statement has exactly one parameter, a JSON text, written as {} here, and one value, as text.
 Statement = str
 SUBMIT: Statement = "select holdfast.submit({}::jsonb)::text"
 
 
+@dataclass(frozen=True)
+class Ask(Generic[T]):
+    """One statement with its argument and a way to read its answer, for any kind of connection.
+
+    `names` says which of the database's own errors are the caller's mistake, in our words.
+    """
+
+    statement: Statement
+    argument: bytes
+    read: Callable[[str], T]
+    names: Callable[[str, str], errors.HoldfastError | None] = lambda _, __: None
+
+
+async def ask(on: object, question: Ask[T]) -> T:
+    with _translated(question):
+        return question.read(await call(on, question.statement, question.argument.decode()))
+
+
+def ask_sync(on: object, question: Ask[T]) -> T:
+    with _translated(question):
+        return question.read(call_sync(on, question.statement, question.argument.decode()))
+
+
+def ask_now(on: object, question: Ask[T]) -> Awaitable[T]:
+    """On a synchronous connection it has happened when this returns; otherwise when it was awaited."""
+    return Answered(ask_sync(on, question)) if is_sync(on) else ask(on, question)
+
+
+class Answered(Generic[T]):
+    """Something to await that is there already."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[None, None, T]:
+        yield from ()
+        return self.value
+
+
 async def submit(on: object, job: bytes) -> Submitted:
-    return msgspec.json.decode(await call(on, SUBMIT, job.decode()), type=Submitted)
+    return await ask(on, _submitting(job))
 
 
 def submit_sync(on: object, job: bytes) -> Submitted:
-    return msgspec.json.decode(call_sync(on, SUBMIT, job.decode()), type=Submitted)
+    return ask_sync(on, _submitting(job))
+
+
+def _submitting(job: bytes) -> Ask[Submitted]:
+    return Ask(SUBMIT, job, lambda text: msgspec.json.decode(text, type=Submitted))
+
+
+@contextmanager
+def _translated(question: Ask[Any]) -> Generator[None]:
+    """Our errors as ourselves, whatever library brings them; all others as the caller's library has them."""
+    try:
+        yield
+    except errors.HoldfastError:
+        raise
+    except Exception as problem:
+        ours = _in_our_words(problem, question)
+        if ours is None:
+            raise
+        raise ours from problem
+
+
+def _in_our_words(problem: BaseException, question: Ask[Any]) -> errors.HoldfastError | None:
+    """SQLAlchemy keeps the driver's error in `orig`, Django in the cause; the innermost says most."""
+    deepest: Any = None
+    seen: BaseException | None = problem
+    while seen is not None:
+        if isinstance(getattr(seen, "sqlstate", None), str):
+            deepest = seen
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    if deepest is None:
+        return None
+    said: Any = getattr(deepest, "diag", None)  # psycopg; asyncpg has the same as attributes
+    message: str = getattr(said, "message_primary", None) or getattr(deepest, "message", None) or str(deepest)
+    hint: str | None = getattr(said, "message_hint", None) or getattr(deepest, "hint", None)
+    field: str | None = getattr(said, "column_name", None) or getattr(deepest, "column_name", None)
+    code: str = deepest.sqlstate
+    return question.names(code, message) or errors.from_sqlstate(code, message, hint=hint, field=field)
 
 
 def is_sync(on: object) -> bool:
