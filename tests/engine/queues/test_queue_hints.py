@@ -204,6 +204,24 @@ async def test_hints_from_another_world_are_thrown_away(conn: Connection) -> Non
     assert await read(conn) == [4]
 
 
+async def test_spoilt_hints_hide_nothing(conn: Connection) -> None:
+    """Somebody with the right to set sequences sets them all, to the end of the queue and to the end of time."""
+    await create(conn)
+    await send(conn, 1000)
+    await conn.execute(
+        "select setval('pgmq.c_q', 1001), setval('pgmq.f_q', 1001), setval('pgmq.z_q', 9e18::bigint)"
+    )
+    assert await read(conn, 2) == [1, 2]
+
+
+async def test_api_roles_cannot_touch_the_hints(conn: Connection) -> None:
+    await create(conn)
+    for role in ("anon", "authenticated"):
+        for letter in "cfz":
+            right = f"select has_sequence_privilege('{role}', 'pgmq.{letter}_q', 'update, select, usage')"
+            assert not await conn.fetchval(right)
+
+
 async def test_no_hints_at_all_is_only_slower(conn: Connection) -> None:
     await create(conn)
     await send(conn, 500)

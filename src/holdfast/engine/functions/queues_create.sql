@@ -116,6 +116,9 @@ create or replace function pgmq._hand_over_sequences(p_table regclass) returns v
 language plpgsql set search_path = ''
 as $$
 declare
+  v_queue text := (select substr(relname, 3) from pg_catalog.pg_class where oid = p_table);
+  v_hints regclass[] := array(
+    select to_regclass(format('pgmq.%I', letter || '_' || v_queue)) from unnest(array['c', 'f', 'z']) letter);
   v_sequence regclass;
   v_role text;
 begin
@@ -129,7 +132,10 @@ begin
     for v_role in
       select rolname from pg_catalog.pg_roles where rolname in ('anon', 'authenticated', 'service_role', 'holdfast_worker')
     loop
-      execute format('grant usage, select, update on sequence %s to %I', v_sequence, v_role);
+      -- Roles that see part of the rows use no hints, and shall not spoil them for others.
+      execute format(case when v_role in ('anon', 'authenticated') and v_sequence = any (v_hints)
+        then 'revoke all on sequence %s from %I' else 'grant usage, select, update on sequence %s to %I' end,
+        v_sequence, v_role);
     end loop;
   end loop;
 end

@@ -13,7 +13,7 @@
 -- thirty times as long as it took the last time (at least 20 ms): what came back into sight below the cursor (time over,
 -- vt set by hand, a read rolled back, a sender that committed late) is found then, in id order, whatever its number.
 -- Rows below the floor that should not exist (an id inserted by hand, hints restored from a dump) are found by the
--- look without hints, every ten seconds or a hundred times its own cost. So a wrong hint costs time, never a message.
+-- look without hints, every ten seconds or a hundred times its own cost, and at least hourly. So a wrong hint costs time, never a message.
 --
 -- The cursor moves to the first message that was visible, taken or not, so rolling back a read needs no repair.
 -- The floor moves in several steps (_mark_floor, _publish_floor), because ids do not commit in order and a delete may
@@ -84,6 +84,7 @@ declare
   v_cursor bigint;
   v_floor bigint;
   v_clock bigint := pgmq._microseconds();
+  v_full bigint;
   v_head bigint;
 begin
   if array_position(v_hints, null) is not null or row_security_active(v_table)
@@ -93,7 +94,8 @@ begin
   end if;
   v_cursor := coalesce(pg_sequence_last_value(v_hints[1]), 0);
   v_floor := coalesce(pg_sequence_last_value(v_hints[2]), 0);
-  if v_clock >= coalesce(pg_sequence_last_value(v_hints[3]), 0) then
+  v_full := coalesce(pg_sequence_last_value(v_hints[3]), 0);
+  if v_clock not between v_full - 3600000000 and v_full - 1 then  -- due, or further ahead than we ever book
     return pgmq._look_everywhere(v_table, v_hints, p_now, p_filter);
   end if;
   if v_cursor - v_floor > 256 then
@@ -233,7 +235,7 @@ begin
   v_head := pgmq._first_visible(p_table, coalesce(v_alive, v_lowest), p_now, p_filter);
   v_cost := pgmq._microseconds() - v_began;
   if v_cost > 100000 then
-    perform setval(p_hints[3], v_began + 100 * v_cost);
+    perform setval(p_hints[3], v_began + least(100 * v_cost, 3000000000));
   end if;
   if v_alive < v_floor then
     perform pgmq._move_hint(p_hints[2], v_floor, v_alive);

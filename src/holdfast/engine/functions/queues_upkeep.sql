@@ -43,7 +43,8 @@ begin
 end
 $$;
 
--- Messages that plain pgmq readers have read too often; holdfast.read_messages buries its own on the way.
+-- Messages that plain pgmq readers have read too often; holdfast.read_messages buries its own on the way. Messages that
+-- were read often are old, so the first ten thousand are enough for one step.
 create or replace function holdfast.bury_worn(p_policy holdfast.message_policies, p_limit bigint) returns bigint
 language plpgsql set search_path = ''
 as $$
@@ -55,13 +56,26 @@ begin
   end if;
   execute format(
     'select array_agg(holdfast.message_receipt(msg_id, read_ct, last_read_at)) from (
-       select msg_id, read_ct, last_read_at from %s
-        where read_ct >= $1 and vt <= $2 and last_read_at is not null
+       select msg_id, read_ct, last_read_at from %1$s
+        where msg_id = any (array(select msg_id from %1$s where msg_id >= $4 order by msg_id limit 10000))
+          and read_ct >= $1 and vt <= $2 and last_read_at is not null
         order by msg_id limit $3 for update skip locked) worn',
     (holdfast.check_queue(p_policy.queue_name)).p_messages)
-    into v_worn using p_policy.max_reads, holdfast.now(), p_limit;
+    into v_worn using p_policy.max_reads, holdfast.now(), p_limit, holdfast.first_position(p_policy.queue_name);
   return (select count(*) from holdfast.bury_messages(
     p_policy.queue_name, v_worn, 'read as often as the policy allows, and not finished'));
+end
+$$;
+
+-- Below this id there are no messages, as far as our own reading hints know.
+create or replace function holdfast.first_position(p_queue text) returns bigint
+language plpgsql set search_path = ''
+as $$
+begin
+  if to_regprocedure('pgmq._floor(text)') is null then
+    return -9223372036854775808;
+  end if;
+  return pgmq._floor(p_queue);
 end
 $$;
 

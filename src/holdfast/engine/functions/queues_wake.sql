@@ -73,7 +73,8 @@ begin
   if v_until > coalesce(pg_sequence_last_value(v_sleep), 0) then
     perform setval(v_sleep, v_until);
   end if;
-  execute format('select min(vt) from (select vt from %s order by msg_id limit 1000) first', v_table) into v_due;
+  execute format('select min(vt) from (select vt from %s where msg_id >= $1 order by msg_id limit 1000) first', v_table)
+    into v_due using holdfast.first_position(p_queue);
   return v_due;
 end
 $$;

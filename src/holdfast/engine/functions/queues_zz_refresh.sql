@@ -13,6 +13,7 @@ begin
      where pg_has_role(current_user, c.relowner, 'usage')
   loop
     perform pgmq._create_hints(v_queue);
+    perform pgmq._hand_over_sequences(pgmq._table(v_queue, 'q'));
     perform pgmq._make_statements(v_queue);
   end loop;
 end
