@@ -1,6 +1,6 @@
 """Message queues against pgmq's own SQL, in the same server and the same run.
 
-    python bench/queues.py postgresql://postgres@127.0.0.1:5432/postgres [--messages 100000] [--connections 2]
+    python bench/queues.py postgresql://postgres@127.0.0.1:5432/postgres [--messages 50000] [--connections 2]
 
 Needs a role that may create databases. pgmq's SQL is taken from the PyPI package `pgmq`, which is installed
 into a scratch environment for the run unless --pgmq-sql names the file. Two databases are made and dropped:
@@ -197,11 +197,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("url")
-    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--connections", type=int, default=2)
     parser.add_argument("--waiting", type=int, default=1_000_000)
     parser.add_argument("--flight", type=int, default=50_000)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=["archive", "delete", "pinned", "deep", "flying"])
     parser.add_argument("--pgmq-sql", type=Path)
     options = parser.parse_args()

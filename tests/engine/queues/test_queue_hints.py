@@ -205,7 +205,7 @@ async def test_hints_from_another_world_are_thrown_away(conn: Connection) -> Non
 
 
 async def test_spoilt_hints_hide_nothing(conn: Connection) -> None:
-    """Somebody with the right to set sequences sets them all, to the end of the queue and to the end of time."""
+    """Somebody who may set sequences sets them all: to the end of the queue, and to the end of time."""
     await create(conn)
     await send(conn, 1000)
     await conn.execute(
