@@ -179,8 +179,8 @@ async def compare(sides: list[Side], options: argparse.Namespace) -> None:
         "flying": lambda side: flying(side, count, options.flight),
     }
     best: dict[str, dict[str, float]] = {side.name: {} for side in sides}
-    for name in options.only or scenarios:
-        for _ in range(options.rounds):
+    for _ in range(options.rounds):  # all of them in every round, so that each has had its quiet moment
+        for name in options.only or scenarios:
             for side in sides:
                 for what, value in (await scenarios[name](side)).items():
                     best[side.name][what] = max(best[side.name].get(what, 0), value)
