@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from hands import QUEUE, Hand, blocked_or_done, graph, job, outcome, refused, submit, tasks_by_name
+from hands import QUEUE, Hand, blocked_or_done, graph, job, outcome, refused, submit, tasks_by_name, tick
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -260,7 +260,7 @@ async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
         for task in await hand.take(5):
             await hand.finish(task, "succeed", 1)
     await clock.advance(timedelta(minutes=5))
-    await conn.execute("select holdfast.tick()")
+    await tick(conn)
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
     assert (await job(conn, made.id))["status"] == "succeeded"
     await conn.execute("select holdfast.retry_job($1, array['b'])", made.id)

@@ -148,7 +148,7 @@ async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any])
 
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, limit: int) -> None:
-    """Claims, all outcomes, cancels, lost leases and ticks at once, while a watcher counts leases all the time."""
+    """Claims, all outcomes, cancels, lost leases and ticks at once, while a watcher counts leases."""
     await put(conn, "all", queue="q", max_running=limit * 3)
     await put(conn, "each", queue="q", per_key=True, max_running=limit)
     await jobs.submit_many(
@@ -185,8 +185,8 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
         looks = 0
         while not done.is_set():
             rows = await own.fetch(
-                "select l.limit_key, count(*) as n from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id "
-                "where t.status = 'running' group by 1"
+                "select l.limit_key, count(*) as n from holdfast.tasks t "
+                "join holdfast.lanes l on l.id = t.lane_id where t.status = 'running' group by 1"
             )
             assert all(row["n"] <= limit for row in rows)
             assert sum(row["n"] for row in rows) <= limit * 3

@@ -10,7 +10,19 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from hands import QUEUE, Hand, blocked_or_done, graph, job, refused, status, submit, task_row, tasks_by_name
+from hands import (
+    QUEUE,
+    Hand,
+    blocked_or_done,
+    graph,
+    job,
+    refused,
+    status,
+    submit,
+    task_row,
+    tasks_by_name,
+    tick,
+)
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -68,7 +80,7 @@ async def test_a_task_that_did_not_start_in_time_never_starts(conn: Connection, 
     made = await submit(conn, expires_at=(datetime.now(UTC) + timedelta(minutes=5)).isoformat())
     await clock.advance(timedelta(minutes=6))
     assert await Hand(conn).take(5) == []
-    await conn.execute("select holdfast.tick()")
+    await tick(conn)
     row = await task_row(conn, made)
     assert row["status"] == "cancelled"
     assert msgspec.json.decode(row["error"])["type"] == "Expired"

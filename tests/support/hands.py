@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -116,6 +117,15 @@ async def blocked_or_done(watch: Connection, pid: int, running: asyncio.Task[Any
     return bool(await eventually(settled, what="a blocked or finished statement") == "blocked")
 
 
-async def both(first: Awaitable[Any], second: Awaitable[Any]) -> tuple[Any, Any]:
-    one, two = await asyncio.gather(first, second)
-    return one, two
+async def one_tick(conn: Connection, limit: int = 1000) -> dict[str, Any]:
+    return dict(msgspec.json.decode(await conn.fetchval("select holdfast.tick($1)", limit)))
+
+
+async def tick(conn: Connection, limit: int = 1000) -> dict[str, int]:
+    """Ticks until there is nothing left to do now; what all of them did."""
+    total: Counter[str] = Counter()
+    while True:
+        did = await one_tick(conn, limit)
+        total.update({name: value for name, value in did.items() if type(value) is int})
+        if not did["more"]:
+            return total

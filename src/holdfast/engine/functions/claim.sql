@@ -60,7 +60,8 @@ end $$;
 create or replace function holdfast.open_lanes(p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
 returns table (lane_id bigint, queue text, type text, limit_ids bigint[], limits_known boolean, lease_s double precision, timeout_s double precision,
   attempts integer, stored bigint, head bigint, safe bigint, hint jsonb)
-language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off as $$
+language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
   return query
@@ -69,17 +70,20 @@ begin
       extract(epoch from p_now)::double precision as at, (select last_value from holdfast.positions) as top
     from pg_current_snapshot() as s
   ), mine as materialized (
-    select l.*, k.lease_s, k.timeout_s, k.attempts, coalesce(q.ageing_s, 60) as ageing_s, h.*,
+    select l.*, k.lease_s, k.timeout_s, k.attempts, coalesce(q.ageing_s, 60) as ageing_s,
+      h.safe, h.seen, h.xid, h.at, coalesce(h.exact, l.cursor) as exact, h.looked,
       h.safe is null or h.looked < n.at - case h.idle when 0 then 5 else 0.2 end as look,
       h.xid <= n.oldest as over, h.xid <= n.oldest or h.at < n.at - 0.25 as passed
     from now n cross join holdfast.lanes l
     join holdfast.kinds k on k.id = l.kind_id
     left join holdfast.queues q on q.name = l.queue
-    cross join lateral (select (c ->> 0)::bigint as safe, (c ->> 1)::bigint as seen, (c ->> 2)::bigint as xid,
-      (c ->> 3)::double precision as at, coalesce((c ->> 4)::bigint, l.cursor) as exact, (c ->> 5)::double precision as looked,
-      (c ->> 6)::int as idle
-      -- A hint above all positions is from before a failover that lost some: as good as none.
-      from (select case when (p_cursors -> (l.id::text) ->> 1)::bigint <= n.top then p_cursors -> (l.id::text) end as c) as c) as h
+    -- `offset 0` keeps the hint from being looked up once per field. One above all positions is from before a failover that
+    -- lost some: as good as none.
+    cross join lateral (select p_cursors -> (l.id::text) as c offset 0) as c
+    left join lateral (
+      select (c ->> 0)::bigint as safe, (c ->> 1)::bigint as seen, (c ->> 2)::bigint as xid, (c ->> 3)::double precision as at,
+        (c ->> 4)::bigint as exact, (c ->> 5)::double precision as looked, (c ->> 6)::int as idle
+      where (c ->> 1)::bigint <= n.top) as h on true
     where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types)) and q.paused_at is null
   ), found as (
     select m.*, t.pos as head, t.due_at,
@@ -179,22 +183,22 @@ begin
   return case when v_locked = cardinality(p_limits) then p_want else 0 end;
 end $$;
 
+-- Not pinned, so that it is inlined; every name in it is qualified or built in.
 create or replace function holdfast.tokens_now(
   p_tokens double precision, p_refilled_at timestamptz, p_rate double precision, p_burst double precision, p_now timestamptz)
 returns double precision
-language plpgsql immutable set search_path = '' as $$
-begin
-  return (
+language sql immutable as $$
   select case when p_rate is null then null else least(coalesce(p_burst, greatest(p_rate, 1)),
     coalesce(p_tokens, p_burst, greatest(p_rate, 1))
-      + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::double precision, 0)) end);
-end $$;
+      + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::pg_catalog.float8, 0)) end
+$$;
 
 create or replace function holdfast.count_started(p_limits bigint[], p_count integer, p_now timestamptz) returns void
-language plpgsql volatile set search_path = '' as $$
+language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan as $$
 begin
   update holdfast.limits l set running = l.running + p_count,
-    tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_count, refilled_at = p_now
+    tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_count,
+    refilled_at = case when r.rate is not null then p_now end
   from holdfast.limit_rules r
   where r.name = l.rule and l.id = any (p_limits);
 end $$;
@@ -227,9 +231,13 @@ declare
   v_got integer;
   v_lane record;
   v_lanes jsonb := '{}';
+  v_seen bigint[] := '{}';
+  v_hints jsonb[] := '{}';
+  v_served bigint[] := '{}';
 begin
   for v_lane in select * from holdfast.open_lanes(p_queues, p_types, p_cursors, p_now) loop
-    p_cursors := p_cursors || jsonb_build_object(v_lane.lane_id, v_lane.hint);
+    v_seen := v_seen || v_lane.lane_id;
+    v_hints := v_hints || v_lane.hint;
     if (v_lane.hint ->> 4)::bigint > v_lane.stored + 10000 then
       perform holdfast.store_cursor(v_lane.lane_id, (v_lane.hint ->> 4)::bigint);
     end if;
@@ -246,14 +254,26 @@ begin
     continue when v_got = 0;
     if v_lane.limit_ids is not null then
       perform holdfast.count_started(v_lane.limit_ids, v_got, p_now);
-      update holdfast.lanes l set served_at = p_now where l.id = v_lane.lane_id;
+      v_served := v_served || v_lane.lane_id;
     end if;
     v_left := v_left - v_got;
     v_lanes := v_lanes || jsonb_build_object(v_lane.lane_id, jsonb_build_array(
       v_lane.queue, v_lane.type, v_lane.lease_s, v_lane.timeout_s, v_lane.attempts));
   end loop;
-  header := jsonb_build_object('nonce', v_nonce, 'lanes', v_lanes, 'cursors', p_cursors, 'got', p_slots - v_left);
+  perform holdfast.mark_served(v_served, p_now);
+  header := jsonb_build_object('nonce', v_nonce, 'lanes', v_lanes, 'got', p_slots - v_left,
+    'cursors', coalesce((select jsonb_object_agg(h.lane_id, h.hint) from unnest(v_seen, v_hints) as h (lane_id, hint)), '{}'));
   return next;
+end $$;
+
+-- Fairness needs to know roughly who was served last, so a lane that somebody else writes is passed over.
+create or replace function holdfast.mark_served(p_lanes bigint[], p_now timestamptz) returns void
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
+begin
+  if p_lanes <> '{}' then
+    with free as materialized (select l.id from holdfast.lanes l where l.id = any (p_lanes) order by l.id for update skip locked)
+    update holdfast.lanes l set served_at = p_now from free f where l.id = f.id;
+  end if;
 end $$;
 
 create or replace function holdfast.store_cursor(p_lane bigint, p_safe bigint) returns void

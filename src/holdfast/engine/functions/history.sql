@@ -1,8 +1,9 @@
 -- History: what has ended, kept in partitions by the day on which it may be forgotten, and then dropped whole.
 --
 -- Days are made ahead by `tick`. What has no day of its own (kept very long, or nobody called tick) is in the default
--- partition and is deleted row by row. Making and dropping a day needs a short exclusive lock: it gives up after
--- a tenth of a second and is tried again by the next tick, so work never queues up behind it for longer.
+-- partition and is deleted row by row. Making and dropping a day needs a short exclusive lock: it gives up after a tenth
+-- of a second and is tried again by the next tick, so work never queues up behind it for longer; and it is done for one
+-- table at a time by a tick that holds no other lock, so that it can be part of no deadlock.
 
 create or replace function holdfast.make_day(p_table text, p_day date) returns boolean
 language plpgsql set search_path = '' set lock_timeout = '100ms' as $$
@@ -26,44 +27,57 @@ exception
     return false;
 end $$;
 
+-- Days that rows are kept until by default: one and seven days for tasks, seven for events, thirty for attempts. Makes
+-- those that one table lacks, and stops at the first that cannot be made now.
 create or replace function holdfast.make_days(p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_day date := (p_now at time zone 'UTC')::date;
+  v_one record;
+  v_table text;
   v_made integer := 0;
 begin
-  -- Days that rows are kept until by default: one and seven days for tasks, seven for events, thirty for attempts.
-  select coalesce(sum(holdfast.make_day(d.name, v_day + d.ahead)::int), 0) into v_made
-  from (
-    select 'history' as name, a as ahead from unnest('{0,1,2,3,7,8,9}'::int[]) as a
-    union all select 'events', a from unnest('{7,8,9}'::int[]) as a
-    union all select 'attempts', a from unnest('{30,31,32}'::int[]) as a
-  ) as d
-  where to_regclass(format('holdfast.%I', d.name || to_char(v_day + d.ahead, '_YYYYMMDD'))) is null;
+  for v_one in
+    select d.name, v_day + d.ahead as day from (
+      select 'history' as name, a as ahead from unnest('{0,1,2,3,7,8,9}'::int[]) as a
+      union all select 'events', a from unnest('{7,8,9}'::int[]) as a
+      union all select 'attempts', a from unnest('{30,31,32}'::int[]) as a
+    ) as d
+    where to_regclass(format('holdfast.%I', d.name || to_char(v_day + d.ahead, '_YYYYMMDD'))) is null
+    order by d.name, d.ahead
+  loop
+    exit when v_one.name <> v_table;
+    if holdfast.make_day(v_one.name, v_one.day) then
+      v_made := v_made + 1;
+      v_table := v_one.name;
+    end if;
+  end loop;
   return v_made;
 end $$;
 
+-- Days that are over, of one table.
 create or replace function holdfast.drop_days(p_now timestamptz) returns integer
 language plpgsql set search_path = '' set lock_timeout = '100ms' as $$
 declare
-  v_name text;
+  v_one record;
+  v_table oid;
   v_count integer := 0;
 begin
-  for v_name in
-    select c.relname from pg_inherits i
+  for v_one in
+    select c.relname, i.inhparent from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
     where i.inhparent in ('holdfast.history'::regclass, 'holdfast.attempts'::regclass, 'holdfast.events'::regclass)
       and c.relname ~ '_[0-9]{8}$' and to_date(right(c.relname, 8), 'YYYYMMDD') < (p_now at time zone 'UTC')::date
-    order by right(c.relname, 8)
+    order by i.inhparent, right(c.relname, 8)
   loop
-    begin
-      execute format('drop table if exists holdfast.%I', v_name);
-      v_count := v_count + 1;
-    exception when lock_not_available or deadlock_detected then
-      return v_count;
-    end;
+    exit when v_one.inhparent <> v_table;
+    execute format('drop table if exists holdfast.%I', v_one.relname);
+    v_table := v_one.inhparent;
+    v_count := v_count + 1;
   end loop;
   return v_count;
+exception when lock_not_available or deadlock_detected then
+  return 0;
 end $$;
 
 -- What has no day of its own, and what hangs on jobs that are gone; up to p_limit of each.
@@ -163,7 +177,7 @@ begin
 end $$;
 
 -- All maintenance, up to p_limit rows a step. Safe from any number of callers at once: workers, pg_cron, by hand. Answers
--- what it did, and `more` when a step reached its limit.
+-- what it did, and `more` when there is more to do at once: call again.
 create or replace function holdfast.tick(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -175,13 +189,19 @@ begin
   if p_limit is null or p_limit not between 1 and 100000 then
     perform holdfast.refuse('HF004', format('limit must be from 1 to 100000, got %s.', p_limit), 'limit');
   end if;
-  v_did := jsonb_build_object('promoted', holdfast.promote_due('-infinity', v_now, p_limit));
+  v_did := jsonb_build_object('days_made', holdfast.make_days(v_now));
+  if v_did ->> 'days_made' = '0' then
+    v_did := v_did || jsonb_build_object('days_dropped', holdfast.drop_days(v_now));
+  end if;
+  if v_did - 'days_made' <> '{"days_dropped": 0}' then
+    return v_did || jsonb_build_object('more', true);
+  end if;
+  v_did := v_did || jsonb_build_object('promoted', holdfast.promote_due('-infinity', v_now, p_limit));
   v_did := v_did || jsonb_build_object('reclaimed', holdfast.reclaim('-infinity', v_now, p_limit));
   v_did := v_did || jsonb_build_object('expired', holdfast.expire_unstarted(v_now, p_limit));
   v_did := v_did || jsonb_build_object('archived', holdfast.archive_jobs(v_now, p_limit));
   v_did := v_did || jsonb_build_object('forgotten', holdfast.forget_jobs(v_now, p_limit) + holdfast.forget_rows(v_now, p_limit));
   v_did := v_did || jsonb_build_object('cursors', holdfast.check_cursors());
-  v_did := v_did || jsonb_build_object('days_made', holdfast.make_days(v_now), 'days_dropped', holdfast.drop_days(v_now));
   -- Other capabilities bring their own step, if they are installed.
   foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts}'::text[] loop
     if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then
