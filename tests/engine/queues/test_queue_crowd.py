@@ -1,0 +1,96 @@
+"""Senders and readers at once, who roll back, give back, hold on or vanish: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field
+
+import asyncpg
+import pytest
+from queuekit import count, create, read, send
+
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+
+SENDERS, READERS, TURNS, PATIENCE = 3, 4, 60, 60
+
+
+@dataclass
+class Ledger:
+    sent: set[int] = field(default_factory=set[int])
+    done: set[int] = field(default_factory=set[int])
+    senders: int = SENDERS
+
+    def finish(self, ids: list[int]) -> None:
+        assert not self.done & set(ids), "finished twice"
+        self.done.update(ids)
+
+    @property
+    def over(self) -> bool:
+        return self.senders == 0 and self.done == self.sent
+
+
+async def sender(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
+    for _ in range(TURNS):
+        transaction = conn.transaction()
+        await transaction.start()
+        ids = await send(conn, draw.choice([1, 5, 50, 200]))
+        if draw.random() < 0.2:  # hold on until others have gone further
+            target = len(ledger.done) + 200
+            while len(ledger.done) < target and ledger.senders > 1 and not ledger.sent <= ledger.done:
+                await conn.fetchval("select 1")
+        if draw.random() < 0.1:
+            await transaction.rollback()
+        else:
+            ledger.sent.update(ids)
+            await transaction.commit()
+    ledger.senders -= 1
+
+
+async def reader(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
+    until = time.monotonic() + PATIENCE
+    while not ledger.over:
+        assert time.monotonic() < until, f"{len(ledger.sent - ledger.done)} messages are missing"
+        how = draw.choice(["within", "within", "after", "back", "vanish"])
+        transaction = conn.transaction()
+        await transaction.start()
+        taken: list[int] = []
+        for _ in range(draw.choice([1, 1, 4])):
+            found = await read(conn, draw.choice([1, 10, 100, 300]), 1)
+            if how == "within":
+                await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+            taken += found
+        if draw.random() < 0.15:
+            await transaction.rollback()
+            continue
+        await transaction.commit()
+        if how == "after":
+            taken = [row[0] for row in await conn.fetch("select pgmq.delete('q', $1::bigint[])", taken)]
+        elif how == "back":
+            await conn.fetch("select pgmq.set_vt('q', $1::bigint[], 0)", taken)
+        if how in {"within", "after"}:
+            ledger.finish(taken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_crowd_loses_nothing_and_finishes_nothing_twice(
+    url: Secret, conn: Connection, seed: int
+) -> None:
+    await create(conn)
+    ledger = Ledger()
+    crowd = [await asyncpg.connect(url.reveal()) for _ in range(SENDERS + READERS)]
+    old = conn.transaction(isolation="repeatable_read")  # and an old snapshot all the while
+    await old.start()
+    await count(conn, "q_q")
+    async with asyncio.TaskGroup() as group:
+        for place, each in enumerate(crowd):
+            work = sender if place < SENDERS else reader
+            group.create_task(work(each, ledger, random.Random(seed * 100 + place)))
+    await old.rollback()
+    assert ledger.done == ledger.sent
+    assert await count(conn, "q_q") == 0
+    for each in crowd:
+        await each.close()
