@@ -75,6 +75,11 @@ async def test_stay_keeps_it_up_until_told_to_stop(url: Secret, tmp_path: Path) 
         seen += line
     children = children_of(process.pid)
     assert len(children) == 2
+    (tmp_path / "app.py").write_text("x = 1")
+    for name in ("API", "worker"):
+        assert process.stdout.readline() == f"restarting the {name}: app.py changed\n"
+    await eventually(lambda: len(children_of(process.pid)) == 2 and children_of(process.pid) != children)
+    children += children_of(process.pid)
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0, rest

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import click
 import pytest
 
 from holdfast.cli.root import root, run
+from holdfast.settings import Settings
 from holdfast.version import __version__
 
 
@@ -59,3 +61,13 @@ def test_every_command_explains_itself() -> None:
 
     silent = [command.name for command in commands(root) if not command.help]
     assert not silent
+
+
+def test_every_setting_is_an_option_of_the_same_name() -> None:
+    options = {option for parameter in root.params for option in parameter.opts}
+    assert {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)} <= options
+
+
+def test_a_bad_setting_on_the_command_line_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--pool-size", "many", "db", "status"]) == 2
+    assert "pool_size" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 
 GRACE = 30.0
+SKIPPED = {"node_modules", "site-packages", "venv"}
 
 
 @dataclass
@@ -85,7 +87,12 @@ def changed(folders: list[Path]) -> Iterator[set[str]]:
 def _stamps(folders: list[Path]) -> dict[str, int]:
     stamps: dict[str, int] = {}
     for folder in folders:
-        for path in folder.rglob("*.py"):
-            with contextlib.suppress(OSError):
-                stamps[str(path)] = path.stat().st_mtime_ns
+        for place, below, names in os.walk(folder):
+            # Environments, caches and our own home are large and not the user's code.
+            below[:] = [name for name in below if not name.startswith((".", "__")) and name not in SKIPPED]
+            for name in names:
+                if name.endswith(".py"):
+                    path = os.path.join(place, name)  # noqa: PTH118  (thousands of times, twice a second)
+                    with contextlib.suppress(OSError):
+                        stamps[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
     return stamps

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 
 import click
 
@@ -16,25 +17,35 @@ from holdfast.cli import api, completion, db, demo, doctor, migrate, worker
 from holdfast.cli.output import complain
 from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
+from holdfast.settings import Settings
 from holdfast.version import __version__
+
+ALIASES = {"database_url": ("--dsn",)}
+
+
+def settings_options(command: click.Command) -> click.Command:
+    """Every setting as a global option of the same name, so that there is one vocabulary."""
+    for setting in fields(Settings):
+        names = [f"--{setting.name.replace('_', '-')}", *ALIASES.get(setting.name, ())]
+        command.params.append(click.Option(names, metavar="VALUE", help=setting.metadata["help"]))
+    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
-@click.option(
-    "--database-url", "--dsn", metavar="URL", help="PostgreSQL to use (else DATABASE_URL, else embedded)."
-)
-@click.option("--home", metavar="DIR", help="Folder of the embedded database and local files.")
-@click.option("--log-format", metavar="human|json", help="How logs are written.")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.pass_context
 def root(context: click.Context, /, **overrides: str | None) -> None:
-    """Background work for Python applications on PostgreSQL."""
+    """Background work for Python applications on PostgreSQL.
+
+    Options before the command are settings; the environment (HOLDFAST_...) and [tool.holdfast] in
+    pyproject.toml know them by the same names.
+    """
     # The current folder is importable, as with `python`: `holdfast worker app` must find app.py.
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
     context.obj = Session({name: value for name, value in overrides.items() if value})
 
 
+settings_options(root)
 for command in (
     demo.demo,
     worker.worker,
