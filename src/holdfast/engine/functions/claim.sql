@@ -120,7 +120,7 @@ set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   return query
   with picked as materialized (
-    select t.id from holdfast.tasks t
+    select t.ctid as place from holdfast.tasks t
     where t.lane_id = p_lane and t.status = 'ready' and t.pos >= p_safe
       and (t.start_before is null or t.start_before > p_now)
     order by t.pos limit p_want
@@ -130,7 +130,7 @@ begin
     set status = 'running', attempt = t.attempt + 1, nonce = p_nonce, worker_id = p_worker_id, started_at = p_now,
       lease_until = p_now + p_lease
     from picked p
-    where t.id = p.id
+    where t.ctid = p.place
     returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.waits, t.pos
   ), begun as (
     select j.id from holdfast.jobs j

@@ -21,8 +21,9 @@ begin
   if v_full between v_now - 30000000 and v_now and v_at <= v_now then
     v_from := 'epoch'::timestamptz + v_at * interval '1 microsecond';
   end if;
-  if holdfast.promote_due(v_from - interval '1 minute', p_now, 1000)
-    + holdfast.reclaim(v_from - interval '2 seconds', p_now, 200) = 0 then
+  -- A sweep that reached its limit is not over: the next call goes on from the same place.
+  if (holdfast.promote_due(v_from - interval '1 minute', p_now, 1000) < 1000)
+    and (holdfast.reclaim(v_from - interval '2 seconds', p_now, 200) < 200) then
     perform setval('holdfast.horizon', v_now);
     if v_from = '-infinity' then
       perform holdfast.expire_unstarted(p_now, 200), setval('holdfast.full_sweep', v_now);
