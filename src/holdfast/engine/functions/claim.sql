@@ -110,25 +110,29 @@ begin
     f.served_at nulls first, f.head;
 end $$;
 
--- Takes up to p_want tasks of one lane. The limit stands in a materialized query of its own: as a subquery of
--- the update it could be run again per row, and take everything.
+-- Takes up to so many tasks of each lane. The limits stand in a materialized query of its own: as a subquery of the
+-- update it could be run again per row, and take everything. Rows are found again by their place, which is locked.
 create or replace function holdfast.take(
-  p_lane bigint, p_safe bigint, p_want integer, p_nonce bigint, p_worker_id bigint, p_lease interval, p_now timestamptz)
+  p_lanes bigint[], p_safes bigint[], p_wants integer[], p_leases double precision[],
+  p_nonce bigint, p_worker_id bigint, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   return query
   with picked as materialized (
-    select t.ctid as place from holdfast.tasks t
-    where t.lane_id = p_lane and t.status = 'ready' and t.pos >= p_safe
-      and (t.start_before is null or t.start_before > p_now)
-    order by t.pos limit p_want
-    for update skip locked
+    select f.place, u.lease from unnest(p_lanes, p_safes, p_wants, p_leases) as u (lane_id, safe, want, lease)
+    cross join lateral (
+      select t.ctid as place from holdfast.tasks t
+      where t.lane_id = u.lane_id and t.status = 'ready' and t.pos >= u.safe
+        and (t.start_before is null or t.start_before > p_now)
+      order by t.pos limit u.want
+      for update skip locked
+    ) as f
   ), taken as (
     update holdfast.tasks t
     set status = 'running', attempt = t.attempt + 1, nonce = p_nonce, worker_id = p_worker_id, started_at = p_now,
-      lease_until = p_now + p_lease
+      lease_until = p_now + p.lease * interval '1 second'
     from picked p
     where t.ctid = p.place
     returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.waits, t.pos
@@ -158,29 +162,35 @@ begin
   where e.child_id = p_id);
 end $$;
 
--- How many tasks the limits let through now; the counters stay locked until the end of the transaction.
-create or replace function holdfast.allowance(p_limits bigint[], p_want integer, p_now timestamptz) returns integer
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
+-- Counts tasks of a lane as started before they are taken: as many as its limits let through and as are there. The
+-- counters stay locked until the end of the transaction; when they cannot all be locked at once, none.
+create or replace function holdfast.reserve(p_lane bigint, p_safe bigint, p_limits bigint[], p_want integer, p_now timestamptz) returns integer
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_limit record;
   v_locked integer := 0;
 begin
   for v_limit in
-    select l.*, r.max_running, r.rate, r.burst from holdfast.limits l join holdfast.limit_rules r on r.name = l.rule
+    select l.asleep_until, r.max_running - l.running as free,
+      floor(holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now))::int as tokens
+    from holdfast.limits l join holdfast.limit_rules r on r.name = l.rule
     where l.id = any (p_limits) order by l.id
     for update of l skip locked
   loop
     v_locked := v_locked + 1;
-    if v_limit.asleep_until > p_now then
-      return 0;
-    end if;
-    p_want := least(p_want, v_limit.max_running - v_limit.running,
-      floor(holdfast.tokens_now(v_limit.tokens, v_limit.refilled_at, v_limit.rate, v_limit.burst, p_now))::int);
-    if p_want <= 0 then
-      return 0;
-    end if;
+    p_want := least(p_want, v_limit.free, v_limit.tokens, case when v_limit.asleep_until > p_now then 0 end);
   end loop;
-  return case when v_locked = cardinality(p_limits) then p_want else 0 end;
+  if p_want <= 0 or v_locked < cardinality(p_limits) then
+    return 0;
+  end if;
+  select count(*) into p_want from (
+    select from holdfast.tasks t where t.lane_id = p_lane and t.status = 'ready' and t.pos >= p_safe order by t.pos limit p_want) as ready;
+  update holdfast.limits l set running = l.running + p_want,
+    tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_want,
+    refilled_at = case when r.rate is not null then p_now end
+  from holdfast.limit_rules r
+  where r.name = l.rule and l.id = any (p_limits);
+  return p_want;
 end $$;
 
 -- Not pinned, so that it is inlined; every name in it is qualified or built in.
@@ -192,16 +202,6 @@ language sql immutable as $$
     coalesce(p_tokens, p_burst, greatest(p_rate, 1))
       + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::pg_catalog.float8, 0)) end
 $$;
-
-create or replace function holdfast.count_started(p_limits bigint[], p_count integer, p_now timestamptz) returns void
-language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan as $$
-begin
-  update holdfast.limits l set running = l.running + p_count,
-    tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_count,
-    refilled_at = case when r.rate is not null then p_now end
-  from holdfast.limit_rules r
-  where r.name = l.rule and l.id = any (p_limits);
-end $$;
 
 -- Leases end; counters go down. One statement, in the order of ids, after all tasks and jobs have been locked.
 create or replace function holdfast.count_ended(p_lanes bigint[]) returns void
@@ -227,13 +227,15 @@ language plpgsql set search_path = '' as $$
 declare
   v_nonce bigint := holdfast.new_nonce();
   v_left integer := p_slots;
-  v_want integer;
   v_got integer;
   v_lane record;
   v_lanes jsonb := '{}';
   v_seen bigint[] := '{}';
   v_hints jsonb[] := '{}';
-  v_served bigint[] := '{}';
+  v_limited bigint[] := '{}';
+  v_safes bigint[] := '{}';
+  v_wants integer[] := '{}';
+  v_leases double precision[] := '{}';
 begin
   for v_lane in select * from holdfast.open_lanes(p_queues, p_types, p_cursors, p_now) loop
     v_seen := v_seen || v_lane.lane_id;
@@ -246,21 +248,41 @@ begin
       select k.known, k.ids into v_lane.limits_known, v_lane.limit_ids from holdfast.know_limits(v_lane.lane_id) as k;
       continue when not v_lane.limits_known;
     end if;
-    v_want := case when v_lane.limit_ids is null then v_left else holdfast.allowance(v_lane.limit_ids, v_left, p_now) end;
-    continue when v_want <= 0;
-    return query select * from holdfast.take(v_lane.lane_id, v_lane.safe, v_want, v_nonce, p_worker_id,
-      least(v_lane.lease_s, v_lane.timeout_s + 5) * interval '1 second', p_now);
-    get diagnostics v_got = row_count;
-    continue when v_got = 0;
-    if v_lane.limit_ids is not null then
-      perform holdfast.count_started(v_lane.limit_ids, v_got, p_now);
-      v_served := v_served || v_lane.lane_id;
+    v_lane.lease_s := least(v_lane.lease_s, v_lane.timeout_s + 5);
+    if v_lane.limit_ids is null then
+      return query select * from holdfast.take(array[v_lane.lane_id], array[v_lane.safe], array[v_left],
+        array[v_lane.lease_s], v_nonce, p_worker_id, p_now);
+      get diagnostics v_got = row_count;
+    else
+      v_got := holdfast.reserve(v_lane.lane_id, v_lane.safe, v_lane.limit_ids, v_left, p_now);
+      continue when v_got = 0;
+      v_limited := v_limited || v_lane.lane_id;
+      v_safes := v_safes || v_lane.safe;
+      v_wants := v_wants || v_got;
+      v_leases := v_leases || v_lane.lease_s;
     end if;
+    continue when v_got = 0;
     v_left := v_left - v_got;
     v_lanes := v_lanes || jsonb_build_object(v_lane.lane_id, jsonb_build_array(
       v_lane.queue, v_lane.type, v_lane.lease_s, v_lane.timeout_s, v_lane.attempts));
   end loop;
-  perform holdfast.mark_served(v_served, p_now);
+  if v_limited <> '{}' then
+    v_got := (select sum(w) from unnest(v_wants) as w);
+    for id, job_id, lane_id, name, attempt, crashes, args, parents, header in
+      select * from holdfast.take(v_limited, v_safes, v_wants, v_leases, v_nonce, p_worker_id, p_now)
+    loop
+      v_wants[array_position(v_limited, lane_id)] := v_wants[array_position(v_limited, lane_id)] - 1;
+      v_got := v_got - 1;
+      return next;
+    end loop;
+    if v_got > 0 then
+      -- Others held some of them, or they are past their latest start: give back what was counted too much.
+      perform holdfast.count_ended(array(select u.lane_id from unnest(v_limited, v_wants) as u (lane_id, n), generate_series(1, u.n)));
+      v_left := v_left + v_got;
+    end if;
+    perform holdfast.mark_served(v_limited, p_now);
+  end if;
+  id := null; job_id := null; lane_id := null; name := null; attempt := null; crashes := null; args := null; parents := null;
   header := jsonb_build_object('nonce', v_nonce, 'lanes', v_lanes, 'got', p_slots - v_left,
     'cursors', coalesce((select jsonb_object_agg(h.lane_id, h.hint) from unnest(v_seen, v_hints) as h (lane_id, hint)), '{}'));
   return next;
@@ -270,10 +292,8 @@ end $$;
 create or replace function holdfast.mark_served(p_lanes bigint[], p_now timestamptz) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 begin
-  if p_lanes <> '{}' then
-    with free as materialized (select l.id from holdfast.lanes l where l.id = any (p_lanes) order by l.id for update skip locked)
-    update holdfast.lanes l set served_at = p_now from free f where l.id = f.id;
-  end if;
+  with free as materialized (select l.id from holdfast.lanes l where l.id = any (p_lanes) order by l.id for update skip locked)
+  update holdfast.lanes l set served_at = p_now from free f where l.id = f.id;
 end $$;
 
 create or replace function holdfast.store_cursor(p_lane bigint, p_safe bigint) returns void

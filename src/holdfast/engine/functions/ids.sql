@@ -7,8 +7,9 @@ create or replace function holdfast.id_stem(p_now timestamptz) returns text
 language plpgsql immutable strict parallel safe set search_path = '' as $$
 declare
   v_us bigint := extract(epoch from p_now) * 1000000;
+  v_ms text := lpad(to_hex(v_us / 1000), 12, '0');
 begin
-  return lpad(to_hex(v_us / 1000), 12, '0') || '7' || lpad(to_hex((v_us % 1000) * 4096 / 1000), 3, '0');
+  return left(v_ms, 8) || '-' || right(v_ms, 4) || '-7' || lpad(to_hex((v_us % 1000) * 4096 / 1000), 3, '0') || '-';
 end $$;
 
 create or replace function holdfast.shard_hex() returns text
@@ -19,11 +20,10 @@ begin
   return lpad(to_hex(coalesce(v_shard, 0)), 2, '0');
 end $$;
 
--- Not pinned, so that it is inlined into bulk inserts; every name in it is qualified.
+-- One expression and not pinned, so that it is inlined into bulk inserts; every name in it is qualified.
 create or replace function holdfast.new_id(p_stem text, p_shard text) returns uuid
 language sql volatile as $$
-  select (p_stem || pg_catalog.substr(r, 20, 2) || p_shard || pg_catalog.substr(r, 25, 12))::pg_catalog.uuid
-  from (select pg_catalog.gen_random_uuid()::pg_catalog.text as r) as random
+  select pg_catalog.overlay(pg_catalog.overlay(pg_catalog.gen_random_uuid()::pg_catalog.text, p_stem, 1, 19), p_shard, 22, 2)::pg_catalog.uuid
 $$;
 
 create or replace function holdfast.new_id() returns uuid
