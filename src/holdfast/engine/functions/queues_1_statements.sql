@@ -17,8 +17,7 @@ declare
 begin
   return format(case p_kind
     when 'send' then  -- vt, messages, headers; unnest keeps the order, and ids are drawn and returned in it
-      'insert into %1$s (vt, message, headers)
-       select $1, u.message, u.headers from unnest($2, $3) as u (message, headers) returning msg_id'
+      'insert into %1$s (vt, message, headers) select $1, unnest($2), unnest($3) returning msg_id'
     when 'read' then  -- from, now, limit, seconds
       'with taken as (
          update %1$s set vt = $2 + make_interval(secs => $4), read_ct = read_ct + 1, last_read_at = $2
@@ -68,10 +67,10 @@ begin
   foreach v_kind in array array['send', 'read', 'pop', 'archive', 'delete'] loop
     v_signature := pgmq._signature(v_kind, p_queue);
     execute format(
-      'create or replace function %s returns setof %s language plpgsql
-         set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-         set enable_sort = off set jit = off as %L',
+      'create or replace function %s returns setof %s language plpgsql set plan_cache_mode = force_generic_plan %s as %L',
       v_signature, case when v_kind in ('read', 'pop') then 'pgmq.message_record' else 'bigint' end,
+      case when v_kind <> 'send' then
+        'set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off' end,
       format('begin return query %s; end', pgmq._statement(v_kind, v_table)));
     execute format('alter function %s owner to %I', v_signature, v_owner);
     execute format('grant execute on function %s to public', v_signature);

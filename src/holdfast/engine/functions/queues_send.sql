@@ -65,7 +65,9 @@ create or replace function pgmq.send_batch(queue_name text, msgs jsonb[]) return
 language plpgsql
 as $$
 begin
-  perform pgmq._check_batch(msgs, null::jsonb[]);
+  if coalesce(cardinality(msgs), 0) = 0 then
+    perform pgmq._check_batch(msgs, null);
+  end if;
   return query execute pgmq._call('send', queue_name) using clock_timestamp(), msgs, null::jsonb[];
 end
 $$;
@@ -83,7 +85,9 @@ create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], delay 
 language plpgsql
 as $$
 begin
-  perform pgmq._check_batch(msgs, null::jsonb[]);
+  if coalesce(cardinality(msgs), 0) = 0 then
+    perform pgmq._check_batch(msgs, null);
+  end if;
   return query execute pgmq._call('send', queue_name) using clock_timestamp() + make_interval(secs => delay), msgs, null::jsonb[];
 end
 $$;
@@ -92,7 +96,9 @@ create or replace function pgmq.send_batch(queue_name text, msgs jsonb[], delay 
 language plpgsql
 as $$
 begin
-  perform pgmq._check_batch(msgs, null::jsonb[]);
+  if coalesce(cardinality(msgs), 0) = 0 then
+    perform pgmq._check_batch(msgs, null);
+  end if;
   return query execute pgmq._call('send', queue_name) using delay, msgs, null::jsonb[];
 end
 $$;
