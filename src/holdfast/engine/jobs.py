@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -68,6 +68,79 @@ async def cancel_job(connection: Connection, job_id: UUID, reason: str | None = 
     """{cancelled: whether this call did it, status: what it is now and stays if it has ended}."""
     answer = await connection.fetchval("select holdfast.cancel_job($1, $2)", job_id, reason)
     return cast("dict[str, Any]", _json.decode(answer))
+
+
+async def cancel_task(connection: Connection, task_id: UUID, reason: str | None = None) -> bool:
+    """One task of a job; its children follow the policy of their edges."""
+    return bool(await connection.fetchval("select holdfast.cancel_task($1, $2)", task_id, reason))
+
+
+async def cancel_jobs(
+    connection: Connection, where: Mapping[str, Json], reason: str | None = None, *, limit: int = 1000
+) -> int:
+    """How many were cancelled. Call again until it answers 0."""
+    call = "select holdfast.cancel_jobs($1, $2, $3)"
+    return int(await connection.fetchval(call, _text(where), reason, limit))
+
+
+async def retry_job(
+    connection: Connection,
+    job_id: UUID,
+    *,
+    from_tasks: Sequence[str] | None = None,
+    delay: timedelta = timedelta(0),
+) -> int:
+    """Run again what failed or was cancelled, or the named tasks and all below them; how many tasks."""
+    answer = await connection.fetchval(
+        "select holdfast.retry_job($1, $2, $3)",
+        job_id,
+        None if from_tasks is None else list(from_tasks),
+        delay.total_seconds(),
+    )
+    return int(_json.decode(answer)["restarted"])
+
+
+class Redriven(msgspec.Struct, frozen=True, kw_only=True):
+    found: int
+    restarted: int
+
+
+async def redrive(
+    connection: Connection,
+    where: Mapping[str, Json],
+    *,
+    limit: int = 1000,
+    dry_run: bool = False,
+    spread: timedelta = timedelta(0),
+) -> Redriven:
+    """Put failed jobs back to work, oldest first, evenly over `spread`."""
+    call = "select holdfast.redrive($1, $2, $3, $4)"
+    answer = await connection.fetchval(call, _text(where), limit, dry_run, spread.total_seconds())
+    return msgspec.json.decode(answer, type=Redriven)
+
+
+async def open_batch(
+    connection: Connection,
+    name: str | None = None,
+    *,
+    callback: Mapping[str, Json] | None = None,
+    owner: str | None = None,
+) -> UUID:
+    """Jobs submitted with `batch` set to this id are counted together until the batch is closed."""
+    text = None if callback is None else _text(callback)
+    return cast(
+        "UUID", await connection.fetchval("select holdfast.open_batch($1, $2, $3)", name, text, owner)
+    )
+
+
+async def close_batch(connection: Connection, batch_id: UUID) -> dict[str, Json]:
+    """No more members. The callback is submitted once, after the last of them."""
+    answer = await connection.fetchval("select holdfast.close_batch($1)", batch_id)
+    return cast("dict[str, Any]", _json.decode(answer))
+
+
+async def get_batch(connection: Connection, batch_id: UUID) -> dict[str, Json] | None:
+    return _object(await connection.fetchval("select holdfast.get_batch($1)", batch_id))
 
 
 def _text(value: bytes | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> str:

@@ -211,3 +211,11 @@ async def save_step(connection: Connection, lease: Lease, name: str, value: byte
         value.decode(),
     )
     return None if text is None else _json.decode(text)
+
+
+async def add_tasks(connection: Connection, lease: Lease, tasks: bytes) -> dict[str, UUID]:
+    """Children in the job of a running task, as a JSON list; their ids by name. Safe to say twice."""
+    text = await connection.fetchval(
+        "select holdfast.add_tasks($1, $2, $3, $4)", lease.id, lease.attempt, lease.nonce, tasks.decode()
+    )
+    return msgspec.json.decode(text, type=dict[str, UUID])

@@ -97,14 +97,20 @@ language plpgsql stable set search_path = '' as $$
 declare
   v_value timestamptz;
 begin
-  v_value := (p_body ->> p_field)::timestamptz;
-  if not isfinite(v_value) then
-    raise invalid_datetime_format;
+  if p_body ->> p_field is null then
+    return null;
   end if;
-  return v_value;
-exception when data_exception then
-  perform holdfast.refuse('HF004', format('%s must be a time such as 2026-01-31T12:00:00Z, got %s.', p_field,
-    quote_literal(left(p_body ->> p_field, 60))), p_field);
+  -- A block of its own: one that can catch errors costs a subtransaction, and most jobs have no times.
+  begin
+    v_value := (p_body ->> p_field)::timestamptz;
+    if not isfinite(v_value) then
+      raise invalid_datetime_format;
+    end if;
+    return v_value;
+  exception when data_exception then
+    perform holdfast.refuse('HF004', format('%s must be a time such as 2026-01-31T12:00:00Z, got %s.', p_field,
+      quote_literal(left(p_body ->> p_field, 60))), p_field);
+  end;
   return null;
 end $$;
 
@@ -139,7 +145,7 @@ begin
   return v_user;
 end $$;
 
--- A time one day apart from the next, as a partition bound; and how long things are kept by default.
+-- How long things are kept by default.
 create or replace function holdfast.keep_default(p_status text) returns interval
 language plpgsql immutable set search_path = '' as $$
 begin
