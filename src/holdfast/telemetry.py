@@ -29,6 +29,10 @@ EVENTS: Final[dict[str, str]] = {
     "task.started": "an attempt began: task, job, name, queue, attempt",
     "task.finished": "an attempt ended: task, job, name, queue, attempt, outcome, seconds, error",
     "task.lease_lost": "someone else holds the task now: task, attempt",
+    "message.started": "a consumer was given a message: queue, message, name, reads",
+    "message.finished": "a consumer is done with one: queue, message, name, reads, outcome, seconds, error",
+    "message.lost": "someone else has the message now, or it is gone: queue, message",
+    "message.dead": "a message went to the dead letters: queue, message, error",
     "api.started": "the API listens: url",
     "api.request": "a request was answered: method, path, status, seconds",
 }

@@ -16,7 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(path: Path, body: str) -> str:
-    path.write_text(f"from holdfast.definitions import task\n{body}")
+    path.write_text(f"from holdfast import consumer, task\n{body}")
     return path.name
 
 
@@ -24,7 +24,18 @@ def test_a_file_gives_its_tasks(folder: Path) -> None:
     name = write(
         folder / "hf_file_app.py", "@task\ndef a(): ...\n@task(name='bee')\nasync def b(): ...\nc = 3\n"
     )
-    assert sorted(apps.load(name)) == ["a", "bee"]
+    assert sorted(apps.load(name).tasks) == ["a", "bee"]
+
+
+def test_consumers_are_found_beside_tasks(folder: Path) -> None:
+    name = write(
+        folder / "hf_letters_app.py",
+        "@task\ndef a(): ...\n@consumer(queue='Post')\ndef b(msg): ...\n@consumer('fax')\ndef c(msg): ...\n",
+    )
+    found = apps.load(name)
+    assert (sorted(found.tasks), sorted(found.consumers)) == (["a"], ["fax", "post"])
+    assert sorted(found.only(["fax", "other"]).consumers) == ["fax"]
+    assert sorted(apps.load("hf_letters_app:b").consumers) == ["post"]
 
 
 def test_a_module_and_an_attribute_of_it(folder: Path) -> None:
@@ -32,10 +43,10 @@ def test_a_module_and_an_attribute_of_it(folder: Path) -> None:
         folder / "hf_module_app.py",
         "@task\ndef a(): ...\n@task\ndef b(): ...\nsome = [b]\nother = {'x': a}\n",
     )
-    assert sorted(apps.load("hf_module_app")) == ["a", "b"]
-    assert sorted(apps.load("hf_module_app:some")) == ["b"]
-    assert sorted(apps.load("hf_module_app:other")) == ["a"]
-    assert sorted(apps.load("hf_module_app:a")) == ["a"]
+    assert sorted(apps.load("hf_module_app").tasks) == ["a", "b"]
+    assert sorted(apps.load("hf_module_app:some").tasks) == ["b"]
+    assert sorted(apps.load("hf_module_app:other").tasks) == ["a"]
+    assert sorted(apps.load("hf_module_app:a").tasks) == ["a"]
 
 
 def test_a_file_finds_its_neighbours(folder: Path) -> None:
@@ -43,7 +54,7 @@ def test_a_file_finds_its_neighbours(folder: Path) -> None:
     below.mkdir()
     write(below / "hf_neighbour.py", "@task\ndef far(): ...\n")
     (below / "hf_main_app.py").write_text("from hf_neighbour import far\n")
-    assert sorted(apps.load("sub/hf_main_app.py")) == ["far"]
+    assert sorted(apps.load("sub/hf_main_app.py").tasks) == ["far"]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +71,12 @@ def test_a_file_finds_its_neighbours(folder: Path) -> None:
             "@task\ndef a(): ...\nb = task(name='a')(lambda: 1)\n",
             InvalidError,
             "Two tasks are called 'a'",
+        ),
+        (
+            "hf_rivals.py",
+            "@consumer('q')\ndef a(msg): ...\n@consumer('Q')\ndef b(msg): ...\n",
+            InvalidError,
+            "Two consumers read queue 'Q'",
         ),
         ("hf_attr:nope", "@task\ndef a(): ...\n", NotFoundError, "hf_attr has no nope"),
         ("hf_wrong:x", "x = 3\n", InvalidError, "neither a task nor a list"),

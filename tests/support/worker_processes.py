@@ -19,6 +19,7 @@ class Workers:
 
     url: Secret
     folder: Path
+    app: Path = APP
     started: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     @property
@@ -28,7 +29,7 @@ class Workers:
     async def start(self, *options: str) -> asyncio.subprocess.Process:
         log = (self.folder / f"worker{len(self.started)}.log").open("wb")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "holdfast", "--log-level", "debug", "worker", str(APP), *options,
+            sys.executable, "-m", "holdfast", "--log-level", "debug", "worker", str(self.app), *options,
             env={**os.environ, "HOLDFAST_DATABASE_URL": self.url.reveal(), "RECORD": str(self.record)},
             stdout=log, stderr=log,
         )  # fmt: skip

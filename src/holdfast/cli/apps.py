@@ -1,4 +1,4 @@
-"""Find the tasks a worker is to run: in a file, a module, or one named collection of a module."""
+"""Find what a worker is to run, tasks and consumers: in a file, a module, or one collection of a module."""
 
 from __future__ import annotations
 
@@ -7,24 +7,42 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from holdfast.consumers import Consumer
 from holdfast.definitions import Task
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 
 AnyTask = Task[..., Any]
+AnyConsumer = Consumer[Any]
 
 
-def load(app: str) -> dict[str, AnyTask]:
-    """`app.py`, `package.module` or `package.module:attribute` to its tasks by name."""
+@dataclass(frozen=True)
+class App:
+    """Tasks by name and consumers by queue."""
+
+    tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
+    consumers: dict[str, AnyConsumer] = field(default_factory=dict[str, AnyConsumer])
+
+    def only(self, queues: list[str]) -> App:
+        """With the consumers of these queues; of all when none are named."""
+        if not queues:
+            return self
+        return App(self.tasks, {queue: c for queue, c in self.consumers.items() if c.queue in queues})
+
+
+def load(app: str) -> App:
+    """`app.py`, `package.module` or `package.module:attribute` to what is in it."""
     place, _, attribute = app.partition(":")
     module = _import(place)
     found = _collect(vars(module).values() if not attribute else _attribute(module, attribute))
-    if not found:
+    if not found.tasks and not found.consumers:
         raise NotFoundError(
-            f"There is no task in {app}.", fix="Mark a function with @task, or name another file or module."
+            f"There is no task in {app}, and no consumer.",
+            fix="Mark a function with @task or @consumer, or name another file or module.",
         )
     return found
 
@@ -73,8 +91,8 @@ def _attribute(module: ModuleType, name: str) -> Iterable[object]:
         value = getattr(module, name)
     except AttributeError:
         raise NotFoundError(f"{module.__name__} has no {name}.") from None
-    if isinstance(value, Task):
-        return (cast("AnyTask", value),)
+    if isinstance(value, (Task, Consumer)):
+        return (cast("object", value),)
     if isinstance(value, dict):
         return cast("dict[str, object]", value).values()
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -82,14 +100,24 @@ def _attribute(module: ModuleType, name: str) -> Iterable[object]:
     raise InvalidError(f"{module.__name__}:{name} is neither a task nor a list of tasks.")
 
 
-def _collect(values: Iterable[object]) -> dict[str, AnyTask]:
-    found: dict[str, AnyTask] = {}
+def _collect(values: Iterable[object]) -> App:
+    found = App()
     for value in values:
-        if not isinstance(value, Task):
-            continue
-        task = cast("AnyTask", value)
-        if found.setdefault(task.name, task) is not task:
-            raise InvalidError(
-                f"Two tasks are called {task.name!r}.", fix="Give one of them another name: @task(name=...)."
-            )
+        if isinstance(value, Task):
+            task = cast("AnyTask", value)
+            if found.tasks.setdefault(task.name, task) is not task:
+                raise InvalidError(
+                    f"Two tasks are called {task.name!r}.",
+                    fix="Give one of them another name: @task(name=...).",
+                )
+        elif isinstance(value, Consumer):
+            _add_consumer(found, value)  # pyright: ignore[reportUnknownArgumentType]
     return found
+
+
+def _add_consumer(found: App, consumer: AnyConsumer) -> None:
+    if found.consumers.setdefault(consumer.queue.lower(), consumer) is not consumer:
+        raise InvalidError(
+            f"Two consumers read queue {consumer.queue!r}.",
+            fix="Let one of them decide, or run them in workers of their own.",
+        )

@@ -1,4 +1,4 @@
-"""`holdfast worker APP`: run the tasks of an application until told to stop."""
+"""`holdfast worker APP`: run the tasks and consumers of an application until told to stop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, connected
 from holdfast.settings import Secret, Settings, parse_duration
 from holdfast.worker import Worker
-from holdfast.worker.executor import AnyTask
 
 
 @click.command()
 @click.argument("app")
 @click.option(
-    "--queues", "-q", default="", help="Queues to serve, with commas (default: those of the tasks)."
+    "--queues",
+    "-q",
+    default="",
+    help="Queues to serve, with commas (default: those of the tasks and consumers).",
 )
 @click.option("--concurrency", "-c", type=click.IntRange(1, 100_000), default=10, show_default=True,
               help="Tasks that run at once.")  # fmt: skip
@@ -28,10 +30,10 @@ from holdfast.worker.executor import AnyTask
 @attached_option
 @pass_session
 def worker(session: Session, app: str, queues: str, concurrency: int, grace: str) -> None:
-    """Run the tasks in APP: a file (app.py), a module, or module:attribute.
+    """Run the tasks and consumers in APP: a file (app.py), a module, or module:attribute.
 
-    The first TERM or Ctrl-C stops claiming, lets running tasks finish within the grace and releases the
-    rest without charging an attempt. The second one releases at once.
+    The first TERM or Ctrl-C stops claiming, lets what runs finish within the grace and releases the rest:
+    tasks without charging an attempt, messages visible at once. The second one releases at once.
     """
     settings = session.settings
     logs.configure(settings)
@@ -39,16 +41,16 @@ def worker(session: Session, app: str, queues: str, concurrency: int, grace: str
         patience = parse_duration(grace)
     except ValueError as problem:
         raise click.BadParameter(str(problem), param_hint="--grace") from None
-    tasks = apps.load(app)
+    found = apps.load(app)
     url, _server = embedded.locate(settings)
     chosen = [name.strip() for name in queues.split(",") if name.strip()]
-    session.run(serve(settings, url, tasks, chosen, concurrency, patience))
+    session.run(serve(settings, url, found.only(chosen), chosen, concurrency, patience))
 
 
 async def serve(
     settings: Settings,
     url: Secret,
-    tasks: dict[str, AnyTask],
+    app: apps.App,
     queues: list[str],
     concurrency: int,
     grace: timedelta,
@@ -56,7 +58,8 @@ async def serve(
     async with connected(url, settings) as connection:
         await install.verify(connection)
     async with Database(url, settings) as database:
-        worker = Worker(database, tasks, queues=queues, concurrency=concurrency, grace=grace)
+        consumers = list(app.consumers.values())
+        worker = Worker(database, app.tasks, consumers, queues=queues, concurrency=concurrency, grace=grace)
         await worker.run(_stop_on_signals(worker))
 
 

@@ -66,11 +66,7 @@ class Held:
         self._receipt = receipt
 
     def done(self, on: object) -> Awaitable[None]:
-        return borrowed.ask_now(on, finishing(queues.archive(self._queue, [self._receipt], [])))
-
-
-def finishing(question: Ask[list[int]]) -> Ask[None]:
-    return Ask(question.statement, question.argument, lambda _: None, question.names)
+        return borrowed.ask_now(on, queues.finishing(self._queue, self._receipt, "archive"))
 
 
 class Queues:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import telemetry
@@ -19,7 +19,8 @@ from holdfast.engine.connection import connected
 from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
 
-CHANNEL = "holdfast"
+TASKS = "holdfast"
+MESSAGES = "holdfast_messages"  # its payload is the queue
 PING_SECONDS = 60.0  # one of the two statements a minute that an idle worker may cost
 PONG_SECONDS = 5.0
 RECONNECT_SECONDS = 2.0
@@ -27,9 +28,9 @@ DEAF_SECONDS = 60.0  # a connection that is there and hears nothing: a pooler, a
 
 
 class Listener:
-    """Calls `heard(payload)` for each notification, and `heard("")` whenever some may have been missed."""
+    """Calls `heard[channel](payload)` for each notification; with "" whenever some may have been missed."""
 
-    def __init__(self, url: Secret, settings: Settings, heard: Callable[[str], None]) -> None:
+    def __init__(self, url: Secret, settings: Settings, heard: Mapping[str, Callable[[str], None]]) -> None:
         self._url = url
         self._settings = settings
         self._heard = heard
@@ -67,11 +68,13 @@ class Listener:
 
     async def _listen(self) -> None:
         async with connected(self._url, self._settings) as connection:
-            await connection.add_listener(CHANNEL, self._on_hint)
+            for channel in self._heard:
+                await connection.add_listener(channel, self._on_hint)
             await connection.add_listener(self._own, self._on_pong)
             while await self._answers(connection):
                 if not self.healthy:
-                    self._heard("")  # whatever was said before we listened
+                    for heard in self._heard.values():
+                        heard("")  # whatever was said before we listened
                 self._healthy_until = time.monotonic() + PING_SECONDS + PONG_SECONDS
                 await asyncio.sleep(PING_SECONDS)
 
@@ -85,8 +88,8 @@ class Listener:
             return False
         return True
 
-    def _on_hint(self, _: object, __: int, ___: str, payload: object) -> None:
-        self._heard(str(payload))
+    def _on_hint(self, _: object, __: int, channel: str, payload: object) -> None:
+        self._heard[channel](str(payload))
 
     def _on_pong(self, *_: object) -> None:
         self._pong.set()

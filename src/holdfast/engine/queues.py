@@ -162,6 +162,12 @@ def set_vt(queue: str, receipts: Sequence[str], ids: Sequence[int], vt: timedelt
     return _ask(queue, _SET_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
 
 
+def finishing(queue: str, receipt: str, how: Literal["archive", "delete"]) -> Ask[None]:
+    """End a message in somebody's transaction; refused when it was read again."""
+    question = archive(queue, [receipt], []) if how == "archive" else delete(queue, [receipt], [])
+    return Ask(question.statement, question.argument, lambda _: None, question.names)
+
+
 async def create(connection: Connection, queue: str, *, unlogged: bool = False) -> None:
     with speaking_of(queue):
         await connection.execute(f"select pgmq.create{'_unlogged' if unlogged else ''}($1)", queue)
@@ -274,11 +280,17 @@ async def take(
 
 async def extend(
     connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta, *, patience: timedelta
-) -> set[int]:
-    """Keep messages invisible; the ids of those that are still ours. Waits `patience` for a lock at most."""
+) -> set[int] | None:
+    """Keep messages invisible; the ids of those that are still ours.
+
+    None, and nothing done, when somebody had one of them locked for longer than `patience`.
+    """
     limit = f"{max(1, round(patience.total_seconds() * 1000))}ms"
-    with speaking_of(queue):
-        rows = await connection.fetch(_EXTEND, queue, list(receipts), vt, limit)
+    try:
+        with speaking_of(queue):
+            rows = await connection.fetch(_EXTEND, queue, list(receipts), vt, limit)
+    except asyncpg.LockNotAvailableError:
+        return None
     return {row["id"] for row in rows}
 
 
@@ -338,9 +350,14 @@ async def requeue(
     return {row["old_id"]: row["new_id"] for row in rows}
 
 
-async def enable_wakeups(connection: Connection, queue: str) -> None:
-    with speaking_of(queue):
-        await connection.execute("select holdfast.enable_wakeups($1)", queue)
+async def enable_wakeups(connection: Connection, queue: str) -> bool:
+    """Let inserts wake readers. False when the queue is somebody else's, who would have to do it."""
+    try:
+        with speaking_of(queue):
+            await connection.execute("select holdfast.enable_wakeups($1)", queue)
+    except asyncpg.InsufficientPrivilegeError:
+        return False
+    return True
 
 
 async def metrics(connection: Connection, queue: str | None = None) -> list[MessageMetrics]:

@@ -2,7 +2,7 @@
 
 It keeps nothing that matters. Its parts: the fetcher decides when to ask and for how many, the executor
 turns one task into one verdict, the outbox holds verdicts until the database has answered, the heartbeat
-keeps the leases alive.
+keeps the leases alive. Messages for consumers have a loop per consumer and no part in the fetcher.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from typing import Any
 from holdfast import telemetry
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import Claimed, Outcome
-from holdfast.engine.listen import Listener
+from holdfast.engine.listen import MESSAGES, TASKS, Listener
+from holdfast.worker.consumers import AnyConsumer, Consumers
 from holdfast.worker.context import Context
 from holdfast.worker.executor import AnyTask, Verdict, execute
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import Attempt
+from holdfast.worker.visibility import Visibility
 
 __all__ = ["Worker"]
 
@@ -38,6 +40,7 @@ class Worker:
         self,
         database: Database,
         tasks: Mapping[str, AnyTask],
+        consumers: Sequence[AnyConsumer] = (),
         *,
         queues: Sequence[str] = (),
         concurrency: int = 10,
@@ -54,16 +57,29 @@ class Worker:
         self._fetcher = Fetcher(
             database, self.name, queues, sorted(self._tasks), concurrency, self._outbox, self._launch
         )
-        self._heartbeat = Heartbeat(database.url, database.settings, self.name, self._fetcher.running.all)
-        self._listener = Listener(database.url, database.settings, lambda _: self._fetcher.wake())
+        self._consumers = Consumers(database, consumers, lambda: self._listener.healthy)
+        self._visibility = Visibility(database.url, database.settings, self._consumers.deliveries)
+        self._heartbeat = Heartbeat(
+            database.url, database.settings, self.name, self._fetcher.running.all, self._visibility.keep
+        )
+        heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
+        self._listener = Listener(database.url, database.settings, heard)
         self._fetcher.hears = lambda: self._listener.healthy
-        self._about = {"queues": queues, "tasks": sorted(self._tasks), "concurrency": concurrency}
+        self._about = {
+            "queues": queues + [consumer.queue for consumer in consumers],
+            "tasks": sorted(self._tasks),
+            "concurrency": concurrency,
+        }
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then give everything back and return."""
+        await self._consumers.prepare()
+        self._visibility.worker_loop = asyncio.get_running_loop()
         self._heartbeat.start()
         self._listener.start()
-        self._fetcher.start()
+        if self._tasks:
+            self._fetcher.start()
+        self._consumers.start()
         telemetry.emit("worker.started", worker=self.name, **self._about)
         try:
             await stop.wait()
@@ -78,22 +94,26 @@ class Worker:
     async def _shut_down(self) -> None:
         """Claim no more, let what runs finish within the grace, release the rest, hand everything in."""
         self._fetcher.claiming = False
+        self._consumers.stop_reading()
         await self._listener.stop()
         await self._settled(lambda: self._grace)
         for attempt in self._fetcher.running.all():
             attempt.stop("released")
+        self._consumers.release()
         await self._settled(lambda: RELEASE)
         await self._fetcher.stop()
+        await self._consumers.stop()
         await self._heartbeat.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _settled(self, within: Callable[[], timedelta]) -> None:
         """Until nothing runs and every outcome was accepted, or the time is over."""
         began = time.monotonic()
-        while len(self._fetcher.running) or len(self._outbox):
+        while len(self._fetcher.running) or len(self._outbox) or self._consumers.busy:
             if time.monotonic() - began >= within().total_seconds():
                 return
             self._fetcher.ring()
+            self._consumers.ring()
             await asyncio.sleep(0.01)
 
     def _launch(self, claimed: Claimed) -> None:

@@ -63,6 +63,9 @@ class Fetcher(Service):
         self._look_at = 0.0
         self._bell.set()
 
+    def heard(self, _: str) -> None:
+        self.wake()
+
     async def step(self) -> None:
         await self._reason()
         slots = self._slots()

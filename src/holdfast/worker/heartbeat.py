@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from holdfast import telemetry
 from holdfast.engine import leases
@@ -21,18 +22,26 @@ from holdfast.model import Progress
 from holdfast.settings import Secret, Settings
 from holdfast.worker.running import Attempt
 
+Companion = Callable[[threading.Event], Coroutine[Any, Any, None]]
+
 TICK = 0.25
 SHARE = 0.25
 
 
 class Heartbeat:
     def __init__(
-        self, url: Secret, settings: Settings, worker: str, attempts: Callable[[], list[Attempt]]
+        self,
+        url: Secret,
+        settings: Settings,
+        worker: str,
+        attempts: Callable[[], list[Attempt]],
+        companion: Companion,
     ) -> None:
         self._url = url
         self._settings = settings
         self._worker = worker
         self._attempts = attempts
+        self._companion = companion  # what else must go on whatever user code does to the worker's loop
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._worker_loop: asyncio.AbstractEventLoop | None = None
@@ -50,7 +59,10 @@ class Heartbeat:
             await asyncio.to_thread(thread.join)
 
     def _run(self) -> None:
-        asyncio.run(self._beat_until_ended())
+        asyncio.run(self._all())
+
+    async def _all(self) -> None:
+        await asyncio.gather(self._beat_until_ended(), self._companion(self._ended))
 
     async def _beat_until_ended(self) -> None:
         while not self._ended.is_set():

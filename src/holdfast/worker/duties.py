@@ -1,0 +1,45 @@
+"""What must be done from time to time for everyone: any worker may do it, and it does not matter which.
+
+`tick` moves ended jobs to the history, makes and drops days, prunes archives; in bounded steps that any number of
+workers may run at once. Claims see to what is urgent themselves (due tasks, lost leases), so a worker that has
+been idle ticks seldom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from holdfast.engine import insight, queues
+from holdfast.engine.connection import Database
+from holdfast.worker.service import Service
+
+BUSY_SECONDS = 30.0
+IDLE_SECONDS = 600.0
+STEP = 1000
+
+
+class Upkeep(Service):
+    def __init__(self, database: Database, busy: Callable[[], bool]) -> None:
+        super().__init__()
+        self._database = database
+        self._busy = busy
+        self._waited = random.uniform(0, BUSY_SECONDS)  # noqa: S311  (so that a fleet does not tick in step)
+
+    async def step(self) -> None:
+        await self._wait()
+        more = True
+        while more:
+            async with self._database.connection() as connection:
+                tasks = await insight.tick(connection, limit=STEP)
+                messages = await queues.tick(connection, STEP)
+            more = bool(tasks.get("more") or messages.get("more"))
+
+    async def _wait(self) -> None:
+        """Half a minute while there is work, ten minutes while there is none."""
+        slice_ = BUSY_SECONDS / 10
+        while self._waited < (BUSY_SECONDS if self._busy() else IDLE_SECONDS):
+            await asyncio.sleep(slice_)
+            self._waited += slice_
+        self._waited = 0.0
