@@ -228,3 +228,26 @@ async def test_sleeping_workers_are_told_and_nobody_else(conn: Connection, secon
     await eventually(lambda: heard, what="a notification")
     await conn.execute("select 1")
     assert heard == [QUEUE]
+
+
+@pytest.mark.parametrize("start", [2**31 - 5, 2**53 - 5, 2**62])
+async def test_no_number_is_too_small_for_a_long_life(conn: Connection, start: int) -> None:
+    names = await conn.fetch("select sequencename from pg_sequences where schemaname = 'holdfast'")
+    for row in names:
+        if row["sequencename"] not in {"horizon", "full_sweep"}:
+            await conn.execute(f"select setval('holdfast.{row['sequencename']}', $1)", start)
+    hand = Hand(conn)
+    for _ in range(3):
+        await numbered(conn, 6)
+        assert numbers(await hand.take(20)) == list(range(6))
+    made = await jobs.submit(
+        conn,
+        {
+            "type": "g",
+            "queue": QUEUE,
+            "tasks": [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"]}],
+        },
+    )
+    await hand.finish(await hand.one())
+    await hand.finish(await hand.one())
+    assert (await jobs.get_job(conn, made.id) or {})["status"] == "succeeded"
