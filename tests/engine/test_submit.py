@@ -298,3 +298,48 @@ async def test_submit_works_from_a_trigger(conn: Connection) -> None:
         """
     )
     assert [task.args for task in await Hand(conn).take(5)] == [{"id": 1}, {"id": 2}]
+
+
+async def test_a_debounced_job_waits_for_the_last_of_many(conn: Connection, clock: Clock) -> None:
+    hand = Hand(conn)
+    first = await submit(conn, unique_key="u", debounce_s=10, args={"n": 1})
+    for n in (2, 3):
+        await clock.advance(timedelta(seconds=8))
+        assert await hand.take(5) == []
+        assert await submit(conn, unique_key="u", debounce_s=10, args={"n": n}) == first
+    await clock.advance(timedelta(seconds=11))
+    task = await hand.one()
+    assert (task.id, task.args) == (first, {"n": 3})
+    later = await submit(conn, unique_key="u", debounce_s=10, args={"n": 4})  # the first one has started
+    assert later != first
+    await hand.finish(task)
+    assert await submit(conn, unique_key="u", debounce_s=10, args={"n": 5}) == later
+    await clock.advance(timedelta(seconds=11))
+    assert (await hand.one()).args == {"n": 5}
+
+
+async def test_a_throttled_job_is_made_once_in_its_time(conn: Connection, clock: Clock) -> None:
+    hand = Hand(conn)
+    first = await submit(conn, unique_key="u", throttle_s=60)
+    await hand.finish(await hand.one())
+    await clock.advance(timedelta(seconds=50))
+    assert await submit(conn, unique_key="u", throttle_s=60) == first
+    await clock.advance(timedelta(seconds=11))
+    second = await submit(conn, unique_key="u", throttle_s=60)
+    assert second != first
+    assert await submit(conn, unique_key="u", throttle_s=60) == second
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"debounce_s": 5}, "unique_key"),
+        ({"unique_key": "u", "debounce_s": 5, "delay_s": 1}, "debounce_s"),
+        ({"unique_key": "u", "throttle_s": -5}, "throttle_s"),
+        ({"unique_key": "u", "debounce_s": "soon"}, "debounce_s"),
+    ],
+    ids=str,
+)
+async def test_bad_pauses_are_refused(conn: Connection, body: dict[str, Any], field: str) -> None:
+    with refused("HF004", field):
+        await submit(conn, **body)

@@ -1,6 +1,6 @@
 -- Submit: a job, its tasks and their dependencies in one call and one transaction.
 --
--- The JSON keys are the signature. Of a job: type, owner, key, unique_key, labels, params, partial, priority,
+-- The JSON keys are the signature. Of a job: type, owner, key, unique_key, debounce_s, throttle_s, labels, params, partial, priority,
 -- queue, run_at, delay_s, expires_at, batch, tasks. Of a task: name, type, queue, args, priority, run_at,
 -- delay_s, expires_at, limit_key, weight, after, and the policy: attempts, base_s, cap_s, jitter, timeout_s,
 -- lease_s, crashes. A job without `tasks` is one task and carries the task's keys itself.
@@ -106,6 +106,48 @@ begin
   return v_held.job_id;
 end $$;
 
+-- Debouncing and throttling need a unique key. A debounced job starts after its pause, unless another one comes before.
+create or replace function holdfast.timed_in(p_job jsonb) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+begin
+  if p_job ->> 'unique_key' is null then
+    perform holdfast.refuse('HF004', 'debounce_s and throttle_s need a unique_key.', 'unique_key');
+  end if;
+  if p_job ? 'debounce_s' and p_job ?| '{tasks,throttle_s,run_at,delay_s}' then
+    perform holdfast.refuse('HF004', 'debounce_s is for a job of one task, without another time.', 'debounce_s');
+  end if;
+  perform holdfast.number_in(p_job, 'debounce_s', 0.001, 315360000), holdfast.number_in(p_job, 'throttle_s', 0.001, 315360000);
+  return p_job || case when p_job ? 'debounce_s' then jsonb_build_object('delay_s', p_job -> 'debounce_s') else '{}' end;
+end $$;
+
+-- The job that stands for this one: the live one with the same key; with debounce_s one that has not started, which gets
+-- the new arguments and waits anew; with throttle_s the last one, for so long. Else the key is ours.
+create or replace function holdfast.take_unique(p_job jsonb, p_owner text, p_id uuid, p_now timestamptz) returns uuid
+language plpgsql set search_path = '' as $$
+declare
+  v_throttle interval := holdfast.number_in(p_job, 'throttle_s', 0.001, 315360000) * interval '1 second';
+  v_scope text := case when v_throttle is null then 'unique:' else 'throttle:' end || coalesce(p_owner, '');
+  v_held uuid := holdfast.take_key(v_scope, p_job ->> 'unique_key', p_id, ''::bytea, true);
+  v_until timestamptz;
+begin
+  if v_held is not null and (v_throttle is not null or p_job ? 'debounce_s') then
+    select k.job_id, k.keep_until into v_held, v_until from holdfast.keys k
+    where k.scope = v_scope and k.key = p_job ->> 'unique_key' for update;
+    if v_throttle is null then
+      update holdfast.tasks t set args = holdfast.args_in(p_job), due_at = holdfast.due_in(p_job, null, p_now)
+      where t.id = v_held and t.status || '' = 'scheduled' and t.attempt = 0;
+      v_held := case when found then v_held end;
+    elsif v_until <= p_now then
+      v_held := null;
+    end if;
+  end if;
+  if v_held is null and p_job ?| '{debounce_s,throttle_s}' then
+    update holdfast.keys k set job_id = p_id, keep_until = p_now + v_throttle
+    where k.scope = v_scope and k.key = p_job ->> 'unique_key';
+  end if;
+  return v_held;
+end $$;
+
 create or replace function holdfast.submit(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -127,12 +169,15 @@ begin
     end if;
     perform holdfast.check_public(p_job);
   end if;
+  if p_job ?| '{debounce_s,throttle_s}' then
+    p_job := holdfast.timed_in(p_job);
+  end if;
   v_held := coalesce(
     holdfast.take_key('key:' || coalesce(v_owner, ''), p_job ->> 'key', v_id,
       case when p_job ? 'key' then sha256(convert_to((p_job - 'key')::text, 'UTF8')) end, false),
-    holdfast.take_key('unique:' || coalesce(v_owner, ''), p_job ->> 'unique_key', v_id, ''::bytea, true));
+    holdfast.take_unique(p_job, v_owner, v_id, v_now));
   if v_held is not null then
-    delete from holdfast.keys where job_id = v_id;
+    delete from holdfast.keys k where k.scope = 'key:' || coalesce(v_owner, '') and k.key = p_job ->> 'key' and k.job_id = v_id;
     return jsonb_build_object('id', v_held, 'created', false, 'status', coalesce(holdfast.job_status(v_held), 'forgotten'),
       'tasks', holdfast.task_names(v_held));
   end if;
