@@ -13,7 +13,7 @@ from dataclasses import fields
 
 import click
 
-from holdfast.cli import api, completion, db, demo, doctor, migrate, worker
+from holdfast.cli import api, completion, db, demo, doctor, migrate, msg, queue, worker
 from holdfast.cli.output import complain
 from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
@@ -50,6 +50,8 @@ for command in (
     demo.demo,
     worker.worker,
     api.api,
+    queue.queue,
+    msg.msg,
     db.db,
     migrate.migrate,
     doctor.doctor,

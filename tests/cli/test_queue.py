@@ -1,0 +1,94 @@
+"""`holdfast queue` on a real database."""
+
+from __future__ import annotations
+
+import pytest
+from shell import Captured, Shell
+
+from holdfast.settings import Secret
+
+
+@pytest.fixture
+def shell(url: Secret, capsys: Captured) -> Shell:
+    return Shell(url, capsys)
+
+
+def test_a_queue_from_its_making_to_its_end(shell: Shell) -> None:
+    assert shell("queue", "list") == ""
+    assert shell("queue", "create", "Post") == "Queue Post is there.\n"
+    assert shell("queue", "create", "fast", "--unlogged") == "Queue fast is there.\n"
+    shell("msg", "send", "post", "n:=1")
+    listed = {q["queue"]: q for q in shell.json("queue", "list")}
+    assert {name: (q["total"], q["unlogged"]) for name, q in listed.items()} == {
+        "Post": (1, False),
+        "fast": (0, True),
+    }
+    assert shell("queue", "list").splitlines()[0].split("\t")[:2] == ["Post", "1"]
+    [shown] = shell.json("queue", "show", "Post")
+    assert (shown["visible"], shown["policy"]["vt"]) == (1, "30s")
+    assert shell("queue", "drop", "Post", "--yes") == "Queue Post is gone.\n"
+    assert [q["queue"] for q in shell.json("queue", "list")] == ["fast"]
+
+
+@pytest.mark.parametrize("verb", ["drop", "purge"])
+def test_destroying_asks_first(shell: Shell, verb: str) -> None:
+    shell("queue", "create", "q")
+    shell("msg", "send", "q", "1")
+    assert "--yes" in shell("queue", verb, "q", code=5)
+    assert "Nothing was changed" in shell("queue", verb, "q", "--dry-run")
+    assert shell.json("queue", "show", "q")[0]["total"] == 1
+    shell("queue", verb, "q", "--yes")
+    assert shell.json("queue", "list") == ([] if verb == "drop" else shell.json("queue", "list"))
+    if verb == "purge":
+        assert shell.json("queue", "show", "q")[0]["total"] == 0
+
+
+def test_a_policy_changes_where_told(shell: Shell) -> None:
+    shell("queue", "create", "q")
+    [before] = shell.json("queue", "policy", "q")
+    assert (before["max_reads"], before["dead_letters"], before["backoff"]) == (None, None, "5s")
+    shell("queue", "policy", "q", "--max-reads", "3", "--dead-letters", "graves", "--archive-retention", "7d")
+    [after] = shell.json("queue", "policy", "q", "--backoff", "250ms", "--archive-retention", "none")
+    assert after == {
+        **before, "max_reads": 3, "dead_letters": "graves", "backoff": "0.25s", "archive_retention": None,
+    }  # fmt: skip
+    assert {q["queue"] for q in shell.json("queue", "list")} == {"q", "graves"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "none"],
+        ["purge", "none", "--yes"],
+        ["drop", "none", "--yes"],
+        ["policy", "none"],
+        ["policy", "none", "--vt", "1s"],
+    ],
+)
+def test_a_missing_queue_is_exit_3_and_named(shell: Shell, words: list[str]) -> None:
+    told = shell("queue", *words, code=3)
+    assert told.startswith("error: There is no message queue 'none'.")
+    assert "fix: Make it with `holdfast queue create none`" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["create", "a;b"], "not allowed"),
+        (["create", "x" * 48], "47 bytes"),
+        (["create", "q", "--unlogged", "--partition", "100"], "exclude each other"),
+        (["create", "q", "--partition", "100"], "pg_partman is required"),
+        (["policy", "q", "--vt", "soon"], "write a number and a unit"),
+        (["policy", "q", "--max-reads", "0"], "max_reads must be"),
+        (["policy", "q", "--max-reads", "x"], "not a valid integer"),
+        (["policy", "q", "--dead-letters", "q"], "its own dead-letter queue"),
+    ],
+)
+def test_wrong_words_are_exit_2_and_named(shell: Shell, words: list[str], says: str) -> None:
+    if words[0] == "policy":
+        shell("queue", "create", "q")
+    assert says in shell("queue", *words, code=2)
+
+
+def test_a_database_without_our_schema(empty_url: Secret, capsys: Captured) -> None:
+    assert "holdfast migrate" in Shell(empty_url, capsys)("queue", "list", code=4)
