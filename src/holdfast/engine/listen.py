@@ -21,7 +21,7 @@ from holdfast.settings import Secret, Settings
 
 TASKS = "holdfast"
 MESSAGES = "holdfast_messages"  # its payload is the queue
-PING_SECONDS = 60.0  # one of the two statements a minute that an idle worker may cost
+PING_SECONDS = 90.0  # one of the two statements a minute that an idle worker may cost
 PONG_SECONDS = 5.0
 RECONNECT_SECONDS = 2.0
 DEAF_SECONDS = 60.0  # a connection that is there and hears nothing: a pooler, and it will stay one

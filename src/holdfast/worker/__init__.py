@@ -2,7 +2,8 @@
 
 It keeps nothing that matters. Its parts: the fetcher decides when to ask and for how many, the executor
 turns one task into one verdict, the outbox holds verdicts until the database has answered, the heartbeat
-keeps the leases alive. Messages for consumers have a loop per consumer and no part in the fetcher.
+keeps the leases alive, upkeep does its share of the housekeeping. Messages for consumers have a loop per
+consumer and no part in the fetcher.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from holdfast.engine.leases import Claimed, Outcome
 from holdfast.engine.listen import MESSAGES, TASKS, Listener
 from holdfast.worker.consumers import AnyConsumer, Consumers
 from holdfast.worker.context import Context
+from holdfast.worker.duties import Upkeep
 from holdfast.worker.executor import AnyTask, Verdict, execute
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.heartbeat import Heartbeat
@@ -62,6 +64,7 @@ class Worker:
         self._heartbeat = Heartbeat(
             database.url, database.settings, self.name, self._fetcher.running.all, self._visibility.keep
         )
+        self._upkeep = Upkeep(database, self._is_busy)
         heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
         self._listener = Listener(database.url, database.settings, heard)
         self._fetcher.hears = lambda: self._listener.healthy
@@ -80,6 +83,7 @@ class Worker:
         if self._tasks:
             self._fetcher.start()
         self._consumers.start()
+        self._upkeep.start()
         telemetry.emit("worker.started", worker=self.name, **self._about)
         try:
             await stop.wait()
@@ -95,6 +99,7 @@ class Worker:
         """Claim no more, let what runs finish within the grace, release the rest, hand everything in."""
         self._fetcher.claiming = False
         self._consumers.stop_reading()
+        await self._upkeep.stop()
         await self._listener.stop()
         await self._settled(lambda: self._grace)
         for attempt in self._fetcher.running.all():
@@ -106,10 +111,13 @@ class Worker:
         await self._heartbeat.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _is_busy(self) -> bool:
+        return bool(len(self._fetcher.running) or self._consumers.busy)
+
     async def _settled(self, within: Callable[[], timedelta]) -> None:
         """Until nothing runs and every outcome was accepted, or the time is over."""
         began = time.monotonic()
-        while len(self._fetcher.running) or len(self._outbox) or self._consumers.busy:
+        while self._is_busy() or len(self._outbox):
             if time.monotonic() - began >= within().total_seconds():
                 return
             self._fetcher.ring()

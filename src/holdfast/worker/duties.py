@@ -1,8 +1,8 @@
 """What must be done from time to time for everyone: any worker may do it, and it does not matter which.
 
-`tick` moves ended jobs to the history, makes and drops days, prunes archives; in bounded steps that any number of
-workers may run at once. Claims see to what is urgent themselves (due tasks, lost leases), so a worker that has
-been idle ticks seldom.
+`tick` moves ended jobs to the history, makes and drops days, prunes archives, in bounded steps that any
+number of workers may run at once. Claims see to what is urgent themselves (due tasks, lost leases), so a
+worker that has been idle ticks seldom.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from holdfast.engine import insight, queues
+from holdfast.engine import insight
 from holdfast.engine.connection import Database
 from holdfast.worker.service import Service
 
 BUSY_SECONDS = 30.0
 IDLE_SECONDS = 600.0
-STEP = 1000
 
 
 class Upkeep(Service):
@@ -32,14 +31,11 @@ class Upkeep(Service):
         more = True
         while more:
             async with self._database.connection() as connection:
-                tasks = await insight.tick(connection, limit=STEP)
-                messages = await queues.tick(connection, STEP)
-            more = bool(tasks.get("more") or messages.get("more"))
+                more = bool((await insight.tick(connection)).get("more"))
 
     async def _wait(self) -> None:
         """Half a minute while there is work, ten minutes while there is none."""
-        slice_ = BUSY_SECONDS / 10
         while self._waited < (BUSY_SECONDS if self._busy() else IDLE_SECONDS):
-            await asyncio.sleep(slice_)
-            self._waited += slice_
+            await asyncio.sleep(BUSY_SECONDS / 10)
+            self._waited += BUSY_SECONDS / 10
         self._waited = 0.0

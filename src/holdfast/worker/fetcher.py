@@ -20,7 +20,7 @@ from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import Running
 from holdfast.worker.service import Service
 
-SAFETY_POLL = 60.0  # with a listener that is proven to hear
+SAFETY_POLL = 75.0  # with a listener that is proven to hear
 BLIND_POLL = 1.5  # without one
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
 # that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
