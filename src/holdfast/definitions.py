@@ -8,10 +8,12 @@ as a coroutine does that nobody awaits.
 from __future__ import annotations
 
 import inspect
+import typing
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.errors import InvalidError
@@ -154,9 +156,17 @@ class Task(Generic[P, R_co]):
             raise InvalidError(f"{self.name}: {problem}.", field="args") from None
         return Call(self, bound.arguments)
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """The types of parameters and result, as far as they can be known at run time."""
+        try:
+            return typing.get_type_hints(self.function)
+        except (NameError, TypeError, AttributeError):
+            return {}  # a hint that only type checkers can resolve: values pass as JSON gave them
 
 
 def _check_name(name: str, what: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import typing
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack, overload
@@ -154,7 +153,4 @@ def _returns(work: Call[Any] | Graph) -> Any:
     """The type that the result is turned into, as the task's function declares it."""
     if isinstance(work, Graph):
         return Any
-    try:
-        return typing.get_type_hints(work.task.function).get("return", Any)
-    except (NameError, TypeError, AttributeError):
-        return Any
+    return work.task.hints.get("return", Any)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-import typing
 from collections.abc import Mapping
 from concurrent.futures import Executor as ThreadPool
 from dataclasses import dataclass
@@ -77,7 +76,7 @@ async def _run(task: AnyTask, given: dict[str, Any], context: Context, threads: 
 
 def arguments(task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any]) -> dict[str, Any]:
     """The stored arguments as the signature wants them now, which may have changed since submit."""
-    hints = _hints(task)
+    hints = task.hints
     known = task.signature.parameters
     unknown = args.keys() - known.keys()
     missing = [n for n, p in known.items() if p.default is p.empty and n not in args]
@@ -89,13 +88,6 @@ def arguments(task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any]
         raise InvalidError(f"The arguments no longer fit {task.name}: {', '.join(wrong)}.", field="args")
     filled: Any = fill(dict(args), parents)
     return {name: from_json(value, hints.get(name, Any), what=name) for name, value in filled.items()}
-
-
-def _hints(task: AnyTask) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(task.function)
-    except (NameError, TypeError, AttributeError):
-        return {}  # a hint that only type checkers can resolve: the value is passed as JSON gave it
 
 
 def verdict_of(value: object) -> Verdict:
