@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,6 +19,7 @@ import pytest
 
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
+from holdfast.testing import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
@@ -44,8 +46,10 @@ def run(url: Secret) -> Generator[Any]:
     """Runs a worker of an example until the test ends."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(*arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, *arguments], env=environment(url), cwd=ROOT)
+    def run(*arguments: str, stdout: Any = None) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, *arguments], env=environment(url), cwd=ROOT, stdout=stdout
+        )
         started.append(process)
         return process
 
@@ -66,6 +70,27 @@ def test_the_quickstart_s_application(url: Secret, run: Any) -> None:
     ]  # fmt: skip
     assert "{'be': 2, 'or': 1, 'to': 2, 'not': 1}" in outputs[0]
     assert outputs[0] == outputs[1]
+
+
+async def test_the_guide_s_orders(
+    url: Secret, run: Any, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await conn.execute("create table payments (number int primary key, amount int)")
+    await conn.execute("select pgmq.create('orders')")
+    await conn.execute("select holdfast.put_message_policy('orders', p_backoff => '50 milliseconds')")
+    told = tmp_path / "told"
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with told.open("wb") as file:
+        run("-m", "holdfast", "worker", "examples/letters.py", stdout=file)
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "examples/letters.py"], env=environment(url), cwd=ROOT,
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "1 1 1\n"
+    wanted = ["shipped order 1", "shipped order 2", "{'amount': -1, 'number': 3} is dead: ValueError"]
+    await eventually(lambda: all(each in told.read_text() for each in wanted), within=timedelta(seconds=60))
+    paid = await conn.fetch("select * from payments order by number")
+    assert [tuple(row) for row in paid] == [(1, 250), (2, 90)]
 
 
 class Page(BaseHTTPRequestHandler):

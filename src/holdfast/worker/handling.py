@@ -82,6 +82,7 @@ async def call(function: Callable[..., Any], *given: object, threads: ThreadPool
 def told(problem: BaseException, otherwise: str = "") -> str:
     """Type and message, then where it happened; without what the database cannot keep."""
     first = f"{type(problem).__qualname__}: {str(problem) or otherwise}".rstrip(": ")
-    place = "".join(traceback.format_tb(problem.__traceback__))[-ERROR_CHARACTERS // 2 :]
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if f.filename != __file__]
+    place = "".join(traceback.format_list(frames))[-ERROR_CHARACTERS // 2 :]
     text = f"{first[: ERROR_CHARACTERS // 2]}\n{place}".rstrip()
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
