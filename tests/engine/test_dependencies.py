@@ -220,6 +220,21 @@ async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Con
     }
 
 
+async def test_an_edge_counts_once_however_often_its_parent_is_asked(conn: Connection) -> None:
+    """A late child makes the ended parent decide again; its other children must not notice."""
+    made = await graph(conn, {"name": "a"}, {"name": "q"}, {"name": "c", "after": ["a", "q"]})
+    hand = Hand(conn)
+    a, q = await hand.take(2)
+    await hand.finish(a)
+    await add(conn, q, {"name": "x", "after": ["a"]})
+    assert await tasks_by_name(conn, made.id) == {
+        "a": "succeeded",
+        "q": "running",
+        "c": "waiting",
+        "x": "ready",
+    }
+
+
 async def test_children_that_make_no_sense_are_refused(conn: Connection) -> None:
     await submit(conn)
     parent = await Hand(conn).one()
