@@ -41,7 +41,7 @@ def api(session: Session, host: str | None, port: int | None) -> None:
         key = local_service_key(settings.home)
     listener = listen(settings.api_host, settings.api_port)
     url, _server = embedded.locate(settings)
-    session.run(serve(replace(settings, service_key=key), url, listener))
+    session.serve(serve(replace(settings, service_key=key), url, listener))
 
 
 def refuse_beyond_loopback(host: str) -> None:

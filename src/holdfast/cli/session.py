@@ -36,6 +36,15 @@ class Session:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
 
+    def serve(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same for what runs for long: on the faster loop, where the extra `fast` is installed."""
+        try:
+            import uvloop  # noqa: PLC0415
+        except ImportError:
+            return self.run(work)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
+
     def confirm(self, consequence: str, *, yes: bool, dry_run: bool) -> bool:
         """Whether to go on with something that cannot be undone. Says what it would do either way."""
         if dry_run:

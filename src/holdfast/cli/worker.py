@@ -44,7 +44,7 @@ def worker(session: Session, app: str, queues: str, concurrency: int, grace: str
     found = apps.load(app)
     url, _server = embedded.locate(settings)
     chosen = [name.strip() for name in queues.split(",") if name.strip()]
-    session.run(serve(settings, url, found.only(chosen), chosen, concurrency, patience))
+    session.serve(serve(settings, url, found.only(chosen), chosen, concurrency, patience))
 
 
 async def serve(
