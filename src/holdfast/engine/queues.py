@@ -203,15 +203,7 @@ async def purge(connection: Connection, queue: str) -> int:
 async def list_queues(connection: Connection) -> list[MessageQueue]:
     with speaking_of(""):
         rows = await connection.fetch("select * from pgmq.list_queues() order by queue_name")
-    return [
-        MessageQueue(
-            name=r["queue_name"],
-            partitioned=r["is_partitioned"],
-            unlogged=r["is_unlogged"],
-            created_at=r["created_at"],
-        )
-        for r in rows
-    ]
+    return [MessageQueue(name=r[0], partitioned=r[1], unlogged=r[2], created_at=r[3]) for r in rows]
 
 
 async def read(

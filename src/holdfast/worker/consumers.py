@@ -186,6 +186,8 @@ class ConsumerLoop(Service):
             error=(ending and ending.error) or None,
         )
         delivery.ended = True
+        while delivery.renewing:  # noqa: ASYNC110  (told by another thread, within half a second)
+            await asyncio.sleep(0.002)
         if ending:
             self._put(delivery, ending)
 

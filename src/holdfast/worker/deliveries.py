@@ -37,6 +37,7 @@ class Delivery:
     stopped: str | None = None
     finishing: bool = False  # in the user's transaction, which holds the row: nobody else may wait for it
     ended: bool = False
+    renewing: bool = False  # a renewal is on its way, and would undo a shorter rest that arrives before it
 
     @property
     def must_stop_at(self) -> float:

@@ -86,14 +86,21 @@ class Visibility:
         patience: timedelta,
     ) -> bool:
         sent_at = time.monotonic()
-        receipts = [delivery.receipt for delivery in deliveries]
+        # First the mark, then the look: the consumer's loop ends a delivery and looks for the mark.
+        for delivery in deliveries:
+            delivery.renewing = True
+        kept = [delivery for delivery in deliveries if delivery.kept]
+        receipts = [delivery.receipt for delivery in kept]
         try:
             ours = await queues.extend(connection, consumer.queue, receipts, consumer.vt, patience=patience)
         except NotFoundError:  # the queue was dropped, and all messages with it
             ours = set[int]()
+        finally:
+            for delivery in deliveries:
+                delivery.renewing = False
         if ours is None:
             return False
-        for delivery in deliveries:
+        for delivery in kept:
             if delivery.message.id in ours:
                 delivery.renewed_at = sent_at
             else:
