@@ -75,14 +75,18 @@ async def test_stay_keeps_it_up_until_told_to_stop(url: Secret, tmp_path: Path) 
         seen += line
     children = children_of(process.pid)
     assert len(children) == 2
-    (tmp_path / "app.py").write_text("x = 1")
-    for name in ("API", "worker"):
-        assert process.stdout.readline() == f"restarting the {name}: app.py changed\n"
-    await eventually(lambda: len(children_of(process.pid)) == 2 and children_of(process.pid) != children)
+
+    def restarted() -> bool:
+        (tmp_path / "app.py").write_text("x = 1")  # again and again: it may not be watching yet
+        now = children_of(process.pid)
+        return len(now) == 2 and not set(now) & set(children)
+
+    await eventually(restarted, within=timedelta(seconds=60))
     children += children_of(process.pid)
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0, rest
+    assert "restarting the worker: app.py changed" in rest
     assert "nothing is left running" in rest
     assert all(gone(child) for child in children)
 
@@ -98,10 +102,14 @@ async def test_killed_with_9_it_leaves_nothing_running_either(url: Secret, tmp_p
 
 async def test_a_worker_that_dies_is_told_at_once(url: Secret, tmp_path: Path) -> None:
     process = start(url, tmp_path)
-    await eventually(lambda: len(children_of(process.pid)) == 2, within=timedelta(seconds=30))
-    for child in children_of(process.pid):
-        if "worker" in Path(f"/proc/{child}/cmdline").read_text().split("\0"):
-            os.kill(child, signal.SIGKILL)
+
+    def worker() -> int | None:
+        for child in children_of(process.pid):
+            if "worker" in Path(f"/proc/{child}/cmdline").read_text().split("\0"):
+                return child
+        return None
+
+    os.kill(await eventually(worker, within=timedelta(seconds=30)), signal.SIGKILL)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1, out
     assert "The worker ended by itself (-9)" in out
