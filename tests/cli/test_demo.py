@@ -44,6 +44,8 @@ async def test_the_demo_runs_its_jobs_and_leaves_nothing_running(url: Secret, tm
     assert len(re.findall(r"succeeded", out)) >= 3
     assert "17984" in out
     assert "arrived on attempt 3" in out
+    assert "succeeded  4459" in out
+    assert "30 read, 1 unreadable one in the dead letters" in out
     assert (tmp_path / "demo" / "julia.png").read_bytes().startswith(b"\x89PNG")
     assert url.reveal() not in out
 

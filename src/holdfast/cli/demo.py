@@ -29,6 +29,7 @@ from holdfast.model import Job
 from holdfast.settings import Secret, Settings, redact_url
 
 RELOAD_SECONDS = 0.5
+LETTERS = 30
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,14 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) ->
         await asyncio.gather(doing, waiting, return_exceptions=True)
 
 
+@dataclass(frozen=True)
+class End:
+    """How one part of the demonstration ended, in words."""
+
+    well: bool
+    told: str
+
+
 async def _perform(show: Show) -> int:
     """Submit the samples, watch them to their end, and tell. Answers with the exit code."""
     picture = show.results / "julia.png"
@@ -120,16 +129,16 @@ async def _perform(show: Show) -> int:
             "draw": await client.submit(samples.draw(str(picture))),
             "count_primes": await client.submit(samples.count_primes(200_000)),
             "stumble": await client.submit(samples.stumble(2)),
+            "graph": await client.submit(samples.primes_between(50_000, 100_000)),
         }
-        ended = await _watch(show, handles)
-    for name, job in ended.items():
-        told = job.output if job.status == "succeeded" else job.error and job.error.message
-        show.out.line(f"  {name:<13} {job.status:<10} {told}")
+        ends = await _watch(show, handles, client)
+    for name, end in ends.items():
+        show.out.line(f"  {name:<13} {end.told}")
     show.out.line(f"  picture       {picture}")
-    return 0 if all(job.status == "succeeded" for job in ended.values()) else 1
+    return 0 if all(end.well for end in ends.values()) else 1
 
 
-async def _watch(show: Show, handles: dict[str, JobHandle[Any]]) -> dict[str, Job]:
+async def _watch(show: Show, handles: dict[str, JobHandle[Any]], client: Client) -> dict[str, End]:
     columns = (
         TextColumn("  {task.description:<13}"),
         BarColumn(bar_width=30),
@@ -138,7 +147,9 @@ async def _watch(show: Show, handles: dict[str, JobHandle[Any]]) -> dict[str, Jo
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=show.out.console) as bars:
-        following = [asyncio.create_task(_follow(bars, name, handle)) for name, handle in handles.items()]
+        parts = {name: _follow(bars, name, handle) for name, handle in handles.items()}
+        parts["letters"] = _follow_letters(bars, client)
+        following = [asyncio.create_task(part) for part in parts.values()]
         try:
             while not all(each.done() for each in following):
                 for child in show.children:
@@ -148,17 +159,36 @@ async def _watch(show: Show, handles: dict[str, JobHandle[Any]]) -> dict[str, Jo
             for each in following:
                 each.cancel()
             await asyncio.gather(*following, return_exceptions=True)
-        return dict(zip(handles, (each.result() for each in following), strict=True))
+        return dict(zip(parts, (each.result() for each in following), strict=True))
 
 
-async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> Job:
+async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> End:
     bar = bars.add_task(name, total=100, note="queued")
     job: Job | None = None
     async for job in handle.watch():
         note = job.status if job.ended else job.progress.message or job.status
         bars.update(bar, completed=100 if job.ended else job.progress.percent or 0, note=note)
     assert job is not None  # noqa: S101  (watch yields at least once)
-    return job
+    if job.status == "succeeded":
+        return End(True, f"succeeded  {job.output}")
+    return End(False, f"{job.status}  {job.error.message if job.error else ''}")
+
+
+async def _follow_letters(bars: Progress, client: Client) -> End:
+    """Messages between services: thirty that can be read, and one that ends in the dead letters."""
+    await client.queues.create(samples.LETTERS)
+    before = await client.queues.metrics(samples.LETTERS)
+    letters: list[object] = [samples.Letter(number, f"letter {number}") for number in range(LETTERS)]
+    await client.queues.send_batch(samples.LETTERS, [*letters, {"number": LETTERS}])
+    bar = bars.add_task("letters", total=LETTERS + 1, note="sent")
+    while True:
+        now = await client.queues.metrics(samples.LETTERS)
+        done, dead = now.archived - before.archived, now.dead - before.dead  # the dead lie in the archive too
+        read = done - dead
+        bars.update(bar, completed=done, note=f"{read} read, {dead} dead")
+        if done >= LETTERS + 1:
+            return End(dead == 1, f"{read} read, {dead} unreadable one in the dead letters")
+        await asyncio.sleep(0.1)
 
 
 async def _reload(show: Show) -> int:

@@ -1,4 +1,4 @@
-"""Sample tasks for `holdfast demo` and for a first look: one that draws, one that counts, one that stumbles.
+"""Samples for `holdfast demo` and for a first look: tasks that draw, count and stumble, a graph, and letters.
 
 They need nothing but Python, take a few seconds, report progress and leave something to look at.
 """
@@ -9,10 +9,16 @@ import asyncio
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from holdfast.consumers import consumer
 from holdfast.definitions import Ctx, Retry, task
+from holdfast.graphs import Graph
+from holdfast.model import Message
+
+LETTERS = "demo_letters"
 
 
 @task(queue="demo", timeout=timedelta(minutes=2))
@@ -51,6 +57,33 @@ async def stumble(ctx: Ctx, falls: int) -> str:
         if ctx.attempt <= falls and step == 3:
             raise ConnectionError(f"fell on attempt {ctx.attempt}")
     return f"arrived on attempt {ctx.attempt}"
+
+
+@task(queue="demo")
+def between(low: int, high: int) -> int:
+    """What lies between two counts; in the demonstration both come from other tasks of the same job."""
+    return high - low
+
+
+def primes_between(low: int, high: int) -> Graph:
+    """Two counts side by side, then their difference."""
+    graph = Graph("primes_between")
+    lower = graph.add(count_primes(low), weight=low)
+    upper = graph.add(count_primes(high), weight=high)
+    graph.add(between(lower.result, upper.result), weight=1)
+    return graph
+
+
+@dataclass
+class Letter:
+    number: int
+    text: str
+
+
+@consumer(queue=LETTERS, vt=timedelta(seconds=30), max_reads=2, create=True)
+async def read_letter(msg: Message[Letter]) -> None:
+    """Takes a moment for each. A letter without text cannot be read and goes to the dead letters."""
+    await asyncio.sleep(0.03)
 
 
 def _is_prime(n: int) -> bool:
