@@ -122,6 +122,8 @@ async def test_an_empty_graph_and_shared_keys_are_refused_before_anything_is_sen
 
 async def test_nothing_is_opened_before_it_is_needed() -> None:
     client = Client("postgresql://nobody@127.0.0.1:1/none")
+    database = await client.open()
+    assert database.url.reveal().endswith("/none")
     await client.close()
 
 
