@@ -135,7 +135,6 @@ class Task(Generic[P, R_co]):
     retry: Retry = field(default_factory=Retry)
     timeout: timedelta = timedelta(minutes=10)
     lease: timedelta = timedelta(seconds=60)
-    process: bool = False
     signature: inspect.Signature = field(init=False, repr=False)
     wants_context: bool = field(init=False, repr=False)
 
@@ -228,7 +227,6 @@ def task(
     retry: Retry | None = None,
     timeout: timedelta = timedelta(minutes=10),
     lease: timedelta = timedelta(seconds=60),
-    process: bool = False,
 ) -> TaskDecorator: ...
 def task(
     function: Callable[..., Any] | None = None,
