@@ -9,6 +9,7 @@ the task by then.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -26,6 +27,8 @@ Companion = Callable[[threading.Event], Coroutine[Any, Any, None]]
 
 TICK = 0.25
 SHARE = 0.25
+LAST_SECONDS = 2.0
+_log = logging.getLogger("holdfast.worker")
 
 
 class Heartbeat:
@@ -62,7 +65,20 @@ class Heartbeat:
         asyncio.run(self._all())
 
     async def _all(self) -> None:
-        await asyncio.gather(self._beat_until_ended(), self._companion(self._ended))
+        parts = (self._beat_until_ended(), self._companion(self._ended))
+        going = [asyncio.create_task(part) for part in parts]
+        await self._guard()
+        # The others look at `ended` too; one that hangs in a call is not waited for.
+        _, hanging = await asyncio.wait(going, timeout=LAST_SECONDS)
+        for part in hanging:
+            part.cancel()
+        await asyncio.gather(*going, return_exceptions=True)
+
+    async def _guard(self) -> None:
+        """Beside the beats, because a connection attempt or a call may hang for longer than a lease."""
+        while not self._ended.is_set():
+            self._stop_what_may_be_lost()
+            await asyncio.sleep(TICK)
 
     async def _beat_until_ended(self) -> None:
         while not self._ended.is_set():
@@ -71,7 +87,10 @@ class Heartbeat:
                     await self._beat_while_connected(connection)
             except HoldfastError as problem:
                 telemetry.emit("database.away", error=str(problem), retry_in=TICK)
-                self._stop_what_may_be_lost()
+                await asyncio.sleep(TICK)
+            except Exception:
+                # A heartbeat that ends here would lose every lease of a worker that goes on working.
+                _log.exception("the heartbeat failed and goes on")
                 await asyncio.sleep(TICK)
 
     async def _beat_while_connected(self, connection: Connection) -> None:
@@ -79,7 +98,6 @@ class Heartbeat:
             due = self._due()
             if due:
                 await asyncio.wait_for(self._beat(connection, due), self._patience(due))
-            self._stop_what_may_be_lost()
             await asyncio.sleep(TICK)
 
     def _due(self) -> list[Attempt]:
