@@ -9,6 +9,7 @@ ends by our own clock: nobody else can have the message by then.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from holdfast.worker.heartbeat import SHARE, TICK
 
 ALL_TOGETHER, ONE_ALONE = timedelta(milliseconds=500), timedelta(milliseconds=50)
 IDLE_SECONDS = 30.0
+_log = logging.getLogger("holdfast.worker")
 
 
 class Visibility:
@@ -36,15 +38,30 @@ class Visibility:
 
     async def keep(self, ended: threading.Event) -> None:
         """Until `ended`. Runs in the heartbeat's thread."""
+        guard = asyncio.create_task(self._guard(ended))
+        try:
+            while not ended.is_set():
+                await self._keep_what_is_due(ended)
+                await asyncio.sleep(TICK)
+        finally:
+            guard.cancel()
+
+    async def _guard(self, ended: threading.Event) -> None:
+        """Beside the renewals, because a login or a call may hang for longer than a vt."""
         while not ended.is_set():
-            if self._due():
-                try:
-                    async with connected(self._url, self._settings) as connection:
-                        await self._keep_while_connected(connection, ended)
-                except HoldfastError as problem:
-                    telemetry.emit("database.away", error=str(problem), retry_in=TICK)
             self._stop_what_may_be_lost()
             await asyncio.sleep(TICK)
+
+    async def _keep_what_is_due(self, ended: threading.Event) -> None:
+        if not self._due():
+            return
+        try:
+            async with connected(self._url, self._settings) as connection:
+                await self._keep_while_connected(connection, ended)
+        except HoldfastError as problem:
+            telemetry.emit("database.away", error=str(problem), retry_in=TICK)
+        except Exception:
+            _log.exception("keeping messages invisible failed and goes on")
 
     async def _keep_while_connected(self, connection: Connection, ended: threading.Event) -> None:
         used_at = time.monotonic()
@@ -53,7 +70,6 @@ class Visibility:
                 used_at = time.monotonic()
                 patience = max(0.1, min(d.must_stop_at for d in deliveries) - used_at)
                 await asyncio.wait_for(self._renew(connection, consumer, deliveries), patience)
-            self._stop_what_may_be_lost()
             await asyncio.sleep(TICK)
 
     def _due(self) -> dict[Consumer[object], list[Delivery]]:
