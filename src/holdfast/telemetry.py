@@ -42,9 +42,9 @@ _log = logging.getLogger("holdfast.telemetry")
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call `subscriber(name, fields)` for every event from now on. Returns what undoes it."""
+    """Call `subscriber(name, fields)` for every event from now on, once. Returns what undoes it."""
     global _subscribers  # noqa: PLW0603  (one list for the whole process is the point)
-    _subscribers = (*_subscribers, subscriber)
+    _subscribers = (*(s for s in _subscribers if s is not subscriber), subscriber)
 
     def unsubscribe() -> None:
         global _subscribers  # noqa: PLW0603

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -237,6 +238,7 @@ def test_a_removed_home_takes_the_server_along(here: Place) -> None:
         assert answers(server.url)
 
 
+@pytest.mark.skipif(not shutil.which("ps"), reason="without ps there is only /proc, and there is /proc")
 def test_processes_are_found_without_proc_as_well(here: Place) -> None:
     with embedded.start(here.settings):
         pid = here.postmaster()

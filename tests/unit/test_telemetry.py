@@ -15,6 +15,17 @@ def test_subscribers_see_events_until_they_leave() -> None:
     assert seen == [("worker.started", {"worker": "w1"})]
 
 
+def test_subscribing_twice_is_subscribing_once() -> None:
+    seen: list[str] = []
+
+    def note(name: str, _: dict[str, Any]) -> None:
+        seen.append(name)
+
+    with telemetry.subscribed(note), telemetry.subscribed(note):
+        telemetry.emit("worker.started")
+    assert seen == ["worker.started"]
+
+
 def test_a_broken_subscriber_harms_neither_the_code_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
 
