@@ -86,10 +86,11 @@ def test_a_server_without_a_keeper_is_adopted(here: Place, monkeypatch: pytest.M
     # As on systems where the kernel does not tell the server that its keeper died.
     monkeypatch.setattr(keeper, "dying_with_parent", lambda _: None)
     home = here.home
-    programs = binaries.choose(here.settings, home.cluster_version)
+    account = account_for(home)
+    programs = binaries.runnable(binaries.choose(here.settings, home.cluster_version), account)
     port = home.port
     assert port is not None
-    alone = keeper.Child(Cluster(home, account_for(home), programs).plan(port), 1)
+    alone = keeper.Child(Cluster(home, account, programs).plan(port), 1)
     user, url = here.ready_user()
     assert here.postmaster() == alone.pid
     assert committed(url) == 1
@@ -101,8 +102,9 @@ def test_a_server_without_a_keeper_is_adopted(here: Place, monkeypatch: pytest.M
 
 def test_a_server_without_a_keeper_can_be_stopped(here: Place) -> None:
     home = here.home
-    programs = binaries.choose(here.settings, home.cluster_version)
-    alone = keeper.Child(Cluster(home, account_for(home), programs).plan(home.free_port()), 1)
+    account = account_for(home)
+    programs = binaries.runnable(binaries.choose(here.settings, home.cluster_version), account)
+    alone = keeper.Child(Cluster(home, account, programs).plan(home.free_port()), 1)
     eventually(lambda: here.postmaster() == alone.pid)
     assert embedded.stop(here.settings) is True
     assert not alone.alive()
