@@ -172,7 +172,8 @@ def test_initdb_killed_half_way(fresh: Place) -> None:
 def test_the_starter_killed_while_initdb_runs(fresh: Place) -> None:
     user = fresh.user()
     initdb = eventually(lambda: making(fresh))
-    os.kill(initdb, signal.SIGSTOP)  # so that it is still tfresh for the next start to find
+    with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
+        os.kill(initdb, signal.SIGSTOP)  # so that it is still there for the next start to find
     kill(user.pid)
     with embedded.start(fresh.settings) as server:
         commit(server.url)
