@@ -6,9 +6,11 @@ The public names. Everything else may change without notice, except what is docu
 
 from holdfast.client import Client, JobHandle
 from holdfast.consumers import Consumer, consumer
-from holdfast.definitions import Call, Cancel, Ctx, Retry, Snooze, Task, task
+from holdfast.contexts import Ctx
+from holdfast.definitions import Call, Cancel, Retry, Snooze, Task, task
 from holdfast.errors import HoldfastError, RateLimited, Reject, TaskFailedError
 from holdfast.graphs import Graph
+from holdfast.jobtypes import JobType, job
 from holdfast.model import Job, Message, Progress
 from holdfast.settings import Settings
 from holdfast.version import __version__
@@ -23,6 +25,7 @@ __all__ = [
     "HoldfastError",
     "Job",
     "JobHandle",
+    "JobType",
     "Message",
     "Progress",
     "RateLimited",
@@ -34,5 +37,6 @@ __all__ = [
     "TaskFailedError",
     "__version__",
     "consumer",
+    "job",
     "task",
 ]

@@ -12,19 +12,14 @@ import typing
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from holdfast.contexts import Ctx
 from holdfast.errors import InvalidError
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as DefaultTypeVar
-
-    # The default must not be Any: mypy would then turn every task into Any.
-    State_co = DefaultTypeVar("State_co", covariant=True, default=None)
-else:
-    State_co = TypeVar("State_co", covariant=True)
+__all__ = ["Call", "Cancel", "Ctx", "Retry", "Snooze", "Task", "task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,34 +27,6 @@ R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 
 DEFAULT_QUEUE = "default"
-
-
-class Ctx(Protocol[State_co]):
-    """What a running task is given. The worker provides it; annotate the first parameter with it."""
-
-    @property
-    def state(self) -> State_co: ...
-    @property
-    def task_id(self) -> str: ...
-    @property
-    def job_id(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def deadline(self) -> datetime: ...
-    @property
-    def cancelled(self) -> bool: ...
-    @property
-    def idempotency_key(self) -> str: ...
-    def progress(
-        self,
-        done: float | None = None,
-        total: float = 100,
-        *,
-        phase: str | None = None,
-        message: str | None = None,
-    ) -> None: ...
-    def check(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

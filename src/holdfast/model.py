@@ -73,6 +73,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored file. `key` is its place in the store, `name` what people call it."""
+
+    id: UUID
+    job_id: UUID
+    task_id: UUID | None
+    owner: str | None
+    kind: str
+    name: str
+    key: str
+    content_type: str
+    size: int
+    sha256: str
+    meta: dict[str, Any]
+    downloads: int
+    created_at: datetime
+    expires_at: datetime | None
+
+
 class Hold(Protocol):
     """What somebody who has read a message can do about it."""
 
