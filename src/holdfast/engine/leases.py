@@ -18,6 +18,7 @@ from holdfast.model import Json, Progress
 
 OutcomeKind = Literal["succeed", "fail", "reject", "crash", "snooze", "limited", "cancel", "release"]
 Answer = Literal["ok", "stale"]
+Command = Literal["drain", "stop"]
 
 _EXCHANGE = """
 select id, job_id, lane_id, name, attempt, crashes, args, parents, header
@@ -66,6 +67,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Sequence[Claimed]
     cursors: str
     next_s: float | None
+    command: Command | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class _Header(msgspec.Struct):
     cursors: msgspec.Raw
     answers: list[Answer] | None = None
     next_s: float | None = None
+    command: Command | None = None
 
 
 _header = msgspec.json.Decoder(_Header)
@@ -120,6 +123,7 @@ async def exchange(
         tasks=[_claimed(row, header) for row in rows[:-1]],
         cursors=bytes(header.cursors).decode(),
         next_s=header.next_s,
+        command=header.command,
     )
 
 
@@ -174,6 +178,23 @@ async def beat(
         msgspec.json.encode(news).decode() if news else None,
     )
     return _beat.decode(answer)
+
+
+async def beat_worker(connection: Connection, worker: str, about: Mapping[str, Json]) -> Command | None:
+    """Say how the worker is; the answer is what somebody told it to do."""
+    text = msgspec.json.encode(about).decode()
+    command: Command | None = await connection.fetchval("select holdfast.beat_worker($1, $2)", worker, text)
+    return command
+
+
+async def leave_worker(connection: Connection, worker: str) -> None:
+    """The worker has given everything back."""
+    await connection.execute("select holdfast.leave_worker($1)", worker)
+
+
+async def command_worker(connection: Connection, worker: str, command: Command | None) -> bool:
+    """Tell a worker to drain or to stop. Whether it was there to hear it."""
+    return bool(await connection.fetchval("select holdfast.command_worker($1, $2)", worker, command))
 
 
 async def assert_lease(connection: Connection, lease: Lease) -> None:

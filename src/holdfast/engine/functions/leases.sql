@@ -32,7 +32,7 @@ end $$;
 
 -- One round trip of a worker: the outcomes of what it finished, and the next batch for its free slots.
 -- The last row has only `header`: nonce, lanes {id: [queue, type, lease_s, timeout_s, attempts]}, cursors (opaque; send
--- them back next time), answers (ok or stale, in the order of the outcomes; null when all are ok), next_s.
+-- them back next time), answers (ok or stale, in the order of the outcomes; null when all are ok), next_s, command.
 create or replace function holdfast.exchange(
   p_worker text,
   p_ids uuid[] default '{}', p_attempts integer[] default '{}', p_nonces bigint[] default '{}',
@@ -55,7 +55,8 @@ begin
     select * from holdfast.claim(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now)
   loop
     if header is not null then
-      header := header || jsonb_build_object('answers', v_answers);
+      header := header || jsonb_build_object('answers', v_answers,
+        'command', (select w.command from holdfast.workers w where w.id = v_worker));
       if p_slots > 0 then
         perform holdfast.worker_for(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;

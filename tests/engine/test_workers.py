@@ -1,0 +1,48 @@
+"""What workers say about themselves, and what they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.engine import leases
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import InvalidError, NotFoundError
+
+
+async def command(conn: Connection, worker: str) -> str | None:
+    answer = await leases.exchange(conn, worker=worker, slots=1, queues=["q"])
+    return answer.command
+
+
+async def test_a_command_reaches_one_worker_with_its_exchange_and_its_beat(db: Database) -> None:
+    async with db.connection() as conn:
+        assert await command(conn, "a") is None
+        assert await command(conn, "b") is None
+        assert await leases.command_worker(conn, "a", "drain")
+        assert await command(conn, "a") == "drain"
+        assert await leases.beat_worker(conn, "a", {"pid": 7}) == "drain"
+        assert await command(conn, "b") is None
+        await leases.command_worker(conn, "a", None)
+        assert await command(conn, "a") is None
+
+
+async def test_a_worker_that_left_does_not_hear(db: Database, conn: Connection) -> None:
+    async with db.connection() as own:
+        await command(own, "a")
+        await leases.beat_worker(own, "a", {"pid": 7, "running": 3})
+        assert await conn.fetchval("select about ->> 'running' from holdfast.workers where name = 'a'") == "3"
+        await leases.leave_worker(own, "a")
+        assert not await leases.command_worker(own, "a", "stop")
+        assert not await conn.fetchval("select sleeping from holdfast.workers where name = 'a'")
+
+
+async def test_nonsense_is_refused(db: Database) -> None:
+    with pytest.raises(NotFoundError):
+        async with db.connection() as conn:
+            await leases.command_worker(conn, "nobody", "stop")
+    with pytest.raises(InvalidError):
+        async with db.connection() as conn:
+            await leases.command_worker(conn, "nobody", "dance")  # type: ignore[arg-type]
+    with pytest.raises(InvalidError):
+        async with db.connection() as conn:
+            await leases.beat_worker(conn, "a", {"x": "x" * 20_000})
