@@ -102,6 +102,8 @@ class Task(Generic[P, R_co]):
     retry: Retry = field(default_factory=Retry)
     timeout: timedelta = timedelta(minutes=10)
     lease: timedelta = timedelta(seconds=60)
+    process: bool = False  # run in a child process, which can be killed
+    memory: int | None = None  # bytes that the child and what it starts may hold
     signature: inspect.Signature = field(init=False, repr=False)
     wants_context: bool = field(init=False, repr=False)
 
@@ -111,6 +113,7 @@ class Task(Generic[P, R_co]):
         for name in ("timeout", "lease"):
             if getattr(self, name) <= timedelta(0):
                 raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
+        _check_memory(self.memory, process=self.process)
         signature, wants_context = _signature(self.function)
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "wants_context", wants_context)
@@ -133,6 +136,19 @@ class Task(Generic[P, R_co]):
             return typing.get_type_hints(self.function)
         except (NameError, TypeError, AttributeError):
             return {}  # a hint that only type checkers can resolve: values pass as JSON gave them
+
+
+def _check_memory(memory: int | None, *, process: bool) -> None:
+    if memory is None:
+        return
+    if memory <= 0:
+        raise InvalidError(f"memory must be positive, got {memory}.", field="memory")
+    if not process:
+        raise InvalidError(
+            "memory is a limit for child processes.",
+            fix="Add process=True, or leave memory out.",
+            field="memory",
+        )
 
 
 def _check_name(name: str, what: str) -> None:
@@ -194,6 +210,8 @@ def task(
     retry: Retry | None = None,
     timeout: timedelta = timedelta(minutes=10),
     lease: timedelta = timedelta(seconds=60),
+    process: bool = False,
+    memory: int | None = None,
 ) -> TaskDecorator: ...
 def task(
     function: Callable[..., Any] | None = None,
