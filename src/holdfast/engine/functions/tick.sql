@@ -21,6 +21,9 @@ begin
   if v_full between v_now - 30000000 and v_now and v_at <= v_now then
     v_from := 'epoch'::timestamptz + v_at * interval '1 microsecond';
   end if;
+  if exists (select from holdfast.schedules s where s.paused_at is null and s.next_at <= p_now) then
+    perform holdfast.tick_schedules(100);
+  end if;
   -- A sweep that reached its limit is not over: the next call goes on from the same place.
   if (holdfast.promote_due(v_from - interval '1 minute', p_now, 1000) < 1000)
     and (holdfast.reclaim(v_from - interval '2 seconds', p_now, 200) < 200) then
@@ -149,6 +152,7 @@ declare
   v_due timestamptz;
   v_lease timestamptz;
   v_limit timestamptz;
+  v_schedule timestamptz := (select min(s.next_at) from holdfast.schedules s where s.paused_at is null and s.next_at < 'infinity');
 begin
   select t.due_at into v_due from holdfast.tasks t
   where t.status = 'scheduled' and t.due_at >= v_from - interval '1 minute' order by t.due_at limit 1;
@@ -163,6 +167,6 @@ begin
     where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types))
       and exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor);
   end if;
-  v_due := least(v_due, v_lease, v_limit);
+  v_due := least(v_due, v_lease, v_limit, v_schedule);
   return case when v_due is not null then greatest(extract(epoch from v_due - p_now), 0.01) end;
 end $$;
