@@ -172,7 +172,7 @@ class Ctx(Protocol[State_co]):
         ...
 
     def assert_lease(self, on: object) -> Awaitable[None]:
-        """In your own transaction: go on only while this attempt holds the task; holds it until you commit."""
+        """In your own transaction: go on only while this attempt holds the task; held until you commit."""
         ...
 
     def complete(self, on: object, output: object = None) -> Awaitable[None]:

@@ -73,6 +73,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task said. `n` rises within a job, `seq` within an attempt."""
+
+    n: int
+    task_id: UUID
+    attempt: int
+    seq: int
+    at: datetime
+    level: Literal["debug", "info", "warning", "error"]
+    message: str
+    fields: dict[str, Any]
+
+
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     """A stored file. `key` is its place in the store, `name` what people call it."""
 

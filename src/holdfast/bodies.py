@@ -1,0 +1,37 @@
+"""Calls as the JSON that the SQL functions `submit` and `add_tasks` read: for clients and running tasks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.definitions import Call, Retry, Task
+from holdfast.payloads import to_json
+
+_DEFAULT_RETRY = Retry()
+_DEFAULT_TIMEOUT = timedelta(minutes=10)
+_DEFAULT_LEASE = timedelta(seconds=60)
+
+
+def call_body(call: Call[Any]) -> dict[str, Any]:
+    args = to_json(dict(call.args), what=f"args of {call.task.name}")
+    return {"type": call.task.name, "queue": call.task.queue, "args": msgspec.Raw(args), **_policy(call.task)}
+
+
+def _policy(task: Task[..., Any]) -> dict[str, Any]:
+    """Only what differs from the engine's defaults, which keeps rows and lanes few."""
+    policy: dict[str, Any] = {"priority": task.priority} if task.priority else {}
+    if task.timeout != _DEFAULT_TIMEOUT:
+        policy["timeout_s"] = task.timeout.total_seconds()
+    if task.lease != _DEFAULT_LEASE:
+        policy["lease_s"] = task.lease.total_seconds()
+    if task.retry != _DEFAULT_RETRY:
+        policy |= {
+            "attempts": task.retry.retries + 1,
+            "base_s": task.retry.base.total_seconds(),
+            "cap_s": task.retry.cap.total_seconds(),
+            "jitter": task.retry.jitter,
+        }
+    return policy

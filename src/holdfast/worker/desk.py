@@ -1,0 +1,49 @@
+"""Where a running task's requests go: the one door from a context to the engine.
+
+In the worker's own process it is the pool of connections. In a child process it is a pipe to the worker,
+which does the same there: every request and every answer is plain data, so that it can travel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+from uuid import UUID
+
+from holdfast.engine import jobs, leases
+from holdfast.engine.connection import Database
+from holdfast.engine.leases import Lease
+from holdfast.model import Json
+
+
+class Desk(Protocol):
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    async def get_steps(self, lease: Lease) -> dict[str, Json]: ...
+    async def save_step(self, lease: Lease, name: str, value: bytes) -> Json: ...
+    async def add_tasks(self, lease: Lease, tasks: bytes) -> dict[str, UUID]: ...
+    async def submit(self, lease: Lease, job: bytes) -> UUID: ...
+
+
+class DatabaseDesk:
+    def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
+        self._database = database
+        self.loop = loop
+
+    async def get_steps(self, lease: Lease) -> dict[str, Json]:
+        async with self._database.connection() as connection:
+            return await leases.get_steps(connection, lease)
+
+    async def save_step(self, lease: Lease, name: str, value: bytes) -> Json:
+        async with self._database.connection() as connection:
+            return await leases.save_step(connection, lease, name, value)
+
+    async def add_tasks(self, lease: Lease, tasks: bytes) -> dict[str, UUID]:
+        async with self._database.connection() as connection:
+            return await leases.add_tasks(connection, lease, tasks)
+
+    async def submit(self, lease: Lease, job: bytes) -> UUID:
+        """A job of its own, made only while the lease is held."""
+        async with self._database.transaction() as connection:
+            await leases.assert_lease(connection, lease)
+            return (await jobs.submit(connection, job)).id
