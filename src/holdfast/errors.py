@@ -9,6 +9,10 @@
     │   ├── DatabaseRightsError       the role may not do what was asked
     │   ├── DatabaseFullError         no space left, or no connection free
     │   └── EmbeddedError             the PostgreSQL that comes with us cannot be started
+    ├── StorageError                  the store of files cannot serve us
+    │   ├── StorageAwayError          not reachable, or too slow
+    │   ├── StorageRightsError        refused our key, our region or our bucket
+    │   └── StorageFullError          no space left
     ├── SchemaError                   the schema and this code do not fit
     │   ├── SchemaMissingError        not installed yet
     │   ├── SchemaOutdatedError       older than this code needs
@@ -20,6 +24,10 @@
     ├── InvalidError         HF004    an argument is wrong; `field` names it
     ├── LeaseLostError       HF001    the lease passed to someone else; stop
     ├── RefusedError         HF005    understood, and not done: needs a confirmation or a right
+    ├── TooManyError         HF006    too much at once or in too short a time; `retry_after` says when
+    ├── QuotaError           HF007    the room that was granted is used up
+    ├── TooLargeError                 one thing is larger than is taken
+    ├── GoneError                     it was here, and its time is over
     └── TaskFailedError               what `result()` raises for a job that did not succeed
 
 Tasks raise two more, which are outcomes and not part of the tree: `Reject` and `RateLimited`.
@@ -82,6 +90,22 @@ class EmbeddedError(DatabaseError):
     pass
 
 
+class StorageError(HoldfastError):
+    exit_code = 6
+
+
+class StorageAwayError(StorageError):
+    pass
+
+
+class StorageRightsError(StorageError):
+    exit_code = 5
+
+
+class StorageFullError(StorageError):
+    pass
+
+
 class SchemaError(HoldfastError):
     exit_code = 4
 
@@ -130,6 +154,37 @@ class RefusedError(HoldfastError):
     exit_code = 5
 
 
+class TooManyError(HoldfastError):
+    """Try again after `retry_after` seconds."""
+
+    sqlstate = "HF006"
+    exit_code = 4
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fix: str | None = None,
+        field: str | None = None,
+        retry_after: float = 1.0,
+    ) -> None:
+        super().__init__(message, fix=fix, field=field)
+        self.retry_after = retry_after
+
+
+class QuotaError(HoldfastError):
+    sqlstate = "HF007"
+    exit_code = 4
+
+
+class TooLargeError(HoldfastError):
+    exit_code = 2
+
+
+class GoneError(HoldfastError):
+    exit_code = 3
+
+
 class TaskFailedError(HoldfastError):
     """Carries the status the job ended with and the error of its failed task, if there is one."""
 
@@ -141,7 +196,15 @@ class TaskFailedError(HoldfastError):
 
 _BY_SQLSTATE: dict[str, type[HoldfastError]] = {
     kind.sqlstate: kind
-    for kind in (LeaseLostError, NotFoundError, ConflictError, InvalidError, RefusedError)
+    for kind in (
+        LeaseLostError,
+        NotFoundError,
+        ConflictError,
+        InvalidError,
+        RefusedError,
+        TooManyError,
+        QuotaError,
+    )
     if kind.sqlstate
 }
 

@@ -68,14 +68,48 @@ class Settings:
     lock_timeout: timedelta = setting(
         timedelta(milliseconds=800), "how long one migration step waits for a lock, and others behind it"
     )
+    storage_url: Secret | None = setting(
+        None, "where files are kept: a folder, or s3://, gs://, az:// with a bucket; else `files` in `home`"
+    )
+    signing_key: Secret | None = setting(
+        None, "key that links to files are signed with; without it one is made and kept in `home`"
+    )
     log_format: LogFormat = setting("human", "`human` for terminals, `json` for collectors")
     log_level: LogLevel = setting("info", "least level that is logged")
     api_host: str = setting("127.0.0.1", "address the API listens on")
     api_port: int = setting(8700, "port the API listens on; 0 takes a free one")
     service_key: Secret | None = setting(None, "key that services send as a bearer token")
+    jwt_secret: Secret | None = setting(None, "secret that user tokens are signed with (HS256)")
+    jwt_jwks: str | None = setting(None, "address or file of the key set that user tokens are signed with")
+    jwt_issuer: str | None = setting(None, "issuer that user tokens must name")
+    jwt_audience: str = setting("authenticated", "audience that user tokens must name")
+    jwt_cookie: str | None = setting(None, "cookie that may carry the user token, besides the bearer header")
+    cors_origins: str = setting("", "origins, with commas, whose pages may call the API")
+    api_body_limit: int = setting(1024 * 1024, "most bytes of a request body")
+    api_timeout: timedelta = setting(timedelta(seconds=30), "how long a request may take, streams excepted")
+    api_rate: int = setting(100, "requests a second that one user or key may make for long")
+    api_burst: int = setting(400, "requests that one user or key may make at once")
+    user_jobs: int = setting(1000, "most unfinished jobs of one user")
+    user_streams: int = setting(
+        16, "most open event streams of one user or key; services have ten times as many"
+    )
+    api_streams: int = setting(5000, "most open event streams of one process")
+    rpc_schemas: str = setting(
+        "pgmq_public,holdfast", "schemas, with commas, whose functions /rest/v1/rpc calls"
+    )
+    egress_allow: str = setting("", "private networks or hosts, with commas, that webhooks may be sent to")
 
     def __post_init__(self) -> None:
-        at_least = {"pool_size": 1, "api_port": 0}
+        at_least = {
+            "pool_size": 1,
+            "api_port": 0,
+            "api_body_limit": 1024,
+            "api_rate": 1,
+            "api_burst": 1,
+            "user_jobs": 1,
+            "user_streams": 1,
+            "api_streams": 1,
+        }
         for name, least in at_least.items():
             value = getattr(self, name)
             if value < least:

@@ -24,7 +24,7 @@ begin
   return v_others.answers;
 end $$;
 
--- What must come last in the lock order: limits, then batches, then keys.
+-- What must come last in the lock order: limits, then batches, then keys, then files.
 create or replace function holdfast.after_ended(p_lanes bigint[], p_after jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -40,6 +40,9 @@ begin
     delete from holdfast.keys k
     using jsonb_to_recordset(p_after) as a (id uuid, owner text, unique_key text)
     where k.scope = 'unique:' || coalesce(a.owner, '') and k.key = a.unique_key and k.job_id = a.id;
+    if p_after @> '[{"files": true}]' then
+      perform holdfast.show_artifacts(p_after, p_now);
+    end if;
   end if;
 end $$;
 
@@ -84,8 +87,8 @@ begin
     array_agg(g.lane_id) filter (where exists (
       select from holdfast.lanes l where l.id = g.lane_id and l.limit_ids is not null)),
     jsonb_agg(jsonb_build_object('id', g.id, 'owner', g.owner, 'event_seq', g.event_seq, 'unique_key', g.unique_key,
-        'batch_id', g.batch_id, 'status', 'succeeded'))
-      filter (where coalesce(g.owner, g.unique_key) is not null or g.event_seq is not null or g.batch_id is not null)
+        'batch_id', g.batch_id, 'status', 'succeeded', 'files', g.files, 'attempt', g.attempt, 'nonce', g.nonce))
+      filter (where coalesce(g.owner, g.unique_key) is not null or g.event_seq is not null or g.batch_id is not null or g.files)
   into done, lanes, after from gone g;
   after := case when after is null then '[]' else holdfast.tell_ended(after, p_now) end;
 end $$;
@@ -190,6 +193,10 @@ begin
   if p_outcome = 'limited' then
     after := coalesce(after, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'asleep_until',
       p_now + coalesce(holdfast.seconds_in(p_body, 'retry_after_s'), 1) * interval '1 second'));
+  end if;
+  if p_outcome = 'succeed' and p_task.files then
+    after := coalesce(after, '[]') || jsonb_build_array(jsonb_build_object('files', true, 'id', p_task.id, 'attempt', p_task.attempt,
+      'nonce', p_task.nonce));
   end if;
   ended := v_status is not null and p_task.job_id is not null;
   lane := p_task.lane_id;

@@ -5,7 +5,7 @@
 -- answer was lost, is answered alike; whoever takes a lease away (reclaim, cancel) clears the nonce.
 --
 -- Lock order, everywhere: single tasks by id, then jobs by id, then tasks of jobs, then limits by id, then
--- batches, then keys. What cannot follow it skips what is locked.
+-- batches, then keys, then files, then usage. What cannot follow it skips what is locked.
 
 -- The row of a worker, made on first sight. A name is a label: nothing is decided by this table but whom to wake.
 create or replace function holdfast.worker_for(
@@ -31,7 +31,7 @@ begin
 end $$;
 
 -- One round trip of a worker: the outcomes of what it finished, and the next batch for its free slots.
--- The last row has only `header`: nonce, lanes {id: [queue, type, lease_s, timeout_s, attempts]}, cursors (opaque; send
+-- A task's own header is {owner, trace}, or null. The last row has only `header`: nonce, lanes {id: [queue, type, lease_s, timeout_s, attempts]}, cursors (opaque; send
 -- them back next time), answers (ok or stale, in the order of the outcomes; null when all are ok), next_s, command.
 create or replace function holdfast.exchange(
   p_worker text,
@@ -54,7 +54,7 @@ begin
   for id, job_id, lane_id, name, attempt, crashes, args, parents, header in
     select * from holdfast.claim(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now)
   loop
-    if header is not null then
+    if id is null then
       header := header || jsonb_build_object('answers', v_answers,
         'command', (select w.command from holdfast.workers w where w.id = v_worker));
       if p_slots > 0 then

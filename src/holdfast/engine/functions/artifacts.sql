@@ -1,0 +1,338 @@
+-- Artifacts: files in the object store, and who sees them. The states of a row are in migrations/0006_files.sql.
+--
+-- A worker says `stage_artifact` before it uploads and `record_artifact` after, both under its lease. `finish` shows what
+-- was recorded in the transaction that accepts the success (show_artifacts), so that there is never a file without
+-- its task's success, nor the success without its files. The key of an object is never used twice: it has the row's id,
+-- the attempt and a digest of the nonce in it.
+--
+-- How files go again is in artifacts_sweep.sql.
+
+-- A part of a key: what every store and file system takes. Different owners never share a part.
+create or replace function holdfast.key_part(p_text text, p_tell_apart boolean) returns text
+language plpgsql immutable set search_path = '' as $$
+declare
+  v_safe text := regexp_replace(p_text, '[^A-Za-z0-9_.-]+', '_', 'g');
+begin
+  if length(v_safe) > 80 then
+    v_safe := left(v_safe, 60) || right(v_safe, 20);
+  end if;
+  v_safe := regexp_replace(v_safe, '^\.+|\.+$', '_', 'g');
+  if p_tell_apart and v_safe <> p_text then
+    v_safe := v_safe || '~' || left(encode(sha256(convert_to(p_text, 'UTF8')), 'hex'), 12);
+  end if;
+  return v_safe;
+end $$;
+
+create or replace function holdfast.check_file_name(p_name text) returns text
+language plpgsql immutable set search_path = '' as $$
+begin
+  if p_name is null or length(p_name) not between 1 and 255 or p_name ~ '[\x01-\x1f\x7f/\\]' or p_name in ('.', '..')
+    or btrim(p_name) = '' then
+    perform holdfast.refuse('HF004', format('A file name must be 1 to 255 characters without slashes or control characters, got %s.',
+      coalesce(quote_literal(left(p_name, 60)), 'nothing')), 'name', 'Name the file only; its folder comes from owner, job and kind.');
+  end if;
+  return p_name;
+end $$;
+
+create or replace function holdfast.check_meta(p_meta jsonb) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+declare
+  v_field text;
+begin
+  if p_meta is null or p_meta = 'null' then
+    return '{}';
+  end if;
+  if jsonb_typeof(p_meta) <> 'object' or octet_length(p_meta::text) > 8192 then
+    perform holdfast.refuse('HF004', 'meta must be an object of at most 8 KiB.', 'meta');
+  end if;
+  foreach v_field in array '{duration,pages,width,height}'::text[] loop
+    perform holdfast.number_in(p_meta, v_field, 0, 1e12);
+  end loop;
+  return p_meta;
+end $$;
+
+-- What readers are told of a file. `status` is visible or gone; a file that expired is gone, swept or not.
+create or replace function holdfast.artifact_json(p_row holdfast.artifacts, p_now timestamptz) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+begin
+  return jsonb_build_object('id', p_row.id, 'job_id', p_row.job_id, 'task_id', p_row.task_id, 'owner', p_row.owner,
+    'kind', p_row.kind, 'name', p_row.name, 'key', p_row.key, 'content_type', p_row.content_type, 'size', p_row.size,
+    'sha256', p_row.sha256, 'meta', p_row.meta, 'downloads', p_row.downloads, 'created_at', p_row.created_at,
+    'expires_at', p_row.expires_at,
+    'status', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'gone'
+      when p_row.status = 'doomed' then 'gone' else p_row.status end,
+    'why', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'expired' else p_row.why end);
+end $$;
+
+-- How long a file is kept, in seconds; null: for ever.
+create or replace function holdfast.ttl_for(p_owner text, p_type text) returns double precision
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
+  select r.ttl_s from holdfast.artifact_rules r
+  where r.owner in (coalesce(p_owner, ''), '') and r.type in (coalesce(p_type, ''), '')
+  order by r.owner <> '' and r.type <> '' desc, r.type <> '' desc, r.owner <> '' desc limit 1);
+end $$;
+
+-- For an owner, a type of job, or both; null is all of them. No ttl: for ever.
+create or replace function holdfast.put_artifact_rule(
+  p_owner text default null, p_type text default null, p_ttl_s double precision default null) returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  if p_ttl_s <= 0 or p_ttl_s > 3155760000 then
+    perform holdfast.refuse('HF004', format('ttl must be from 0 to 100 years, got %s s.', p_ttl_s), 'ttl');
+  end if;
+  insert into holdfast.artifact_rules (owner, type, ttl_s) values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
+  on conflict (owner, type) do update set ttl_s = excluded.ttl_s;
+end $$;
+
+create or replace function holdfast.drop_artifact_rule(p_owner text default null, p_type text default null) returns boolean
+language plpgsql security definer set search_path = '' as $$
+begin
+  delete from holdfast.artifact_rules r where r.owner = coalesce(p_owner, '') and r.type = coalesce(p_type, '');
+  return found;
+end $$;
+
+-- The row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s. Answers the
+-- row's id, the key, and `most_bytes`, beyond which the owner's quota does not reach.
+create or replace function holdfast.insert_artifact(p_place holdfast.artifacts, p_file jsonb, p_now timestamptz) returns jsonb
+language plpgsql set search_path = '' as $$
+declare
+  v_new holdfast.artifacts := p_place;
+  v_quota holdfast.quotas := holdfast.quota_for(p_place.owner);
+  v_usage holdfast.usage;
+  v_size bigint := holdfast.number_in(p_file, 'size', 0, 1e18);
+begin
+  v_new.id := holdfast.new_id();
+  v_new.job_id := coalesce(p_place.job_id, v_new.id);
+  v_new.name := holdfast.check_file_name(p_file ->> 'name');
+  v_new.kind := holdfast.check_name(coalesce(p_file ->> 'kind', 'file'), 'kind');
+  v_new.content_type := coalesce(p_file ->> 'content_type', 'application/octet-stream');
+  if v_new.content_type !~ '^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *; *[A-Za-z0-9_.+-]+=("[^"\\[:cntrl:]]*"|[A-Za-z0-9_.+-]+))*$'
+    or length(v_new.content_type) > 255 or length(v_new.kind) > 100 then
+    perform holdfast.refuse('HF004', format('%s is no content type, or %s no kind.', quote_literal(left(v_new.content_type, 60)),
+      quote_literal(left(v_new.kind, 60))), 'type', 'Write it as image/png or text/plain; charset=utf-8.');
+  end if;
+  v_new.ttl_s := nullif(holdfast.number_in(p_file, 'ttl_s', 0, 3155760000), 0);
+  v_new.key := concat_ws('/', coalesce(holdfast.key_part(v_new.owner, true), '-'), v_new.job_id, holdfast.key_part(v_new.kind, true),
+    replace(v_new.id::text, '-', '') || '-' || coalesce(v_new.attempt, 0) || '-'
+      || left(encode(sha256(convert_to(coalesce(v_new.nonce::text, ''), 'UTF8')), 'hex'), 8), holdfast.key_part(v_new.name, false));
+  v_new.meta := '{}';
+  v_new.status := 'uploading';
+  v_new.counted := false;
+  v_new.downloads := 0;
+  v_new.created_at := p_now;
+  v_new.touched_at := p_now;
+  -- A look ahead, so that nothing is uploaded in vain; record_artifact decides.
+  if coalesce(v_quota.bytes, v_quota.files) is not null then
+    perform holdfast.expire_artifacts(v_new.owner, p_now, 1000);
+    select * into v_usage from holdfast.usage u where u.owner = v_new.owner;
+    if coalesce(v_usage.bytes, 0) + coalesce(v_size, 0) > v_quota.bytes then
+      perform holdfast.refuse_quota('bytes', coalesce(v_usage.bytes, 0), v_quota.bytes, v_size);
+    elsif coalesce(v_usage.files, 0) + 1 > v_quota.files then
+      perform holdfast.refuse_quota('files', coalesce(v_usage.files, 0), v_quota.files, 1);
+    end if;
+  end if;
+  insert into holdfast.artifacts select v_new.*;
+  return jsonb_build_object('id', v_new.id, 'key', v_new.key, 'owner', v_new.owner,
+    'most_bytes', v_quota.bytes - coalesce(v_usage.bytes, 0));
+end $$;
+
+-- A file of a running task, before its upload.
+create or replace function holdfast.stage_artifact(p_task_id uuid, p_attempt integer, p_nonce bigint, p_file jsonb) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_place holdfast.artifacts;
+begin
+  perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
+  update holdfast.tasks t set files = true where t.id = p_task_id and t.files is null;
+  -- We hold the lease, so what other attempts have not shown is lost; its room is free at once.
+  update holdfast.artifacts f set status = 'doomed', why = 'lost', touched_at = v_now
+  where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce);
+  if found then
+    perform holdfast.uncount(array(select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'doomed'), v_now);
+  end if;
+  select coalesce(t.job_id, t.id), t.id, t.attempt, t.nonce, coalesce(j.batch_id, t.batch_id), coalesce(j.type, l.type),
+    coalesce(j.owner, t.owner)
+  into v_place.job_id, v_place.task_id, v_place.attempt, v_place.nonce, v_place.batch_id, v_place.type, v_place.owner
+  from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id left join holdfast.jobs j on j.id = t.job_id
+  where t.id = p_task_id;
+  return holdfast.insert_artifact(v_place, p_file, v_now);
+end $$;
+
+-- A file that no task makes, before its upload: visible once recorded. p_file also has job and owner, both if wanted.
+create or replace function holdfast.stage_file(p_file jsonb) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_place holdfast.artifacts;
+begin
+  v_place.owner := nullif(p_file ->> 'owner', '');
+  if p_file ->> 'job' is not null then
+    select a.job_id, a.batch_id, case when a.single then a.type else j.type end, coalesce(j.owner, a.owner)
+    into v_place.job_id, v_place.batch_id, v_place.type, v_place.owner
+    from holdfast.all_tasks a left join holdfast.jobs j on j.id = a.job_id
+    where a.job_id = (p_file ->> 'job')::uuid limit 1;
+    if not found then
+      perform holdfast.refuse('HF002', format('There is no job %s.', p_file ->> 'job'), 'job');
+    end if;
+  end if;
+  return holdfast.insert_artifact(v_place, p_file, holdfast.now());
+end $$;
+
+-- Says that an upload without a lease still goes on.
+create or replace function holdfast.touch_file(p_id uuid) returns boolean
+language plpgsql security definer set search_path = '' as $$
+begin
+  update holdfast.artifacts f set touched_at = holdfast.now() where f.id = p_id and f.status = 'uploading' and f.task_id is null;
+  return found;
+end $$;
+
+-- The upload is complete. Counts it against the owner's quota; said again it changes nothing.
+create or replace function holdfast.record_artifact(
+  p_id uuid, p_attempt integer, p_nonce bigint, p_size bigint, p_sha256 text, p_meta jsonb default null) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_row holdfast.artifacts;
+begin
+  select * into v_row from holdfast.artifacts f where f.id = p_id;
+  if v_row.task_id is not null then
+    if (v_row.attempt, v_row.nonce) is distinct from (p_attempt, p_nonce) then
+      perform holdfast.refuse('HF001', format('File %s belongs to another attempt.', p_id), 'id');
+    end if;
+    perform holdfast.assert_lease(v_row.task_id, p_attempt, p_nonce);
+  end if;
+  select * into v_row from holdfast.artifacts f where f.id = p_id for update;
+  if not found or v_row.status not in ('uploading', 'staged', 'visible')
+    or (v_row.status <> 'uploading' and (v_row.size, v_row.sha256) is distinct from (p_size, p_sha256)) then
+    perform holdfast.refuse('HF001', format('File %s is not being uploaded any more.', p_id), 'id', 'Save it again.');
+  end if;
+  if v_row.status = 'uploading' then
+    update holdfast.artifacts f set size = p_size, sha256 = p_sha256, meta = holdfast.check_meta(p_meta),
+      status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now, counted = f.owner is not null,
+      expires_at = case when f.task_id is null then
+        v_now + coalesce(f.ttl_s, holdfast.ttl_for(f.owner, f.type)) * interval '1 second' end
+    where f.id = p_id returning * into v_row;
+    if v_row.owner is not null then
+      perform holdfast.use_storage(v_row.owner, p_size, 1, v_now);
+    end if;
+  end if;
+  return holdfast.artifact_json(v_row, v_now);
+end $$;
+
+-- Part of finish: what attempts recorded that have succeeded becomes visible, and takes the place of what earlier
+-- successes of the same task, or the same attempt, saved under the same name. p_after: [{files: true, id, attempt, nonce}].
+create or replace function holdfast.show_artifacts(p_after jsonb, p_now timestamptz) returns void
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+begin
+  with ended as materialized (
+    select a.id, a.attempt, a.nonce from jsonb_to_recordset(p_after) as a (id uuid, attempt integer, nonce bigint, files boolean)
+    where a.files
+  ), mine as materialized (
+    select f.id, f.task_id, f.kind, f.name, row_number() over (partition by f.task_id, f.kind, f.name order by f.id desc) as place
+    from ended e join holdfast.artifacts f on f.task_id = e.id and f.attempt = e.attempt and f.nonce = e.nonce
+    where f.status = 'staged'
+  ), shown as (
+    update holdfast.artifacts f set status = 'visible', touched_at = p_now,
+      expires_at = p_now + coalesce(f.ttl_s, holdfast.ttl_for(f.owner, f.type)) * interval '1 second'
+    from mine m where f.id = m.id and m.place = 1
+  )
+  update holdfast.artifacts f set status = 'doomed', why = 'replaced', touched_at = p_now
+  from mine m
+  where f.task_id = m.task_id and f.kind = m.kind and f.name = m.name
+    and ((m.place = 1 and f.status = 'visible') or (m.place > 1 and f.id = m.id));
+end $$;
+
+-- One file, visible or gone; null when there was none or it is not the caller's.
+create or replace function holdfast.get_artifact(p_id uuid) returns jsonb
+language plpgsql stable security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  return (
+  select holdfast.artifact_json(f, holdfast.now()) from holdfast.artifacts f
+  where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged') and f.why is distinct from 'lost');
+end $$;
+
+-- Visible files, oldest first. p_where: job, batch, owner, kind, name. `p_after` is the last id of the page before.
+create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null, p_limit integer default 100)
+returns setof jsonb
+language plpgsql stable security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_now timestamptz := holdfast.now();
+  v_job uuid := p_where ->> 'job';
+  v_batch uuid := p_where ->> 'batch';
+  v_owner text := coalesce(v_user, p_where ->> 'owner');
+begin
+  if p_limit is null or p_limit not between 1 and 10000 then
+    perform holdfast.refuse('HF004', format('limit must be from 1 to 10000, got %s.', p_limit), 'limit');
+  end if;
+  return query
+  select holdfast.artifact_json(f, v_now) from holdfast.artifacts f
+  where (v_job is null or f.job_id = v_job) and (v_batch is null or f.batch_id = v_batch) and (v_owner is null or f.owner = v_owner)
+    and (p_where ->> 'kind' is null or f.kind = p_where ->> 'kind') and (p_where ->> 'name' is null or f.name = p_where ->> 'name')
+    and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now) and (p_after is null or f.id > p_after)
+  order by f.id limit p_limit;
+end $$;
+
+-- A file by its name, for a running task: of its job, or saved by this very attempt. The newest, if there are several.
+create or replace function holdfast.find_artifact(p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
+language plpgsql stable security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+begin
+  return (
+  select holdfast.artifact_json(f, v_now) from holdfast.tasks t join holdfast.artifacts f on f.job_id = coalesce(t.job_id, t.id)
+  where t.id = p_task_id and t.attempt = p_attempt and t.nonce = p_nonce and f.name = p_name
+    and ((f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now))
+      or (f.status = 'staged' and f.task_id = p_task_id and f.attempt = p_attempt and f.nonce = p_nonce))
+  order by f.id desc limit 1);
+end $$;
+
+-- A visible file that is about to be fetched; the same answer as get_artifact.
+create or replace function holdfast.count_download(p_id uuid) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  update holdfast.artifacts f set downloads = f.downloads + 1
+  where f.id = p_id and (v_user is null or f.owner = v_user) and f.status = 'visible'
+    and (f.expires_at is null or f.expires_at > holdfast.now());
+  return holdfast.get_artifact(p_id);
+end $$;
+
+-- From now on nobody sees it; its object goes with the next sweep. False when there is no such visible file.
+create or replace function holdfast.delete_artifact(p_id uuid) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_now timestamptz := holdfast.now();
+begin
+  update holdfast.artifacts f set status = 'doomed', why = 'deleted', touched_at = v_now
+  where f.id = p_id and (v_user is null or f.owner = v_user) and f.status = 'visible';
+  if not found then
+    return false;
+  end if;
+  perform holdfast.uncount(array[p_id], v_now);
+  return true;
+end $$;
+
+-- Make it again: runs the task anew that saved the file, with all that comes after it.
+create or replace function holdfast.remake_artifact(p_id uuid) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_file jsonb := holdfast.get_artifact(p_id);
+  v_name text := (select t.name from holdfast.all_tasks t where t.id = (v_file ->> 'task_id')::uuid limit 1);
+begin
+  if v_name is null then
+    perform holdfast.refuse('HF002', 'There is no such file, or nobody remembers any more how it was made.', 'id', 'Start a new job.');
+  end if;
+  return jsonb_build_object('job_id', v_file -> 'job_id') || holdfast.retry_job((v_file ->> 'job_id')::uuid, array[v_name]);
+end $$;
+
+call holdfast.allow('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact', 'get_artifact', 'list_artifacts');
+call holdfast.allow('service_role', 'stage_artifact', 'record_artifact', 'find_artifact', 'get_artifact', 'list_artifacts', 'stage_file', 'touch_file', 'count_download', 'delete_artifact',
+  'remake_artifact', 'put_artifact_rule', 'drop_artifact_rule');
+call holdfast.allow('authenticated', 'get_artifact', 'list_artifacts', 'count_download', 'delete_artifact', 'remake_artifact');
