@@ -49,6 +49,8 @@ class Node(Generic[R_co]):
 class Graph:
     type: str
     nodes: dict[str, Node[Any]] = field(default_factory=dict[str, Node[Any]])
+    params: object = None
+    """What the graph was built from, kept with the job; None when nobody said."""
 
     def add(
         self,

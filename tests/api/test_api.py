@@ -22,7 +22,7 @@ def work(x: int) -> int:
 
 @pytest.fixture
 async def api(db: Database, settings: Settings) -> AsyncGenerator[httpx.AsyncClient]:
-    app = create_app(db, replace(settings, service_key=Secret(KEY)))
+    app = create_app(replace(settings, service_key=Secret(KEY)), database=db)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers) as api:
@@ -53,7 +53,7 @@ async def test_nobody_gets_in_without_the_key(api: httpx.AsyncClient, header: st
 
 
 async def test_without_a_configured_key_everything_is_closed(db: Database, settings: Settings) -> None:
-    transport = httpx.ASGITransport(create_app(db, settings))
+    transport = httpx.ASGITransport(create_app(settings, database=db))
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:
         answer = await api.get(f"/api/jobs/{uuid4()}", headers={"authorization": "Bearer "})
     assert answer.status_code == 401
@@ -80,7 +80,7 @@ async def test_wrong_methods_are_refused(api: httpx.AsyncClient) -> None:
 
 async def test_a_database_that_is_away_is_503_and_tells_strangers_nothing(settings: Settings) -> None:
     async with Database(Secret("postgresql://me:hunter2@127.0.0.1:1/x"), settings) as away:
-        transport = httpx.ASGITransport(create_app(away, settings))
+        transport = httpx.ASGITransport(create_app(settings, database=away))
         async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:
             assert (await api.get("/healthz")).status_code == 200
             answer = await api.get("/readyz")
@@ -91,7 +91,7 @@ async def test_a_database_that_is_away_is_503_and_tells_strangers_nothing(settin
 
 async def test_a_missing_schema_is_not_ready(empty_url: Secret, settings: Settings) -> None:
     async with Database(empty_url, settings) as empty:
-        transport = httpx.ASGITransport(create_app(empty, settings))
+        transport = httpx.ASGITransport(create_app(settings, database=empty))
         async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:
             assert (await api.get("/readyz")).status_code == 503
 

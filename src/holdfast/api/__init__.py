@@ -1,117 +1,121 @@
-"""The HTTP API: one ASGI application, alone (`holdfast api`) or mounted in another one."""
+"""The HTTP API: one ASGI application, alone (`holdfast api`) or mounted in another one.
+
+    app = create_app(settings, types=[report])          # uvicorn module:app
+    fastapi_app.mount("/work", create_app(settings))    # or inside your own
+
+The parts: `protection` is around every request, `operations` guards every endpoint, `identity` says who
+asks and opens the one transaction in which the database decides, and every noun has a file of routes.
+"""
 
 from __future__ import annotations
 
-import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
-from uuid import UUID
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Mount
+from starlette.types import ASGIApp
 
-from holdfast import telemetry
-from holdfast.api import problems
-from holdfast.api.auth import require_service
-from holdfast.engine import install, jobs
+from holdfast import settings as settings_module
+from holdfast.api import health, jobs, problems
+from holdfast.api.events import stream
+from holdfast.api.identity import Caller, acting, identify, require_service, require_user
+from holdfast.api.operations import operation
+from holdfast.api.protection import Protected
+from holdfast.api.services import Services, services_of
+from holdfast.definitions import Task
+from holdfast.engine import embedded
 from holdfast.engine.connection import Database
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import HoldfastError
+from holdfast.jobtypes import JobType, by_name
 from holdfast.settings import Settings
 
-__all__ = ["create_app"]
+__all__ = [
+    "Caller",
+    "Services",
+    "acting",
+    "create_app",
+    "identify",
+    "operation",
+    "require_service",
+    "require_user",
+    "services_of",
+    "stream",
+]
 
 
-def create_app(database: Database, settings: Settings) -> ASGIApp:
-    routes = Routes(database, settings)
-    return Starlette(
-        routes=[
-            Route("/healthz", routes.health),
-            Route("/readyz", routes.ready),
-            Route("/api/jobs/{id}", routes.job),
-        ],
-        middleware=[Middleware(Watched)],
+def create_app(
+    settings: Settings | None = None,
+    *,
+    database: Database | None = None,
+    store: Any = None,
+    types: Iterable[JobType[Any]] = (),
+    tasks: Iterable[Task[..., Any]] | Mapping[str, Task[..., Any]] = (),
+    routes: Iterable[BaseRoute] = (),
+    dashboard: ASGIApp | Callable[[Services], ASGIApp] | None = None,
+) -> Starlette:
+    """The application. It opens nothing before the first request, so it can be made at import time."""
+    settings = settings or settings_module.load()
+    services = Services.of(
+        database or Database(embedded.locate(settings)[0], settings),
+        settings,
+        store=store,
+        types=by_name(types),
+        tasks=tasks if isinstance(tasks, Mapping) else {task.name: task for task in tasks},
+    )
+    app = Starlette(
+        routes=[*_routes(), *routes, *_mounted(dashboard, services)],
+        middleware=[*_cors(settings), Middleware(Protected, services=services)],
         exception_handlers={
             HoldfastError: problems.on_holdfast_error,
             HTTPException: problems.on_http_error,
             Exception: problems.on_surprise,
         },
+        lifespan=_lifespan(services, owns=database is None),
     )
+    app.state.holdfast = services
+    return app
 
 
-class Routes:
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self._database = database
-        self._settings = settings
-
-    async def health(self, _: Request) -> Response:
-        """The process answers."""
-        return answer({"status": "ok"})
-
-    async def ready(self, _: Request) -> Response:
-        """The database answers too, and its schema fits this code."""
-        async with self._database.connection() as connection:
-            await install.verify(connection)
-        return answer({"status": "ready"})
-
-    async def job(self, request: Request) -> Response:
-        require_service(request, self._settings.service_key)
-        async with self._database.connection() as connection:
-            found = await jobs.get_job(connection, _uuid(request.path_params["id"]))
-        if found is None:
-            raise NotFoundError("There is no such job.")
-        return answer(found)
+def _routes() -> list[BaseRoute]:
+    return [*health.routes(), *jobs.routes()]
 
 
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidError("id is not a UUID.", field="id") from None
+def _mounted(dashboard: Any, services: Services) -> list[BaseRoute]:
+    if dashboard is None:
+        return []
+    return [Mount("/dashboard", dashboard)]
 
 
-def answer(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+def _cors(settings: Settings) -> list[Middleware]:
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["authorization", "apikey", "content-type", "idempotency-key", "last-event-id",
+                           "content-profile", "accept-profile", "prefer", "x-client-info"],
+            expose_headers=["location", "etag", "retry-after"],
+            max_age=600,
+        )
+    ]  # fmt: skip
 
 
-class Watched:
-    """Safe headers on every answer, and an event for every request."""
-
-    HEADERS = (
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
-        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        (b"cache-control", b"no-store"),
-    )
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began = time.monotonic()
-        status = 500
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *self.HEADERS]
-            await send(message)
-
+def _lifespan(services: Services, *, owns: bool) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         try:
-            await self._app(scope, receive, watched)
+            yield
         finally:
-            telemetry.emit(
-                "api.request",
-                method=scope["method"],
-                path=scope["path"],
-                status=status,
-                seconds=time.monotonic() - began,
-            )
+            await services.close()
+            if owns:
+                await services.database.close()
+
+    return lifespan

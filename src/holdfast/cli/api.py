@@ -97,7 +97,7 @@ async def serve(settings: Settings, url: Secret, listener: socket.socket) -> Non
     host, port = listener.getsockname()[:2]
     async with Database(url, settings) as database:
         config = uvicorn.Config(
-            create_app(database, settings), log_config=None, lifespan="off", server_header=False
+            create_app(settings, database=database), log_config=None, lifespan="on", server_header=False
         )
         server = uvicorn.Server(config)
         _stop_on_signals(server)

@@ -21,6 +21,7 @@ from holdfast.engine import borrowed, embedded, jobs
 from holdfast.engine.connection import Database
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.graphs import Graph
+from holdfast.jobtypes import JobType, by_name, find
 from holdfast.model import Job
 from holdfast.settings import Secret, Settings
 
@@ -37,12 +38,18 @@ class Client:
     print(await job.result())
     """
 
-    def __init__(self, url: str | None = None, *, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        types: Iterable[JobType[Any]] = (),
+    ) -> None:
+        self.types = by_name(types)
         self._url = Secret(url) if url else None
         self._settings = settings
         self._database: Database | None = None
         self._server: embedded.Server | None = None
-        self.queues = Queues(self)
         self.queues = Queues(self)
         self.blocking = BlockingClient(self)
 
@@ -91,6 +98,18 @@ class Client:
         else:
             submitted = await borrowed.submit(on, body)
         return self.handle(work, submitted)
+
+    async def start(
+        self,
+        type: JobType[Any] | str,  # noqa: A002
+        params: object,
+        *,
+        on: object = None,
+        **say: Unpack[Say],
+    ) -> JobHandle[Any]:
+        """Build the graph of a job type from its parameters and submit it."""
+        chosen = find(self.types, type) if isinstance(type, str) else type
+        return await self.submit(chosen(params), on=on, **say)
 
     def body(self, work: Call[Any] | Graph, say: Say) -> bytes:
         """What `submit` sends: the JSON that the SQL function reads."""

@@ -68,6 +68,8 @@ def job_body(work: Call[Any] | Graph, options: Options) -> dict[str, Any]:
     if isinstance(work, Graph):
         if not work.nodes:
             raise InvalidError(f"The graph {work.type} has no tasks.", fix="Add a call to it.", field="tasks")
+        if work.params is not None:
+            body["params"] = msgspec.Raw(to_json(work.params, what="params"))
         return {"type": work.type, **body, "tasks": [_node_body(node) for node in work.nodes.values()]}
     work.use()
     return {**_call_body(work), **body}

@@ -27,7 +27,7 @@ exception
     return false;
 end $$;
 
--- Days that rows are kept until by default: one and seven days for tasks, seven for events, thirty for attempts. Makes
+-- Days that rows are kept until by default: one and seven days for tasks, seven for events and log lines, thirty for attempts. Makes
 -- those that one table lacks, and stops at the first that cannot be made now.
 create or replace function holdfast.make_days(p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
@@ -41,6 +41,7 @@ begin
     select d.name, v_day + d.ahead as day from (
       select 'history' as name, a as ahead from unnest('{0,1,2,3,7,8,9}'::int[]) as a
       union all select 'events', a from unnest('{7,8,9}'::int[]) as a
+      union all select 'logs', a from unnest('{7,8,9}'::int[]) as a
       union all select 'attempts', a from unnest('{30,31,32}'::int[]) as a
     ) as d
     where to_regclass(format('holdfast.%I', d.name || to_char(v_day + d.ahead, '_YYYYMMDD'))) is null
@@ -66,7 +67,8 @@ begin
   for v_one in
     select c.relname, i.inhparent from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
-    where i.inhparent in ('holdfast.history'::regclass, 'holdfast.attempts'::regclass, 'holdfast.events'::regclass)
+    where i.inhparent in ('holdfast.history'::regclass, 'holdfast.attempts'::regclass, 'holdfast.events'::regclass,
+        'holdfast.logs'::regclass)
       and c.relname ~ '_[0-9]{8}$' and to_date(right(c.relname, 8), 'YYYYMMDD') < (p_now at time zone 'UTC')::date
     order by i.inhparent, right(c.relname, 8)
   loop
@@ -97,6 +99,10 @@ begin
   v_count := v_count + v_more;
   delete from holdfast.events_rest r where r.ctid = any (array(
     select h.ctid from holdfast.events_rest h where h.keep_until < p_now limit p_limit for update skip locked));
+  get diagnostics v_more = row_count;
+  v_count := v_count + v_more;
+  delete from holdfast.logs_rest r where r.ctid = any (array(
+    select h.ctid from holdfast.logs_rest h where h.keep_until < p_now limit p_limit for update skip locked));
   get diagnostics v_more = row_count;
   v_count := v_count + v_more;
   delete from holdfast.keys k where (k.scope, k.key) in (
@@ -203,7 +209,7 @@ begin
   v_did := v_did || jsonb_build_object('forgotten', holdfast.forget_jobs(v_now, p_limit) + holdfast.forget_rows(v_now, p_limit));
   v_did := v_did || jsonb_build_object('cursors', holdfast.check_cursors());
   -- Other capabilities bring their own step, if they are installed.
-  foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts}'::text[] loop
+  foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts,tick_access}'::text[] loop
     if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then
       execute format('select holdfast.%I($1)::text', v_step) into v_answer using p_limit;
       v_did := v_did || jsonb_build_object(v_step, v_answer);

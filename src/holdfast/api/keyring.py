@@ -1,0 +1,65 @@
+"""Service keys: how they are made, and whose key this is.
+
+A key is `hf_` + eight letters that may be shown + `_` + 256 random bits. The database has its SHA-256 and
+answers for it; the answer is believed for one second, which is how long a revoked key can live on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+
+from holdfast.engine import access
+from holdfast.engine.access import ServiceKey
+from holdfast.engine.connection import Database
+from holdfast.settings import Secret, Settings
+
+PREFIX = "hf_"
+BELIEVED_SECONDS = 1.0
+MOST = 1000
+SCOPES = ("jobs", "queues", "worker", "rpc", "hooks", "operate", "metrics", "keys")
+ALL = "*"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+def new_key() -> tuple[Secret, str, bytes]:
+    """A key, the part of it that may be shown, and what is stored of it."""
+    shown = PREFIX + "".join(secrets.choice(_LETTERS) for _ in range(8))
+    key = f"{shown}_{secrets.token_urlsafe(32)}"
+    return Secret(key), shown, digest(key)
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+class KeyRing:
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._fixed = settings.service_key
+        self._believed: dict[bytes, tuple[float, ServiceKey]] = {}
+
+    def is_fixed(self, given: str) -> bool:
+        """Whether it is the key in the settings, which opens everything."""
+        return self._fixed is not None and hmac.compare_digest(
+            given.encode("utf-8", "surrogatepass"), self._fixed.reveal().encode()
+        )
+
+    async def find(self, given: str) -> ServiceKey | None:
+        if not given.startswith(PREFIX) or len(given) > 200:
+            return None
+        hashed = digest(given)
+        now = time.monotonic()
+        believed = self._believed.get(hashed)
+        if believed is not None and now - believed[0] < BELIEVED_SECONDS:
+            return believed[1]
+        self._believed.pop(hashed, None)
+        async with self._database.connection() as connection:
+            found = await access.check_key(connection, hashed)
+        if found is not None:
+            if len(self._believed) >= MOST:
+                self._believed.clear()
+            self._believed[hashed] = (now, found)
+        return found

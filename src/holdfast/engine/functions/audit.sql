@@ -1,0 +1,22 @@
+-- The audit log: what operators did, written in the transaction in which it was done. Kept for four hundred days.
+
+create or replace function holdfast.record(p_actor text, p_action text, p_target text default null, p_detail jsonb default null)
+returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  insert into holdfast.audit (at, actor, action, target, detail)
+  values (holdfast.now(), left(coalesce(p_actor, session_user), 200), holdfast.check_name(p_action, 'action'), left(p_target, 500),
+    case when pg_column_size(p_detail) <= 16384 then p_detail end);
+end $$;
+
+create or replace function holdfast.list_audit(p_before bigint default null, p_limit integer default 50)
+returns table (id bigint, at timestamptz, actor text, action text, target text, detail jsonb)
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query
+  select a.id, a.at, a.actor, a.action, a.target, a.detail from holdfast.audit a
+  where p_before is null or a.id < p_before
+  order by a.id desc limit least(greatest(coalesce(p_limit, 50), 1), 1000);
+end $$;
+
+call holdfast.allow('service_role', 'record', 'list_audit');
