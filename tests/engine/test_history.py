@@ -57,9 +57,9 @@ async def test_days_are_dropped_whole_and_made_ahead(conn: Connection, clock: Cl
     before = await days(conn)
     await clock.advance(timedelta(days=12))
     did = await tick(conn)
-    assert did["days_dropped"] == 10  # ten days of history and events are over, attempts are kept longer
+    assert did["days_dropped"] == 13  # of history, events and log lines; attempts are kept longer
     after = await days(conn)
-    assert not any(name.startswith(("history", "events")) for name in before & after)
+    assert not any(name.startswith(("history", "events", "logs")) for name in before & after)
     assert sum(name.startswith("history") for name in after) == 7
 
 

@@ -48,6 +48,8 @@ class Claimed(Lease, frozen=True, kw_only=True):
     lease_s: float
     timeout_s: float
     max_attempts: int
+    owner: str | None = None
+    trace: str | None = None  # the W3C traceparent of whoever submitted it
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +143,8 @@ def _answers(
 
 def _claimed(row: Record, header: _Header) -> Claimed:
     queue, kind, lease_s, timeout_s, attempts = header.lanes[row["lane_id"]]
-    args, parents = row["args"], row["parents"]
+    args, parents, own = row["args"], row["parents"], row["header"]
+    about: dict[str, str] = _json.decode(own) if own else {}
     return Claimed(
         id=row["id"],
         attempt=row["attempt"],
@@ -156,6 +159,8 @@ def _claimed(row: Record, header: _Header) -> Claimed:
         lease_s=lease_s,
         timeout_s=timeout_s,
         max_attempts=attempts,
+        owner=about.get("owner"),
+        trace=about.get("trace"),
     )
 
 

@@ -135,7 +135,7 @@ begin
       lease_until = p_now + p.lease * interval '1 second'
     from picked p
     where t.ctid = p.place
-    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.waits, t.pos
+    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.waits, t.pos, t.owner, t.labels
   ), begun as (
     select j.id from holdfast.jobs j
     where j.id in (select t.job_id from taken t where t.job_id is not null) and j.status = 'queued'
@@ -149,8 +149,19 @@ begin
     select o.id, o.event_seq, p_now, p_now + interval '7 days', o.owner, 'job', '{"status": "running"}' from told o
   )
   select t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes::int, t.args,
-    case when t.waits is not null then holdfast.outputs_of_parents(t.id) end, null::jsonb
+    case when t.waits is not null then holdfast.outputs_of_parents(t.id) end,
+    case when t.owner is not null or t.labels is not null or t.job_id is not null then holdfast.header_of(t.job_id, t.owner, t.labels) end
   from taken t order by t.pos;
+end $$;
+
+-- What a worker is told about a task besides: {owner, trace}. Null when there is nothing to tell.
+create or replace function holdfast.header_of(p_job uuid, p_owner text, p_labels jsonb) returns jsonb
+language plpgsql stable set search_path = '' as $$
+begin
+  if p_job is not null then
+    select j.labels into p_labels from holdfast.jobs j where j.id = p_job;
+  end if;
+  return nullif(jsonb_strip_nulls(jsonb_build_object('owner', p_owner, 'trace', p_labels -> 'traceparent')), '{}');
 end $$;
 
 create or replace function holdfast.outputs_of_parents(p_id uuid) returns jsonb

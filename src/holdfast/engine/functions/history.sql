@@ -27,7 +27,7 @@ exception
     return false;
 end $$;
 
--- Days that rows are kept until by default: one and seven days for tasks, seven for events and log lines, thirty for attempts. Makes
+-- Days that rows are kept until by default: one and seven days for tasks, seven for events and lines, thirty for attempts. Makes
 -- those that one table lacks, and stops at the first that cannot be made now.
 create or replace function holdfast.make_days(p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$

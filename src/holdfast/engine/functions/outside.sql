@@ -27,8 +27,8 @@ begin
     (h.header ->> 'nonce')::bigint, b.args, b.parents,
     (h.header #>> array['lanes', b.lane_id::text, '2'])::double precision,
     (h.header #>> array['lanes', b.lane_id::text, '3'])::double precision
-  from batch b cross join (select c.header from batch c where c.header is not null) as h
-  where b.header is null;
+  from batch b cross join (select c.header from batch c where c.id is null) as h
+  where b.id is not null;
 end $$;
 
 create or replace function holdfast.finish_one(p_id uuid, p_attempt integer, p_nonce bigint, p_kind text, p_body jsonb) returns void
