@@ -120,7 +120,8 @@ def translated(url: Secret) -> Generator[None]:
         yield
     except asyncpg.PostgresError as problem:
         raise translate(problem, url) from problem
-    except asyncpg.InterfaceError as problem:
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as problem:
+        # The second is what the driver says when a connection ends between two messages of one statement.
         raise errors.DatabaseAwayError(f"{_where(url)}: {problem}.") from problem
     except (OSError, TimeoutError) as problem:
         raise errors.DatabaseAwayError(

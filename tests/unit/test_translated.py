@@ -1,0 +1,28 @@
+"""What the driver raises comes out as ours, whatever it is."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from holdfast.engine.connection import translated
+from holdfast.errors import DatabaseAwayError
+from holdfast.settings import Secret
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+        asyncpg.InterfaceError("connection is closed"),
+        ConnectionResetError("Connection reset by peer"),
+        TimeoutError(),
+    ],
+)
+def test_a_connection_that_ends_is_a_database_that_is_away(problem: Exception) -> None:
+    with (
+        pytest.raises(DatabaseAwayError) as caught,
+        translated(Secret("postgresql://me:secret@127.0.0.1/app")),
+    ):
+        raise problem
+    assert "secret" not in str(caught.value)
