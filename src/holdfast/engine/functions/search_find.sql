@@ -1,0 +1,191 @@
+-- The walk of a search through the three places where jobs are, and the pages that are made of it.
+
+-- The id below which not everything was looked at, or null when the walk reaches the end in every place.
+create or replace function holdfast.search_floor(p_query jsonb, p_before uuid, p_scan integer) returns uuid
+language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
+declare
+  v record;
+begin
+  select * into v from holdfast.search_plan(p_query, p_before);
+  if v.ids is not null or v.batches is not null or v.plain then
+    return null;
+  end if;
+  -- PostgreSQL has no max() for ids before 18.
+  return (select f.id from (
+    (select t.id from holdfast.tasks t where v.live and t.id < v.before and t.id >= v.since
+      and (v.owners is null or (t.owner = any (v.owners) and t.job_id is null)) order by t.id desc offset p_scan limit 1)
+    union all
+    (select h.id from holdfast.history h where v.ended and h.id < v.before and h.id >= v.since
+      and (v.owners is null or (h.owner = any (v.owners) and h.job_id is null)) and (not v.only_failed or h.status = 'failed')
+      order by h.id desc offset p_scan limit 1)
+    union all
+    (select j.id from holdfast.jobs j where j.id < v.before and j.id >= v.since and (v.owners is null or j.owner = any (v.owners))
+      order by j.id desc offset p_scan / 10 limit 1)
+  ) as f order by f.id desc limit 1);
+end $$;
+
+-- Ids of the jobs that fit, newest first, not below the floor.
+create or replace function holdfast.find_jobs(p_query jsonb, p_before uuid, p_floor uuid, p_limit integer, p_scan integer)
+returns setof uuid
+language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
+declare
+  v record;
+  v_floor uuid := coalesce(p_floor, '00000000-0000-0000-0000-000000000000');
+begin
+  select * into v from holdfast.search_plan(p_query, p_before);
+  return query
+  select f.id from (
+    (select t.id from (
+        select t.* from holdfast.tasks t where v.live and t.id < v.before and t.id >= greatest(v.since, v_floor)
+          and (v.owners is null or (t.owner = any (v.owners) and t.job_id is null)) and (v.ids is null or t.id = any (v.ids))
+          and (v.batches is null or t.batch_id = any (v.batches))
+        order by t.id desc limit case when v.plain then null else p_scan end) as t
+      where t.job_id is null
+        and (v.kinds is null or t.lane_id in (select l.id from holdfast.lanes l where l.kind_id = any (v.kinds)))
+        and (v.states is null or holdfast.state_words(t.status, t.failures + t.crashes) && v.states)
+        and (v.not_states is null or not holdfast.state_words(t.status, t.failures + t.crashes) && v.not_states)
+        and (v.not_owners is null or t.owner is null or t.owner <> all (v.not_owners)) and (v.not_ids is null or t.id <> all (v.not_ids))
+        and (v.workers is null or t.worker_id = any (v.workers))
+        and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
+        and (v.errors is null or holdfast.error_fits(t.error, v.errors)) and (v.not_errors is null or not holdfast.error_fits(t.error, v.not_errors))
+        and (v.more is null or (select holdfast.more_fits(v.more, a, v.now) from holdfast.all_tasks a where a.id = t.id))
+      limit p_limit)
+    union all
+    (select h.id from (
+        select h.* from holdfast.history h where v.ended and h.id < v.before and h.id >= greatest(v.since, v_floor)
+          and (v.owners is null or (h.owner = any (v.owners) and h.job_id is null)) and (v.ids is null or h.id = any (v.ids))
+          and (v.batches is null or h.batch_id = any (v.batches)) and (not v.only_failed or h.status = 'failed')
+        order by h.id desc limit case when v.plain then null else p_scan end) as h
+      where h.job_id is null
+        and (v.kinds is null or h.kind_id = any (v.kinds))
+        and (v.states is null or h.status = any (v.states) or 'ended' = any (v.states))
+        and (v.not_states is null or not (h.status = any (v.not_states) or 'ended' = any (v.not_states)))
+        and (v.not_owners is null or h.owner is null or h.owner <> all (v.not_owners)) and (v.not_ids is null or h.id <> all (v.not_ids))
+        and (v.workers is null or h.worker_id = any (v.workers))
+        and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
+        and (v.errors is null or holdfast.error_fits(h.error, v.errors)) and (v.not_errors is null or not holdfast.error_fits(h.error, v.not_errors))
+        and (v.more is null or (select holdfast.more_fits(v.more, a, v.now) from holdfast.all_tasks a where a.id = h.id))
+      limit p_limit)
+    union all
+    (select j.id from (
+        select j.* from holdfast.jobs j where j.id < v.before and j.id >= greatest(v.since, v_floor)
+          and (v.owners is null or j.owner = any (v.owners)) and (v.ids is null or j.id = any (v.ids))
+          and (v.batches is null or j.batch_id = any (v.batches))
+        order by j.id desc limit case when v.plain then null else p_scan / 10 end) as j
+      where (v.states is null or holdfast.state_words(j.status, 0) && v.states or (j.finished_at is null and exists (
+          select from holdfast.tasks t where t.job_id = j.id and holdfast.state_words(t.status, t.failures + t.crashes) && v.states
+            and t.finished_at is null)))
+        and (v.not_states is null or not holdfast.state_words(j.status, 0) && v.not_states)
+        and (v.not_owners is null or j.owner is null or j.owner <> all (v.not_owners)) and (v.not_ids is null or j.id <> all (v.not_ids))
+        and (v.kinds is null or (j.type = any (v.types) and not p_query ? 'queue') or holdfast.has_kind(j.id, v.kinds))
+        and (v.not_types is null or j.type <> all (v.not_types))
+        and (v.workers is null or exists (select from holdfast.tasks t where t.job_id = j.id and t.worker_id = any (v.workers))
+          or exists (select from holdfast.history h where h.job_id = j.id and h.worker_id = any (v.workers)))
+        and (v.args is null or j.params @> v.args or exists (select from holdfast.tasks t where t.job_id = j.id and t.args @> v.args)
+          or exists (select from holdfast.history h where h.job_id = j.id and h.args @> v.args))
+        and (v.result is null or j.output @> v.result or exists (select from holdfast.tasks t where t.job_id = j.id and t.output @> v.result)
+          or exists (select from holdfast.history h where h.job_id = j.id and h.output @> v.result))
+        and (v.errors is null or holdfast.job_error_fits(j.id, j.error, v.errors))
+        and (v.not_errors is null or not holdfast.job_error_fits(j.id, j.error, v.not_errors))
+        and (v.more is null or (holdfast.payloads_fit(j.id, j.params, v.more) and holdfast.more_fits(v.more - '{args,result}'::text[],
+          holdfast.job_as_task((select o from holdfast.jobs o where o.id = j.id)), v.now)))
+      limit p_limit)
+  ) as f order by f.id desc limit p_limit;
+end $$;
+
+create or replace function holdfast.has_kind(p_job uuid, p_kinds bigint[]) returns boolean
+language plpgsql stable set search_path = '' as $$
+begin
+  return exists (select from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.job_id = p_job and l.kind_id = any (p_kinds))
+    or exists (select from holdfast.history h where h.job_id = p_job and h.kind_id = any (p_kinds));
+end $$;
+
+-- The payload tests of a query, for a job of several tasks: any of them may fit, and none may where it is excluded.
+create or replace function holdfast.payloads_fit(p_job uuid, p_params jsonb, p_more jsonb) returns boolean
+language plpgsql stable set search_path = '' as $$
+declare
+  v_args jsonb[];
+  v_outputs jsonb[];
+begin
+  if not p_more ?| '{args,result}' then
+    return true;
+  end if;
+  select array_agg(f.args), array_agg(f.output) into v_args, v_outputs from (
+    select p_params as args, null::jsonb as output
+    union all select t.args, t.output from holdfast.tasks t where t.job_id = p_job
+    union all select h.args, h.output from holdfast.history h where h.job_id = p_job) as f;
+  return holdfast.shapes_fit(v_args, p_more -> 'args') and holdfast.shapes_fit(v_outputs, p_more -> 'result');
+end $$;
+
+create or replace function holdfast.shapes_fit(p_values jsonb[], p_test jsonb) returns boolean
+language plpgsql immutable set search_path = '' as $$
+begin
+  return not exists (select from jsonb_array_elements(p_test -> 'in') as one
+      where not exists (select from jsonb_array_elements(one.value) as s, unnest(p_values) as v where v @> s.value))
+    and not exists (select from jsonb_array_elements(p_test -> 'not') as s, unnest(p_values) as v where v @> s.value);
+end $$;
+
+create or replace function holdfast.job_error_fits(p_job uuid, p_error jsonb, p_words text[]) returns boolean
+language plpgsql stable set search_path = '' as $$
+begin
+  return holdfast.error_fits(p_error, p_words)
+    or exists (select from holdfast.tasks t where t.job_id = p_job and t.error is not null and holdfast.error_fits(t.error, p_words))
+    or exists (select from holdfast.history h where h.job_id = p_job and h.error is not null and holdfast.error_fits(h.error, p_words));
+end $$;
+
+-- A page: {rows, next, searched}. `next` goes to p_before of the page after it, null at the end; `partly` says that the
+-- walk stopped at p_scan rows before the page was full.
+create or replace function holdfast.search_jobs(
+  p_query jsonb default '{}', p_before uuid default null, p_limit integer default 50, p_scan integer default 100000) returns jsonb
+language plpgsql stable security definer set search_path = '' set jit = off as $$
+declare
+  v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
+  v_scan integer := least(greatest(coalesce(p_scan, 100000), 100), 1000000);
+  v_floor uuid := holdfast.search_floor(p_query, p_before, v_scan);
+  v_ids uuid[] := array(select i from holdfast.find_jobs(p_query, p_before, v_floor, v_limit + 1, v_scan) as i);
+  v_more boolean := cardinality(v_ids) > v_limit;
+begin
+  v_ids := v_ids[1:v_limit];
+  return jsonb_build_object('rows', holdfast.search_rows(v_ids),
+    'next', case when v_more then v_ids[v_limit] else v_floor end, 'partly', not v_more and v_floor is not null, 'scan', v_scan);
+end $$;
+
+-- Jobs as a list shows them, in the order of the ids.
+create or replace function holdfast.search_rows(p_ids uuid[]) returns jsonb
+language plpgsql stable set search_path = '' set jit = off as $$
+begin
+  return (
+    select coalesce(jsonb_agg(f.body order by f.id desc), '[]') from (
+      select j.id, (holdfast.job_json(j) - 'event_seq') || jsonb_build_object('single', false, 'state', j.status, 'batch', j.batch_id,
+        'queue', (select l.queue from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.job_id = j.id limit 1),
+        'due_at', holdfast.id_time(j.id)) as body
+      from holdfast.jobs j where j.id = any (p_ids)
+      union all
+      select t.id, (holdfast.single_json(t) - 'event_seq') || jsonb_build_object('single', true, 'queue', t.queue, 'batch', t.batch_id,
+        'state', case when t.status = 'scheduled' and t.failures + t.crashes > 0 then 'retrying' else t.status end,
+        'attempt', t.attempt, 'failures', t.failures, 'due_at', t.due_at, 'priority', t.priority, 'limit_key', t.limit_key,
+        'worker', (select w.name from holdfast.workers w where w.id = t.worker_id))
+      from holdfast.all_tasks t where t.id = any (p_ids) and t.single
+    ) as f);
+end $$;
+
+-- How many fit: {count, exact}. Stops at p_most; for everything there is, the statistics are asked instead.
+create or replace function holdfast.count_jobs(p_query jsonb default '{}', p_most integer default 10000, p_scan integer default 100000)
+returns jsonb
+language plpgsql stable security definer set search_path = '' set jit = off as $$
+declare
+  v_most integer := least(greatest(coalesce(p_most, 10000), 1), 100000);
+  v_floor uuid := holdfast.search_floor(p_query, null, p_scan);
+  v_count bigint := (select count(*) from holdfast.find_jobs(p_query, null, v_floor, v_most + 1, p_scan));
+begin
+  if v_count > v_most and p_query = '{}' and holdfast.calling_user() is null then
+    return jsonb_build_object('count', greatest(v_count, (select sum(greatest(c.reltuples, 0))::bigint from pg_class c
+      where c.oid in ('holdfast.tasks'::regclass, 'holdfast.jobs'::regclass)
+        or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'holdfast.history'::regclass))), 'exact', false);
+  end if;
+  return jsonb_build_object('count', least(v_count, v_most), 'exact', v_count <= v_most and v_floor is null);
+end $$;
+
+call holdfast.allow('holdfast_worker', 'search_jobs', 'count_jobs');
+call holdfast.allow('service_role', 'search_jobs', 'count_jobs');
+call holdfast.allow('authenticated', 'search_jobs', 'count_jobs');

@@ -1,0 +1,253 @@
+"""Search: what fits is found, once each, whatever place it is in; and nobody sees what is not theirs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from hands import Hand, graph, submit, tick
+
+from holdfast.engine import jobs, search
+from holdfast.engine.connection import Connection
+from holdfast.testing import Clock
+
+
+async def found(conn: Connection, text: str, **options: Any) -> list[UUID]:
+    page = await search.search_jobs(conn, text, **options)
+    return [UUID(row["id"]) for row in page.rows]
+
+
+async def fail(conn: Connection, count: int = 1, *, error: str = "TimeoutError", **job: Any) -> list[UUID]:
+    ids = [await submit(conn, **{"attempts": 1, **job}) for _ in range(count)]
+    hand = Hand(conn)
+    for task in await hand.take(count):
+        body = {"type": error, "message": f"{error} at 12", "fingerprint": f"{error} a.py:f"}
+        await hand.finish(task, "fail", body)
+    return ids
+
+
+async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: Clock) -> None:
+    hand = Hand(conn)
+    done = await submit(
+        conn,
+        type="shot",
+        owner="acme",
+        labels={"team": "media", "n": 7},
+        args={"url": {"host": "e"}, "w": 8},
+        key="k1",
+    )
+    await hand.finish(await hand.one(), "succeed", {"key": "made"})
+    (broken,) = await fail(conn, type="caption", owner="zeta")
+    waiting = await submit(conn, type="shot", queue="other", owner="acme", args={"w": 9})
+    both = await graph(
+        conn,
+        {"name": "a", "type": "fetch", "args": {"deep": 1}},
+        {"name": "b", "after": ["a"]},
+        type="pipeline",
+        owner="acme",
+    )
+    later = await submit(conn, type="late", delay_s=600)
+    batch = await jobs.open_batch(conn)
+    member = await submit(conn, type="member", batch=str(batch), queue="third")
+    every = [member, later, both.id, waiting, broken, done]
+    for text, expected in {
+        "": every,
+        "state:succeeded": [done],
+        "state:failed": [broken],
+        "state:ended": [broken, done],
+        "state:queued": [member, later, both.id, waiting],
+        "state:ready": [member, both.id, waiting],
+        "state:scheduled": [later],
+        "state:waiting": [both.id],
+        "-state:queued": [broken, done],
+        "queue:other": [waiting],
+        "queue:other,third": [member, waiting],
+        "-queue:q": [member, waiting],
+        "task:shot": [waiting, done],
+        "task:fetch": [both.id],
+        "task:pipeline": [both.id],
+        "-task:shot,late": [member, both.id, broken],
+        "owner:acme": [both.id, waiting, done],
+        "tenant:acme -task:pipeline": [waiting, done],
+        "-owner:acme": [member, later, broken],
+        "tag:team=media": [done],
+        "tag:n=7": [done],
+        "tag:n": [done],
+        "tag:n=8": [],
+        "-tag:team": [member, later, both.id, waiting, broken],
+        "args.w:8": [done],
+        "args.w:8,9": [waiting, done],
+        "args.url.host:e args.w:8": [done],
+        "args.url.host:e args.w:9": [],
+        "args.deep:1": [both.id],
+        "-args.w:9 task:shot": [done],
+        "result.key:made": [done],
+        "error:TimeoutError": [broken],
+        'error:"at 12"': [broken],
+        "-error:TimeoutError state:ended": [done],
+        'cause:"TimeoutError a.py:f"': [broken],
+        "key:k1": [done],
+        f"batch:{batch}": [member],
+        f"job:{done},{broken}": [broken, done],
+        f"-job:{done} state:ended": [broken],
+        "worker:hand": [broken, done],
+        "attempt:>=1": [broken, done],
+        "attempt:>1": [],
+        "run:<1h": [broken, done],
+        "wait:>1h": [],
+        "caption": [broken],
+        "pipe": [both.id],
+        "zeta": [broken],
+        "timeouterror": [broken],
+        str(done)[:20]: None,
+        "-shot -late": [member, both.id, broken],
+        "since:1h": every,
+        "until:1h": [],
+        "since:2999-01-01": [],
+    }.items():
+        ids = await found(conn, text)
+        if expected is None:
+            assert done in ids
+        else:
+            assert ids == expected, text
+            count = await search.count_jobs(conn, text)
+            assert (count.count, count.exact) == (len(expected), True), text
+    await clock.advance(timedelta(hours=2))
+    assert await found(conn, "since:1h") == []
+    assert len(await found(conn, "until:1h")) == 6
+    assert await found(conn, "wait:>1h state:ready") == [member, both.id, waiting]
+
+
+async def test_jobs_of_many_tasks_stay_found_when_they_are_archived(conn: Connection, clock: Clock) -> None:
+    made = await graph(
+        conn, {"name": "a", "type": "fetch", "args": {"n": "x"}, "attempts": 1}, type="pipeline"
+    )
+    hand = Hand(conn)
+    await hand.finish(await hand.one(), "fail", {"type": "Broken", "message": "m"})
+    await clock.advance(timedelta(minutes=5))
+    await tick(conn)
+    for text in ("state:failed", "task:fetch", "queue:q", "args.n:x", "error:Broken", "worker:hand"):
+        assert await found(conn, text) == [made.id], text
+
+
+async def test_a_retry_is_told_apart_from_a_delay(conn: Connection) -> None:
+    again = await submit(conn)
+    hand = Hand(conn)
+    await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
+    later = await submit(conn, delay_s=100)
+    assert await found(conn, "state:retrying") == [again]
+    assert await found(conn, "state:scheduled") == [later, again]
+    (row,) = (await search.search_jobs(conn, "state:retrying")).rows
+    assert (row["state"], row["status"], row["failures"], row["error"]["type"]) == (
+        "retrying",
+        "queued",
+        1,
+        "E",
+    )
+
+
+async def test_pages_show_each_job_once_even_from_one_transaction(conn: Connection) -> None:
+    made = await jobs.submit_many(conn, [{"type": "t", "queue": "q", "args": {"n": n}} for n in range(40)])
+    hand = Hand(conn)
+    for task in await hand.take(13):
+        await hand.finish(task)
+    for _ in range(5):
+        await graph(conn, {"name": "a"}, {"name": "b"})
+    seen: list[UUID] = []
+    page = await search.search_jobs(conn, "", limit=7)
+    while True:
+        seen += [UUID(row["id"]) for row in page.rows]
+        if page.next is None:
+            break
+        page = await search.search_jobs(conn, "", limit=7, before=page.next)
+    assert len(seen) == len(set(seen)) == 45
+    assert seen == sorted(seen, reverse=True)
+    assert {job.id for job in made} <= set(seen)
+
+
+async def test_a_walk_that_stops_early_says_so_and_goes_on_from_there(conn: Connection) -> None:
+    """Rare jobs in all three places, with a walk of a hundred rows: each is found exactly once."""
+    rare: set[UUID] = set()
+    hand = Hand(conn)
+    for n in range(450):
+        special = n % 45 == 0
+        job = await submit(conn, type="rare" if special else "usual", queue="q" if n % 3 else "stays")
+        if special:
+            rare.add(job)
+    for task in await hand.take(400):
+        await hand.finish(task)
+    for n in range(30):
+        made = await graph(conn, {"name": "a"}, type="rare" if n % 10 == 0 else "pair", queue="stays")
+        if n % 10 == 0:
+            rare.add(made.id)
+    where = msgspec.json.encode({"task": {"in": ["rare"]}}).decode()
+    seen: list[UUID] = []
+    before, partly = None, 0
+    for _ in range(50):
+        call = "select holdfast.search_jobs($1, $2, 5, 100)"
+        page = msgspec.json.decode(await conn.fetchval(call, where, before), type=search.Page)
+        seen += [UUID(row["id"]) for row in page.rows]
+        partly += page.partly
+        before = page.next
+        if before is None:
+            break
+    assert before is None
+    assert partly
+    assert seen == sorted(rare, reverse=True)
+    count = msgspec.json.decode(await conn.fetchval("select holdfast.count_jobs($1, 1000, 100)", where))
+    assert count["exact"] is False
+
+
+async def test_users_find_only_their_own(conn: Connection) -> None:
+    mine = await submit(conn, owner="ann", args={"x": 1})
+    theirs = await submit(conn, owner="bob", args={"x": 1})
+    async with conn.transaction():
+        await conn.execute("set local role authenticated")
+        await conn.execute("""set local request.jwt.claims = '{"sub": "ann"}'""")
+        for text in ("", "owner:bob", "args.x:1", f"job:{theirs}", f"job:{mine}", "-owner:ann"):
+            ids = await found(conn, text)
+            assert theirs not in ids, text
+        assert await found(conn, "args.x:1") == [mine]
+        assert (await search.count_jobs(conn, "owner:bob")).count == 1  # her own, whatever she asks for
+    assert await found(conn, "", owner="ann") == [mine]
+    assert await found(conn, "owner:bob", owner="ann") == [mine]
+
+
+async def test_counts_stop_and_say_so(conn: Connection) -> None:
+    await jobs.submit_many(conn, [{"type": "t", "queue": "q"} for _ in range(30)])
+    count = await search.count_jobs(conn, "state:ready", most=10)
+    assert (count.count, count.exact, str(count)) == (10, False, "about 10")
+
+
+async def test_causes(conn: Connection, clock: Clock) -> None:
+    await fail(conn, 3, error="OldError")
+    await clock.advance(timedelta(hours=30))
+    slow = await fail(conn, 5, error="TimeoutError", owner="acme")
+    await fail(conn, 2, error="KeyError", type="other")
+    groups = {g["type"]: g for g in await search.error_groups(conn)}
+    assert set(groups) == {"TimeoutError", "KeyError"}
+    slow_group = groups["TimeoutError"]
+    assert (slow_group["attempts"], slow_group["jobs"], slow_group["exact"], slow_group["tasks"]) == (
+        5,
+        5,
+        True,
+        ["t"],
+    )
+    assert slow_group["workers"] == ["hand"]
+    assert sum(slow_group["trend"]) == 5
+    assert [g["type"] for g in await search.error_groups(conn, owner="acme")] == ["TimeoutError"]
+    cause = slow_group["cause"]
+    one = await search.error_group(conn, cause)
+    assert one is not None
+    assert len(one["samples"]) == 5
+    assert {s["job"] for s in one["samples"]} == {str(i) for i in slow}
+    assert await search.error_group(conn, "nothing") is None
+    assert await found(conn, f'cause:"{cause}"') == slow[::-1]
+    until = await conn.fetchval("select holdfast.now() + interval '1 hour'")
+    await search.ignore_cause(conn, cause, until=until, by="ann", why="known", link="https://e.example/1")
+    assert [g["type"] for g in await search.error_groups(conn)] == ["KeyError"]
+    assert len(await search.error_groups(conn, ignored=True)) == 2
+    await clock.advance(timedelta(hours=2))
+    assert len(await search.error_groups(conn)) == 2

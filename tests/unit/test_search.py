@@ -1,0 +1,124 @@
+"""The search text: what is understood, what is refused, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import InvalidError
+from holdfast.search import FIELDS, STATES, parse, quoted, with_term
+
+
+def test_every_field() -> None:
+    text = (
+        "state:failed,retrying -state:ready queue:browser,ai -queue:slow task:shot owner:acme worker:w1 "
+        'error:"Time out" cause:x key:k1 batch:0192a000-0000-7000-8000-000000000000 tag:team=media,team=7 '
+        '-tag:old since:2h until:2026-01-31T09:00 attempt:>3 wait:>=1m run:<30s args.a.b:"x y" args.a.c:1 '
+        "-args.z:true result.key:k word"
+    )
+    assert parse(text).filter == {
+        "state": {"in": ["failed", "retrying"], "not": ["ready"]},
+        "queue": {"in": ["browser", "ai"], "not": ["slow"]},
+        "task": {"in": ["shot"]},
+        "owner": {"in": ["acme"]},
+        "worker": {"in": ["w1"]},
+        "error": {"in": ["Time out"]},
+        "cause": {"in": ["x"]},
+        "key": {"in": ["k1"]},
+        "batch": {"in": ["0192a000-0000-7000-8000-000000000000"]},
+        "labels": {
+            "in": [[{"name": "team", "values": ["media"]}, {"name": "team", "values": ["7", 7]}]],
+            "not": [[{"name": "old"}]],
+        },
+        "since": {"ago_s": 7200.0},
+        "until": {"at": "2026-01-31T09:00:00+00:00"},
+        "attempt": [{"op": ">", "value": 3}],
+        "wait": [{"op": ">=", "value": 60.0}],
+        "run": [{"op": "<", "value": 30.0}],
+        "args": {
+            "all": {"a": {"b": "x y"}},
+            "in": [[{"a": {"c": "1"}}, {"a": {"c": 1}}]],
+            "not": [{"z": "true"}, {"z": True}],
+        },
+        "result": {"all": {"key": "k"}},
+        "text": {"in": [["word"]]},
+    }
+
+
+def test_payload_terms_become_one_shape() -> None:
+    assert parse("args.a.b:x args.a.c:y args.d:z").filter == {
+        "args": {"all": {"a": {"b": "x", "c": "y"}, "d": "z"}}
+    }
+    both = parse("args.a:x args.a:y").filter["args"]
+    assert both == {"all": {"a": "x"}, "in": [[{"a": "y"}]]}
+
+
+def test_other_words_for_a_field() -> None:
+    assert parse("tenant:a type:b status:failed").filter == parse("owner:a task:b state:failed").filter
+
+
+def test_an_address_is_a_word() -> None:
+    assert parse("https://e.example/a:b").filter == {"text": {"in": [["https://e.example/a:b"]]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nosuch:1", "no search field 'nosuch'"),
+        ("state:great", "no state 'great'"),
+        ("job:12", "not an id"),
+        ("wait:soon", "wait:>1m"),
+        ("attempt:>x", "attempt:>3"),
+        ("attempt:1,2", "one comparison"),
+        ("since:yesterday", "since:2h"),
+        ('args.a:"x', "quote"),
+        ("args:x", "args.name:value"),
+        ("queue.x:1", "queue:value"),
+        ("queue:", "no value"),
+        ("x " * 50, "40 terms"),
+        ("x" * 5000, "4000 characters"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, why: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        parse(text)
+    assert why in str(caught.value)
+    assert caught.value.field == "q"
+
+
+def test_a_term_is_set_and_taken_away() -> None:
+    text = 'state:failed "two words" tenant:x'
+    assert with_term(text, "state", "ready") == '"two words" tenant:x state:ready'
+    assert with_term(text, "owner", None) == 'state:failed "two words"'
+    assert with_term("", "error", "Time out") == 'error:"Time out"'
+
+
+@given(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=50))
+def test_a_quoted_value_comes_back_as_it_was(value: str) -> None:
+    (term,) = parse(f"queue:{quoted(value)}").terms
+    assert term.values == (value,)
+
+
+def refusal(text: str) -> InvalidError | None:
+    try:
+        parse(text)
+    except InvalidError as problem:
+        return problem
+    return None
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    problem = refusal(text)
+    assert problem is None or problem.field == "q"
+
+
+PIECES = [*(f"{field}:x" for field in FIELDS), *(f"state:{state}" for state in STATES), "-a", '"', ",", ":"]
+
+
+@given(st.lists(st.sampled_from(PIECES)))
+def test_pieces_in_any_order(pieces: list[str]) -> None:
+    problem = refusal(" ".join(pieces))
+    assert problem is None or str(problem)
