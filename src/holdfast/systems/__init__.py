@@ -1,0 +1,1 @@
+"""Ready-made systems: document export and multi-document reports. They use public names only."""

@@ -1,0 +1,15 @@
+"""The templates that come with the system. A user's own are files beside them: see docs/guide/exports.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent
+TEMPLATES: Final[dict[str, Path]] = {
+    "minimal": FOLDER / "minimal.typ",
+    "classic": FOLDER / "classic.typ",
+    "modern": FOLDER / "modern.typ",
+    "paper": FOLDER / "paper.html",
+}
+DEFAULT: Final = "minimal"
