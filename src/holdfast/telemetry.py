@@ -33,6 +33,7 @@ EVENTS: Final[dict[str, str]] = {
     "message.finished": "a consumer is done with one: queue, message, name, reads, outcome, seconds, error",
     "message.lost": "someone else has the message now, or it is gone: queue, message",
     "message.dead": "a message went to the dead letters: queue, message, error",
+    "files.swept": "files that nobody wants any more were deleted: deleted, expired, lost",
     "api.started": "the API listens: url",
     "api.request": "a request was answered: method, path, status, seconds",
 }

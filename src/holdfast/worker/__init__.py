@@ -27,6 +27,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.duties import Upkeep
 from holdfast.worker.executor import AnyTask, Verdict, execute
 from holdfast.worker.fetcher import Fetcher
+from holdfast.worker.files import Files
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import Attempt
@@ -64,7 +65,8 @@ class Worker:
         self._heartbeat = Heartbeat(
             database.url, database.settings, self.name, self._fetcher.running.all, self._visibility.keep
         )
-        self._upkeep = Upkeep(database, self._is_busy)
+        self._files = Files(database)
+        self._upkeep = Upkeep(database, self._is_busy, self._files.keep_house)
         heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
         self._listener = Listener(database.url, database.settings, heard)
         self._fetcher.hears = lambda: self._listener.healthy
@@ -132,6 +134,8 @@ class Worker:
             attempt=claimed.attempt,
             deadline=deadline,
             state=self._state,
+            lease=claimed,
+            files=self._files,
         )
         runner = asyncio.create_task(self._attempt(claimed, context), name=f"task {claimed.type}")
         attempt = Attempt(claimed, context, runner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.engine import insight
 from holdfast.engine.connection import Database
@@ -20,10 +20,16 @@ IDLE_SECONDS = 600.0
 
 
 class Upkeep(Service):
-    def __init__(self, database: Database, busy: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        busy: Callable[[], bool],
+        sweep: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__()
         self._database = database
         self._busy = busy
+        self._sweep = sweep
         self._waited = random.uniform(0, BUSY_SECONDS)  # noqa: S311  (so that a fleet does not tick in step)
 
     async def step(self) -> None:
@@ -32,6 +38,8 @@ class Upkeep(Service):
         while more:
             async with self._database.connection() as connection:
                 more = bool((await insight.tick(connection)).get("more"))
+        if self._sweep is not None:
+            await self._sweep()
 
     async def _wait(self) -> None:
         """Half a minute while there is work, ten minutes while there is none."""
