@@ -28,6 +28,7 @@
     ├── QuotaError           HF007    the room that was granted is used up
     ├── TooLargeError                 one thing is larger than is taken
     ├── GoneError                     it was here, and its time is over
+    ├── LifespanError                 what an application opens for its tasks did not open or close
     └── TaskFailedError               what `result()` raises for a job that did not succeed
 
 Tasks raise two more, which are outcomes and not part of the tree: `Reject` and `RateLimited`.
@@ -183,6 +184,10 @@ class TooLargeError(HoldfastError):
 
 class GoneError(HoldfastError):
     exit_code = 3
+
+
+class LifespanError(HoldfastError):
+    pass
 
 
 class TaskFailedError(HoldfastError):
