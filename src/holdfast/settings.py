@@ -22,6 +22,7 @@ from holdfast.errors import SettingsError
 Switch = Literal["auto", "on", "off"]
 LogFormat = Literal["human", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+CaptureLevel = Literal["off", "debug", "info", "warning", "error"]
 
 PREFIX = "HOLDFAST_"
 HIDDEN = "•••"
@@ -76,6 +77,9 @@ class Settings:
     )
     log_format: LogFormat = setting("human", "`human` for terminals, `json` for collectors")
     log_level: LogLevel = setting("info", "least level that is logged")
+    capture_logs: CaptureLevel = setting(
+        "off", "keep what tasks log with the `logging` module, from this level, with their attempt"
+    )
     api_host: str = setting("127.0.0.1", "address the API listens on")
     api_port: int = setting(8700, "port the API listens on; 0 takes a free one")
     service_key: Secret | None = setting(None, "key that services send as a bearer token")
@@ -180,6 +184,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "Switch": get_args(Switch),
     "LogFormat": get_args(LogFormat),
     "LogLevel": get_args(LogLevel),
+    "CaptureLevel": get_args(CaptureLevel),
 }
 
 
