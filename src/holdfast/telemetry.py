@@ -63,6 +63,11 @@ def subscribed(subscriber: Subscriber) -> Generator[None, None, None]:
         unsubscribe()
 
 
+def heard() -> bool:
+    """Whether anybody listens, for those who would have to prepare what they say."""
+    return bool(_subscribers)
+
+
 def emit(name: str, /, **fields: Any) -> None:
     if not _subscribers:
         return

@@ -74,7 +74,7 @@ class Lines:
 
     def put_back(self, lines: list[Line]) -> None:
         with self._lock:
-            self._waiting[:0] = lines
+            self._waiting = sorted([*lines, *self._waiting], key=lambda line: line.seq)
 
     def _gap(self, after: Line) -> Line:
         message = f"{self._left_out} lines are left out here: an attempt keeps {MOST_LINES}."
