@@ -15,7 +15,9 @@ from uuid import UUID
 
 from holdfast.client.blocking_queues import BlockingQueues
 from holdfast.client.bodies import Say
+from holdfast.client.files import BlockingFiles
 from holdfast.client.handles import JobHandle
+from holdfast.client.schedules import BlockingSchedules
 from holdfast.definitions import Call
 from holdfast.engine import borrowed
 from holdfast.graphs import Graph
@@ -33,6 +35,8 @@ class BlockingClient:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.queues = BlockingQueues(client.queues, self.run)
+        self.files = BlockingFiles(client.files, self.run)
+        self.schedules = BlockingSchedules(client.schedules, self.run)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
 
