@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-18 test-15 fast check format reference lock clean setup-run setup-dev
+.PHONY: help demo dev test test-18 test-15 fast campaign campaign-short check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -22,6 +22,12 @@ test-15: setup-dev
 
 fast: setup-dev  ## the tests that need no server
 	@$(VENV)/pytest tests/unit -q
+
+campaign-short: setup-dev  ## every kind of fault in a small dose, about three minutes
+	@$(VENV)/python -m campaign --dose short
+
+campaign: setup-dev  ## the whole fault campaign, hours; SEED=n repeats one, RUNS="kills crashes" chooses
+	@$(VENV)/python -m campaign --dose full $(if $(SEED),--seed $(SEED)) $(RUNS) --report campaign-report.jsonl
 
 check: setup-dev  ## lint, format, types, import contract, house rules
 	@scripts/check.sh

@@ -1,0 +1,82 @@
+"""`python -m campaign`: play runs, judge them, print what happened and the seed that repeats it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from campaign import checker
+from campaign.arena import arena
+from campaign.runs import Run, failover, server, work, workers
+
+RUNS: dict[str, Run] = {run.name: run for run in (*workers.RUNS, *server.RUNS, *work.RUNS, *failover.RUNS)}
+
+
+async def play(run: Run, size: str, seed: int) -> dict[str, Any]:
+    """One run in an arena of its own; what it did, and everything it broke."""
+    began = time.monotonic()
+    dose = run.short if size == "short" else run.full
+    async with arena(seed, dict(run.options)) as ring:
+        told: dict[str, Any] = {}
+        broken: list[str] = []
+        try:
+            told = await run.play(ring, dose)
+        except AssertionError as problem:
+            broken.append(str(problem))
+        await ring.stop_workers()
+        async with ring.connection() as connection:
+            limits = dict.fromkeys(work.LIMITED, 2) if run.name == "limits" else {}
+            history = await checker.read(ring.records, connection, limits=limits, forgets=ring.forgets)
+        broken += [str(each) for each in checker.judge(history, *run.rules)]
+        log = ring.folder / "workers.log"
+        surprises = (
+            [line for line in log.read_text().splitlines() if "Traceback" in line] if log.exists() else []
+        )
+        return {
+            "run": run.name,
+            "seed": seed,
+            "dose": size,
+            "seconds": round(time.monotonic() - began, 1),
+            **checker.summary(history),
+            **told,
+            "tracebacks in worker logs": len(surprises),
+            "broken": broken,
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
+    parser.add_argument("runs", nargs="*", help="names of runs; all if none are given")
+    parser.add_argument("--dose", choices=("short", "full"), default="short")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--report", type=Path, default=None, help="append one JSON object a run to this file")
+    parser.add_argument("--list", action="store_true")
+    said = parser.parse_args()
+    if said.list:
+        for run in RUNS.values():
+            print(f"{run.name:12} {run.story}")
+        return 0
+    seed = said.seed if said.seed is not None else random.SystemRandom().randrange(1 << 31)
+    failed = False
+    for name in said.runs or RUNS:
+        result = asyncio.run(play(RUNS[name], said.dose, seed))
+        failed |= bool(result["broken"])
+        print(json.dumps({**result, "broken": result["broken"][:10]}), flush=True)
+        if said.report:
+            stamp = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.machine()}
+            with said.report.open("a") as file:
+                file.write(json.dumps({**stamp, **result}) + "\n")
+    print(f"seed {seed}: {'FAILED' if failed else 'all promises kept'}", file=sys.stderr)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

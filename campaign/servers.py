@@ -1,0 +1,118 @@
+"""A PostgreSQL server that a run may crash, stop, fill up and start again. Only the run keeps it alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from holdfast import settings as settings_module
+from holdfast.engine.embedded import binaries
+from holdfast.engine.embedded.account import Account, account_for, environment, reachable_folder
+from holdfast.engine.embedded.cluster import Cluster
+from holdfast.engine.embedded.home import Home
+from holdfast.settings import Secret
+
+OPTIONS = {
+    "max_connections": "100",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "deadlock_timeout": "200ms",
+    "log_lock_waits": "on",
+    "max_wal_size": "1GB",
+    "wal_level": "replica",
+}
+
+
+class Server:
+    def __init__(
+        self, folder: Path, options: Mapping[str, str] | None = None, *, standby_of: Server | None = None
+    ) -> None:
+        settings = settings_module.load({"home": str(folder)})
+        self.home = Home(settings)
+        self.home.create()
+        self._account: Account = account_for(self.home)
+        programs = binaries.runnable(binaries.choose(settings, None), self._account)
+        self._cluster = Cluster(self.home, self._account, programs)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = self.home.free_port()
+        self.log = Path(tempfile.mkstemp(prefix="campaign-", suffix=".log")[1])
+        if standby_of is None:
+            self.password = self.home.new_password()
+            self._cluster.make(self.password)
+            self._cluster.configure({**OPTIONS, **(options or {})})
+        else:
+            self.password = standby_of.password
+            self._copy(standby_of)
+        self.url: Secret = self.home.url(self.password, self.port, "postgres")
+
+    def _copy(self, primary: Server) -> None:
+        """The data folder as the primary has it now, told to follow the primary."""
+        program = self._cluster.binaries.program("pg_basebackup")
+        target = reachable_folder(self.home, self._account)
+        self._account.own(target.parent)
+        asked = [program, "-d", primary.url.reveal(), "-D", str(target), "-R", "-X", "stream", "-c", "fast"]
+        done = self._account.run(asked)
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
+
+    async def connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(self.url.reveal(), timeout=10)
+
+    async def promote(self) -> None:
+        connection = await self.connect()
+        await connection.fetchval("select pg_promote(true, 60)")
+        await connection.close()
+
+    def start(self) -> None:
+        become: dict[str, Any] = {}
+        if not self._account.is_us:
+            become = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
+        self._cluster.put_right()
+        command = self._cluster.plan(self.port).command
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment(), cwd="/", stdout=log, stderr=log, start_new_session=True, **become
+            )
+
+    async def ready(self, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                connection = await asyncpg.connect(self.url.reveal(), timeout=5)
+            except (OSError, asyncpg.PostgresError, TimeoutError):
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.02)
+            else:
+                await connection.close()
+                return
+
+    def crash(self) -> None:
+        """As when the machine loses power: every process of the server is gone, nothing was written back."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+            self._process.wait(60)
+            self._process = None
+
+    def stop(self) -> None:
+        self._end(signal.SIGINT)
+
+    def destroy(self) -> None:
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.home.data_folder, ignore_errors=True)
+        shutil.rmtree(self.home.folder, ignore_errors=True)
+        self.log.unlink(missing_ok=True)

@@ -1,0 +1,20 @@
+"""The campaign in small doses, each run in an arena of its own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from campaign.__main__ import RUNS, play
+
+SEED = random.SystemRandom().randrange(1 << 31)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", sorted(RUNS))
+async def test_every_promise_is_kept(name: str) -> None:
+    result = await play(RUNS[name], "short", SEED)
+    assert not result["broken"], f"python -m campaign {name} --seed {SEED}: {result['broken'][:5]}"
+    assert not result["tracebacks in worker logs"]
