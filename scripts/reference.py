@@ -97,8 +97,11 @@ def cli() -> str:
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from commands(command.commands[name], f"{path} {name}")
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None:
+                yield from commands(below, f"{path} {name}")
 
 
 PAGES = {"settings.md": settings, "events.md": events, "errors.md": error_table, "cli.md": cli}

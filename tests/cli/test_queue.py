@@ -23,7 +23,7 @@ def test_a_queue_from_its_making_to_its_end(shell: Shell) -> None:
         "Post": (1, False),
         "fast": (0, True),
     }
-    assert shell("queue", "list").splitlines()[0].split("\t")[:2] == ["Post", "1"]
+    assert shell("queue", "list").splitlines()[1].split("\t")[:4] == ["Post", "messages", "open", "1"]
     [shown] = shell.json("queue", "show", "Post")
     assert (shown["visible"], shown["policy"]["vt"]) == (1, "30s")
     assert shell("queue", "drop", "Post", "--yes") == "Queue Post is gone.\n"

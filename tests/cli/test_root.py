@@ -53,9 +53,12 @@ def test_completion_completes() -> None:
 
 def test_every_command_explains_itself() -> None:
     def commands(group: click.Group) -> list[click.Command]:
+        context = click.Context(group)
+        known = [group.get_command(context, name) for name in group.list_commands(context)]
         return [
             each
-            for command in group.commands.values()
+            for command in known
+            if command is not None
             for each in (command, *(commands(command) if isinstance(command, click.Group) else ()))
         ]
 

@@ -1,18 +1,25 @@
-"""`holdfast queue`: message queues, their figures and their policies."""
+"""`holdfast queue`: every queue by its name, whether tasks wait in it, messages, or both.
+
+One name is one queue to people. `list` and `show` tell of both sides; `pause`, `resume`, `limit`, `drain` and
+`scale` (queue_act.py) are about tasks; `create`, `drop`, `purge` and `policy` are about messages.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import click
 import msgspec
 
+from holdfast.cli import words
+from holdfast.cli.naming import complete_queue
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
 from holdfast.client import Client
 from holdfast.client.queues import PolicyChanges
-from holdfast.errors import NotFoundError
+from holdfast.engine import operate
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import MessageMetrics, MessagePolicy
 
 NOTHING = "none"  # on the command line: take a limit away
@@ -20,31 +27,73 @@ NOTHING = "none"  # on the command line: take a limit away
 
 @click.group()
 def queue() -> None:
-    """Message queues: make, list, look at, empty and remove them."""
+    """Queues: of tasks (pause, limit, drain, scale) and of messages (create, policy, purge, drop)."""
 
 
 def client_of(session: Session) -> Client:
     return Client(settings=session.settings)
 
 
+COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
+Kind = Literal["tasks", "messages"]
+
+
 @queue.command("list")
+@click.option("--kind", type=click.Choice(["tasks", "messages"]), help="Only these.")
 @json_option
 @pass_session
-def list_queues(session: Session) -> None:
-    """List the queues with their figures."""
+def list_queues(session: Session, kind: Kind | None) -> None:
+    """List the queues with their figures. A name with tasks and with messages has two lines."""
 
     async def work() -> list[dict[str, Any]]:
         async with client_of(session) as client:
-            figures = {found.queue: found for found in await client.queues.metrics_all()}
-            listed = await client.queues.list()
-        return [
-            {**_figures(figures[q.name]), "unlogged": q.unlogged, "partitioned": q.partitioned}
-            for q in listed
-            if q.name in figures
-        ]
+            tasks = await _of_tasks(client, None) if kind != "messages" else []
+            messages = await _of_messages(client) if kind != "tasks" else []
+        return sorted(tasks + messages, key=lambda row: (row["queue"].lower(), row["kind"] == "messages"))
 
-    columns = ["queue", "visible", "in_flight", "delayed", "dead", "archived", "oldest_age"]
-    session.out.rows(session.run(work()), columns)
+    found = session.run(work())
+    session.out.rows(found if session.out.json else [_row(each) for each in found], COLUMNS)
+
+
+async def _of_tasks(client: Client, name: str | None) -> list[dict[str, Any]]:
+    async with (await client.open()).connection() as connection:
+        return [{"kind": "tasks", **row} for row in await operate.task_queues(connection, name)]
+
+
+async def _of_messages(client: Client) -> list[dict[str, Any]]:
+    figures = {found.queue: found for found in await client.queues.metrics_all()}
+    return [
+        {
+            "kind": "messages",
+            **_figures(figures[q.name]),
+            "unlogged": q.unlogged,
+            "partitioned": q.partitioned,
+        }
+        for q in await client.queues.list()
+        if q.name in figures
+    ]
+
+
+def _row(found: dict[str, Any]) -> dict[str, Any]:
+    """The same columns for both kinds: what can be taken, what is taken, what comes later."""
+    if found["kind"] == "messages":
+        oldest = found["oldest_age"]
+        figures = {"ready": found["visible"], "running": found["in_flight"], "oldest": oldest}
+        return {**found, "state": "open", **figures}
+    paused = found.get("paused_at")
+    alone = found["ready"] and not found["workers"]
+    return {
+        **found,
+        "state": _paused(found) if paused else "open, nobody serves it" if alone else "open",
+        "delayed": found["scheduled"],
+        "oldest": words.span(found["oldest_s"]) if found["ready"] else None,
+    }
+
+
+def _paused(found: dict[str, Any]) -> str:
+    until = found.get("paused_until") or found.get("resume_at")
+    why = f": {words.clean(found['paused_why'], 60)}" if found.get("paused_why") else ""
+    return f"paused by {found['paused_by']}{f', {words.until(until)}' if until else ''}{why}"
 
 
 def _figures(found: MessageMetrics) -> dict[str, Any]:
@@ -62,20 +111,26 @@ def _shown(policy: MessagePolicy) -> dict[str, Any]:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_queue)
 @json_option
 @pass_session
 def show(session: Session, name: str) -> None:
-    """Show the figures and the policy of one queue."""
+    """Show all about one queue: what waits, who serves it, limits, the policy of its messages."""
 
-    async def work() -> dict[str, Any]:
+    async def work() -> list[dict[str, Any]]:
         async with client_of(session) as client:
-            return {
-                **_figures(await client.queues.metrics(name)),
-                "policy": _shown(await client.queues.policy(name)),
-            }
+            found = await _of_tasks(client, name)
+            try:
+                policy = _shown(await client.queues.policy(name))
+                messages = _figures(await client.queues.metrics(name))
+            except (NotFoundError, InvalidError):
+                if not found:
+                    raise
+                return found
+            return [*found, {"kind": "messages", **messages, "policy": policy}]
 
-    session.out.record(session.run(work()))
+    for found in session.run(work()):
+        session.out.record(found)
 
 
 @queue.command()
@@ -108,7 +163,7 @@ def _extent(text: str) -> int | timedelta:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_queue)
 @destructive
 @pass_session
 def drop(session: Session, name: str, yes: bool, dry_run: bool) -> None:
@@ -129,7 +184,7 @@ def drop(session: Session, name: str, yes: bool, dry_run: bool) -> None:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_queue)
 @destructive
 @pass_session
 def purge(session: Session, name: str, yes: bool, dry_run: bool) -> None:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a problem was found, 2 wrong usage, 3 not found, 4 conflic
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from dataclasses import fields
 
 import click
 
-from holdfast.cli import api, completion, db, demo, doctor, migrate, msg, queue, worker
 from holdfast.cli.output import complain
 from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError
@@ -21,6 +21,70 @@ from holdfast.settings import Settings
 from holdfast.version import __version__
 
 ALIASES = {"database_url": ("--dsn",)}
+
+# Every command by the heading it has in the help, with the modules of this package that make it; the first
+# has it under its own name. They are imported when asked for: a key press in a shell must be quick.
+COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Start": {"dev": ("dev",), "init": ("init",), "demo": ("demo",)},
+    "Run": {
+        "worker": ("worker",),
+        "api": ("api",),
+        "migrate": ("migrate",),
+        "doctor": ("doctor",),
+        "db": ("db",),
+        "key": ("key",),
+        "bench": ("bench",),
+    },
+    "Work": {
+        "submit": ("submit",),
+        "job": ("job", "job_find", "job_act"),
+        "batch": ("batch",),
+        "cron": ("cron",),
+        "file": ("file",),
+        "msg": ("msg",),
+    },
+    "Operate": {
+        "top": ("top",),
+        "queue": ("queue", "queue_act"),
+        "errors": ("errors",),
+        "bulk": ("bulk",),
+        "workers": ("workers",),
+        "limit": ("limit",),
+    },
+    "Tell": {
+        "mcp": ("mcp",),
+        "openapi": ("about",),
+        "schema": ("about",),
+        "completion": ("completion",),
+        "version": ("about",),
+    },
+}
+PLACES = {
+    name: modules
+    for heading in COMMANDS.values()
+    for name, modules in heading.items()
+    if importlib.util.find_spec(f"holdfast.cli.{modules[0]}")  # some are still to come
+}
+
+
+class Root(click.Group):
+    """Knows its commands by name, and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*PLACES, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in PLACES:
+            modules = [importlib.import_module(f"holdfast.cli.{module}") for module in PLACES[cmd_name]]
+            self.add_command(getattr(modules[0], cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = formatter.width - 6 - max(len(name) for name in self.list_commands(ctx))
+        for heading, names in COMMANDS.items():
+            with formatter.section(heading):
+                known = [(name, self.get_command(ctx, name)) for name in names if name in PLACES]
+                formatter.write_dl([(name, c.get_short_help_str(width)) for name, c in known if c])
 
 
 def settings_options(command: click.Command) -> click.Command:
@@ -31,7 +95,7 @@ def settings_options(command: click.Command) -> click.Command:
     return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 @click.pass_context
 def root(context: click.Context, /, **overrides: str | None) -> None:
@@ -46,18 +110,6 @@ def root(context: click.Context, /, **overrides: str | None) -> None:
 
 
 settings_options(root)
-for command in (
-    demo.demo,
-    worker.worker,
-    api.api,
-    queue.queue,
-    msg.msg,
-    db.db,
-    migrate.migrate,
-    doctor.doctor,
-    completion.completion,
-):
-    root.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

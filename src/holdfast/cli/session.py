@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,6 +15,8 @@ import click
 
 from holdfast import settings as settings_module
 from holdfast.cli.output import Output
+from holdfast.client import Client
+from holdfast.engine.connection import Connection
 from holdfast.errors import RefusedError
 from holdfast.settings import Settings
 
@@ -35,6 +37,18 @@ class Session:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
+
+    def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run something that needs one connection, and close it again."""
+
+        async def work() -> T:
+            async with self.client() as client, (await client.open()).connection() as connection:
+                return await question(connection)
+
+        return self.run(work())
+
+    def client(self) -> Client:
+        return Client(settings=self.settings)
 
     def serve(self, work: Coroutine[Any, Any, T]) -> T:
         """The same for what runs for long: on the faster loop, where the extra `fast` is installed."""

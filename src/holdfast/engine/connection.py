@@ -175,6 +175,12 @@ def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastErr
         return errors.DatabaseAwayError(
             f"The server at {where} has no such database: {message}.", fix="Create it with createdb."
         )
+    if code == "3F000" and '"holdfast"' in message:
+        return errors.SchemaMissingError(f"Holdfast is not installed at {where}.", fix="holdfast migrate")
+    if code == "42883" and "holdfast." in message:
+        return errors.SchemaOutdatedError(
+            f"The schema at {where} is older than this code: {message}.", fix="holdfast migrate"
+        )
     if code in {"28P01", "28000"}:
         return errors.DatabaseAwayError(
             f"PostgreSQL at {where} refused the login: {message}.",

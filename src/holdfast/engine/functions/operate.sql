@@ -70,8 +70,9 @@ begin
     group by t.worker_id
   )
   select to_jsonb(w) || jsonb_build_object('running', coalesce(r.n, 0),
-    'state', case when w.seen_at > v_now - interval '1 minute' then 'live'
-      when w.seen_at > v_now - interval '2 minutes' then 'quiet' else 'lost' end,
+    'state', case when to_jsonb(w) ->> 'left_at' is not null then 'stopped'
+      when w.seen_at <= v_now - interval '2 minutes' then 'lost' when w.seen_at <= v_now - interval '1 minute' then 'quiet'
+      when to_jsonb(w) ->> 'command' is not null then 'draining' else 'live' end,
     'seen_s', extract(epoch from v_now - w.seen_at)::double precision)
   from holdfast.workers w left join running r on r.worker_id = w.id
   where w.seen_at > v_now - p_within_s * interval '1 second' or r.n > 0

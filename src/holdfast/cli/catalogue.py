@@ -1,0 +1,114 @@
+"""What is known about a task by its name: from an application's code, or from what workers have told.
+
+Text from a command line is fitted to the schema where there is one: `width=800` is a number when the task
+says that width is a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import payloads
+from holdfast.bodies import call_body
+from holdfast.cli import apps
+from holdfast.client import Client
+from holdfast.definitions import Call
+from holdfast.engine import operate
+from holdfast.errors import NotFoundError
+
+Schema = dict[str, Any]
+_PLAIN: dict[str, Any] = {
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+    "array": list,
+    "object": dict,
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A task as `submit` needs it: how it wants to be run, and what its arguments look like."""
+
+    body: dict[str, Any]
+    schema: Schema | None = None
+    doc: str | None = None
+    about: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def fitted(self, args: dict[str, Any]) -> dict[str, Any]:
+        properties = cast("dict[str, Any]", (self.schema or {}).get("properties", {}))
+        return {name: _fitted(value, properties.get(name), self.schema) for name, value in args.items()}
+
+
+def _fitted(value: object, wanted: Schema | None, whole: Schema | None) -> object:
+    kinds = _kinds(wanted or {}, whole or {})
+    if not isinstance(value, str) or not kinds or "string" in kinds:
+        return value
+    try:
+        parsed = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+    fits = any(isinstance(parsed, _PLAIN[kind]) for kind in kinds if kind in _PLAIN)
+    return parsed if fits and not (isinstance(parsed, bool) and "boolean" not in kinds) else value
+
+
+def _kinds(wanted: Schema, whole: Schema, depth: int = 0) -> set[str]:
+    """The JSON types that a schema allows; empty when it does not say."""
+    if "$ref" in wanted and depth < 5:
+        name = str(wanted["$ref"]).rpartition("/")[2]
+        return _kinds(whole.get("$defs", {}).get(name, {}), whole, depth + 1)
+    options = cast("list[Schema]", wanted.get("anyOf") or wanted.get("oneOf") or [])
+    if options:
+        return {kind for option in options for kind in _kinds(option, whole, depth + 1)}
+    if "enum" in wanted or "const" in wanted:
+        named = wanted.get("enum", [wanted.get("const")])
+        return {kind for each in named for kind in (_kind_of(each),) if kind}
+    kind = wanted.get("type")
+    return set(cast("list[str]", kind)) if isinstance(kind, list) else {str(kind)} if kind else set()
+
+
+def _kind_of(value: object) -> str | None:
+    if isinstance(value, str):
+        return "string"
+    return next((kind for kind, types in _PLAIN.items() if type(value) is types), None)
+
+
+async def find(client: Client, name: str, app: str | None) -> Known:
+    """The task of that name: of the application if one is given, else as workers described it."""
+    if app is not None:
+        return in_app(app, name)
+    return await registered(client, name) or Known({"type": name})
+
+
+def in_app(app: str, name: str) -> Known:
+    tasks = apps.load(app).tasks
+    task = tasks.get(name)
+    if task is None:
+        raise NotFoundError(
+            f"There is no task {name!r} in {app}.", fix=f"It has: {', '.join(sorted(tasks))}."
+        )
+    call = Call(task, {})
+    call.use()
+    body = {key: value for key, value in call_body(call).items() if key != "args"}
+    about = {"queue": task.queue, "app": app}
+    return Known(body, payloads.schema_of(task), task.function.__doc__, about)
+
+
+async def registered(client: Client, name: str) -> Known | None:
+    """As the workers that know it have described it."""
+    async with (await client.open()).connection() as connection:
+        found = await operate.get_type(connection, name)
+    if found is None:
+        return None
+    body = {"type": name, "queue": found["queue"], **_policy(found["options"] or {})}
+    return Known(body, found["schema"], found["doc"], found)
+
+
+def _policy(options: dict[str, Any]) -> dict[str, Any]:
+    """Of what a worker told of a task, that which `submit` understands."""
+    known = ("priority", "attempts", "base_s", "cap_s", "jitter", "timeout_s", "lease_s", "crashes")
+    return {name: options[name] for name in known if options.get(name) is not None}

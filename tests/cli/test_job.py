@@ -1,0 +1,266 @@
+"""`holdfast submit` and `holdfast job` on a real database, with a worker by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hands import Hand
+from shell import Captured, Shell
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.leases import Claimed, OutcomeKind
+from holdfast.settings import Secret
+
+
+@pytest.fixture
+def shell(url: Secret, capsys: Captured) -> Shell:
+    return Shell(url, capsys)
+
+
+def submitted(shell: Shell, *words: str) -> str:
+    return shell("submit", *words).strip()
+
+
+def handle(
+    shell: Shell, kind: OutcomeKind | None = "succeed", body: object = None, queue: str = "default"
+) -> Claimed:
+    """Claim one task, and finish it if a kind is given."""
+
+    async def work(connection: Connection) -> Claimed:
+        hand = Hand(connection, "hand", [queue])
+        task = await hand.one()
+        if kind is not None:
+            await hand.finish(task, kind, body)
+        return task
+
+    return shell.ask(work)
+
+
+def broken(shell: Shell, message: str = "it broke", **error: Any) -> None:
+    body = {"type": "ValueError", "message": message, "traceback": "Traceback\n  ValueError", **error}
+    handle(shell, "reject", body)
+
+
+def test_submit_says_the_id_and_takes_pairs_json_and_files(shell: Shell, tmp_path: Path) -> None:
+    first = submitted(
+        shell, "shoot", "url=https://e.example", "width:=800", "--queue", "browser", "--priority", "5"
+    )
+    [shown] = shell.json("job", "show", first)
+    assert shown["params"] == {"url": "https://e.example", "width": 800}
+    assert (shown["type"], shown["tasks"][0]["queue"], shown["status"]) == ("shoot", "browser", "queued")
+    (tmp_path / "args.json").write_text('{"a": [1, 2]}')
+    for words, args in (
+        (['{"a": null}'], {"a": None}),
+        ([f"@{tmp_path / 'args.json'}"], {"a": [1, 2]}),
+        ([], {}),
+    ):
+        [shown] = shell.json("job", "show", submitted(shell, "t", *words))
+        assert (shown["params"] or {}) == args
+
+
+def test_the_same_key_is_the_same_job(shell: Shell) -> None:
+    [first] = shell.json("submit", "t", "--key", "k", "a=1")
+    [second] = shell.json("submit", "t", "--key", "k", "a=1")
+    assert (first["created"], second["created"], second["id"]) == (True, False, first["id"])
+    assert "key" in shell("submit", "t", "--key", "k", "a=2", code=4)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["t", "[1]"], "JSON object"),
+        (["t", "{"], "not JSON"),
+        (["t", "a:=nope"], "not JSON"),
+        (["t", "--delay", "1s", "--at", "2030-01-01"], "exclude each other"),
+        (["t", "--priority", "1000"], "range"),
+        (["", "a=1"], "type"),
+        (["x" * 300], "type"),
+        (["t", "--batch", "nope"], "batch"),
+    ],
+)
+def test_what_cannot_be_submitted_is_named(shell: Shell, words: list[str], says: str) -> None:
+    assert says in shell("submit", *words, code=2)
+
+
+def test_waiting_prints_the_result(shell: Shell) -> None:
+    job_id = submitted(shell, "t", "--key", "k")
+    handle(shell, body={"n": 1})
+    assert shell("submit", "t", "--key", "k", "--wait") == '{"n":1}\n'
+    [job] = shell.json("submit", "t", "--key", "k", "--wait")
+    assert (job["id"], job["output"]) == (job_id, {"n": 1})
+    assert shell("submit", "t", "--key", "k", "--watch").splitlines()[-1] == '{"n":1}'
+    submitted(shell, "t", "--key", "bad")
+    broken(shell)
+    assert "✕ failed: ValueError: it broke" in shell.both("submit", "t", "--key", "bad", "--wait", code=1)[0]
+    assert "has not ended in time" in shell("submit", "t", "--wait", "--within", "50ms", code=1)
+
+
+def test_show_tells_of_attempts_without_obeying_them(shell: Shell) -> None:
+    job_id = submitted(shell, "t", "a=\x1b[31mred")
+    broken(shell, "\x1b]0;title\x07 [bold]tag[/bold]", traceback="line 1\n\x1b[2Jline 2")
+    told = shell("job", "show", job_id[:12])
+    assert "\x1b" not in told
+    assert "\x07" not in told
+    assert "[bold]tag[/bold]" in told
+    assert "line 2" in told
+    assert "attempt 1 rejected" in told
+    [shown] = shell.json("job", "show", job_id)
+    assert shown["tasks"][0]["attempts"][0]["error_type"] == "ValueError"
+
+
+def test_a_job_that_is_not_there(shell: Shell) -> None:
+    for verb in ("show", "watch", "why", "logs"):
+        assert "There is no job" in shell("job", verb, str(UUID(int=7)), code=3)
+    assert "begins with abcd" in shell("job", "show", "abcd", code=3)
+    assert "not the id of a job" in shell("job", "show", "zz", code=2)
+    first, _ = submitted(shell, "t"), submitted(shell, "t")
+    assert "More than one job begins" in shell("job", "show", first[:8], code=4)
+
+
+def test_why_in_words(shell: Shell) -> None:
+    job_id = submitted(shell, "t", "--queue", "lonely")
+    [row] = shell.json("job", "why", job_id)
+    assert (row["reason"], row["status"]) == ("no_worker", "ready")
+    shell("queue", "pause", "lonely", "--reason", "429 storm")
+    reasons = {row["reason"]: row["why"] for row in shell.json("job", "why", job_id)}
+    assert "paused" in reasons["paused"]
+    assert reasons["paused"].endswith(": 429 storm")
+    shell("queue", "resume", "lonely")
+    handle(shell, None, queue="lonely")
+    assert "It runs, since" in shell("job", "why", job_id)
+    later = submitted(shell, "t", "--delay", "1h")
+    assert "It is to run in 60m" in shell("job", "why", later)
+    first = submitted(shell, "one", "--queue", "lonely")
+    shell("queue", "limit", "lonely", "--running", "1")
+    assert "Limit queue:lonely is full: 1 of 1, held by" in shell("job", "why", first)
+
+
+def test_cancel_asks_and_says_what_is_true(shell: Shell) -> None:
+    job_id = submitted(shell, "t")
+    assert "--yes" in shell("job", "cancel", job_id, code=5)
+    assert "Nothing was changed" in shell("job", "cancel", job_id, "--dry-run")
+    [answer] = shell.json("job", "cancel", job_id, "--yes", "--reason", "enough")
+    assert answer == {"id": job_id, "cancelled": True, "status": "cancelled"}
+    [shown] = shell.json("job", "show", job_id)
+    assert shown["error"]["message"] == "enough"
+    done = submitted(shell, "t")
+    handle(shell)
+    shell("job", "cancel", done, "--yes", code=4)
+    assert "Give ids, or --search" in shell("job", "cancel", code=2)
+
+
+def test_retry_the_same_job_and_rerun_as_a_new_one(shell: Shell) -> None:
+    job_id = submitted(shell, "t", "n:=1", "--label", "team=media", "--owner", "ann")
+    broken(shell)
+    [answer] = shell.json("job", "retry", job_id)
+    assert answer == {"id": job_id, "restarted": 1}
+    handle(shell, body="well")
+    [shown] = shell.json("job", "show", job_id)
+    assert (shown["status"], shown["output"]) == ("succeeded", "well")
+    [again] = shell.json("job", "rerun", job_id, "n:=2", "extra=x")
+    [new] = shell.json("job", "show", again["id"])
+    assert (new["params"], new["owner"]) == ({"n": 2, "extra": "x"}, "ann")
+    assert new["labels"] == {"team": "media", "rerun_of": job_id}
+    assert shell.json("job", "show", job_id)[0]["params"] == {"n": 1}
+    printed = json.loads(shell("job", "rerun", job_id, "--print"))
+    assert printed["args"] == {"n": 1}
+    fresh = submitted(shell, "t")
+    assert "Nothing was there" in shell("job", "retry", fresh, code=4)
+
+
+def test_a_graph_again_from_one_task_and_with_one_changed(shell: Shell) -> None:
+    async def graph(connection: Connection) -> UUID:
+        from hands import graph as make  # noqa: PLC0415
+
+        made = await make(
+            connection,
+            {"name": "a", "args": {"n": 1}},
+            {"name": "b", "args": {"n": 2}, "after": ["a"]},
+            type="pair",
+        )
+        hand = Hand(connection)
+        for _ in range(2):
+            await hand.finish(await hand.one(), "succeed", "x")
+        return made.id
+
+    job_id = str(shell.ask(graph))
+    [answer] = shell.json("job", "retry", job_id, "--from", "b")
+    assert answer["restarted"] == 1
+    assert "from names a task" in shell("job", "retry", job_id, "--from", "c", code=2)
+    assert "Name one with --task: a, b" in shell("job", "rerun", job_id, "n:=5", code=5)
+    [again] = shell.json("job", "rerun", job_id, "n:=5", "--task", "b")
+    [new] = shell.json("job", "show", again["id"])
+    assert [task["name"] for task in new["tasks"]] == ["a", "b"]
+
+
+def test_lists_by_the_text_of_the_dashboard(shell: Shell) -> None:
+    ids = [
+        submitted(shell, "shoot" if n % 2 else "caption", f"n:={n}", "--queue", "default") for n in range(5)
+    ]
+    broken(shell)
+    found = shell.json("job", "list")
+    assert [row["id"] for row in found] == ids[::-1]
+    assert [row["id"] for row in shell.json("job", "list", "task:shoot")] == [ids[3], ids[1]]
+    assert [row["id"] for row in shell.json("job", "list", "args.n:4")] == [ids[4]]
+    assert shell("job", "list", "state:failed").split("\t")[:2] == [ids[0], "✕ failed"]
+    assert shell("job", "list", "task:shoot", "--count") == "2\n"
+    assert [r["id"] for r in shell.json("job", "list", "-n", "2", "--before", ids[3])] == [ids[2], ids[1]]
+    assert "nonsense" in shell("job", "list", "nonsense:5", code=2)
+    assert shell("job", "list", "task:nobody") == ""
+
+
+def test_export_writes_all(shell: Shell, tmp_path: Path) -> None:
+    for n in range(7):
+        submitted(shell, "t", f"n:={n}")
+    lines = shell("job", "export", "task:t").splitlines()
+    assert [json.loads(line)["params"]["n"] for line in lines] == [6, 5, 4, 3, 2, 1, 0]
+    file = tmp_path / "jobs.csv"
+    assert shell("job", "export", "--format", "csv", "-o", str(file)) == f"7 jobs in {file}.\n"
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert {row["status"] for row in rows} == {"queued"}
+    assert len(shell("job", "export", "-n", "3").splitlines()) == 3
+
+
+def test_logs_of_each_attempt(shell: Shell) -> None:
+    job_id = submitted(shell, "t")
+
+    async def said(connection: Connection) -> None:
+        hand = Hand(connection, "hand", ["default"])
+        task = await hand.one()
+        batch = [{"id": task.id, "attempt": task.attempt, "nonce": task.nonce, "lines": [
+            {"seq": n, "at": "2026-01-01T00:00:00Z", "level": level, "message": f"line {n}\x1b[1m",
+             "fields": {"n": n}}
+            for n, level in enumerate(("info", "error"), 1)]}]  # fmt: skip
+        await connection.fetchval("select holdfast.write_logs($1)", json.dumps(batch, default=str))
+        await hand.finish(task)
+
+    shell.ask(said)
+    told = shell("job", "logs", job_id, "--follow")
+    assert "info    t#1 line 1 [1m n=1\n" in told
+    assert [line["n"] for line in (row["fields"] for row in shell.json("job", "logs", job_id))] == [1, 2]
+    assert len(shell.json("job", "logs", job_id, "--level", "error")) == 1
+    assert "no task 'x'" in shell("job", "logs", job_id, "--task", "x", code=3)
+
+
+def test_many_at_once_by_a_search(shell: Shell) -> None:
+    ids = [submitted(shell, "t", f"n:={n}") for n in range(3)]
+    for _ in range(3):
+        broken(shell)
+    assert "3 jobs" in shell("job", "retry", "--search", "state:failed", "--dry-run")
+    [bulk] = shell.json(
+        "job", "retry", "--search", "state:failed", "--yes", "--all-at-once", "--reason", "mended"
+    )
+    assert (bulk["total"], bulk["why"]) == (3, "mended")
+    assert [row["id"] for row in shell.json("bulk", "list")] == [bulk["id"]]
+    shell("bulk", "watch", bulk["id"])
+    assert {row["status"] for row in shell.json("job", "list")} == {"queued"}
+    assert shell.json("bulk", "undo", bulk["id"], "--yes")[0]["undone"] == 3
+    assert {row["state"] for row in shell.json("job", "list")} == {"cancelled"}
+    assert len(ids) == 3
+    assert "No job fits" in shell("job", "cancel", "--search", "task:nobody", "--yes", code=3)

@@ -1,0 +1,228 @@
+"""Queues of tasks, limits, workers, batches and errors from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from uuid import UUID
+
+import pytest
+from hands import Hand, submit
+from shell import Captured, Shell
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+
+
+@pytest.fixture
+def shell(url: Secret, capsys: Captured) -> Shell:
+    return Shell(url, capsys)
+
+
+def test_a_name_is_one_queue_with_two_sides(shell: Shell) -> None:
+    shell("submit", "t", "--queue", "Post")
+    shell("queue", "create", "post")
+    shell("msg", "send", "post", "1")
+    rows = [line.split("\t") for line in shell("queue", "list").splitlines()]
+    assert [row[:4] for row in rows] == [
+        ["Post", "tasks", "open, nobody serves it", "1"],
+        ["post", "messages", "open", "1"],
+    ]
+    assert [row["kind"] for row in shell.json("queue", "list", "--kind", "messages")] == ["messages"]
+    shell("queue", "create", "Post2")
+    shell("submit", "t", "--queue", "Post2")
+    both = shell.json("queue", "show", "Post2")
+    assert [(row["kind"], row.get("ready"), row.get("total")) for row in both] == [
+        ("tasks", 1, None),
+        ("messages", None, 0),
+    ]
+    assert "no message queue" in shell("queue", "show", "nobody", code=3)
+
+
+def test_pause_says_why_and_resume_goes_on(shell: Shell) -> None:
+    shell("submit", "t", "--queue", "q")
+    assert (
+        shell("queue", "pause", "q", "--reason", "storm") == "Queue q is paused: 1 ready, 0 still running.\n"
+    )
+    assert shell.ask(lambda c: Hand(c).take(1)) == []
+    [shown] = shell.json("queue", "show", "q")
+    assert shown["paused_why"] == "storm"
+    assert ": storm" in shell("queue", "list")
+    assert shell("queue", "scale", "q") == "0\n"
+    assert shell("queue", "resume", "q") == "Queue q goes on.\n"
+    assert shell("queue", "resume", "q") == "Queue q was not paused.\n"
+    assert shell("queue", "scale", "q", "--per-worker", "1") == "1\n"
+    assert shell("queue", "scale", "nobody") == "0\n"
+    shell("queue", "create", "letters")
+    assert "queue of messages" in shell("queue", "pause", "letters", code=5)
+
+
+def test_drain_waits_for_what_runs(shell: Shell, url: Secret) -> None:
+    shell("submit", "t", "--queue", "q")
+    shell("submit", "t", "--queue", "q")
+    task = shell.ask(lambda c: Hand(c).one())
+    assert "1 task of queue q still run" in shell("queue", "drain", "q", "--within", "50ms", code=1)
+    [shown] = shell.json("queue", "show", "q")
+    assert shown["paused_why"] == "draining"
+
+    def finish() -> None:
+        async def work(connection: Connection) -> None:
+            await Hand(connection).finish(task)
+
+        shell.ask(work)
+
+    finishing = threading.Timer(0.3, finish)
+    finishing.start()
+    [told] = shell.json("queue", "drain", "q", "--within", "60s")
+    finishing.join()
+    assert told == {"queue": "q", "running": 0, "ready": 1}
+
+
+def test_limits_of_a_queue_and_others(shell: Shell) -> None:
+    assert shell("queue", "limit", "q", "--running", "2").split("\t")[:5] == [
+        "queue:q",
+        "q",
+        "-",
+        "no",
+        "0/2",
+    ]
+    shell("limit", "set", "hosts", "--type", "fetch", "--per-key", "--rate", "120/m", "--burst", "4")
+    found = {row["name"]: row for row in shell.json("limit", "list")}
+    assert (found["hosts"]["rate"], found["hosts"]["burst"], found["hosts"]["per_key"]) == (2, 4, True)
+    for _ in range(3):
+        shell("submit", "t", "--queue", "q")
+    assert len(shell.ask(lambda c: Hand(c).take(9))) == 2
+    assert "queue:q\tq\t-\tno\t2/2\t-\tfull" in shell("limit", "list")
+    assert "--yes" in shell("limit", "rm", "hosts", code=5)
+    assert shell("limit", "rm", "hosts", "--yes") == "Limit hosts is gone.\n"
+    assert shell("queue", "limit", "q", "--none", "--yes") == "Limit queue:q is gone.\n"
+    assert shell("limit", "list") == ""
+    assert "There is no limit 'hosts'" in shell("limit", "rm", "hosts", "--yes", code=3)
+    assert "needs max_running or rate" in shell("limit", "set", "x", code=2)
+    assert "not a rate" in shell("limit", "set", "x", "--rate", "often", code=2)
+
+
+def test_workers_with_what_they_run_and_sending_them_home(shell: Shell) -> None:
+    shell("submit", "t", "--queue", "q")
+
+    async def work(connection: Connection) -> None:
+        await Hand(connection, "ann-1").take(1)
+        await Hand(connection, "bob-1").take(1)
+        about = {"version": "1.2", "slots": 8, "loop_lag_ms": 4.2, "rss": 123_000_000}
+        await connection.fetchval("select holdfast.beat_worker('ann-1', $1)", json.dumps(about))
+
+    shell.ask(work)
+    rows = [line.split("\t") for line in shell("workers", "list").splitlines()]
+    assert rows[0][:8] == ["ann-1", "● live", "1", "8", "q", "1.2", "4 ms", "123 MB"]
+    [shown] = shell.json("workers", "show", "ann")
+    assert (shown["name"], len(shown["tasks"])) == ("ann-1", 1)
+    assert "attempt" not in shell("workers", "show", "bob")
+    assert "There is no worker 'carl'" in shell("workers", "show", "carl", code=3)
+    assert "More than one worker" in shell("workers", "show", "", code=4)
+    assert "--yes" in shell("workers", "drain", "ann-1", code=5)
+    assert "1 task now" in shell("workers", "drain", "ann-1", "--dry-run")
+    shell("workers", "drain", "ann-1", "--yes")
+    shell("workers", "stop", "bob-1", "--yes")
+    states = {row["name"]: (row["state"], row["command"]) for row in shell.json("workers", "list")}
+    assert states == {"ann-1": ("draining", "drain"), "bob-1": ("draining", "stop")}
+    shell.ask(lambda c: c.execute("select holdfast.leave_worker('bob-1')"))
+    assert "bob-1 is stopped" in shell("workers", "stop", "bob-1", "--yes", code=4)
+
+
+def test_a_batch_from_the_first_job_to_the_last(shell: Shell) -> None:
+    batch = str(shell.ask(lambda c: jobs.open_batch(c, "export")))
+    for _ in range(3):
+        shell("submit", "t", "--queue", "q", "--batch", batch)
+
+    async def one(connection: Connection) -> None:
+        hand = Hand(connection)
+        await hand.finish(await hand.one(), "reject", {"message": "x"})
+
+    shell.ask(one)
+    [shown] = shell.json("batch", "show", batch)
+    assert (shown["state"], shown["total"], shown["ended"], shown["failed"]) == ("open", 3, 1, 1)
+    assert "has not ended in time" in shell("batch", "watch", batch, "--within", "10ms", code=1)
+    assert "2 jobs cancelled" in shell("batch", "cancel", batch, "--dry-run")
+    assert shell("batch", "cancel", batch, "--yes") == "2 jobs cancelled.\n"
+    shell.ask(lambda c: jobs.close_batch(c, UUID(batch)))
+    assert "3 of 3 jobs ended, 1 failed" in shell.both("batch", "watch", batch, code=1)[0]
+    assert "There is no batch" in shell("batch", "show", str(UUID(int=5)), code=3)
+    assert "not the id of a batch" in shell("batch", "show", "x", code=2)
+
+
+def failed(shell: Shell, count: int, message: str = "it broke") -> None:
+    """Jobs that failed for good, all by the same cause."""
+
+    async def work(connection: Connection) -> None:
+        hand = Hand(connection)
+        body = {"type": "ValueError", "message": message, "traceback": "Traceback\n  File x\nValueError",
+                "fingerprint": "ValueError in render"}  # fmt: skip
+        for _ in range(count):
+            await submit(connection)
+            await hand.finish(await hand.one(), "reject", body)
+
+    shell.ask(work)
+
+
+def test_errors_by_cause_and_their_repair(shell: Shell) -> None:
+    failed(shell, 12)
+    [group] = shell.json("errors", "list")
+    assert (group["attempts"], group["jobs"], group["type"]) == (12, 12, "ValueError")
+    cells = shell("errors", "list").split("\t")
+    assert cells[1:3] == ["12", "12"]
+    assert "ValueError: it broke" in cells
+    assert "File x" in shell("errors", "show", group["cause"][:8])
+    assert len(shell.json("errors", "show", group["cause"], "-n", "2")[0]["samples"]) == 2
+    assert "12 jobs" in shell("errors", "retry", group["cause"], "--dry-run")
+    [bulk] = shell.json("errors", "retry", group["cause"], "--yes", "--reason", "mended")
+    assert (bulk["total"], bulk["verb"]) == (12, "retry")
+    shell("bulk", "pause", bulk["id"])
+    assert shell.json("bulk", "show", bulk["id"])[0]["status"] == "paused"
+    shell("bulk", "resume", bulk["id"])
+    shell("bulk", "stop", bulk["id"])
+    assert "can no longer be changed" in shell("bulk", "pause", bulk["id"], code=4)
+    assert "There is no cause" in shell("errors", "show", "nothing like it", code=3)
+    shell("errors", "ignore", group["cause"], "--for", "1h", "--reason", "known")
+    assert shell.json("errors", "list") == []
+    assert len(shell.json("errors", "list", "--ignored")) == 1
+    shell("errors", "ignore", group["cause"], "--no-longer")
+    assert len(shell.json("errors", "list")) == 1
+
+
+def test_a_first_wave_that_fails_again_stops_the_rest(shell: Shell) -> None:
+    failed(shell, 15)
+    [group] = shell.json("errors", "list")
+    [bulk] = shell.json("errors", "retry", group["cause"], "--yes")
+    stop = threading.Event()
+
+    def keep_failing() -> None:
+        async def work(connection: Connection) -> None:
+            hand = Hand(connection)
+            while not stop.is_set():
+                for task in await hand.take(10):
+                    await hand.finish(task, "reject", {"type": "ValueError", "message": "again"})
+                await asyncio.sleep(0.05)
+
+        shell.ask(work)
+
+    worker = threading.Thread(target=keep_failing)
+    worker.start()
+    try:
+        [told] = shell.json("bulk", "watch", bulk["id"], code=1)
+    finally:
+        stop.set()
+        worker.join()
+    assert (told["status"], told["done"]) == ("stopped", 10)
+    assert told["stopped_why"]
+
+
+def test_a_worker_s_command_reaches_it(shell: Shell) -> None:
+    shell.ask(lambda c: Hand(c, "ann").take(1))
+    shell("workers", "stop", "ann", "--yes")
+
+    async def heard(connection: Connection) -> object:
+        return await connection.fetchval("select holdfast.beat_worker('ann')")
+
+    assert shell.ask(heard) == "stop"
