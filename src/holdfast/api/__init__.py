@@ -73,7 +73,6 @@ def create_app(
         exception_handlers={
             HoldfastError: problems.on_holdfast_error,
             HTTPException: problems.on_http_error,
-            Exception: problems.on_surprise,
         },
         lifespan=_lifespan(services, owns=database is None),
     )

@@ -94,6 +94,7 @@ class Hub:
         self._database = database
         self._settings = settings
         self._name = f"api-{secrets.token_hex(8)}"
+        self.places: dict[str, int] = {}  # open streams by caller
         self._watched: dict[UUID, Watched] = {}
         self._dirty: set[UUID] = set()
         self._rung = asyncio.Event()

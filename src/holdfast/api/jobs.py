@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.api import starting, views
+from holdfast.api import starting, tickets, views
 from holdfast.api.bodies import answer, body_of, found, json_body, query_of, uuid_in
+from holdfast.api.events import stream
 from holdfast.api.identity import acting, identify
 from holdfast.api.operations import operation
 from holdfast.api.services import services_of
@@ -157,6 +158,46 @@ async def _read(request: Request, job_id: UUID) -> dict[str, Json]:
         return found(await jobs.get_job(connection, job_id), "job")
 
 
+class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    after: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    ticket: Annotated[str, Meta(max_length=200)] | None = None
+
+
+@operation(
+    "Watch a job as server-sent events",
+    tag="jobs",
+    access="anyone",  # a ticket takes the place of a token
+    scope="jobs",
+    query=EventsQuery,
+    media="text/event-stream",
+    others={204: "The job has ended and you have all of it", 404: "There is no such job"},
+    headers=("Last-Event-ID",),
+)
+async def events(request: Request) -> Response:
+    query_of(request, EventsQuery)
+    return await stream(request, uuid_in(request))
+
+
+class TicketView(msgspec.Struct, kw_only=True):
+    ticket: str
+    expires_s: int
+
+
+@operation(
+    "A ticket to watch a job once, for what cannot send headers",
+    tag="jobs",
+    scope="jobs",
+    answer=TicketView,
+    status=201,
+    others={404: "There is no such job"},
+)
+async def ticket(request: Request) -> Response:
+    job_id = uuid_in(request)
+    await _read(request, job_id)
+    made = await tickets.issue(request, job_id)
+    return answer(TicketView(ticket=made, expires_s=int(tickets.TICKET_LIFE.total_seconds())), 201)
+
+
 @operation(
     "Cancel a job; what comes back stays true",
     tag="jobs",
@@ -239,6 +280,8 @@ def routes() -> list[BaseRoute]:
         Route("/api/jobs", submit, methods=["POST"]),
         Route("/api/jobs/{id}", get_job, methods=["GET"]),
         Route("/api/jobs/{id}", cancel, methods=["DELETE"]),
+        Route("/api/jobs/{id}/events", events, methods=["GET"]),
+        Route("/api/jobs/{id}/ticket", ticket, methods=["POST"]),
         Route("/api/jobs/{id}/retry", retry, methods=["POST"]),
         Route("/api/tasks/{id}/explain", explain, methods=["GET"]),
         Route("/api/tasks/{id}/attempts", attempts, methods=["GET"]),

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from datetime import UTC, datetime
 
 from holdfast.engine import access
 from holdfast.engine.access import ServiceKey
@@ -18,6 +19,7 @@ from holdfast.settings import Secret, Settings
 
 PREFIX = "hf_"
 BELIEVED_SECONDS = 1.0
+LOOK_SECONDS = 5.0
 MOST = 1000
 SCOPES = ("jobs", "queues", "worker", "rpc", "hooks", "operate", "metrics", "keys")
 ALL = "*"
@@ -39,6 +41,8 @@ class KeyRing:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._fixed = settings.service_key
+        self._dead: frozenset[str] = frozenset()
+        self._looked_at = float("-inf")
         self._believed: dict[bytes, tuple[float, ServiceKey]] = {}
 
     def is_fixed(self, given: str) -> bool:
@@ -46,6 +50,20 @@ class KeyRing:
         return self._fixed is not None and hmac.compare_digest(
             given.encode("utf-8", "surrogatepass"), self._fixed.reveal().encode()
         )
+
+    async def alive(self, prefix: str) -> bool:
+        """Whether a key that was let in once still is one; asked every few seconds for all that watch."""
+        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            async with self._database.connection() as connection:
+                keys = await access.list_keys(connection)
+            now = datetime.now(UTC)
+            self._dead = frozenset(
+                key.prefix
+                for key in keys
+                if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now)
+            )
+        return prefix not in self._dead
 
     async def find(self, given: str) -> ServiceKey | None:
         if not given.startswith(PREFIX) or len(given) > 200:

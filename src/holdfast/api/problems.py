@@ -84,6 +84,6 @@ async def on_http_error(_: Request, error: Exception) -> Response:
     return problem(error.status_code, error.detail, headers=dict(error.headers or {}))
 
 
-async def on_surprise(_: Request, error: Exception) -> Response:
+async def on_surprise(error: Exception) -> Response:
     _log.error("unexpected %s", type(error).__name__, exc_info=error)
     return problem(500, "Something went wrong on our side")

@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import telemetry
-from holdfast.api.problems import problem
+from holdfast.api.problems import on_surprise, problem
 from holdfast.api.services import PLACE, Services
 
 # Set where the answer has none of its own: the pages of the docs and the dashboard bring another policy.
@@ -61,6 +61,10 @@ class Protected:
             if status or not patience.expired():
                 raise
             await problem(503, "This took too long")(scope, receive, watched)
+        except Exception as surprise:
+            if status:
+                raise
+            await (await on_surprise(surprise))(scope, receive, watched)
         finally:
             telemetry.emit(
                 "api.request",

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import httpx
+import pytest
+from books import KEY, book, inner
+from callers import ISSUER, SECRET
+from starlette.applications import Starlette
+
+from holdfast.api import create_app
+from holdfast.engine.connection import Database
+from holdfast.settings import Secret, Settings
+
+
+@pytest.fixture
+def api_settings(settings: Settings) -> Settings:
+    return replace(
+        settings,
+        service_key=Secret(KEY),
+        jwt_secret=Secret(SECRET),
+        jwt_issuer=ISSUER,
+        api_rate=100_000,
+        api_burst=100_000,
+    )
+
+
+@pytest.fixture
+def app(db: Database, api_settings: Settings) -> Starlette:
+    return create_app(api_settings, database=db, types=[book, inner])
+
+
+@pytest.fixture
+async def api(app: Starlette) -> AsyncGenerator[httpx.AsyncClient]:
+    """Talks to the application without a port, as a stranger."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+        yield client
+    await app.state.holdfast.close()
