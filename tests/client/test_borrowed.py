@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-import django.conf
 import psycopg
 import pytest
 import sqlalchemy
 from django.db import connections, transaction
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from transactions import WAYS, configure_django, dialect
 
 from holdfast import Client, task
 from holdfast.engine.connection import Connection
@@ -35,93 +32,6 @@ Submit = Callable[[Any], Awaitable[None]]
 async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
     async with Client(url.reveal(), settings=settings) as client:
         yield client
-
-
-@asynccontextmanager
-async def asyncpg_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
-    import asyncpg  # noqa: PLC0415  (one way of several)
-
-    connection = await asyncpg.connect(url)
-    transaction = connection.transaction()
-    await transaction.start()
-    yield connection
-    await (transaction.commit() if commit else transaction.rollback())
-    await connection.close()
-
-
-@asynccontextmanager
-async def psycopg_async(url: str, commit: bool) -> AsyncGenerator[Any]:
-    async with await psycopg.AsyncConnection.connect(url) as connection:
-        yield connection
-        await (connection.commit() if commit else connection.rollback())
-
-
-@asynccontextmanager
-async def psycopg_sync(url: str, commit: bool) -> AsyncGenerator[Any]:
-    with psycopg.connect(url) as connection:
-        yield connection
-        (connection.commit if commit else connection.rollback)()
-
-
-@asynccontextmanager
-async def psycopg_autocommit_block(url: str, commit: bool) -> AsyncGenerator[Any]:
-    with (
-        psycopg.connect(url, autocommit=True) as connection,
-        connection.transaction(force_rollback=not commit),
-    ):
-        yield connection
-
-
-def dialect(url: str, driver: str) -> str:
-    return url.replace("postgresql://", f"postgresql+{driver}://")
-
-
-@asynccontextmanager
-async def sqlalchemy_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = sqlalchemy.create_engine(dialect(url, "psycopg"))
-    with engine.connect() as connection:
-        yield connection
-        (connection.commit if commit else connection.rollback)()
-    engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_session(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = sqlalchemy.create_engine(dialect(url, "psycopg"))
-    with Session(engine) as session:
-        yield session
-        (session.commit if commit else session.rollback)()
-    engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_async_session(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = create_async_engine(dialect(url, "asyncpg"))
-    async with AsyncSession(engine) as session:
-        yield session
-        await (session.commit() if commit else session.rollback())
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def sqlalchemy_async_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = create_async_engine(dialect(url, "psycopg"))
-    async with engine.connect() as connection:
-        yield connection
-        await (connection.commit() if commit else connection.rollback())
-    await engine.dispose()
-
-
-WAYS = [
-    asyncpg_connection,
-    psycopg_async,
-    psycopg_sync,
-    psycopg_autocommit_block,
-    sqlalchemy_connection,
-    sqlalchemy_session,
-    sqlalchemy_async_session,
-    sqlalchemy_async_connection,
-]
 
 
 async def jobs_of(conn: Connection) -> int:
@@ -207,21 +117,6 @@ async def test_other_things_are_refused_by_name(client: Client, on: object) -> N
     call = work(1)
     with pytest.raises(InvalidError, match="on= cannot use a builtins"):
         await client.submit(call, on=on)
-
-
-def configure_django(url: str) -> None:
-    parts = urlsplit(url)
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path[1:],
-        "USER": parts.username,
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname,
-        "PORT": parts.port,
-    }
-    if not django.conf.settings.configured:
-        django.conf.settings.configure(DATABASES={"default": database})
-        django.setup()
 
 
 def in_django(url: str, settings: Settings, commit: bool) -> None:

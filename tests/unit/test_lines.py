@@ -1,0 +1,75 @@
+"""Log lines in memory: cleaned, cut, bounded, and never a reason to fail."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from holdfast.worker.lines import LAST_LINES, MESSAGE_CHARACTERS, MOST_BYTES, MOST_LINES, Lines
+
+
+def said(lines: Lines, *, ended: bool = True) -> list[str]:
+    return [line.message for line in lines.take(ended=ended)]
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+def test_what_the_database_cannot_keep_is_cleaned() -> None:
+    lines = Lines()
+    odd: Any = Unprintable()
+    lines.add("info", "a\0b\ud800" + "x" * 10_000, {"n": float("nan"), "big": 2**80, "odd": odd, "ok": 1.5})
+    lines.add("loud", odd, {"k\0": "v\0"})
+    first, second = lines.take(ended=False)
+    assert first.message.startswith("a\N{REPLACEMENT CHARACTER}b?xxx")
+    assert len(first.message) == MESSAGE_CHARACTERS
+    assert first.fields == {"n": "nan", "big": str(2**80), "odd": "(ValueError while printing)", "ok": 1.5}
+    assert (second.level, second.message) == ("info", "(ValueError while printing)")
+    assert second.fields == {"k\N{REPLACEMENT CHARACTER}": "v\N{REPLACEMENT CHARACTER}"}
+
+
+def test_the_first_and_the_last_lines_are_kept_and_the_gap_is_told() -> None:
+    lines = Lines()
+    for n in range(MOST_LINES + 500):
+        lines.add("info", str(n), {})
+        if n == 10:
+            assert len(said(lines, ended=False)) == 11
+    kept = said(lines)
+    assert kept[:2] == ["11", "12"]
+    gap = kept.index(f"{500 - LAST_LINES} lines are left out here: an attempt keeps {MOST_LINES}.")
+    assert kept[gap - 1] == str(MOST_LINES - 1)
+    assert kept[gap + 1 :] == [str(n) for n in range(MOST_LINES + 500 - LAST_LINES, MOST_LINES + 500)]
+
+
+def test_bytes_are_bounded_too() -> None:
+    lines = Lines()
+    for _ in range(1_000):
+        lines.add("info", "x" * 2_000, {"y": "z" * 400})
+    assert len(lines) < 200
+    assert sum(len(message) for message in said(lines)) < MOST_BYTES * 1.5
+
+
+def test_numbers_rise_whoever_speaks() -> None:
+    lines = Lines()
+
+    def speak() -> None:
+        for _ in range(100):
+            lines.add("info", "x", {})
+
+    threads = [threading.Thread(target=speak) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [line.seq for line in lines.take(ended=True)] == list(range(1, 401))
+
+
+def test_what_was_not_written_goes_first() -> None:
+    lines = Lines()
+    lines.add("info", "a", {})
+    taken = lines.take(ended=False)
+    lines.add("info", "b", {})
+    lines.put_back(taken)
+    assert said(lines) == ["a", "b"]

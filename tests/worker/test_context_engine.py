@@ -1,0 +1,266 @@
+"""What a task asks of the engine through its context: steps, children, the fence, log lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import pytest
+from django.db import connections, transaction
+from hands import Hand, job, status, submit, tasks_by_name
+from transactions import WAYS, configure_django
+
+from holdfast import Ctx, task
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection, Database
+from holdfast.engine.leases import Claimed
+from holdfast.errors import ConflictError, InvalidError, LeaseLostError, RefusedError
+from holdfast.settings import Secret
+from holdfast.testing import Clock
+from holdfast.worker.context import Context
+from holdfast.worker.contexts import Contexts
+from holdfast.worker.desk import DatabaseDesk
+
+Make = Callable[[Claimed], Context]
+
+
+@pytest.fixture
+async def make(db: Database) -> Make:
+    desk = DatabaseDesk(db, asyncio.get_running_loop())
+    contexts = Contexts(db)
+
+    def make(claimed: Claimed) -> Context:
+        context = contexts.make(claimed)
+        context.desk = desk
+        return context
+
+    return make
+
+
+@pytest.fixture
+async def hand(conn: Connection) -> Hand:
+    return Hand(conn)
+
+
+async def again(hand: Hand, clock: Clock, claimed: Claimed) -> Claimed:
+    """The next attempt of a task, after this one has failed; whatever else there is succeeds."""
+    await hand.finish(claimed, "fail", {"message": "once more"})
+    await clock.advance(timedelta(hours=1))
+    taken = {each.id: each for each in await hand.take(9)}
+    mine = taken.pop(claimed.id)
+    for other in taken.values():
+        await hand.finish(other)
+    return mine
+
+
+@dataclass
+class Page:
+    url: str
+    size: int
+
+
+class Spy:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def load(self, url: str) -> Page:
+        self.calls += 1
+        return Page(url, 3)
+
+    def count(self, n: int) -> int:
+        self.calls += 1
+        return n + 1
+
+
+async def test_a_step_that_succeeded_is_not_done_again(
+    conn: Connection, hand: Hand, make: Make, clock: Clock
+) -> None:
+    await submit(conn)
+    first, spy = await hand.one(), Spy()
+    ctx: Ctx[Any] = make(first)
+    page = await ctx.step("load", spy.load, "https://e.example")
+    assert page == Page("https://e.example", 3)
+    assert await ctx.step("count", spy.count, 1) == 2
+    second = make(await again(hand, clock, first))
+    assert await second.step("load", spy.load, "https://other.example") == Page("https://e.example", 3)
+    assert await second.step("count", spy.count, 7) == 2
+    assert spy.calls == 2
+    assert await second.step("new", spy.count, 7) == 8
+
+
+async def test_a_step_that_failed_is_done_again(conn: Connection, hand: Hand, make: Make) -> None:
+    await submit(conn)
+    ctx, calls = make(await hand.one()), 0
+
+    async def shaky() -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("no route")
+        return "there"
+
+    with pytest.raises(OSError, match="no route"):
+        await ctx.step("go", shaky)
+    assert await ctx.step("go", shaky) == "there"
+
+
+async def test_of_two_at_once_the_first_value_stays(conn: Connection, hand: Hand, make: Make) -> None:
+    await submit(conn)
+    claimed = await hand.one()
+    one, two = make(claimed), make(claimed)
+    values = await asyncio.gather(one.step("n", lambda: 1), two.step("n", lambda: 2))
+    assert values[0] == values[1]
+
+
+async def test_steps_are_fenced_and_say_what_is_wrong(
+    conn: Connection, hand: Hand, make: Make, clock: Clock
+) -> None:
+    await submit(conn)
+    stale = await hand.one()
+    await again(hand, clock, stale)
+    with pytest.raises(LeaseLostError):
+        await make(stale).step("late", lambda: 1)
+    with pytest.raises(InvalidError, match="step odd"):
+        await make(stale).step("odd", object)
+    with pytest.raises(InvalidError, match="name of a step"):
+        await make(stale).step("", lambda: 1)
+
+
+async def test_plain_functions_use_blocking_from_their_thread(
+    conn: Connection, hand: Hand, make: Make
+) -> None:
+    await submit(conn)
+    ctx, spy = make(await hand.one()), Spy()
+
+    def plain() -> tuple[int, Page, list[str]]:
+        seen = list(ctx.blocking.track(["a", "b"], phase="read"))
+        page: Any = ctx.blocking.step("load", spy.load, "u")
+        return ctx.blocking.step("count", spy.count, 1), page, seen
+
+    assert await asyncio.to_thread(plain) == (2, Page("u", 3), ["a", "b"])
+    with pytest.raises(RefusedError, match="plain functions"):
+        ctx.blocking.step("here", lambda: 1)
+
+
+@task(queue="q")
+async def child(x: int) -> int:
+    return x
+
+
+async def test_children_join_the_job_once_however_often_they_are_said(
+    conn: Connection, hand: Hand, make: Make, clock: Clock
+) -> None:
+    parent = await submit(conn, type="parent")
+    first = await hand.one()
+
+    async def spread(ctx: Ctx[Any]) -> list[UUID]:
+        left = await ctx.submit(child(1))
+        right = await ctx.submit(child(2), key="right")
+        last = await ctx.submit(child(2), after=[left, "right", ctx.task_id])
+        return [left, right, last, await ctx.submit(child(1))]
+
+    made = await spread(make(first))
+    assert len(set(made)) == 4
+    second = await again(hand, clock, first)
+    assert await spread(make(second)) == made
+    names = await tasks_by_name(conn, parent)
+    assert sorted(names.values()) == ["running", "succeeded", "succeeded", "succeeded", "waiting"]
+    await hand.finish(second)
+    assert (await hand.one()).id == made[2]
+
+
+async def test_detached_jobs_are_submitted_once_and_fenced(
+    conn: Connection, hand: Hand, make: Make, clock: Clock
+) -> None:
+    await submit(conn)
+    first = await hand.one()
+    made = await make(first).submit(child(1), detached=True, owner="ann", labels={"a": "b"})
+    keyed = await make(first).submit(child(2), detached=True, key="mine")
+    second = await again(hand, clock, first)
+    assert await make(second).submit(child(1), detached=True, owner="ann", labels={"a": "b"}) == made
+    found = await job(conn, made)
+    assert (found["owner"], found["type"]) == ("ann", "child")
+    with pytest.raises(ConflictError):
+        await make(second).submit(child(3), detached=True, key="mine")
+    with pytest.raises(LeaseLostError):
+        await make(first).submit(child(4), detached=True)
+    assert await jobs.get_job(conn, keyed) is not None
+    assert await conn.fetchval("select count(*) from holdfast.all_tasks where args = '{\"x\": 4}'") == 0
+
+
+async def test_what_makes_no_sense_is_refused(conn: Connection, hand: Hand, make: Make) -> None:
+    await submit(conn)
+    ctx = make(await hand.one())
+    for say in ({"owner": "ann"}, {"detached": True, "after": ["x"]}, {"after": ["nobody"]}):
+        with pytest.raises(InvalidError):
+            await ctx.submit(child(1), **say)
+    wrong: Any = "child"
+    with pytest.raises(InvalidError, match="not the call of a task"):
+        await ctx.submit(wrong)
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_a_task_succeeds_with_the_user_s_own_transaction(
+    conn: Connection, hand: Hand, make: Make, url: Secret, way: Any, commit: bool
+) -> None:
+    task_id = await submit(conn)
+    claimed = await hand.one()
+    ctx = make(claimed)
+    async with way(url.reveal(), commit) as on:
+        await ctx.assert_lease(on)
+        await ctx.complete(on, {"n": 1})
+        assert await status(conn, task_id) == "running"
+    assert ctx.completed
+    assert await status(conn, task_id) == ("succeeded" if commit else "running")
+    # What the worker hands in afterwards says the same again.
+    assert await hand.finish(claimed, "succeed", {"n": 2}) == "ok"
+    assert (await job(conn, task_id))["output"] == {"n": 1 if commit else 2}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_a_lost_lease_stops_the_user_s_own_transaction(
+    conn: Connection, hand: Hand, make: Make, url: Secret, way: Any, clock: Clock
+) -> None:
+    await submit(conn)
+    stale = await hand.one()
+    await again(hand, clock, stale)
+    for act in ("assert_lease", "complete"):
+        async with way(url.reveal(), False) as on:
+            with pytest.raises(LeaseLostError):
+                await getattr(make(stale), act)(on)
+
+
+async def test_django_and_plain_functions_need_not_await(
+    conn: Connection, hand: Hand, make: Make, url: Secret, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure_django(url.reveal())
+    monkeypatch.setitem(connections.settings["default"], "NAME", urlsplit(url.reveal()).path[1:])
+    task_id = await submit(conn)
+    ctx = make(await hand.one())
+
+    def plain() -> None:
+        connection = connections["default"]
+        try:
+            with transaction.atomic():
+                ctx.blocking.assert_lease(connection)
+                ctx.blocking.complete(connection, "done")
+        finally:
+            connection.close()
+
+    await asyncio.to_thread(plain)
+    assert (await job(conn, task_id))["output"] == "done"
+
+
+async def test_autocommit_is_refused(conn: Connection, hand: Hand, make: Make) -> None:
+    await submit(conn)
+    ctx = make(await hand.one())
+    act: Callable[[object], Awaitable[None]]
+    for act in (ctx.assert_lease, ctx.complete):
+        with pytest.raises(RefusedError, match="open transaction"):
+            await act(conn)

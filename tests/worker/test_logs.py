@@ -1,0 +1,163 @@
+"""Log lines on their way: all of them, once, before the outcome, and without ever being in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+from hands import Hand, refused, submit
+
+from holdfast.engine.connection import Connection, Database
+from holdfast.engine.logs import read_logs, write_logs
+from holdfast.errors import DatabaseAwayError
+from holdfast.settings import Secret, Settings
+from holdfast.testing import Clock, eventually
+from holdfast.worker.context import Context, current
+from holdfast.worker.contexts import Contexts
+from holdfast.worker.lines import Line, Lines
+from holdfast.worker.logs import LogWriter, captured
+
+
+@pytest.fixture
+async def contexts(db: Database) -> AsyncGenerator[Contexts]:
+    contexts = Contexts(db)
+    contexts.start()
+    yield contexts
+    await contexts.stop()
+
+
+@pytest.fixture
+async def ctx(conn: Connection, contexts: Contexts) -> Context:
+    await submit(conn, owner="ann")
+    return contexts.make(await Hand(conn).one())
+
+
+def drawn(ctx: Context) -> list[Line]:
+    assert ctx.lines is not None
+    return ctx.lines.take(ended=True)
+
+
+async def told(conn: Connection, ctx: Context) -> list[str]:
+    assert ctx.lease is not None
+    return [line.message for line in await read_logs(conn, ctx.lease.id)]
+
+
+async def test_lines_arrive_while_the_task_runs_and_before_its_end(
+    conn: Connection, ctx: Context, contexts: Contexts
+) -> None:
+    ctx.log("first", level="warning", page=1)
+
+    async def first() -> list[str]:
+        return await told(conn, ctx)
+
+    assert await eventually(first) == ["first"]
+    await asyncio.to_thread(ctx.log, "second")
+    await contexts.ended(ctx)
+    assert ctx.lease is not None
+    one, two = await read_logs(conn, ctx.lease.id)
+    assert (one.level, one.fields, one.seq, one.attempt) == ("warning", {"page": 1}, 1, 1)
+    assert (two.message, two.seq) == ("second", 2)
+    assert one.n < two.n
+
+
+async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_are_not(
+    conn: Connection, contexts: Contexts, clock: Clock
+) -> None:
+    await submit(conn)
+    hand = Hand(conn)
+    lost = await hand.one()
+    await clock.advance(timedelta(hours=1))
+    await hand.take()  # finds the lost lease
+    await clock.advance(timedelta(hours=1))
+    held = await hand.one()
+    assert held.attempt == 2
+    lines = Lines()
+    lines.add("info", "hello", {})
+    forged = type(held)(**{**{f: getattr(held, f) for f in held.__struct_fields__}, "nonce": held.nonce + 1})
+    for lease, kept in ((lost, 1), (held, 1), (forged, 0)):
+        said = lines.take(ended=False)
+        assert await write_logs(conn, [(lease, said)]) == kept
+        lines.put_back(said)
+    assert [line.attempt for line in await read_logs(conn, held.id)] == [1, 2]
+
+
+async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: Context) -> None:
+    assert ctx.lease is not None
+    ctx.said = None
+    ctx.log("a")
+    ctx.log("b")
+    said = drawn(ctx)
+    assert await write_logs(conn, [(ctx.lease, said)]) == 2
+    assert await write_logs(conn, [(ctx.lease, said)]) == 0
+    assert await told(conn, ctx) == ["a", "b"]
+
+
+async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: Context) -> None:
+    assert ctx.lease is not None
+    ctx.said = None
+    for n in range(6):
+        ctx.log(str(n), level="error" if n % 2 else "debug")
+    await write_logs(conn, [(ctx.lease, drawn(ctx))])
+    job = ctx.lease.id
+    page = await read_logs(conn, job, limit=2)
+    assert [line.message for line in page] == ["0", "1"]
+    assert [x.message for x in await read_logs(conn, job, after=page[-1].n, limit=2)] == ["2", "3"]
+    assert [x.message for x in await read_logs(conn, job, newest=True, limit=2)] == ["4", "5"]
+    assert [x.message for x in await read_logs(conn, job, level="error")] == ["1", "3", "5"]
+    with refused("HF004", "level"):
+        await read_logs(conn, job, level="loud")
+
+
+async def test_users_read_the_lines_of_their_own_jobs(conn: Connection, ctx: Context) -> None:
+    assert ctx.lease is not None
+    ctx.said = None
+    ctx.log("mine")
+    await write_logs(conn, [(ctx.lease, drawn(ctx))])
+    for user, seen in (("ann", 1), ("bob", 0)):
+        async with conn.transaction():
+            await conn.execute("set local role authenticated")
+            await conn.execute(f'set local request.jwt.claims = \'{{"sub": "{user}"}}\'')
+            assert len(await read_logs(conn, ctx.lease.id)) == seen
+            assert await conn.fetchval("select count(*) from holdfast.logs") == seen
+
+
+async def test_an_outcome_does_not_wait_for_a_database_that_is_away(
+    settings: Settings, ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = Database(Secret("postgresql://nobody@127.0.0.1:1/none"), settings)
+    writer = LogWriter(nowhere)
+    writer.start()
+    ctx.said = writer.note
+    ctx.log("kept")
+    await asyncio.wait_for(writer.flush(ctx), 20)
+    await writer.stop()
+    assert [line.message for line in drawn(ctx)] == ["kept"]
+    with pytest.raises(DatabaseAwayError):
+        await nowhere.open()
+
+
+async def test_records_of_the_logging_module_are_kept_when_asked_for(ctx: Context) -> None:
+    ctx.said = None
+    log = logging.getLogger("app.pages")
+    with captured("info"):
+        log.warning("outside of any task")
+        token = current.set(ctx)
+        log.debug("too quiet")
+        log.warning("page %d", 7)
+        try:
+            raise OSError("no route")
+        except OSError:
+            log.exception("failed")
+        await asyncio.to_thread(log.info, "from a thread")
+        current.reset(token)
+    log.warning("after the worker")
+    kept = [(line.level, line.message, line.fields) for line in drawn(ctx)]
+    name = {"logger": "app.pages"}
+    assert kept == [
+        ("warning", "page 7", name),
+        ("error", "failed: OSError: no route", name),
+        ("info", "from a thread", name),
+    ]
