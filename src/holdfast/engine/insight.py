@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from holdfast.engine.connection import Connection
 from holdfast.model import Json
 
 _json = msgspec.json.Decoder()
+Row = dict[str, Json]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,98 @@ async def metrics(connection: Connection, *, most: int = 10_000) -> dict[str, Js
 async def tick(connection: Connection, *, limit: int = 1000) -> dict[str, Json]:
     """One bounded round of maintenance. `more` says that there is more to do at once."""
     return _object(await connection.fetchval("select holdfast.tick($1)", limit))
+
+
+async def figures(
+    connection: Connection, hours: float = 1, *, queue: str | None = None, kind: str | None = None
+) -> Row:
+    """A chart's worth of figures: what ended in each step, how long it waited and ran, how much waited."""
+    return _object(await connection.fetchval("select holdfast.figures($1, $2, $3)", hours, queue, kind))
+
+
+async def type_figures(connection: Connection, hours: float = 24) -> list[Row]:
+    """The same per queue and type, with a trend in twelve steps."""
+    return await _rows(connection, "select holdfast.type_figures($1)", hours)
+
+
+async def tick_views(connection: Connection) -> int:
+    """Bulk actions, samples and pauses that end: what tick does now and then, for those who watch."""
+    return int(await connection.fetchval("select holdfast.tick_views()"))
+
+
+async def pulse(connection: Connection) -> str:
+    """A text that stays the same as long as nothing was written anywhere in the database."""
+    return str(await connection.fetchval("select pg_catalog.pg_current_snapshot()::text"))
+
+
+async def troubles(connection: Connection, since: datetime) -> Row:
+    return _object(await connection.fetchval("select holdfast.troubles($1)", since))
+
+
+async def job_page(connection: Connection, job_id: UUID, *, most: int = 500) -> Row | None:
+    """A job with at most so many tasks, their dependencies and attempts; no payloads but the job's own."""
+    return _found(await connection.fetchval("select holdfast.job_page($1, $2)", job_id, most))
+
+
+async def job_attempts(connection: Connection, job_id: UUID, *, limit: int = 50) -> list[Row]:
+    return await _rows(connection, "select holdfast.job_attempts($1, $2)", job_id, limit)
+
+
+async def task_payload(connection: Connection, task_id: UUID) -> Row | None:
+    return _found(await connection.fetchval("select holdfast.task_payload($1)", task_id))
+
+
+async def files_page(connection: Connection, *, owner: str | None, before: UUID | None) -> Row:
+    return _object(await connection.fetchval("select holdfast.files_page($1, $2)", owner, before))
+
+
+async def list_batches(connection: Connection, *, owner: str | None, before: UUID | None) -> list[Row]:
+    return await _rows(connection, "select holdfast.list_batches($1, $2)", owner, before)
+
+
+async def database_page(connection: Connection) -> Row:
+    return _object(await connection.fetchval("select holdfast.database_page()"))
+
+
+async def pause_queue_until(
+    connection: Connection, queue: str, until: datetime | None, *, why: str | None, by: str
+) -> None:
+    await connection.execute("select holdfast.pause_queue_until($1, $2, $3, $4)", queue, until, why, by)
+
+
+async def save_view(
+    connection: Connection, name: str, page: str, search: str, *, by: str, shared: bool = True
+) -> UUID:
+    call = "select holdfast.save_view($1, $2, $3, $4, $5)"
+    return cast("UUID", await connection.fetchval(call, name, page, search, by, shared))
+
+
+async def list_views(connection: Connection, by: str, page: str = "jobs") -> list[Row]:
+    return await _rows(connection, "select holdfast.list_views($1, $2)", by, page)
+
+
+async def delete_view(connection: Connection, view_id: UUID, by: str) -> bool:
+    return bool(await connection.fetchval("select holdfast.delete_view($1, $2)", view_id, by))
+
+
+async def make_login_link(
+    connection: Connection, digest: bytes, *, name: str, role: str, life: timedelta
+) -> None:
+    call = "select holdfast.make_login_link($1, $2, $3, $4)"
+    await connection.execute(call, digest, name, role, life.total_seconds())
+
+
+async def use_login_link(connection: Connection, digest: bytes) -> Row | None:
+    """Whom the link lets in; None when it was used, is too old, or never was."""
+    return _found(await connection.fetchval("select holdfast.use_login_link($1)", digest))
+
+
+async def _rows(connection: Connection, call: str, *arguments: Any) -> list[Row]:
+    return [_object(row[0]) for row in await connection.fetch(call, *arguments)]
+
+
+def _found(text: str | None) -> Row | None:
+    return None if text is None else _object(text)
 
 
 def _object(text: str) -> dict[str, Json]:

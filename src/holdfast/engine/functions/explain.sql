@@ -46,7 +46,8 @@ declare
   v_why jsonb;
 begin
   select coalesce(jsonb_agg(f.why), '[]') into v_why from (
-    select jsonb_build_object('reason', 'paused', 'since', q.paused_at, 'by', q.paused_by, 'why', q.paused_why) as why
+    select jsonb_build_object('reason', 'paused', 'since', q.paused_at, 'by', q.paused_by, 'why', q.paused_why,
+      'until', q.paused_until) as why
     from holdfast.queues q where q.name = p_lane.queue and q.paused_at is not null
     union all
     select jsonb_build_object('reason', 'no_worker', 'type', p_lane.type, 'queue', p_lane.queue)

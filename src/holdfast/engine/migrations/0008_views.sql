@@ -10,9 +10,11 @@ create index attempts_cause on holdfast.attempts (fingerprint, ended_at) where f
 create index history_finished on holdfast.history using brin (finished_at) with (pages_per_range = 16);
 create index tasks_finished on holdfast.tasks (finished_at) where finished_at is not null;
 
--- One row per minute, queue and type in which something ended. Waits and runs are counts by power of two of
--- milliseconds: element n counts what took less than 2^(n-1) ms, and not less than half of that.
+-- One row per minute, queue and type in which something ended; and the same by quarters of an hour, for longer views.
+-- Waits and runs are counts by power of two of milliseconds: element n counts what took less than 2^(n-1) ms, and not
+-- less than half of that.
 create table holdfast.samples (
+  span_s integer not null check (span_s in (60, 900)),
   at timestamptz not null,
   queue text not null,
   type text not null,
@@ -21,10 +23,8 @@ create table holdfast.samples (
   cancelled bigint not null default 0,
   waits bigint[] not null,
   runs bigint[] not null,
-  run_s double precision not null default 0,  -- sum, for averages
-  primary key (at, queue, type)
+  primary key (span_s, at, queue, type)
 );
-create index samples_type on holdfast.samples (type, at);
 
 -- How much waited in each queue at that minute.
 create table holdfast.depths (
@@ -98,6 +98,9 @@ create table holdfast.login_links (
   expires_at timestamptz not null,
   used_at timestamptz
 );
+
+-- Until when a queue stays paused; null: until somebody resumes it.
+alter table holdfast.queues add column paused_until timestamptz;
 
 do $$
 declare
