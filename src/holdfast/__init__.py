@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError, RateLimited, Reject, TaskFailedError
 from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, job
 from holdfast.model import Job, Message, Progress
+from holdfast.schedules import Schedule, schedule
 from holdfast.settings import Settings
 from holdfast.version import __version__
 
@@ -31,6 +32,7 @@ __all__ = [
     "RateLimited",
     "Reject",
     "Retry",
+    "Schedule",
     "Settings",
     "Snooze",
     "Task",
@@ -38,5 +40,6 @@ __all__ = [
     "__version__",
     "consumer",
     "job",
+    "schedule",
     "task",
 ]

@@ -1,4 +1,4 @@
-"""Calls as the JSON that the SQL functions `submit` and `add_tasks` read: for clients and running tasks."""
+"""Calls and graphs as the JSON that the SQL functions `submit` and `add_tasks` read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from typing import Any
 import msgspec
 
 from holdfast.definitions import Call, Retry, Task
+from holdfast.errors import InvalidError
+from holdfast.graphs import Graph, Node
 from holdfast.payloads import to_json
 
 _DEFAULT_RETRY = Retry()
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 _DEFAULT_LEASE = timedelta(seconds=60)
+
+
+def work_body(work: Call[Any] | Graph) -> dict[str, Any]:
+    """What is to be done, without what a caller may say besides."""
+    if isinstance(work, Call):
+        work.use()
+        return call_body(work)
+    if not work.nodes:
+        raise InvalidError(f"The graph {work.type} has no tasks.", fix="Add a call to it.", field="tasks")
+    params = {} if work.params is None else {"params": msgspec.Raw(to_json(work.params, what="params"))}
+    return {"type": work.type, **params, "tasks": [_node_body(node) for node in work.nodes.values()]}
+
+
+def _node_body(node: Node[Any]) -> dict[str, Any]:
+    after = [{"name": name, "on_failure": policy} for name, policy in node.after.items()]
+    return {**call_body(node.call), "name": node.name, "after": after, "weight": node.weight}
 
 
 def call_body(call: Call[Any]) -> dict[str, Any]:

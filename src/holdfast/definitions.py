@@ -104,6 +104,7 @@ class Task(Generic[P, R_co]):
     lease: timedelta = timedelta(seconds=60)
     process: bool = False  # run in a child process, which can be killed
     memory: int | None = None  # bytes that the child and what it starts may hold
+    limit: int | None = None  # of its attempts at once, over all workers
     signature: inspect.Signature = field(init=False, repr=False)
     wants_context: bool = field(init=False, repr=False)
 
@@ -114,6 +115,8 @@ class Task(Generic[P, R_co]):
             if getattr(self, name) <= timedelta(0):
                 raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
         _check_memory(self.memory, process=self.process)
+        if self.limit is not None and self.limit < 1:
+            raise InvalidError(f"limit must be at least 1, got {self.limit}.", field="limit")
         signature, wants_context = _signature(self.function)
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "wants_context", wants_context)
@@ -212,6 +215,7 @@ def task(
     lease: timedelta = timedelta(seconds=60),
     process: bool = False,
     memory: int | None = None,
+    limit: int | None = None,
 ) -> TaskDecorator: ...
 def task(
     function: Callable[..., Any] | None = None,

@@ -73,6 +73,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
+class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as the database has it. `next_at` is None while it is paused."""
+
+    name: str
+    cron: str | None
+    every_s: float | None
+    timezone: str
+    missed: Literal["skip", "coalesce", "catch_up"]
+    most: int
+    job: dict[str, Any]
+    owner: str | None
+    source: str | None
+    next_at: datetime | None
+    last_at: datetime | None
+    last_job: UUID | None
+    last_error: str | None
+    paused_at: datetime | None
+    paused_by: str | None
+    created_at: datetime
+    did: Literal["created", "changed", "unchanged"] | None = None
+
+
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """What a task said. `n` rises within a job, `seq` within an attempt."""
 

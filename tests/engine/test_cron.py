@@ -1,4 +1,4 @@
-"""When cron expressions fire, against two oracles: cronsim, and a walk over every minute around every clock change."""
+"""When cron expressions fire, against two oracles: cronsim, and a walk over the minutes of clock changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hands import refused
 
 from holdfast.engine.connection import Connection
 
-# Whole and half hours, two hours, a whole day; at midnight, at 0:01 and at night; winter time as the exception; zones that moved.
+# Whole and half hours, two hours, a whole day; at midnight, at 0:01 and at night; winter time as the
+# exception; zones that moved.
 ZONES = (
     "Europe/Madrid",
     "Europe/Dublin",
@@ -143,8 +144,8 @@ async def known(conn: Connection, name: str, middles: list[datetime]) -> list[da
     return [change for n, change in enumerate(middles) if all(agree[4 * n : 4 * n + 4])]
 
 
-# cronsim 2.8 sets minutes and hours on aware times. Where a change is not by whole hours, not at a whole hour, or at midnight,
-# that leads it astray when it goes by elapsed time (in St. Johns it never comes back). The walk has the say there.
+# cronsim 2.8 sets minutes and hours on aware times. Where a change is not by whole hours or not at one, that
+# leads it astray when it goes by elapsed time (in St. Johns it never comes back). There the walk has the say.
 ASTRAY = {"America/St_Johns", "Australia/Lord_Howe", "America/Caracas"}
 
 
@@ -190,8 +191,8 @@ def random_field(rng: random.Random, low: int, high: int, names: Sequence[str] =
 
 
 def random_cron(rng: random.Random) -> str:
-    months = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()
-    weekdays = "SUN MON TUE WED THU FRI SAT".split()
+    months = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+    weekdays = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
     days = rng.choice((random_field(rng, 1, 31), "*", "L", "LW", "1,L", "15,LW"))
     weekday = rng.choice(
         (random_field(rng, 0, 7, weekdays), "*", "5L", "MON#1", "2#5", "WED#2,FRI#4", "0L,3")
@@ -276,16 +277,16 @@ async def test_unknown_zones_are_refused(conn: Connection, zone: str) -> None:
 async def test_short_names(conn: Connection) -> None:
     after = datetime(2026, 5, 4, 10, 30, tzinfo=UTC)
     named = {
-        "@hourly": (2026, 5, 4, 11),
-        "@daily": (2026, 5, 5),
-        "@MIDNIGHT": (2026, 5, 5),
-        "@weekly": (2026, 5, 10),
-        "@monthly": (2026, 6, 1),
-        "@yearly": (2027, 1, 1),
-        "@annually": (2027, 1, 1),
+        "@hourly": "2026-05-04T11:00",
+        "@daily": "2026-05-05T00:00",
+        "@MIDNIGHT": "2026-05-05T00:00",
+        "@weekly": "2026-05-10T00:00",
+        "@monthly": "2026-06-01T00:00",
+        "@yearly": "2027-01-01T00:00",
+        "@annually": "2027-01-01T00:00",
     }
     for name, first in named.items():
         found = await conn.fetchval(
             "select t from holdfast.next_times($1, p_count => 1, p_after => $2) as t", name, after
         )
-        assert found == datetime(*first, tzinfo=UTC), name
+        assert found == datetime.fromisoformat(f"{first}Z"), name

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -15,6 +15,7 @@ from typing import Any, cast
 from holdfast.consumers import Consumer
 from holdfast.definitions import Task
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.schedules import Schedule, ScheduledTask
 
 AnyTask = Task[..., Any]
 AnyConsumer = Consumer[Any]
@@ -22,16 +23,19 @@ AnyConsumer = Consumer[Any]
 
 @dataclass(frozen=True)
 class App:
-    """Tasks by name and consumers by queue."""
+    """Tasks by name, consumers by queue, schedules by name."""
 
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     consumers: dict[str, AnyConsumer] = field(default_factory=dict[str, AnyConsumer])
+    schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    source: str = "app"
 
     def only(self, queues: list[str]) -> App:
         """With the consumers of these queues; of all when none are named."""
         if not queues:
             return self
-        return App(self.tasks, {queue: c for queue, c in self.consumers.items() if c.queue in queues})
+        consumers = {queue: c for queue, c in self.consumers.items() if c.queue in queues}
+        return replace(self, consumers=consumers)
 
 
 def load(app: str) -> App:
@@ -44,7 +48,7 @@ def load(app: str) -> App:
             f"There is no task in {app}, and no consumer.",
             fix="Mark a function with @task or @consumer, or name another file or module.",
         )
-    return found
+    return replace(found, source=Path(place).stem if place.endswith(".py") else place)
 
 
 def _import(place: str) -> ModuleType:
@@ -112,7 +116,20 @@ def _collect(values: Iterable[object]) -> App:
                 )
         elif isinstance(value, Consumer):
             _add_consumer(found, value)  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, Schedule):
+            _add_schedule(found, value)
+        if isinstance(value, ScheduledTask):
+            for schedule in value.schedules:
+                _add_schedule(found, schedule)
     return found
+
+
+def _add_schedule(found: App, schedule: Schedule) -> None:
+    if found.schedules.setdefault(schedule.name, schedule) is not schedule:
+        raise InvalidError(
+            f"Two schedules are called {schedule.name!r}.",
+            fix="Give one of them another name: schedule(..., name=...).",
+        )
 
 
 def _add_consumer(found: App, consumer: AnyConsumer) -> None:

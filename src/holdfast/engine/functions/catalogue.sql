@@ -5,7 +5,9 @@
 -- allOf, anyOf, oneOf (as anyOf), and $ref into the schema itself. Other keywords (format, pattern, ...) are left to the worker.
 -- A value that is the result of another task, {"holdfast:result": "name"}, is not known yet and fits everywhere.
 
--- What a worker says at its start: [{name, queue, schema, hash, doc, options, version}]; how many were new or different.
+-- What a worker says at its start: [{name, queue, schema, hash, doc, options, version}]; how many were new or different. The
+-- option `limit` becomes the limit `task:<name>` when it differs from what was said last, so that one that was changed by hand
+-- since then stays.
 create or replace function holdfast.register_types(p_worker text, p_types jsonb) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -15,6 +17,7 @@ begin
   if jsonb_typeof(p_types) is distinct from 'array' then
     perform holdfast.refuse('HF004', 'types must be a list.', 'types');
   end if;
+  perform holdfast.declare_limits(p_types);
   with given as (
     select holdfast.check_name(t ->> 'name', 'name') as name, coalesce(t ->> 'queue', 'default') as queue, nullif(t -> 'schema', 'null') as schema,
       coalesce(t ->> 'hash', md5(coalesce(t ->> 'schema', ''))) as hash, left(t ->> 'doc', 4000) as doc,
@@ -31,6 +34,24 @@ begin
   )
   select count(*) filter (where w.changed) into v_count from written w;
   return v_count;
+end $$;
+
+create or replace function holdfast.declare_limits(p_types jsonb) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_one record;
+begin
+  for v_one in
+    select t ->> 'name' as name, holdfast.number_in(t -> 'options', 'limit', 1, 1000000)::int as most
+    from jsonb_array_elements(p_types) as t left join holdfast.task_types o on o.name = t ->> 'name'
+    where (o.options ->> 'limit') is distinct from (t #>> '{options,limit}') order by t ->> 'name'
+  loop
+    if v_one.most is null then
+      perform holdfast.remove_limit('task:' || v_one.name);
+    else
+      perform holdfast.put_limit('task:' || v_one.name, p_type => v_one.name, p_max_running => v_one.most);
+    end if;
+  end loop;
 end $$;
 
 create or replace function holdfast.list_types(p_after text default null, p_limit integer default 1000) returns setof jsonb

@@ -3,7 +3,8 @@
 -- The JSON keys are the signature. Of a job: type, owner, key, unique_key, debounce_s, throttle_s, labels, params, partial, priority,
 -- queue, run_at, delay_s, expires_at, batch, tasks. Of a task: name, type, queue, args, priority, run_at,
 -- delay_s, expires_at, limit_key, weight, after, and the policy: attempts, base_s, cap_s, jitter, timeout_s,
--- lease_s, crashes. A job without `tasks` is one task and carries the task's keys itself.
+-- lease_s, crashes. A job without `tasks` is one task and carries the task's keys itself. `check: true` compares the arguments
+-- with what workers say about the type (catalogue.sql).
 --
 -- Every function that gives out positions first makes sure that its transaction has an id: the claim cursor
 -- relies on positions being younger than the transaction that took them (claim.sql).
@@ -54,7 +55,7 @@ begin
     coalesce(p_task ->> 'queue', p_job ->> 'queue', 'default'),
     holdfast.check_name(p_task ->> 'type', 'type'),
     coalesce(holdfast.number_in(p_task, 'priority', -100, 100), holdfast.number_in(p_job, 'priority', -100, 100), 0)::smallint,
-    p_task ->> 'limit_key', holdfast.policy_in(p_task));
+    coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.policy_in(p_task));
 end $$;
 
 -- End users start only what was opened to them: option `public_types`.
@@ -169,6 +170,12 @@ begin
     end if;
     perform holdfast.check_public(p_job);
   end if;
+  if p_job ? 'check' then
+    if p_job -> 'check' = 'true' then
+      perform holdfast.check_job_args(p_job);
+    end if;
+    p_job := p_job - 'check';
+  end if;
   if p_job ?| '{debounce_s,throttle_s}' then
     p_job := holdfast.timed_in(p_job);
   end if;
@@ -180,6 +187,9 @@ begin
     delete from holdfast.keys k where k.scope = 'key:' || coalesce(v_owner, '') and k.key = p_job ->> 'key' and k.job_id = v_id;
     return jsonb_build_object('id', v_held, 'created', false, 'status', coalesce(holdfast.job_status(v_held), 'forgotten'),
       'tasks', holdfast.task_names(v_held));
+  end if;
+  if v_owner is not null then
+    perform holdfast.use_operations(v_owner, 1, v_now);
   end if;
   if v_tasks is null then
     v_names := holdfast.insert_single(v_id, p_job, null, v_owner, v_now);
@@ -222,7 +232,7 @@ create or replace function holdfast.simple_jobs(p_jobs jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
-  select bool_and(jsonb_typeof(j) = 'object' and not j ?| '{tasks,key,unique_key,batch,after}')
+  select bool_and(jsonb_typeof(j) = 'object' and not j ?| '{tasks,key,unique_key,batch,after,check}')
   from jsonb_array_elements(p_jobs) as j);
 end $$;
 
@@ -250,6 +260,7 @@ declare
   v_lanes bigint[];
 begin
   perform pg_current_xact_id();
+  perform holdfast.use_operations(p_jobs, v_now);
   return query
   with given as materialized (
     select e.ord, e.body, coalesce(e.body ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
