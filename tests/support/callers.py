@@ -21,7 +21,7 @@ from holdfast.api import keyring
 from holdfast.engine import access
 from holdfast.engine.connection import Database
 
-SECRET = "a secret for tests that is long enough"
+SECRET = "a secret for tests that is long enough for every algorithm there is, by far"
 ISSUER = "https://issuer.test"
 
 

@@ -1,4 +1,4 @@
-"""Service keys: how they are made, and whose key this is.
+"""Whose service key this is.
 
 A key is `hf_` + eight letters that may be shown + `_` + 256 random bits. The database has its SHA-256 and
 answers for it; the answer is believed for one second, which is how long a revoked key can live on.
@@ -6,35 +6,20 @@ answers for it; the answer is believed for one second, which is how long a revok
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import secrets
 import time
 from datetime import UTC, datetime
 
 from holdfast.engine import access
-from holdfast.engine.access import ServiceKey
+from holdfast.engine.access import ALL, KEY_PREFIX, SCOPES, ServiceKey, digest, new_key
 from holdfast.engine.connection import Database
-from holdfast.settings import Secret, Settings
+from holdfast.settings import Settings
 
-PREFIX = "hf_"
+__all__ = ["ALL", "SCOPES", "KeyRing", "digest", "new_key"]
+
 BELIEVED_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 MOST = 1000
-SCOPES = ("jobs", "queues", "worker", "rpc", "hooks", "operate", "metrics", "keys")
-ALL = "*"
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
-
-
-def new_key() -> tuple[Secret, str, bytes]:
-    """A key, the part of it that may be shown, and what is stored of it."""
-    shown = PREFIX + "".join(secrets.choice(_LETTERS) for _ in range(8))
-    key = f"{shown}_{secrets.token_urlsafe(32)}"
-    return Secret(key), shown, digest(key)
-
-
-def digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 class KeyRing:
@@ -66,7 +51,7 @@ class KeyRing:
         return prefix not in self._dead
 
     async def find(self, given: str) -> ServiceKey | None:
-        if not given.startswith(PREFIX) or len(given) > 200:
+        if not given.startswith(KEY_PREFIX) or len(given) > 200:
             return None
         hashed = digest(given)
         now = time.monotonic()

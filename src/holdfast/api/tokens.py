@@ -27,6 +27,7 @@ from holdfast.settings import Settings
 
 LEEWAY_SECONDS = 10
 LONGEST = 16_384
+LAST_SECOND = 253_402_300_799  # of the year 9999
 FRESH_SECONDS = 600.0
 AGAIN_SECONDS = 5.0
 ALGORITHMS = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -109,6 +110,8 @@ def _refuse_odd(claims: dict[str, Any]) -> None:
     if not isinstance(subject, str) or not subject.strip() or len(subject.encode()) > 200:
         raise UnauthenticatedError
     if not subject.isprintable() or isinstance(expires, bool) or not isinstance(expires, (int, float)):
+        raise UnauthenticatedError
+    if expires > LAST_SECOND:
         raise UnauthenticatedError
     if claims.get("role", "authenticated") != "authenticated":
         raise UnauthenticatedError

@@ -8,6 +8,8 @@ nothing over.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -16,9 +18,25 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine.connection import Connection
+from holdfast.errors import InvalidError
 from holdfast.model import Json
+from holdfast.settings import Secret
 
 _json = msgspec.json.Decoder()
+
+KEY_PREFIX = "hf_"
+SCOPES = {
+    "jobs": "start, read, cancel and run again every job",
+    "queues": "send, read and archive messages",
+    "worker": "claim tasks and hand in their outcomes",
+    "rpc": "call the SQL functions that services may call",
+    "hooks": "send to inbound hooks without a signature",
+    "operate": "pause queues, set limits and schedules, see workers, read the audit log",
+    "metrics": "read figures",
+    "keys": "make, list and revoke service keys",
+}
+ALL = "*"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 _USABLE = """
 select r.rolname::text from pg_catalog.pg_roles r
@@ -62,6 +80,28 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     owner: str | None
     expires_at: datetime
+
+
+def new_key() -> tuple[Secret, str, bytes]:
+    """A service key, the part of it that may be shown, and what is stored of it."""
+    shown = KEY_PREFIX + "".join(secrets.choice(_LETTERS) for _ in range(8))
+    key = f"{shown}_{secrets.token_urlsafe(32)}"
+    return Secret(key), shown, digest(key)
+
+
+def digest(text: str) -> bytes:
+    """Enough for what nobody can guess: 256 random bits need no slow hash."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def check_scopes(scopes: Sequence[str]) -> None:
+    for scope in scopes:
+        if scope != ALL and scope not in SCOPES:
+            raise InvalidError(
+                f"There is no scope {scope!r}.",
+                fix=f"Choose of {', '.join(SCOPES)}, or {ALL} for all of them.",
+                field="scopes",
+            )
 
 
 async def usable_roles(connection: Connection) -> frozenset[str]:
