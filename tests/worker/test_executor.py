@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,12 +13,14 @@ from holdfast.definitions import Cancel, Ctx, Retry, Snooze, Task, task
 from holdfast.errors import RateLimited, Reject
 from holdfast.worker.context import Context
 from holdfast.worker.executor import Verdict, execute, fingerprint
+from holdfast.worker.threads import Threads
 
 
 @pytest.fixture
-def threads() -> Generator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
+def threads() -> Generator[Threads]:
+    pool = Threads(2)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ Run = Any
 
 
 @pytest.fixture
-def run(threads: ThreadPoolExecutor, context: Context) -> Run:
+def run(threads: Threads, context: Context) -> Run:
     async def run(t: Task[..., Any], parents: dict[str, Any] | None = None, **args: Any) -> tuple[str, Any]:
         verdict: Verdict = await execute(t, args, parents or {}, context, threads)
         return verdict.kind, None if verdict.body is None else msgspec.json.decode(verdict.body)
@@ -173,6 +175,15 @@ async def test_a_timeout_of_the_task_s_own_is_an_ordinary_failure(run: Run) -> N
     assert (kind, body["message"]) == ("fail", "the site did not answer")
 
 
+async def test_a_task_that_ends_the_interpreter_ends_only_itself(run: Run) -> None:
+    @task
+    def leaves() -> None:
+        sys.exit(3)
+
+    kind, body = await run(leaves)
+    assert (kind, body["type"], body["message"]) == ("fail", "SystemExit", "3")
+
+
 async def test_a_task_that_cancels_itself_fails(run: Run) -> None:
     @task
     async def selfish() -> None:
@@ -184,7 +195,7 @@ async def test_a_task_that_cancels_itself_fails(run: Run) -> None:
 
 
 async def test_cancelling_from_outside_gives_no_verdict(
-    threads: ThreadPoolExecutor, context: Context
+    threads: Threads, context: Context
 ) -> None:
     started = asyncio.Event()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -11,12 +13,14 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast import telemetry
+from holdfast.definitions import task
 from holdfast.engine.leases import Claimed
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
 from holdfast.worker.context import Context
 from holdfast.worker.heartbeat import Heartbeat
-from holdfast.worker.running import Attempt
+from holdfast.worker.running import Attempt, Running
 
 
 @pytest.fixture
@@ -29,22 +33,36 @@ def silent() -> Generator[Secret]:
 async def nothing_else(_: threading.Event) -> None: ...
 
 
+@task
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
 def attempt(lease_s: float) -> Attempt:
     claimed = Claimed(
         id=uuid4(), attempt=1, nonce=1, job_id=None, name=None, type="t", queue="q", args={}, parents={},
         crashes=0, lease_s=lease_s, timeout_s=60, max_attempts=5,
     )  # fmt: skip
     context = Context(task_id=str(claimed.id), job_id="j", attempt=1, deadline=datetime.now(UTC))
-    return Attempt(claimed, context, asyncio.create_task(asyncio.Event().wait()))  # type: ignore[arg-type]
+    made = Attempt(claimed, forever, context, asyncio.get_running_loop().time())
+    made.runner = asyncio.create_task(forever.function())
+    made.began = True
+    return made
+
+
+Start = Callable[..., Heartbeat]
 
 
 @pytest.fixture
-async def beating(silent: Secret) -> AsyncGenerator[Callable[[list[Attempt]], Heartbeat]]:
+async def beating(silent: Secret) -> AsyncGenerator[Start]:
     started: list[Heartbeat] = []
 
-    def start(attempts: list[Attempt]) -> Heartbeat:
+    def start(*attempts: Attempt) -> Heartbeat:
         patient = Settings(connect_timeout=timedelta(minutes=5))
-        heartbeat = Heartbeat(silent, patient, "w", lambda: attempts, nothing_else)
+        running = Running(lambda: None)
+        for each in attempts:
+            running.add(each)
+        heartbeat = Heartbeat(silent, patient, "w", running, nothing_else)
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat
@@ -54,13 +72,29 @@ async def beating(silent: Secret) -> AsyncGenerator[Callable[[list[Attempt]], He
         await heartbeat.stop()
 
 
-async def test_a_silent_database_stops_attempts_before_their_leases_end(
-    beating: Callable[[list[Attempt]], Heartbeat],
-) -> None:
+async def test_a_silent_database_stops_attempts_before_their_leases_end(beating: Start) -> None:
     """The login hangs for longer than the lease; nobody may wait for it."""
     short, long = attempt(1.0), attempt(600.0)
-    beating([short, long])
-    await eventually(lambda: short.context.cancelled)
+    beating(short, long)
+    assert short.context
+    assert long.context
+    assert short.runner
+    assert long.runner
+    await eventually(lambda: short.stopped == "lease not renewed in time")
+    assert short.context.cancelled
     await eventually(short.runner.cancelled)
     assert not long.context.cancelled
     long.runner.cancel()
+
+
+async def test_a_heartbeat_process_that_dies_is_replaced(beating: Start) -> None:
+    replaced = threading.Event()
+    with telemetry.subscribed(
+        lambda name, _: replaced.set() if name == "worker.heartbeat_replaced" else None
+    ):
+        heartbeat = beating()
+        assert heartbeat.pid is not None
+        before = heartbeat.pid
+        os.kill(before, signal.SIGKILL)
+        await eventually(replaced.is_set)
+        await eventually(lambda: heartbeat.pid not in {before, None})

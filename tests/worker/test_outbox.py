@@ -15,7 +15,8 @@ def test_an_outcome_counts_until_it_is_answered() -> None:
     outbox.put(outcome(1))
     taken = outbox.take()
     assert len(outbox) == 1
-    outbox.answered()
+    outbox.forget(UUID(int=7))
+    assert outbox.answered(taken) == [UUID(int=1), UUID(int=7)]
     assert (len(outbox), taken) == (0, [outcome(1)])
 
 

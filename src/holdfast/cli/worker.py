@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -12,8 +14,10 @@ from holdfast.cli import apps, logs
 from holdfast.cli.session import Session, attached_option, pass_session
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, connected
+from holdfast.errors import InvalidError
 from holdfast.settings import Secret, Settings, parse_duration
-from holdfast.worker import Worker
+from holdfast.worker import Options, Worker
+from holdfast.worker.shares import Share, parse_shares
 
 
 @click.command()
@@ -22,14 +26,20 @@ from holdfast.worker import Worker
     "--queues",
     "-q",
     default="",
-    help="Queues to serve, with commas (default: those of the tasks and consumers).",
+    help="Queues to serve, with commas (default: those of the tasks and consumers). browser:4 runs at most 4 "
+    "of that queue at once, mail*3 asks that queue three times as often.",
 )
 @click.option("--concurrency", "-c", type=click.IntRange(1, 100_000), default=10, show_default=True,
-              help="Tasks that run at once.")  # fmt: skip
+              help="Tasks that run at once, in each process.")  # fmt: skip
+@click.option("--processes", "-p", type=click.IntRange(1, 1_000), default=1, show_default=True,
+              help="Worker processes; those that die are started again.")  # fmt: skip
 @click.option("--grace", default="25s", show_default=True, help="Time that running tasks get when stopped.")
+@click.option("--drain", is_flag=True, help="End when nothing is ready any more.")
+@click.option("--once", is_flag=True, help="Claim once, run what that gave, and end.")
+@click.option("--max-jobs", type=click.IntRange(1), help="End after this many tasks.")
 @attached_option
 @pass_session
-def worker(session: Session, app: str, queues: str, concurrency: int, grace: str) -> None:
+def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
     """Run the tasks and consumers in APP: a file (app.py), a module, or module:attribute.
 
     The first TERM or Ctrl-C stops claiming, lets what runs finish within the grace and releases the rest:
@@ -37,29 +47,47 @@ def worker(session: Session, app: str, queues: str, concurrency: int, grace: str
     """
     settings = session.settings
     logs.configure(settings)
+    options = _options(queues, given)
+    found = apps.load(app)
+    shares = [share for share in options.get("queues", ()) if isinstance(share, Share)]
+    chosen = [share.queue for share in shares]
+    _check_queues(found, chosen)
+    url, _server = embedded.locate(settings)
+    options["child"] = [sys.executable, "-m", "holdfast.cli.child", app]
+    session.serve(serve(settings, url, found.only(chosen), options))
+
+
+def _options(queues: str, given: dict[str, Any]) -> Options:
     try:
-        patience = parse_duration(grace)
+        patience: timedelta = parse_duration(given["grace"])
     except ValueError as problem:
         raise click.BadParameter(str(problem), param_hint="--grace") from None
-    found = apps.load(app)
-    url, _server = embedded.locate(settings)
-    chosen = [name.strip() for name in queues.split(",") if name.strip()]
-    session.serve(serve(settings, url, found.only(chosen), chosen, concurrency, patience))
+    return Options(
+        queues=parse_shares(queues),
+        concurrency=given["concurrency"],
+        grace=patience,
+        until="once" if given["once"] else "drained" if given["drain"] else "stopped",
+        max_jobs=given["max_jobs"],
+    )
 
 
-async def serve(
-    settings: Settings,
-    url: Secret,
-    app: apps.App,
-    queues: list[str],
-    concurrency: int,
-    grace: timedelta,
-) -> None:
+def _check_queues(app: apps.App, chosen: list[str]) -> None:
+    """A queue that nothing here runs is a typing mistake: the worker would wait for ever."""
+    known = {task.queue for task in app.tasks.values()} | {c.queue for c in app.consumers.values()}
+    strange = [queue for queue in chosen if queue not in known]
+    if chosen and len(strange) == len(chosen):
+        raise InvalidError(
+            f"Nothing in the application uses {', '.join(strange)}.",
+            fix=f"Its queues are {', '.join(sorted(known))}.",
+            field="queues",
+        )
+
+
+async def serve(settings: Settings, url: Secret, app: apps.App, options: Options) -> None:
     async with connected(url, settings) as connection:
         await install.verify(connection)
     async with Database(url, settings) as database:
-        consumers = list(app.consumers.values())
-        worker = Worker(database, app.tasks, consumers, queues=queues, concurrency=concurrency, grace=grace)
+        worker = Worker(database, app.tasks, list(app.consumers.values()), **options)
         await worker.run(_stop_on_signals(worker))
 
 

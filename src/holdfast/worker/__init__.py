@@ -1,41 +1,62 @@
 """The executing side: a worker claims tasks for its free slots, runs them, and hands their outcomes in.
 
-It keeps nothing that matters. Its parts: the fetcher decides when to ask and for how many, the executor
-turns one task into one verdict, the outbox holds verdicts until the database has answered, the heartbeat
-keeps the leases alive, upkeep does its share of the housekeeping. Messages for consumers have a loop per
-consumer and no part in the fetcher.
+It keeps nothing that matters. Its parts: the fetcher decides when to ask and for how many, the attempts turn
+each task into one verdict, the outbox holds verdicts until the database has answered, the heartbeat keeps the
+leases alive from a process of its own, upkeep does its share of the housekeeping. Messages for consumers have
+a loop per consumer and no part in the fetcher.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal, TypedDict, Unpack
+from uuid import UUID
 
 from holdfast import telemetry
+from holdfast.engine import leases
 from holdfast.engine.connection import Database
-from holdfast.engine.leases import Claimed, Outcome
+from holdfast.engine.leases import Claimed, Command
 from holdfast.engine.listen import MESSAGES, TASKS, Listener
+from holdfast.errors import HoldfastError
+from holdfast.version import __version__
+from holdfast.worker.attempts import Attempts
 from holdfast.worker.consumers import AnyConsumer, Consumers
-from holdfast.worker.context import Context
+from holdfast.worker.contexts import Contexts
 from holdfast.worker.duties import Upkeep
-from holdfast.worker.executor import AnyTask, Verdict, execute
+from holdfast.worker.executor import AnyTask
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.files import Files
 from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.isolation import Children
 from holdfast.worker.outbox import Outbox
-from holdfast.worker.running import Attempt
+from holdfast.worker.running import RELEASED
+from holdfast.worker.shares import Share, Shares
+from holdfast.worker.threads import Threads
 from holdfast.worker.visibility import Visibility
 
-__all__ = ["Worker"]
+__all__ = ["Options", "Share", "Worker"]
 
 RELEASE = timedelta(seconds=5)  # for what was stopped to come back and be handed in
+LEAVE_SECONDS = 2.0
+
+
+class Options(TypedDict, total=False):
+    """How a worker works. `child` is the command that starts a child process for tasks which ask for one."""
+
+    queues: Sequence[str | Share]
+    concurrency: int
+    grace: timedelta
+    state: Any
+    child: Sequence[str] | None
+    until: Literal["stopped", "drained", "once"]
+    max_jobs: int | None
 
 
 class Worker:
@@ -44,49 +65,82 @@ class Worker:
         database: Database,
         tasks: Mapping[str, AnyTask],
         consumers: Sequence[AnyConsumer] = (),
-        *,
-        queues: Sequence[str] = (),
-        concurrency: int = 10,
-        grace: timedelta = timedelta(seconds=25),
-        state: Any = None,
+        **options: Unpack[Options],
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._database = database
         self._tasks = dict(tasks)
-        self._state = state
-        self._grace = grace
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="task")
+        self._grace = options.get("grace", timedelta(seconds=25))
+        self._until = options.get("until", "stopped")
+        concurrency = options.get("concurrency", 10)
+        shares = Shares(options.get("queues") or sorted({task.queue for task in tasks.values()}))
         self._outbox = Outbox()
-        queues = list(queues) or sorted({task.queue for task in tasks.values()})
-        self._fetcher = Fetcher(
-            database, self.name, queues, sorted(self._tasks), concurrency, self._outbox, self._launch
+        self._fetcher = Fetcher(database, self.name, shares, sorted(self._tasks), concurrency, self._outbox)
+        self._threads = Threads(concurrency)
+        files = Files(database)
+        self.contexts = Contexts(database, state=options.get("state"), files=files)
+        child = options.get("child")
+        self._children = Children(child, database, self._line) if child else None
+        self._attempts = Attempts(
+            self._tasks, self._fetcher.running, self._outbox, self._threads, self._children, self.contexts
         )
         self._consumers = Consumers(database, consumers, lambda: self._listener.healthy)
         self._visibility = Visibility(database.url, database.settings, self._consumers.deliveries)
         self._heartbeat = Heartbeat(
-            database.url, database.settings, self.name, self._fetcher.running.all, self._visibility.keep
+            database.url,
+            database.settings,
+            self.name,
+            self._fetcher.running,
+            self._visibility.keep,
+            self._about,
         )
-        self._files = Files(database)
-        self._upkeep = Upkeep(database, self._is_busy, self._files.keep_house)
+        self._upkeep = Upkeep(database, self._is_busy, files.keep_house)
         heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
         self._listener = Listener(database.url, database.settings, heard)
-        self._fetcher.hears = lambda: self._listener.healthy
-        self._about = {
-            "queues": queues + [consumer.queue for consumer in consumers],
+        self._started = {
+            "queues": shares.queues + [consumer.queue for consumer in consumers],
             "tasks": sorted(self._tasks),
             "concurrency": concurrency,
         }
+        self._stop: asyncio.Event | None = None
+        self._connect_parts(options)
+
+    def _connect_parts(self, options: Options) -> None:
+        self._fetcher.taker = self
+        self._fetcher.hears = lambda: self._listener.healthy
+        self._fetcher.on_command = self._heartbeat.commanded = self._obey
+        self._fetcher.on_nothing = self._found_nothing
+        self._fetcher.budget = options.get("max_jobs")
+
+    # What the fetcher hands over
+
+    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID]) -> None:
+        """Leases are known to the heartbeat before their tasks start."""
+        isolated = self._attempts.isolated
+        self._heartbeat.hold([(claimed, isolated(claimed)) for claimed in tasks], ended)
+
+    def launch(self, tasks: Sequence[Claimed]) -> None:
+        self._attempts.launch(tasks)
+        if self._until == "once" and tasks:
+            self._fetcher.budget = 0
+        if self._fetcher.budget is not None and self._fetcher.budget <= 0:
+            self._finish()
+
+    # From start to stop
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then give everything back and return."""
+        self._stop = stop
         await self._consumers.prepare()
         self._visibility.worker_loop = asyncio.get_running_loop()
+        self.contexts.start()
         self._heartbeat.start()
         self._listener.start()
         if self._tasks:
             self._fetcher.start()
         self._consumers.start()
         self._upkeep.start()
-        telemetry.emit("worker.started", worker=self.name, **self._about)
+        telemetry.emit("worker.started", worker=self.name, **self._started)
         try:
             await stop.wait()
         finally:
@@ -97,6 +151,23 @@ class Worker:
         """Asked to stop a second time: release at once what still runs."""
         self._grace = timedelta(0)
 
+    def _obey(self, command: Command) -> None:
+        """Told by somebody through the database."""
+        if command == "drain":
+            self._finish()
+        elif self._stop is not None:
+            self._stop.set()
+
+    def _finish(self) -> None:
+        """Claim no more; what runs is finished, however long it takes."""
+        self._grace = timedelta.max if self._grace else self._grace
+        if self._stop is not None:
+            self._stop.set()
+
+    def _found_nothing(self) -> None:
+        if self._until != "stopped" and not self._is_busy() and not len(self._outbox):
+            self._finish()
+
     async def _shut_down(self) -> None:
         """Claim no more, let what runs finish within the grace, release the rest, hand everything in."""
         self._fetcher.claiming = False
@@ -105,13 +176,23 @@ class Worker:
         await self._listener.stop()
         await self._settled(lambda: self._grace)
         for attempt in self._fetcher.running.all():
-            attempt.stop("released")
+            attempt.stop(RELEASED)
         self._consumers.release()
         await self._settled(lambda: RELEASE)
+        await self.contexts.stop()
         await self._fetcher.stop()
         await self._consumers.stop()
+        await self._leave()
+        if self._children is not None:
+            await self._children.close()
+        # Last: what threads that cannot be stopped still hold is released when this process is gone.
         await self._heartbeat.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(HoldfastError, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS), self._database.connection() as connection:
+                await leases.leave_worker(connection, self.name)
 
     def _is_busy(self) -> bool:
         return bool(len(self._fetcher.running) or self._consumers.busy)
@@ -126,56 +207,30 @@ class Worker:
             self._consumers.ring()
             await asyncio.sleep(0.01)
 
-    def _launch(self, claimed: Claimed) -> None:
-        deadline = datetime.now(UTC) + timedelta(seconds=claimed.timeout_s)
-        context = Context(
-            task_id=str(claimed.id),
-            job_id=str(claimed.job_id or claimed.id),
-            attempt=claimed.attempt,
-            deadline=deadline,
-            state=self._state,
-            lease=claimed,
-            files=self._files,
-        )
-        runner = asyncio.create_task(self._attempt(claimed, context), name=f"task {claimed.type}")
-        attempt = Attempt(claimed, context, runner)
-        self._fetcher.running.add(attempt)
-        runner.add_done_callback(lambda _: self._fetcher.running.remove(attempt))
+    # What people see
 
-    async def _attempt(self, claimed: Claimed, context: Context) -> None:
-        began = time.monotonic()
-        told = {
-            "task": claimed.id,
-            "job": claimed.job_id or claimed.id,
-            "name": claimed.type,
-            "queue": claimed.queue,
-            "attempt": claimed.attempt,
+    def _line(self) -> int | None:
+        return self._heartbeat.line
+
+    def _about(self) -> dict[str, Any]:
+        """From the heartbeat's thread."""
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "slots": self._started["concurrency"],
+            "running": len(self._fetcher.running),
+            "ended": self._attempts.ended,
+            "loop_lag_ms": round(self._heartbeat.lag * 1000),
+            "blocked": self._heartbeat.blocked,
+            "rss": _resident(),
         }
-        telemetry.emit("task.started", **told)
-        verdict: Verdict | None
-        try:
-            verdict = await execute(
-                self._tasks[claimed.type], claimed.args, claimed.parents, context, self._threads
-            )
-        except asyncio.CancelledError as stopped:
-            # Released at shutdown: nobody is charged. Lost or cancelled: there is nothing left to say.
-            verdict = Verdict("release", None, str(stopped)) if "released" in stopped.args else None
-        outcome = verdict.kind if verdict else "stopped"
-        seconds = time.monotonic() - began
-        telemetry.emit(
-            "task.finished",
-            **told,
-            outcome=outcome,
-            seconds=seconds,
-            error=verdict.error if verdict else None,
-        )
-        if verdict:
-            self._outbox.put(
-                Outcome(
-                    id=claimed.id,
-                    attempt=claimed.attempt,
-                    nonce=claimed.nonce,
-                    kind=verdict.kind,
-                    body=verdict.body,
-                )
-            )
+
+
+def _resident() -> int | None:
+    """Bytes of memory this process holds; None where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  (read from a thread, often)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None

@@ -27,6 +27,11 @@ class Contexts:
         self._desk: Desk | None = None
         self._capturing: AbstractContextManager[None] | None = None
 
+    @property
+    def capturing(self) -> bool:
+        """Whether every task needs a context, also those that do not ask for one."""
+        return self._database.settings.capture_logs != "off"
+
     def start(self) -> None:
         if self._desk is None:
             self._desk = DatabaseDesk(self._database, asyncio.get_running_loop())

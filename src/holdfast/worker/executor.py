@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+import weakref
 from collections.abc import Mapping
-from concurrent.futures import Executor as ThreadPool
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,15 +25,17 @@ from holdfast.errors import InvalidError, RateLimited, Reject
 from holdfast.graphs import fill
 from holdfast.payloads import from_json, to_json
 from holdfast.worker.context import Context
+from holdfast.worker.running import TIME_LIMIT
+from holdfast.worker.threads import Threads
 
 AnyTask = Task[..., Any]
-Kind = Literal["succeed", "fail", "reject", "snooze", "limited", "cancel", "release"]
+Kind = Literal["succeed", "fail", "reject", "crash", "snooze", "limited", "cancel", "release"]
 
 MESSAGE_CHARACTERS = 4_000
 TRACEBACK_CHARACTERS = 16_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """How an attempt ended, in the words and with the body of the engine's `finish`."""
 
@@ -42,9 +45,9 @@ class Verdict:
 
 
 async def execute(
-    task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any], context: Context, threads: ThreadPool
+    task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any], context: Context, threads: Threads
 ) -> Verdict:
-    """Run one attempt. Raises only CancelledError, when the worker no longer wants the answer."""
+    """Run one attempt with its time limit. Raises only CancelledError, when nobody wants the answer."""
     try:
         given = arguments(task, args, parents)
     except InvalidError as problem:
@@ -55,42 +58,80 @@ async def execute(
     except TimeoutError as problem:
         if context.cancelled:
             raise
-        context.stop("time limit")
-        return failure("fail", problem, message=str(problem) or f"ran longer than {task.timeout}")
+        context.stop(TIME_LIMIT)
+        return timed_out(task, problem)
     except asyncio.CancelledError:
         if context.cancelled or asyncio.current_task().cancelling():  # type: ignore[union-attr]
             raise
         return failure("fail", RuntimeError("the task cancelled itself"))
-    except Exception as problem:
+    except (Exception, SystemExit, KeyboardInterrupt) as problem:
         return judge(task, problem)
     return verdict_of(value)
 
 
-async def _run(task: AnyTask, given: dict[str, Any], context: Context, threads: ThreadPool) -> Any:
+async def _run(task: AnyTask, given: dict[str, Any], context: Context, threads: Threads) -> Any:
     first = (context,) if task.wants_context else ()
     if task.is_async:
         return await task.function(*first, **given)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(threads, lambda: task.function(*first, **given))
+    return await threads.run(partial(task.function, *first, **given))
+
+
+class Plan:
+    """What a signature asks for, looked up once per task."""
+
+    __slots__ = ("exact", "hints", "names", "required")
+
+    def __init__(self, task: AnyTask) -> None:
+        parameters = task.signature.parameters
+        self.names = parameters.keys()
+        self.required = [n for n, p in parameters.items() if p.default is p.empty]
+        self.hints = {name: task.hints.get(name, Any) for name in parameters}
+        self.exact = {name: kind if kind in _EXACT else None for name, kind in self.hints.items()}
+
+
+_EXACT = (int, str, bool, float, type(None))
+_plans: weakref.WeakKeyDictionary[AnyTask, Plan] = weakref.WeakKeyDictionary()
+
+
+def plan_of(task: AnyTask) -> Plan:
+    plan = _plans.get(task)
+    if plan is None:
+        plan = _plans[task] = Plan(task)
+    return plan
 
 
 def arguments(task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any]) -> dict[str, Any]:
     """The stored arguments as the signature wants them now, which may have changed since submit."""
-    hints = task.hints
-    known = task.signature.parameters
-    unknown = args.keys() - known.keys()
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in args]
-    if unknown or missing:
-        wrong = [
-            *(f"{name} is unknown" for name in sorted(unknown)),
-            *(f"{name} is missing" for name in missing),
-        ]
-        raise InvalidError(f"The arguments no longer fit {task.name}: {', '.join(wrong)}.", field="args")
-    filled: Any = fill(dict(args), parents)
-    return {name: from_json(value, hints.get(name, Any), what=name) for name, value in filled.items()}
+    plan = plan_of(task)
+    given: dict[str, Any] = {}
+    for name, value in args.items():
+        kind = type(value)
+        if name not in plan.hints:
+            raise _unfit(task, plan, args)
+        if kind is plan.exact[name]:
+            given[name] = value
+        else:
+            filled = fill(value, parents) if kind is dict or kind is list else value
+            given[name] = from_json(filled, plan.hints[name], what=name)
+    if len(given) < len(plan.names) and not given.keys() >= set(plan.required):
+        raise _unfit(task, plan, args)
+    return given
+
+
+def _unfit(task: AnyTask, plan: Plan, args: Mapping[str, Any]) -> InvalidError:
+    wrong = [
+        *(f"{name} is unknown" for name in sorted(args.keys() - plan.names)),
+        *(f"{name} is missing" for name in plan.required if name not in args),
+    ]
+    return InvalidError(f"The arguments no longer fit {task.name}: {', '.join(wrong)}.", field="args")
+
+
+_NOTHING = Verdict("succeed", b"null")
 
 
 def verdict_of(value: object) -> Verdict:
+    if value is None:
+        return _NOTHING
     if isinstance(value, Snooze):
         return Verdict("snooze", _body(delay_s=value.delay.total_seconds()))
     if isinstance(value, Cancel):
@@ -101,8 +142,15 @@ def verdict_of(value: object) -> Verdict:
         return failure("reject", problem)
 
 
-def judge(task: AnyTask, problem: Exception) -> Verdict:
+def timed_out(task: AnyTask, problem: BaseException | None = None, more: str = "") -> Verdict:
+    problem = problem if isinstance(problem, TimeoutError) else TimeoutError()
+    return failure("fail", problem, message=str(problem) or f"ran longer than {task.timeout}{more}")
+
+
+def judge(task: AnyTask, problem: BaseException) -> Verdict:
     """What an exception means: try again, rest, or never again."""
+    if not isinstance(problem, Exception):  # sys.exit() in a task ends the task, not the worker
+        return failure("fail", problem)
     if isinstance(problem, RateLimited):
         wait = problem.retry_after.total_seconds() if problem.retry_after else None
         return Verdict("limited", _body(key=problem.key, retry_after_s=wait), str(problem))

@@ -2,29 +2,43 @@
 
 One round trip carries the outcomes of what was finished and brings the tasks for the slots that are free.
 There is a reason for one when outcomes have waited long enough, when slots are free and there may be work
-(the last answer was full, a notification came, something falls due), or when it is time to look anyway.
+(the last answer was full, a notification came, something falls due), or when it is time to look anyway. While
+there is more work than slots, half of the slots are filled while the tasks in the other half run, so that the
+database and this process work at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
+from uuid import UUID
 
 from holdfast import telemetry
 from holdfast.engine import leases
 from holdfast.engine.connection import Database
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import Claimed, Command, Exchange, Outcome
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import Running
 from holdfast.worker.service import Service
+from holdfast.worker.shares import Shares
 
-SAFETY_POLL = 75.0  # with a listener that is proven to hear
+SAFETY_POLL = 58.0  # with a listener that is proven to hear; together with its pings two statements a minute
 BLIND_POLL = 1.5  # without one
+MOST_AT_ONCE = 500
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
 # that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
 FALLING_ASLEEP = (0.05, 0.5, 5.0)
+
+
+class Taker(Protocol):
+    """Who is given what was claimed: `hold` before `launch`, also with nothing."""
+
+    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID]) -> None: ...
+    def launch(self, tasks: Sequence[Claimed]) -> None: ...
 
 
 class Fetcher(Service):
@@ -32,26 +46,30 @@ class Fetcher(Service):
         self,
         database: Database,
         worker: str,
-        queues: Sequence[str],
+        shares: Shares,
         types: Sequence[str],
         concurrency: int,
         outbox: Outbox,
-        launch: Callable[[Claimed], None],
     ) -> None:
         super().__init__()
         self._database = database
         self._worker = worker
-        self._queues = list(queues)
+        self.shares = shares
         self._types = list(types)
         self._concurrency = concurrency
+        self._enough = max(1, min(concurrency // 2, MOST_AT_ONCE))
         self._outbox = outbox
-        self._launch = launch
-        self.running = Running(self.ring)
+        self.running = Running(self._freed)
+        self.taker: Taker | None = None
         self.claiming = True
+        self.budget: int | None = None  # tasks that may still be claimed; None: any number
         self.hears: Callable[[], bool] = lambda: False
+        self.on_command: Callable[[Command], None] = lambda _: None
+        self.on_nothing: Callable[[], None] = lambda: None
         self._bell = asyncio.Event()
         self._look_at = 0.0
         self._looks = 0  # in vain, since something was found
+        self._next_s: float | None = None
         self._cursors: str | None = None
 
     def ring(self) -> None:
@@ -61,65 +79,98 @@ class Fetcher(Service):
     def wake(self) -> None:
         """There may be work."""
         self._look_at = 0.0
+        self.shares.refresh()
         self._bell.set()
 
     def heard(self, _: str) -> None:
         self.wake()
 
+    def _freed(self) -> None:
+        if self.shares.held_back:
+            self.wake()
+        else:
+            self._bell.set()
+
     async def step(self) -> None:
         await self._reason()
-        slots = self._slots()
+        queues, slots = self.shares.ask(self._slots())
         outcomes = self._outbox.take()
         try:
-            async with self._database.connection() as connection:
-                answer = await leases.exchange(
-                    connection,
-                    worker=self._worker,
-                    outcomes=outcomes,
-                    slots=slots,
-                    queues=self._queues,
-                    types=self._types,
-                    cursors=self._cursors,
-                )
+            answer = await self._exchange(queues, slots, outcomes)
         except BaseException:
             self._outbox.put_back(outcomes)
             raise
-        self._outbox.answered()
-        for outcome, verdict in zip(outcomes, answer.answers, strict=True):
-            if verdict != "ok":
-                telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
+        self._report_stale(outcomes, answer)
+        ended = self._outbox.answered(outcomes)
         self._cursors = answer.cursors
+        if self.budget is not None:
+            self.budget -= len(answer.tasks)
+        if self.taker is not None:
+            self.taker.hold(answer.tasks, ended)
+            self.taker.launch(answer.tasks)
         if slots:
-            self._plan(got=len(answer.tasks), wanted=slots, next_s=answer.next_s)
-        for claimed in answer.tasks:
-            self._launch(claimed)
+            self._plan(queues, got=len(answer.tasks), wanted=slots, next_s=answer.next_s)
+        if answer.command is not None:
+            self.on_command(answer.command)
+
+    async def _exchange(self, queues: list[str], slots: int, outcomes: list[Outcome]) -> Exchange:
+        async with self._database.connection() as connection:
+            return await leases.exchange(
+                connection,
+                worker=self._worker,
+                outcomes=outcomes,
+                slots=slots,
+                queues=queues,
+                types=self._types,
+                cursors=self._cursors,
+            )
+
+    def _report_stale(self, outcomes: list[Outcome], answer: Exchange) -> None:
+        if "stale" in answer.answers:
+            for outcome, verdict in zip(outcomes, answer.answers, strict=True):
+                if verdict != "ok":
+                    telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
 
     def _slots(self) -> int:
-        return max(0, self._concurrency - len(self.running)) if self.claiming else 0
+        if not self.claiming or not self.shares.has_room:
+            return 0
+        free = min(self._concurrency - len(self.running), MOST_AT_ONCE)
+        return max(0, free if self.budget is None else min(free, self.budget))
 
-    def _plan(self, *, got: int, wanted: int, next_s: float | None) -> None:
+    def _plan(self, queues: Sequence[str], *, got: int, wanted: int, next_s: float | None) -> None:
         """When to look again for work without being told."""
-        if got == wanted:
+        if next_s is not None:
+            self._next_s = next_s if self._next_s is None else min(next_s, self._next_s)
+        if got:
+            self._looks = 0
+        if not self.shares.answered(queues, full=got >= wanted):
             self._look_at = 0.0
             return
         poll = SAFETY_POLL if self.hears() else BLIND_POLL
-        self._looks = 0 if got else self._looks + 1
+        self._looks += not got
         if self._looks < len(FALLING_ASLEEP):
             poll = min(poll, FALLING_ASLEEP[self._looks])
         poll *= random.uniform(0.8, 1.0)  # noqa: S311  (so that a fleet does not poll in step)
-        self._look_at = time.monotonic() + min(poll, max(next_s, 0.001) if next_s is not None else poll)
+        if self._next_s is not None:
+            poll = min(poll, max(self._next_s, 0.001))
+        self._look_at = time.monotonic() + poll
+        self._next_s = None
+        if not got:
+            self.on_nothing()
 
     async def _reason(self) -> None:
         """Returns when a round trip is worth it."""
         while True:
             pause = self._outbox.pause
-            if self._slots():
+            slots = self._slots()
+            if slots:
                 until_look = self._look_at - time.monotonic()
-                pause = until_look if pause is None else min(pause, until_look)
+                if until_look > 0:
+                    pause = until_look if pause is None else min(pause, until_look)
+                elif pause is None or slots >= self._enough:
+                    return
             if pause is not None and pause <= 0:
                 return
             self._bell.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), pause)
-            except TimeoutError:
-                return

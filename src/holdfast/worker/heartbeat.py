@@ -1,33 +1,46 @@
-"""Keeps leases alive from a thread of its own with a connection of its own.
+"""The worker's side of its heartbeat: a process that renews leases, and a thread that listens to it.
 
-User code on the event loop cannot stop it. It renews every quarter of the shortest lease, carries the newest
-progress a few times a second, and learns which leases are lost. When it cannot reach the database it stops
-each attempt before its lease ends, counted from when the last good renewal was sent: nobody else can hold
-the task by then.
+The process (heartbeat_child.py) is told of every lease before its task starts and renews it until the
+outcome was accepted. The thread here learns which leases are lost, sends progress with a connection of its
+own, watches the loop, and stops each attempt before its lease ends when no renewal was confirmed, counted
+from when the last good one was sent: nobody else can hold the task by then. If the process dies it is
+replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
 
 from holdfast import telemetry
-from holdfast.engine import leases
-from holdfast.engine.connection import Connection, connected
-from holdfast.errors import HoldfastError
-from holdfast.model import Progress
+from holdfast.engine.leases import Claimed, Command
 from holdfast.settings import Secret, Settings
-from holdfast.worker.running import Attempt
+from holdfast.worker.heartbeat_child import Pulse
+from holdfast.worker.heartbeat_wire import Frames, Kind, Round, Start, frame, holding, ids_in
+from holdfast.worker.reports import Reports
+from holdfast.worker.running import Attempt, Running
+from holdfast.worker.watchdog import Watchdog
 
 Companion = Callable[[threading.Event], Coroutine[Any, Any, None]]
 
 TICK = 0.25
 SHARE = 0.25
 LAST_SECONDS = 2.0
+LOOP_PATIENCE = 2.0  # a loop that has not turned for this long does not enforce time limits
+ABOUT_SECONDS, IDLE_ABOUT_SECONDS = 15.0, 600.0
+_CHILD = "from holdfast.worker.heartbeat_child import main; main()"
 _log = logging.getLogger("holdfast.worker")
 
 
@@ -37,21 +50,57 @@ class Heartbeat:
         url: Secret,
         settings: Settings,
         worker: str,
-        attempts: Callable[[], list[Attempt]],
+        running: Running,
         companion: Companion,
+        about: Callable[[], dict[str, Any]] = dict[str, Any],
     ) -> None:
         self._url = url
         self._settings = settings
         self._worker = worker
-        self._attempts = attempts
+        self._running = running
         self._companion = companion  # what else must go on whatever user code does to the worker's loop
+        self._about = about
+        self.commanded: Callable[[Command], None] = lambda _: None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._worker_loop: asyncio.AbstractEventLoop | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._unsent = bytearray()
+        self._sending = threading.Lock()
+        self._memory = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        self._memory.write(bytes(1 << 16))
+        self._memory.flush()
+        self._pulse = Pulse(self._memory.fileno())
+        self._reports = Reports(url, settings, worker, running.all)
+        self._watchdog = Watchdog(running, worker)
+        self._told_about = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def lag(self) -> float:
+        """Seconds that the loop was late lately."""
+        return self._watchdog.lag
+
+    @property
+    def blocked(self) -> dict[str, object] | None:
+        return self._watchdog.blocked
+
+    @property
+    def line(self) -> int | None:
+        """The descriptor that children inherit, so that their end is known to the heartbeat too."""
+        return None if self._socket is None else self._socket.fileno()
+
+    # On the worker's loop
 
     def start(self) -> None:
         if self._thread is None:
             self._worker_loop = asyncio.get_running_loop()
+            self._beat_pulse()
+            self._start_process()
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
 
@@ -60,12 +109,100 @@ class Heartbeat:
         if thread is not None:
             self._ended.set()
             await asyncio.to_thread(thread.join)
+            done = not len(self._running)
+            self._say(b"E", b"done" if done else b"")
+            await asyncio.to_thread(self._end_process, wait=done)
+
+    def hold(self, claimed: Sequence[tuple[Claimed, bool]], ended: Sequence[UUID]) -> None:
+        """Before the tasks start; with those whose outcomes were accepted."""
+        parts = b""
+        if ended:
+            parts = frame(b"D", b"".join([each.bytes for each in ended]))
+        if claimed:
+            parts += holding(claimed)
+        if parts:
+            self._send(parts)
+
+    def _beat_pulse(self) -> None:
+        """Proves that the loop turns."""
+        if self._thread is not None or not self._ended.is_set():
+            now = time.monotonic()
+            self._pulse.set(now)
+            self._watchdog.turned(now)
+            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(TICK, self._beat_pulse)
+
+    # The process
+
+    def _start_process(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        numbers = (theirs.fileno(), self._memory.fileno())
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, *map(str, numbers)],
+                pass_fds=numbers,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        with self._sending:
+            before, self._socket, self._unsent = self._socket, ours, bytearray()
+        if before is not None:
+            before.close()
+        self._send(frame(b"S", msgspec.msgpack.encode(self._beginning())))
+        held = [(a.claimed, a.on_stop is not None and a.task.process) for a in self._running.all()]
+        if held:
+            self._send(holding(held))
+        self._told_about = 0.0
+
+    def _beginning(self) -> Start:
+        return Start(
+            url=self._url.reveal(),
+            worker=self._worker,
+            pid=os.getpid(),
+            connect_timeout_s=self._settings.connect_timeout.total_seconds(),
+            call_timeout_s=self._settings.call_timeout.total_seconds(),
+            log_format=self._settings.log_format,
+            loop_patience_s=LOOP_PATIENCE,
+        )
+
+    def _end_process(self, *, wait: bool) -> None:
+        """What could not be stopped is released by the process once we are gone, so it is not waited for."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None and wait:
+            try:
+                self._process.wait(LAST_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # it holds nothing any more
+                self._process.wait()
+
+    def _say(self, kind: Kind, body: bytes = b"") -> None:
+        self._send(frame(kind, body))
+
+    def _send(self, message: bytes) -> None:
+        with self._sending:
+            if self._unsent:
+                self._unsent += message
+                message = bytes(self._unsent)
+                self._unsent.clear()
+            try:
+                sent = self._socket.send(message) if self._socket is not None else 0
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # it died; whoever replaces it is told everything
+                return
+            if sent < len(message):
+                self._unsent += message[sent:]
+
+    # In the thread
 
     def _run(self) -> None:
         asyncio.run(self._all())
 
     async def _all(self) -> None:
-        parts = (self._beat_until_ended(), self._companion(self._ended))
+        parts = (self._listen(), self._reports.run(self._ended), self._companion(self._ended))
         going = [asyncio.create_task(part) for part in parts]
         await self._guard()
         # The others look at `ended` too; one that hangs in a call is not waited for.
@@ -75,71 +212,87 @@ class Heartbeat:
         await asyncio.gather(*going, return_exceptions=True)
 
     async def _guard(self) -> None:
-        """Beside the beats, because a connection attempt or a call may hang for longer than a lease."""
+        """Beside the rest, because nothing else may hold it up."""
+        look_at = 0.0
         while not self._ended.is_set():
-            self._stop_what_may_be_lost()
+            now = time.monotonic()
+            if now >= look_at:
+                look_at = now + self._stop_what_may_be_lost(now)
+            blocker = self._watchdog.look(now)
+            if blocker is not None:
+                self._say(b"B", blocker)
+            if self._unsent:
+                self._send(b"")
+            self._tell_about(now)
             await asyncio.sleep(TICK)
 
-    async def _beat_until_ended(self) -> None:
+    def _stop_what_may_be_lost(self, now: float) -> float:
+        """Answers when to look again: often enough for the shortest lease."""
+        shortest = 20.0
+        for attempt in self._running.all():
+            shortest = min(shortest, attempt.claimed.lease_s)
+            if now >= attempt.must_stop_at:
+                self._stop(attempt, "lease not renewed in time")
+        return shortest * 0.05
+
+    def _tell_about(self, now: float) -> None:
+        pause = ABOUT_SECONDS if len(self._running) else IDLE_ABOUT_SECONDS
+        if now >= self._told_about + pause:
+            self._told_about = now
+            self._say(b"A", msgspec.json.encode(self._about()))
+
+    async def _listen(self) -> None:
         while not self._ended.is_set():
             try:
-                async with connected(self._url, self._settings) as connection:
-                    await self._beat_while_connected(connection)
-            except HoldfastError as problem:
-                telemetry.emit("database.away", error=str(problem), retry_in=TICK)
-                await asyncio.sleep(TICK)
+                await self._listen_to_process()
             except Exception:
                 # A heartbeat that ends here would lose every lease of a worker that goes on working.
                 _log.exception("the heartbeat failed and goes on")
+            if not self._ended.is_set():
                 await asyncio.sleep(TICK)
+                telemetry.emit("worker.heartbeat_replaced", worker=self._worker)
+                self._start_process()
 
-    async def _beat_while_connected(self, connection: Connection) -> None:
+    async def _listen_to_process(self) -> None:
+        """Until the process is gone."""
+        loop, line, frames = asyncio.get_running_loop(), self._socket, Frames()
+        if line is None:
+            return
         while not self._ended.is_set():
-            due = self._due()
-            if due:
-                await asyncio.wait_for(self._beat(connection, due), self._patience(due))
-            await asyncio.sleep(TICK)
+            try:
+                received = await asyncio.wait_for(loop.sock_recv(line, 1 << 20), 1.0)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not received:
+                return
+            for kind, body in frames.feed(received):
+                self._hear(kind, body)
 
-    def _due(self) -> list[Attempt]:
-        """All attempts when any needs renewal; else those with news."""
-        attempts = self._attempts()
-        now = time.monotonic()
-        if any(now >= a.renewed_at + a.claimed.lease_s * SHARE for a in attempts):
-            return attempts
-        return [a for a in attempts if a.context.unreported() is not None]
+    def _hear(self, kind: bytes, body: bytes) -> None:
+        if kind == b"R":
+            self._apply(msgspec.msgpack.decode(body, type=Round))
+        elif kind == b"W":
+            telemetry.emit("database.away", error=body.decode(errors="replace"), retry_in=TICK)
+        elif kind == b"C" and self._worker_loop is not None:
+            self._worker_loop.call_soon_threadsafe(self.commanded, cast("Command", body.decode()))
 
-    def _patience(self, attempts: list[Attempt]) -> float:
-        return max(0.1, min(a.must_stop_at for a in attempts) - time.monotonic())
-
-    async def _beat(self, connection: Connection, attempts: list[Attempt]) -> None:
-        sent_at = time.monotonic()
-        news = {a.claimed.id: report for a in attempts if (report := a.context.unreported()) is not None}
-        answer = await leases.beat(
-            connection, worker=self._worker, held=[a.claimed for a in attempts], progress=news
-        )
-        for attempt in attempts:
-            self._apply(attempt, answer, news.get(attempt.claimed.id), sent_at)
-
-    def _apply(self, attempt: Attempt, answer: leases.Beat, report: Progress | None, sent_at: float) -> None:
-        if attempt.claimed.id in answer.cancelled:
-            self._stop(attempt, "cancelled")
-        elif attempt.claimed.id in answer.lost:
-            self._stop(attempt, "lease lost")
-        else:
-            attempt.renewed_at = sent_at
-            if report is not None:
-                attempt.context.reported(report)
-
-    def _stop_what_may_be_lost(self) -> None:
-        now = time.monotonic()
-        for attempt in self._attempts():
-            if now >= attempt.must_stop_at:
-                self._stop(attempt, "lease not renewed in time")
+    def _apply(self, news: Round) -> None:
+        held = self._running.by_id
+        for name in ids_in(news.kept):
+            attempt = held.get(UUID(bytes=name))
+            if attempt is not None and attempt.renewed_at < news.sent_at:
+                attempt.renewed_at = news.sent_at
+        for names, reason in ((news.cancelled, "cancelled"), (news.lost, "lease lost")):
+            for name in ids_in(names):
+                attempt = held.get(UUID(bytes=name))
+                if attempt is not None:
+                    self._stop(attempt, reason)
 
     def _stop(self, attempt: Attempt, reason: str) -> None:
-        if attempt.context.cancelled:
+        if not attempt.mark_stopped(reason):  # plain code sees it even if the loop is blocked
             return
-        attempt.context.stop(reason)  # plain code sees it even if the loop is blocked
         telemetry.emit("task.lease_lost", task=attempt.claimed.id, attempt=attempt.claimed.attempt)
         if self._worker_loop is not None and not self._worker_loop.is_closed():
-            self._worker_loop.call_soon_threadsafe(attempt.runner.cancel, reason)
+            self._worker_loop.call_soon_threadsafe(attempt.interrupt)

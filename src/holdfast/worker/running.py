@@ -1,55 +1,102 @@
-"""The tasks this worker holds leases of, shared by the fetcher, the executor and the heartbeat's thread."""
+"""The tasks this worker holds leases of, shared by the fetcher, the attempts and the heartbeat's thread."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from uuid import UUID
 
+from holdfast.definitions import Task
 from holdfast.engine.leases import Claimed
 from holdfast.worker.context import Context
 
 # Stop this much before the lease ends by our own clock, so that the last write is still ours.
 MARGIN = 0.15
+TIME_LIMIT = "time limit"
+RELEASED = "released"
 
 
-@dataclass(eq=False)
 class Attempt:
-    claimed: Claimed
-    context: Context
-    runner: asyncio.Task[None]
-    renewed_at: float = field(default_factory=time.monotonic)
+    """One claimed task, from the claim to its verdict."""
+
+    __slots__ = (
+        "began",
+        "claimed",
+        "context",
+        "ended",
+        "on_stop",
+        "renewed_at",
+        "runner",
+        "started_at",
+        "stopped",
+        "task",
+    )
+
+    def __init__(self, claimed: Claimed, task: Task[..., object], context: Context | None, at: float) -> None:
+        self.claimed = claimed
+        self.task = task
+        self.context = context
+        self.started_at = at
+        self.renewed_at = at
+        self.runner: asyncio.Task[None] | None = None
+        self.began = False
+        self.ended = False
+        self.stopped: str | None = None
+        self.on_stop: Callable[[str], None] | None = None  # instead of being cancelled: threads and children
 
     @property
     def must_stop_at(self) -> float:
         """When the lease may be over, counted from when the last good renewal was sent."""
         return self.renewed_at + self.claimed.lease_s * (1 - MARGIN)
 
-    def stop(self, reason: str) -> None:
-        """Ask it to stop. Async code is interrupted; plain code finds out at its next `check`."""
-        if not self.context.cancelled:
+    @property
+    def deadline(self) -> float:
+        return self.started_at + self.claimed.timeout_s
+
+    def mark_stopped(self, reason: str) -> bool:
+        """From any thread: plain code finds out at its next `check`. False: it was stopped before."""
+        if self.stopped is not None or self.ended:
+            return False
+        self.stopped = reason
+        if self.context is not None:
             self.context.stop(reason)
-            self.runner.cancel(reason)
+        return True
+
+    def interrupt(self) -> None:
+        """On the loop, after `mark_stopped`: what can be interrupted is."""
+        if self.on_stop is not None:
+            self.on_stop(self.stopped or "")
+        elif self.began and self.runner is not None and not self.ended:
+            self.runner.cancel(self.stopped)
+
+    def stop(self, reason: str) -> None:
+        """On the loop: ask it to stop."""
+        if self.mark_stopped(reason):
+            self.interrupt()
 
 
 class Running:
     """A dictionary with a bell: `changed` is called when a slot becomes free."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self._attempts: dict[UUID, Attempt] = {}
+        self.by_id: dict[UUID, Attempt] = {}
         self._changed = changed
 
     def __len__(self) -> int:
-        return len(self._attempts)
+        return len(self.by_id)
 
     def add(self, attempt: Attempt) -> None:
-        self._attempts[attempt.claimed.id] = attempt
+        self.by_id[attempt.claimed.id] = attempt
 
     def remove(self, attempt: Attempt) -> None:
-        self._attempts.pop(attempt.claimed.id, None)
+        # Another attempt of the same task may be here by now, if this one was given up.
+        if self.by_id.get(attempt.claimed.id) is attempt:
+            del self.by_id[attempt.claimed.id]
         self._changed()
 
     def all(self) -> list[Attempt]:
-        return list(self._attempts.values())
+        while True:
+            try:
+                return list(self.by_id.values())
+            except RuntimeError:  # asked from a thread while the loop changes it
+                continue

@@ -1,0 +1,87 @@
+"""What a worker and its heartbeat process say to each other over their socket.
+
+A frame is one letter, the length of the rest, and the rest. Leases travel as fixed records because every
+task passes here; everything else is rare and is msgpack.
+
+To the heartbeat: S how to begin, H leases to hold, D leases to drop (16 bytes of id each), B the task that
+blocks the loop (its id, or nothing), A what the worker says about itself, E we end in good order. Back: R a
+round of renewals, W words about trouble, C a command.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from holdfast.engine.leases import Claimed
+
+HEAD = struct.Struct("<cI")
+LEASE = struct.Struct("<16sqiffB")  # id, nonce, attempt, lease_s, timeout_s, isolated
+PULSE = struct.Struct("<d")
+ID_BYTES = 16
+
+Kind = Literal[b"S", b"H", b"D", b"B", b"A", b"E", b"R", b"W", b"C"]
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    worker: str
+    pid: int
+    connect_timeout_s: float
+    call_timeout_s: float
+    log_format: str
+    loop_patience_s: float
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """Renewals that were sent at `sent_at` by the clock both processes share. Ids are 16 bytes each."""
+
+    sent_at: float
+    kept: bytes = b""
+    lost: bytes = b""
+    cancelled: bytes = b""
+
+
+def frame(kind: Kind, body: bytes = b"") -> bytes:
+    return HEAD.pack(kind, len(body)) + body
+
+
+def holding(claimed: Iterable[tuple[Claimed, bool]]) -> bytes:
+    pack = LEASE.pack
+    return frame(
+        b"H",
+        b"".join(
+            [
+                pack(c.id.bytes, c.nonce, c.attempt, c.lease_s, c.timeout_s, isolated)
+                for c, isolated in claimed
+            ]
+        ),
+    )
+
+
+def ids_in(body: bytes) -> list[bytes]:
+    return [body[at : at + ID_BYTES] for at in range(0, len(body), ID_BYTES)]
+
+
+class Frames:
+    """Bytes in, whole frames out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, received: bytes) -> list[tuple[bytes, bytes]]:
+        self._buffer += received
+        found: list[tuple[bytes, bytes]] = []
+        at = 0
+        while len(self._buffer) - at >= HEAD.size:
+            kind, length = HEAD.unpack_from(self._buffer, at)
+            end = at + HEAD.size + length
+            if len(self._buffer) < end:
+                break
+            found.append((kind, bytes(self._buffer[at + HEAD.size : end])))
+            at = end
+        del self._buffer[:at]
+        return found
