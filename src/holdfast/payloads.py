@@ -7,8 +7,13 @@ with the place named, instead of failing later in the database.
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import Any, cast
+import types
+import typing
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 
@@ -74,3 +79,88 @@ def from_json(value: object, kind: Any, *, what: str) -> Any:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign)
     except (msgspec.ValidationError, ValueError, NotImplementedError) as problem:
         raise InvalidError(f"{what} does not fit: {problem}.", field=what) from problem
+
+
+class Signed(Protocol):
+    """What is known of a task that can be called: its name, its parameters, and their types."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def signature(self) -> inspect.Signature: ...
+    @property
+    def hints(self) -> dict[str, Any]: ...
+
+
+def schema_of(task: Signed) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a task's arguments, for the catalogue, forms and checks.
+
+    A parameter whose type JSON Schema cannot describe accepts everything here; the worker still checks it.
+    """
+    kinds = {name: _with_format(task.hints.get(name, Any)) for name in task.signature.parameters}
+    described = {name: kind for name, kind in kinds.items() if _describable(kind)}
+    foreign: dict[str, Any] = {}
+    found, components = msgspec.json.schema_components(
+        described.values(), schema_hook=_foreign_schema(foreign), ref_template="#/$defs/{name}"
+    )
+    everything: dict[str, dict[str, Any]] = {name: {} for name in kinds}
+    properties = {**everything, **dict(zip(described, found, strict=True))}
+    for name, parameter in task.signature.parameters.items():
+        properties[name] = _with_default(properties[name], parameter.default)
+    required = [n for n, p in task.signature.parameters.items() if p.default is p.empty]
+    schema: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": task.name,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    definitions = {**components, **foreign}
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _describable(kind: Any) -> bool:
+    try:
+        msgspec.json.schema_components([kind], schema_hook=_foreign_schema({}))
+    except (TypeError, NotImplementedError, ValueError):
+        return False
+    return True
+
+
+def _foreign_schema(definitions: dict[str, Any]) -> Callable[[type], dict[str, Any]]:
+    """Describes pydantic models. What they refer to is kept under names of their own."""
+
+    def describe(kind: type) -> dict[str, Any]:
+        describe_model = getattr(kind, "model_json_schema", None)
+        if describe_model is None:
+            raise NotImplementedError(f"{kind.__name__} has no schema")
+        schema: dict[str, Any] = describe_model(ref_template=f"#/$defs/{kind.__name__}.{{model}}")
+        inner: dict[str, Any] = schema.pop("$defs", {})
+        definitions.update({f"{kind.__name__}.{name}": each for name, each in inner.items()})
+        return schema
+
+    return describe
+
+
+def _with_format(kind: Any) -> Any:
+    """Moments may come with or without a time zone, which no format allows; forms want one all the same."""
+    if kind is datetime:
+        return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+    if typing.get_origin(kind) in (types.UnionType, typing.Union) and datetime in typing.get_args(kind):
+        return typing.Union[tuple(_with_format(each) for each in typing.get_args(kind))]  # noqa: UP007
+    return kind
+
+
+def _with_default(schema: dict[str, Any], default: object) -> dict[str, Any]:
+    """The default is shown to people who fill in a form, when JSON can say it."""
+    if default is inspect.Parameter.empty:
+        return schema
+    try:
+        plain = msgspec.to_builtins(default, enc_hook=_encode_foreign)
+        _refuse_lossy(plain, "default")
+        plain = msgspec.json.decode(msgspec.json.encode(plain))
+    except (TypeError, ValueError, NotImplementedError, InvalidError):
+        return schema
+    # Beside a reference, keywords of the same object count since 2019; older readers need allOf.
+    return {"allOf": [schema], "default": plain} if "$ref" in schema else {**schema, "default": plain}
