@@ -15,6 +15,7 @@ from holdfast.cli import words
 from holdfast.cli.naming import uuid_named
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
+from holdfast.cli.who import record
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 from holdfast.errors import HoldfastError, NotFoundError
@@ -135,6 +136,7 @@ def cancel(session: Session, batch_id: str, reason: str | None, yes: bool, dry_r
         count = 0
         while done := await jobs.cancel_jobs(connection, {"batch": str(asked)}, reason):
             count += done
+        await record(connection, "batch.cancel", str(asked), jobs=count, reason=reason)
         if session.out.json:
             session.out.record({"batch": asked, "cancelled": count})
         else:

@@ -19,7 +19,7 @@ from holdfast import search as grammar
 from holdfast.cli import words
 from holdfast.cli.naming import uuid_named
 from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.who import somebody
+from holdfast.cli.who import record, somebody
 from holdfast.engine import search
 from holdfast.engine.connection import Connection
 from holdfast.engine.search import Bulk, Ramp, Verb
@@ -124,6 +124,7 @@ def _control(session: Session, bulk_id: str, verb: search.Control) -> None:
             raise ConflictError(
                 f"Bulk action {found.id} is {found.status}.", fix="It can no longer be changed."
             )
+        await record(connection, f"bulk.{verb}", str(found.id))
         return await named(connection, bulk_id)
 
     session.out.record(_row(session.ask(work)))
@@ -172,6 +173,7 @@ def undo(session: Session, bulk_id: str, yes: bool, dry_run: bool) -> None:
         count = 0
         while taken := await search.bulk_undo(connection, found.id):
             count += taken
+        await record(connection, "bulk.undo", str(found.id), jobs=count)
         if session.out.json:
             session.out.record({"id": found.id, "undone": count})
         else:
@@ -211,6 +213,7 @@ async def start(
     )
     why = given["reason"] or "from the command line"
     bulk_id = await search.bulk_start(connection, verb, query, by=somebody(), why=why, ramp=ramp)
+    await record(connection, f"bulk.{verb}", str(bulk_id), search=query.text, reason=why)
     if given["wait"]:
         return await follow(session, connection, bulk_id)
     if session.out.json:

@@ -12,7 +12,7 @@ from holdfast.cli import bulk, words
 from holdfast.cli.output import Output
 from holdfast.cli.session import Session, json_option, pass_session
 from holdfast.cli.values import SPAN
-from holdfast.cli.who import somebody
+from holdfast.cli.who import record, somebody
 from holdfast.engine import search
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
@@ -149,6 +149,7 @@ def ignore(
         await search.ignore_cause(
             connection, found["cause"], until=until, by=somebody(), why=reason, link=link
         )
+        await record(connection, "error.ignore", found["cause"], until=str(until), reason=reason)
         return {"cause": found["cause"], "ignored_until": until}
 
     session.out.record(session.ask(work))

@@ -14,6 +14,7 @@ from holdfast.cli.job import fetched, job, job_argument
 from holdfast.cli.naming import complete_job, job_named
 from holdfast.cli.session import Session, json_option, pass_session
 from holdfast.cli.values import SPAN
+from holdfast.cli.who import record
 from holdfast.engine import jobs, operate
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, RefusedError
@@ -51,14 +52,18 @@ def cancel(session: Session, /, job_ids: tuple[str, ...], search: str | None, **
         consequence = f"{words.many(len(alive), 'job')} cancelled ({len(chosen) - len(alive)} ended already)."
         if not session.confirm(consequence, yes=given["yes"], dry_run=given["dry_run"]):
             return 0
-        answers = [
-            {"id": found["id"], **await jobs.cancel_job(connection, UUID(found["id"]), given["reason"])}
-            for found in chosen
-        ]
+        answers = [await _cancelled(connection, found["id"], given["reason"]) for found in chosen]
         session.out.rows(answers, ["id", "status", "cancelled"])
         return 0 if all(answer["status"] == "cancelled" for answer in answers) else ConflictError.exit_code
 
     return session.ask(work)
+
+
+async def _cancelled(connection: Connection, job_id: str, reason: str | None) -> dict[str, Any]:
+    answer = await jobs.cancel_job(connection, UUID(job_id), reason)
+    if answer["cancelled"]:
+        await record(connection, "job.cancel", job_id, reason=reason)
+    return {"id": job_id, **answer}
 
 
 @job.command()
@@ -88,6 +93,8 @@ def retry(session: Session, /, job_ids: tuple[str, ...], search: str | None, **g
 async def _again(connection: Connection, word: str, given: dict[str, Any]) -> dict[str, Any]:
     job_id, delay = await job_named(connection, word), cast("timedelta", given["delay"])
     count = await jobs.retry_job(connection, job_id, from_tasks=given["from_tasks"] or None, delay=delay)
+    if count:
+        await record(connection, "job.retry", str(job_id), tasks=given["from_tasks"] or None)
     return {"id": job_id, "restarted": count}
 
 
@@ -130,6 +137,7 @@ def rerun(
             session.out.value("job", to_json(changed, what="the job").decode())
             return
         made = await jobs.submit(connection, to_json(changed, what="the job"))
+        await record(connection, "job.rerun", str(old), job=str(made.id))
         if session.out.json:
             session.out.record({"id": made.id, "created": made.created, RERUN_OF: old})
         else:

@@ -10,6 +10,7 @@ import click
 from holdfast.cli import words
 from holdfast.cli.naming import complete_limit, complete_queue, complete_type
 from holdfast.cli.session import Session, destructive, json_option, pass_session
+from holdfast.cli.who import record
 from holdfast.engine import limits, operate
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import Limit
@@ -83,6 +84,7 @@ def set_limit(session: Session, /, name: str, **given: Any) -> None:
 def put(session: Session, wanted: Limit) -> None:
     async def work(connection: Connection) -> dict[str, Any]:
         await limits.put_limit(connection, wanted)
+        await record(connection, "limit.set", wanted.name, running=wanted.max_running, rate=wanted.rate)
         return next(row for row in await operate.list_limits(connection) if row["name"] == wanted.name)
 
     found = session.ask(work)
@@ -106,6 +108,7 @@ def remove(session: Session, name: str, *, yes: bool, dry_run: bool) -> None:
             )
         if session.confirm(f"Limit {name} goes: what it held back may start.", yes=yes, dry_run=dry_run):
             await limits.remove_limit(connection, name)
+            await record(connection, "limit.remove", name)
             session.out.line(f"Limit {name} is gone.")
 
     session.ask(work)

@@ -15,7 +15,7 @@ from holdfast.cli.naming import complete_queue
 from holdfast.cli.queue import queue
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
-from holdfast.cli.who import somebody
+from holdfast.cli.who import record, somebody
 from holdfast.engine import limits, operate, queues
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import Limit
@@ -42,6 +42,7 @@ def pause(session: Session, name: str, reason: str | None) -> None:
     async def work(connection: Connection) -> dict[str, Any]:
         await _is_for_tasks(connection, name)
         await limits.pause_queue(connection, name, why=reason, by=somebody())
+        await record(connection, "queue.pause", name, reason=reason)
         return (await operate.task_queues(connection, name))[0]
 
     found = session.ask(work)
@@ -58,7 +59,14 @@ def pause(session: Session, name: str, reason: str | None) -> None:
 @pass_session
 def resume(session: Session, name: str) -> None:
     """Let tasks of a paused queue start again."""
-    was = session.ask(lambda connection: limits.resume_queue(connection, name))
+
+    async def work(connection: Connection) -> bool:
+        was = await limits.resume_queue(connection, name)
+        if was:
+            await record(connection, "queue.resume", name)
+        return was
+
+    was = session.ask(work)
     if session.out.json:
         session.out.record({"queue": name, "resumed": was})
     else:
@@ -100,6 +108,7 @@ def drain(session: Session, name: str, reason: str, within: timedelta) -> None:
     async def work(connection: Connection) -> int:
         await _is_for_tasks(connection, name)
         await limits.pause_queue(connection, name, why=reason, by=somebody())
+        await record(connection, "queue.pause", name, reason=reason)
         return await _idle(session, connection, name, within)
 
     ready = session.ask(work)

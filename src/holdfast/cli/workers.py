@@ -12,6 +12,7 @@ from holdfast.cli.naming import complete_worker
 from holdfast.cli.output import Output
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
+from holdfast.cli.who import record
 from holdfast.engine import leases, operate
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
@@ -129,6 +130,7 @@ def _command(session: Session, name: str, command: leases.Command, *, yes: bool,
         if found["state"] not in {"live", "quiet", "draining"}:
             raise ConflictError(f"Worker {found['name']} is {found['state']}: nobody is there to hear it.")
         await leases.command_worker(connection, found["name"], command)
+        await record(connection, f"worker.{command}", found["name"])
         session.out.record({"worker": found["name"], "command": command})
 
     session.ask(work)

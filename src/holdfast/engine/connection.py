@@ -194,6 +194,11 @@ def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastErr
     return errors.DatabaseError(f"The database answered {code}: {message}.")
 
 
+def is_refused(problem: BaseException) -> bool:
+    """Whether the database says that the role has no right to do this, in the driver's words."""
+    return isinstance(problem, asyncpg.InsufficientPrivilegeError)
+
+
 def _field(problem: asyncpg.PostgresError) -> str | None:
     """Our functions name the wrong argument in `column`, the one error field meant for a name."""
     return getattr(problem, "column_name", None)
