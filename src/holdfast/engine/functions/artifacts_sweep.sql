@@ -90,16 +90,14 @@ declare
   v_now timestamptz := holdfast.now();
 begin
   return query
-  with taken as materialized (
-    (select f.id from holdfast.artifacts f where f.status = 'doomed' and f.touched_at <= v_now
-      order by f.touched_at limit p_limit for update skip locked)
-    union all
-    (select f.id from holdfast.artifacts f where f.status = 'gone' and f.why = 'lost' and f.touched_at <= v_now - interval '1 day'
-      order by f.touched_at limit p_limit for update skip locked)
-  )
   update holdfast.artifacts f set touched_at = case f.status when 'doomed' then v_now + interval '5 minutes'
     else v_now - interval '1 day' + interval '5 minutes' end
-  from taken t where f.id = t.id
+  where f.id = any (array(
+      select d.id from holdfast.artifacts d where d.status = 'doomed' and d.touched_at <= v_now
+      order by d.touched_at limit p_limit for update skip locked)
+    || array(
+      select g.id from holdfast.artifacts g where g.status = 'gone' and g.why = 'lost' and g.touched_at <= v_now - interval '1 day'
+      order by g.touched_at limit p_limit for update skip locked))
   returning f.id, f.key;
 end $$;
 

@@ -1,0 +1,423 @@
+"""Files as rows: seen with the success of their task only, expired, swept, each owner's their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hands import Hand, graph, outcome, refused, submit, tick
+
+from holdfast.engine import artifacts, jobs, leases
+from holdfast.engine.connection import Connection, Database
+from holdfast.engine.leases import Claimed, OutcomeKind
+from holdfast.errors import GoneError, NotFoundError
+from holdfast.model import Artifact
+from holdfast.testing import Clock
+
+SHA = hashlib.sha256(b"").hexdigest()
+
+
+async def stage(conn: Connection, task: Claimed, name: str = "a.txt", **file: Any) -> artifacts.Staged:
+    return await artifacts.stage(conn, task, {"name": name, **file})
+
+
+async def record(
+    conn: Connection, staged: artifacts.Staged, task: Claimed | None, size: int = 10
+) -> Artifact:
+    return await artifacts.record(conn, staged.id, task, size=size, sha256=SHA, meta={})
+
+
+async def save(conn: Connection, task: Claimed, name: str = "a.txt", size: int = 10, **file: Any) -> Artifact:
+    return await record(conn, await stage(conn, task, name, **file), task, size)
+
+
+async def put(conn: Connection, name: str = "a.txt", size: int = 10, **file: Any) -> Artifact:
+    return await record(conn, await artifacts.stage_file(conn, {"name": name, **file}), None, size)
+
+
+async def names(conn: Connection, **where: Any) -> list[str]:
+    return [each.name for each in await artifacts.list_artifacts(conn, where)]
+
+
+async def used(conn: Connection, owner: str) -> tuple[int, int]:
+    usage = await artifacts.get_usage(conn, owner)
+    return usage["bytes"]["used"], usage["files"]["used"]
+
+
+class Bucket:
+    """Keeps what the sweep wants deleted."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    async def __call__(self, keys: Sequence[str]) -> None:
+        self.deleted += keys
+
+
+async def facts_agree(conn: Connection) -> None:
+    """What is counted for an owner is what the rows say."""
+    wrong = await conn.fetch(
+        "select u.owner, u.bytes, u.files from holdfast.usage u where (u.bytes, u.files) <> ("
+        " select coalesce(sum(f.size), 0), count(f.id) from holdfast.artifacts f"
+        " where f.owner = u.owner and f.counted)"
+    )
+    assert wrong == []
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["single", "graph"])
+async def test_files_are_seen_with_the_success_and_not_before(conn: Connection, several: bool) -> None:
+    hand = Hand(conn)
+    if several:
+        job = (await graph(conn, {"name": "x"}, {"name": "y", "after": ["x"]}, owner="ann")).id
+    else:
+        job = await submit(conn, owner="ann")
+    task = await hand.one()
+    saved = await save(conn, task, "übung.png", kind="image", content_type="image/png")
+    assert saved.job_id == job
+    assert saved.key.startswith(f"ann/{job}/image/")
+    assert await names(conn, job=job) == []
+    with pytest.raises(NotFoundError):
+        await artifacts.get_artifact(conn, saved.id)
+    found = await artifacts.find_artifact(conn, task, "übung.png")
+    assert found is not None
+    assert found.id == saved.id
+    assert await hand.finish(task) == "ok"
+    assert await names(conn, job=job) == ["übung.png"]
+    assert (await artifacts.get_artifact(conn, saved.id)).content_type == "image/png"
+    assert await hand.finish(task) == "ok"  # said again
+    assert await names(conn, job=job) == ["übung.png"]
+
+
+OTHERS: tuple[OutcomeKind, ...] = ("fail", "reject", "snooze", "release", "cancel", "limited")
+
+
+async def test_files_of_other_outcomes_are_lost(conn: Connection, clock: Clock, db: Database) -> None:
+    for number, kind in enumerate(OTHERS):
+        await lose(conn, clock, db, kind, Hand(conn, queues=[f"q{number}"]))
+
+
+async def lose(conn: Connection, clock: Clock, db: Database, kind: OutcomeKind, hand: Hand) -> None:
+    bucket = Bucket()
+    job = await submit(conn, owner="ann", attempts=5, queue=hand.queues[0])
+    task = await hand.one()
+    saved = await save(conn, task)
+    uploading = await stage(conn, task, "half")
+    await hand.finish(task, kind, {"delay_s": 0.001} if kind == "snooze" else {"type": "E", "message": "m"})
+    assert await names(conn, job=job) == []
+    await clock.advance(timedelta(minutes=1))
+    swept = await artifacts.sweep(db, bucket)
+    assert swept.lost == 2
+    assert sorted(bucket.deleted) == sorted([saved.key, uploading.key])
+    assert await used(conn, "ann") == (0, 0)
+    await facts_agree(conn)
+
+
+async def test_a_stale_attempt_can_neither_stage_nor_record_nor_show(conn: Connection, clock: Clock) -> None:
+    hand = Hand(conn)
+    job = await submit(conn, lease_s=1)
+    old = await hand.one()
+    staged = await stage(conn, old)
+    done = await save(conn, old, "old")
+    await clock.advance(timedelta(seconds=30))
+    await tick(conn)
+    await clock.advance(timedelta(minutes=10))
+    new = await hand.one()
+    assert (new.id, new.attempt) == (old.id, old.attempt + 1)
+    with refused("HF001"):
+        await stage(conn, old, "late")
+    with refused("HF001"):
+        await record(conn, staged, old)
+    fresh = await save(conn, new, "new")
+    assert await hand.finish(old) == "stale"
+    assert await names(conn, job=job) == []
+    assert await hand.finish(new) == "ok"
+    assert await names(conn, job=job) == ["new"]
+    for each in (done, fresh):
+        assert str(each.job_id) in each.key
+    assert done.key != fresh.key
+    with refused("HF001"):  # another attempt's file, with a good lease of one's own
+        await artifacts.record(conn, staged.id, new, size=1, sha256=SHA, meta={})
+
+
+async def test_the_same_name_again_takes_the_place_of_the_first(conn: Connection, db: Database) -> None:
+    hand, bucket = Hand(conn), Bucket()
+    job = await submit(conn, owner="ann")
+    task = await hand.one()
+    first = await save(conn, task, "a.txt", 1)
+    second = await save(conn, task, "a.txt", 2)
+    await hand.finish(task)
+    (seen,) = await artifacts.list_artifacts(conn, {"job": job})
+    assert seen.id == second.id
+    await jobs.retry_job(conn, job)
+    again = await hand.one()
+    third = await save(conn, again, "a.txt", 4)
+    await save(conn, again, "b.txt", 8)
+    await hand.finish(again)
+    assert [each.id for each in await artifacts.list_artifacts(conn, {"job": job, "name": "a.txt"})] == [
+        third.id
+    ]
+    await artifacts.sweep(db, bucket)
+    assert sorted(bucket.deleted) == sorted([first.key, second.key])
+    assert await used(conn, "ann") == (12, 2)
+    with pytest.raises(GoneError, match="replaced"):
+        await artifacts.get_artifact(conn, second.id)
+
+
+async def test_many_tasks_at_once_show_their_own_files(conn: Connection) -> None:
+    hand = Hand(conn)
+    made = [await submit(conn, owner="ann" if n % 2 else None) for n in range(20)]
+    tasks = await hand.take(20)
+    for task in tasks[:10]:
+        await save(conn, task, f"of {task.id}")
+    answers = (
+        await hand.exchange(
+            [outcome(task, "reject" if n == 3 else "succeed") for n, task in enumerate(tasks)]
+        )
+    ).answers
+    assert set(answers) == {"ok"}
+    seen = {job: await names(conn, job=job) for job in made}
+    expected = {task.id: [f"of {task.id}"] if n < 10 and n != 3 else [] for n, task in enumerate(tasks)}
+    assert seen == expected
+
+
+async def test_completing_in_the_callers_own_transaction_shows_them_with_its_commit(
+    conn: Connection, second: Connection
+) -> None:
+    hand = Hand(conn)
+    job = await submit(conn)
+    task = await hand.one()
+    await save(conn, task)
+    async with conn.transaction():
+        await leases.complete(conn, task, b"1")
+        assert await names(conn, job=job) == ["a.txt"]
+        assert await names(second, job=job) == []
+    assert await names(second, job=job) == ["a.txt"]
+
+
+async def test_expiry_by_the_file_the_job_type_and_the_owner(
+    conn: Connection, clock: Clock, db: Database
+) -> None:
+    await artifacts.put_rule(conn, ttl=timedelta(days=4))
+    await artifacts.put_rule(conn, owner="ann", ttl=timedelta(days=3))
+    await artifacts.put_rule(conn, type="t", ttl=timedelta(days=2))
+    await artifacts.put_rule(conn, owner="eve", type="t", ttl=None)
+    hand = Hand(conn)
+    for owner in ("ann", "eve"):
+        await submit(conn, owner=owner)
+        task = await hand.one()
+        await save(conn, task, f"{owner} own", ttl_s=86400)
+        await save(conn, task, f"{owner} type")
+        await hand.finish(task)
+    await put(conn, "ann file", owner="ann")
+    await put(conn, "any file")
+    left = [{"eve type", "ann type", "ann file", "any file"}, {"eve type", "ann file", "any file"}]
+    left += [{"eve type", "any file"}, {"eve type"}, {"eve type"}]
+    for expected in left:
+        await clock.advance(timedelta(days=1, minutes=1))
+        assert set(await names(conn)) == expected
+        await artifacts.sweep(db, Bucket())
+        assert set(await names(conn)) == expected
+    await facts_agree(conn)
+
+
+async def test_what_expired_is_gone_and_can_be_made_again(
+    conn: Connection, clock: Clock, db: Database
+) -> None:
+    hand, bucket = Hand(conn), Bucket()
+    job = await submit(conn, owner="ann")
+    task = await hand.one()
+    saved = await save(conn, task, ttl_s=60)
+    await hand.finish(task)
+    await clock.advance(timedelta(minutes=2))
+    for sweep in (False, True):
+        if sweep:
+            await artifacts.sweep(db, bucket)
+        with pytest.raises(GoneError, match="expired"):
+            await artifacts.get_artifact(conn, saved.id)
+        with pytest.raises(GoneError):
+            await artifacts.count_download(conn, saved.id)
+    assert bucket.deleted == [saved.key]
+    assert (await artifacts.remake_artifact(conn, saved.id))["job_id"] == str(job)
+    again = await hand.one()
+    assert (await save(conn, again, ttl_s=60)).id != saved.id
+    await hand.finish(again)
+    assert await names(conn, job=job) == ["a.txt"]
+    await clock.advance(timedelta(days=40))
+    await artifacts.sweep(db, bucket)
+    with pytest.raises(NotFoundError):  # nobody remembers
+        await artifacts.get_artifact(conn, saved.id)
+
+
+async def test_a_sweep_that_dies_is_done_again(conn: Connection, clock: Clock, db: Database) -> None:
+    saved = [await put(conn, f"{n}", ttl_s=60) for n in range(5)]
+    await clock.advance(timedelta(minutes=2))
+
+    async def dies(_: Sequence[str]) -> None:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await artifacts.sweep(db, dies)
+    bucket = Bucket()
+    assert (await artifacts.sweep(db, bucket)).deleted == 0  # somebody may be at it
+    await clock.advance(timedelta(minutes=6))
+    assert (await artifacts.sweep(db, bucket)).deleted == 5
+    assert sorted(bucket.deleted) == sorted(each.key for each in saved)
+    assert (await artifacts.sweep(db, bucket)).deleted == 0
+
+
+async def test_an_upload_that_ends_after_its_sweep_is_swept_again(
+    conn: Connection, clock: Clock, db: Database
+) -> None:
+    hand, bucket = Hand(conn), Bucket()
+    await submit(conn)
+    task = await hand.one()
+    staged = await stage(conn, task)
+    await hand.finish(task, "reject")
+    for _ in range(4):
+        await clock.advance(timedelta(hours=10))
+        await artifacts.sweep(db, bucket)
+    assert bucket.deleted == [staged.key, staged.key]
+    assert await conn.fetchval("select count(*) from holdfast.artifacts") == 0
+
+
+async def test_files_of_living_attempts_and_uploads_are_left_alone(
+    conn: Connection, clock: Clock, db: Database
+) -> None:
+    hand, bucket = Hand(conn), Bucket()
+    await submit(conn, lease_s=3600, timeout_s=36000)
+    task = await hand.one()
+    await save(conn, task)
+    uploading = await artifacts.stage_file(conn, {"name": "slow"})
+    for _ in range(4):
+        await clock.advance(timedelta(minutes=10))
+        await artifacts.touch_file(conn, uploading.id)
+        await artifacts.sweep(db, bucket, limit=1)
+    assert bucket.deleted == []
+    await clock.advance(timedelta(minutes=16))  # nobody speaks for it any more
+    await artifacts.sweep(db, bucket)
+    assert bucket.deleted == [uploading.key]
+    with refused("HF001"):
+        await record(conn, uploading, None)
+    assert await hand.finish(task) == "ok"
+    assert await names(conn) == ["a.txt"]
+
+
+BAD = ["", " ", ".", "..", "a/b", "a\\b", "../x", "/etc/passwd", "a\nb", "\x7f", "x" * 256, "x" * 4000]
+
+
+async def test_names_that_are_refused(conn: Connection) -> None:
+    for name in BAD:
+        with refused("HF004", "name"):
+            await artifacts.stage_file(conn, {"name": name})
+
+
+@pytest.mark.parametrize(
+    "name", ["😀.png", "Übung „1“.pdf", "x" * 255, "日本語" * 80, "con", "-rf", "a b", "%2e%2e", "~"]
+)
+async def test_names_that_are_kept_and_never_become_a_path(conn: Connection, name: str) -> None:
+    saved = await put(conn, name, owner="../../etc", kind="a/../b")
+    assert saved.name == name
+    parts = saved.key.split("/")
+    assert len(parts) == 5
+    assert all(part and set(part) != {"."} and len(part) < 120 and part.isascii() for part in parts)
+
+
+async def test_keys_of_different_owners_share_no_folder(conn: Connection) -> None:
+    owners = ["a/b", "a_b", "a b", "A_b", "ä", "a", ".", "..", "_", "a" * 300, "a" * 301]
+    folders = [(await put(conn, owner=owner)).key.split("/")[0] for owner in owners]
+    assert len(set(folders)) == len(owners)
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"content_type": "text"}, "type"),
+    ({"content_type": "text/html\r\nX: y"}, "type"),
+    ({"kind": ""}, "kind"),
+    ({"kind": "a\nb"}, "kind"),
+    ({"ttl_s": -1}, "ttl_s"),
+    ({"size": -1}, "size"),
+)
+
+
+async def test_files_that_are_refused(conn: Connection) -> None:
+    for file, field in WRONG:
+        with refused("HF004", field):
+            await artifacts.stage_file(conn, {"name": "a", **file})
+
+
+async def test_meta_is_checked(conn: Connection) -> None:
+    staged = await artifacts.stage_file(conn, {"name": "a"})
+    for meta in ({"pages": -1}, {"duration": "long"}, {"x": "y" * 9000}):
+        with refused("HF004"):
+            await artifacts.record(conn, staged.id, None, size=1, sha256=SHA, meta=meta)
+    good: dict[str, Any] = {"pages": 3, "duration": 1.5, "width": 10, "height": 20, "title": "x"}
+    assert (await artifacts.record(conn, staged.id, None, size=1, sha256=SHA, meta=good)).meta == good
+
+
+async def test_each_owner_sees_and_deletes_their_own(conn: Connection) -> None:
+    mine = await put(conn, "mine", owner="ann")
+    theirs = await put(conn, "theirs", owner="bob")
+    await put(conn, "nobody's")
+    hand = Hand(conn)
+    await submit(conn, owner="ann")
+    task = await hand.one()
+    staged = await save(conn, task, "not yet")
+    async with conn.transaction():
+        claims = msgspec.json.encode({"sub": "ann"}).decode()
+        await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
+        await conn.execute("set local role authenticated")
+        assert await names(conn) == ["mine"]
+        assert await names(conn, owner="bob") == ["mine"]
+        assert [row["name"] for row in await conn.fetch("select name from holdfast.artifacts")] == ["mine"]
+        assert (await artifacts.count_download(conn, mine.id)).downloads == 1
+        for each in (theirs, staged):
+            with pytest.raises(NotFoundError):
+                await artifacts.get_artifact(conn, each.id)
+            with pytest.raises(NotFoundError):
+                await artifacts.count_download(conn, each.id)
+            assert not await artifacts.delete_artifact(conn, each.id)
+        assert await artifacts.delete_artifact(conn, mine.id)
+        assert await names(conn) == []
+        assert await conn.fetch("select name from holdfast.artifacts") == []
+    assert await names(conn, owner="bob") == ["theirs"]
+    assert (await artifacts.get_artifact(conn, theirs.id)).downloads == 0
+
+
+async def test_pages_and_batches(conn: Connection) -> None:
+    batch = await jobs.open_batch(conn, "b", owner="ann")
+    hand = Hand(conn)
+    for n in range(3):
+        await submit(conn, owner="ann", batch=str(batch))
+        task = await hand.one()
+        await save(conn, task, f"{n}.txt")
+        await hand.finish(task)
+    await put(conn, "other", owner="ann")
+    assert await names(conn, batch=batch) == ["0.txt", "1.txt", "2.txt"]
+    found: list[str] = []
+    after: UUID | None = None
+    while page := await artifacts.list_artifacts(conn, {"owner": "ann"}, after=after, limit=1):
+        found, after = [*found, page[0].name], page[0].id
+    assert found == ["0.txt", "1.txt", "2.txt", "other"]
+
+
+LOOKS = """
+    select coalesce(seq_scan, 0) + coalesce(idx_scan, 0)
+    from pg_stat_xact_all_tables where relid = 'holdfast.artifacts'::regclass"""
+
+
+async def test_tasks_without_files_pay_for_no_file(conn: Connection) -> None:
+    """Finishing does not even look at the table of files."""
+    hand = Hand(conn)
+    for _ in range(20):
+        await submit(conn, owner="ann")
+    tasks = await hand.take(20)
+    for saving in (False, True):
+        if saving:
+            await save(conn, tasks[19])
+        async with conn.transaction():
+            await hand.exchange([outcome(task) for task in (tasks[10:] if saving else tasks[:10])])
+            assert (await conn.fetchval(LOOKS) > 0) == saving
