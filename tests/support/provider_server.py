@@ -46,7 +46,12 @@ class Provider:
     answers: Callable[[str, Any], Reply | None] = default
     asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list[Any])
 
+    serving: set[asyncio.Task[Any]] = field(default_factory=set[Any])
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.serving.add(task)
         try:
             while await self._one(reader, writer):
                 pass
@@ -88,3 +93,6 @@ async def provider() -> AsyncGenerator[Provider]:
         yield made
     finally:
         server.close()
+        for task in made.serving:
+            task.cancel()
+        await asyncio.gather(*made.serving, return_exceptions=True)
