@@ -30,7 +30,8 @@ def work_body(work: Call[Any] | Graph) -> dict[str, Any]:
 
 def _node_body(node: Node[Any]) -> dict[str, Any]:
     after = [{"name": name, "on_failure": policy} for name, policy in node.after.items()]
-    return {**call_body(node.call), "name": node.name, "after": after, "weight": node.weight}
+    body = {**call_body(node.call), "name": node.name, "after": after, "weight": node.weight}
+    return body if node.limit_key is None else {**body, "limit_key": node.limit_key}
 
 
 def call_body(call: Call[Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Node(Generic[R_co]):
     call: Call[R_co]
     after: Mapping[str, OnFailure]
     weight: float
+    limit_key: str | None = None
 
     @property
     def result(self) -> R_co:
@@ -60,6 +61,7 @@ class Graph:
         after: Iterable[Node[Any]] = (),
         on_failure: OnFailure = "fail",
         weight: float = 1.0,
+        limit_key: str | None = None,
     ) -> Node[R]:
         """Add a call. It waits for the nodes in `after` and for those whose result it is given."""
         call.use()
@@ -73,7 +75,7 @@ class Graph:
                 f"{name} comes after {', '.join(sorted(unknown))}, which this graph does not have.",
                 field="after",
             )
-        node = Node(name, call, dict.fromkeys(sorted(parents), on_failure), weight)
+        node = Node(name, call, dict.fromkeys(sorted(parents), on_failure), weight, limit_key)
         self.nodes[name] = node
         return node
 
