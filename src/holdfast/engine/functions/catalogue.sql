@@ -107,7 +107,7 @@ declare
   v_one jsonb;
   v_wrong text[];
 begin
-  if p_schema = 'true' or jsonb_typeof(p_schema) is distinct from 'object' and p_schema <> 'false'
+  if p_schema is null or p_schema = 'true' or jsonb_typeof(p_schema) is distinct from 'object' and p_schema <> 'false'
     or (v_kind = 'object' and p_value ? 'holdfast:result' and p_value - 'holdfast:result' = '{}') then
     return null;
   end if;

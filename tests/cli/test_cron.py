@@ -1,0 +1,57 @@
+"""`holdfast cron` on a real database."""
+
+from __future__ import annotations
+
+import pytest
+from shell import Captured, Shell
+
+from holdfast.settings import Secret
+
+
+@pytest.fixture
+def shell(url: Secret, capsys: Captured) -> Shell:
+    return Shell(url, capsys)
+
+
+def test_a_schedule_from_its_making_to_its_end(shell: Shell) -> None:
+    assert shell("cron", "list") == ""
+    shell("cron", "add", "nightly", "report", "kind=sales", "rows:=3", "--cron", "0 3 * * *",
+          "--timezone", "Europe/Madrid", "--queue", "slow")  # fmt: skip
+    [made] = shell.json("cron", "show", "nightly")
+    assert made["job"] == {"type": "report", "queue": "slow", "args": {"kind": "sales", "rows": 3}}
+    assert (made["state"], made["timezone"], made["missed"]) == ("active", "Europe/Madrid", "coalesce")
+    assert shell("cron", "list").split("\t")[:4] == ["nightly", "0 3 * * *", "Europe/Madrid", "report"]
+    assert "already" in shell("cron", "add", "nightly", "report", "--every", "1h", code=4)
+    shell("cron", "add", "nightly", "report", "--every", "90m", "--replace")
+    assert shell.json("cron", "show", "nightly")[0]["when"] == "every 5400s"
+    assert len(shell("cron", "preview", "nightly", "-n", "4").splitlines()) == 4
+    [ran] = shell.json("cron", "run", "nightly")
+    assert shell.json("cron", "show", "nightly")[0]["last_job"] == ran["job"]
+    assert "is paused" in shell("cron", "pause", "nightly")
+    assert shell.json("cron", "list")[0]["state"] == "paused"
+    assert "goes on" in shell("cron", "resume", "nightly")
+    assert "was not paused" in shell("cron", "resume", "nightly")
+    assert "--yes" in shell("cron", "rm", "nightly", code=5)
+    assert "is gone" in shell("cron", "rm", "nightly", "--yes")
+    shell("cron", "show", "nightly", code=3)
+
+
+def test_a_preview_of_what_is_not_stored(shell: Shell) -> None:
+    times = shell("cron", "preview", "--cron", "0 0 29 2 *", "-n", "2").splitlines()
+    assert [time[4:10] for time in times] == ["-02-29", "-02-29"]
+    shell("cron", "preview", code=2)
+    shell("cron", "preview", "x", "--every", "1h", code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--cron", "0 0 30 2 *"], "never comes"),
+        (["--cron", "0 25 * * *"], "hour"),
+        (["--cron", "@daily", "--timezone", "Mars/Base"], "time zone"),
+        (["--every", "10ms"], "1 second"),
+        ([], "one of them"),
+    ],
+)
+def test_what_is_wrong_is_said(shell: Shell, options: list[str], says: str) -> None:
+    assert says in shell("cron", "add", "s", "t", *options, code=2)
