@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from holdfast import settings as settings_module
-from holdfast.api import health, jobs, keys, problems
+from holdfast.api import health, jobs, keys, problems, rpc
 from holdfast.api.events import stream
 from holdfast.api.identity import Caller, acting, identify, require_service, require_user
 from holdfast.api.operations import operation
@@ -81,7 +81,7 @@ def create_app(
 
 
 def _routes() -> list[BaseRoute]:
-    return [*health.routes(), *jobs.routes(), *keys.routes()]
+    return [*health.routes(), *jobs.routes(), *keys.routes(), *rpc.routes()]
 
 
 def _mounted(dashboard: Any, services: Services) -> list[BaseRoute]:

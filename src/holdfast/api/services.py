@@ -15,6 +15,7 @@ from holdfast.api.tokens import Tokens
 from holdfast.definitions import Task
 from holdfast.engine import access
 from holdfast.engine.connection import Database
+from holdfast.engine.rpc import Catalogue
 from holdfast.jobtypes import JobType
 from holdfast.settings import Settings
 
@@ -32,6 +33,7 @@ class Services:
     tokens: Tokens
     keys: KeyRing
     rates: Rates
+    functions: Catalogue = field(default_factory=Catalogue, repr=False)
     _roles: frozenset[str] | None = field(default=None, repr=False)
 
     @classmethod

@@ -1,0 +1,182 @@
+"""PostgREST-style calls, by hand and by the clients that people have: postgrest for Python, supabase-js."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from books import KEY
+from callers import bearer, served, service_key, token
+from postgrest import APIError, AsyncPostgrestClient
+from starlette.applications import Starlette
+
+from holdfast.engine.connection import Connection, Database
+
+SERVICE = bearer(KEY)
+MESSAGES = {"content-profile": "pgmq_public"}
+JOBS = {"content-profile": "holdfast"}
+SUPABASE_JS = "2.58.0"
+
+
+@pytest.fixture
+async def letters(conn: Connection) -> str:
+    await conn.execute("select pgmq.create('letters')")
+    return "letters"
+
+
+@pytest.fixture
+async def base(app: Starlette) -> AsyncGenerator[str]:
+    async with served(app) as address:
+        yield address
+
+
+async def test_functions_by_name_with_every_shape_of_answer(api: httpx.AsyncClient, letters: str) -> None:
+    async def call(name: str, **arguments: Any) -> httpx.Response:
+        return await api.post(f"/rest/v1/rpc/{name}", json=arguments, headers={**SERVICE, **MESSAGES})
+
+    assert (await call("send", queue_name=letters, message={"n": 1})).json() == [1]
+    assert (await call("send_batch", queue_name=letters, messages=[{"n": 2}, {"n": 3}])).json() == [2, 3]
+    [read] = (await call("read", queue_name=letters, sleep_seconds=30, n=1)).json()
+    assert (read["msg_id"], read["message"], read["read_ct"]) == (1, {"n": 1}, 1)
+    assert (await call("archive", queue_name=letters, message_id=1)).json() is True
+    assert (await call("delete", queue_name=letters, message_id=1)).json() is False
+    assert (await call("pop", queue_name=letters)).json()[0]["msg_id"] == 2
+    made = await api.post("/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers={**SERVICE, **JOBS})
+    job = made.json()["id"]
+    shown = await api.get(
+        f"/rest/v1/rpc/get_job?p_id={job}", headers={**SERVICE, "accept-profile": "holdfast"}
+    )
+    assert shown.json()["id"] == job
+    paused = await api.post("/rest/v1/rpc/pause_queue", json={"p_queue": "q"}, headers={**SERVICE, **JOBS})
+    assert (paused.status_code, paused.content) == (204, b"")
+    one = {**SERVICE, **JOBS, "accept": "application/vnd.pgrst.object+json"}
+    listed = await api.post("/rest/v1/rpc/list_jobs", json={"p_limit": 1}, headers=one)
+    assert listed.json()["id"] == job
+    none = await api.post("/rest/v1/rpc/list_jobs", json={"p_filter": {"type": "x"}}, headers=one)
+    assert (none.status_code, none.json()["code"]) == (406, "PGRST116")
+
+
+async def test_users_call_with_their_own_rights(api: httpx.AsyncClient, conn: Connection) -> None:
+    await conn.execute("""insert into holdfast.options values ('public_types', '["t"]')""")
+    headers = {**bearer(token("ann")), **JOBS}
+    made = await api.post("/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers=headers)
+    job = made.json()["id"]
+    mine = await api.post("/rest/v1/rpc/get_job", json={"p_id": job}, headers=headers)
+    assert mine.json()["owner"] == "ann"
+    theirs = await api.post(
+        "/rest/v1/rpc/get_job", json={"p_id": job}, headers={**bearer(token("bob")), **JOBS}
+    )
+    assert theirs.json() is None
+    refused = await api.post("/rest/v1/rpc/claim_tasks", json={"p_worker": "w"}, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "42501")
+    other = await api.post(
+        "/rest/v1/rpc/submit", json={"p_job": {"type": "t", "owner": "bob"}}, headers=headers
+    )
+    assert (other.status_code, other.json()["code"]) == (403, "HF005")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "code"),
+    [
+        ("send", {"queue_name": "nothing", "message": {}}, MESSAGES, 404, "42P01"),
+        ("send", {"queue": "nothing"}, MESSAGES, 404, "PGRST202"),
+        ("no_such", {}, MESSAGES, 404, "PGRST202"),
+        ("send", {}, {"content-profile": "pg_catalog"}, 406, "PGRST106"),
+        ("send", {}, {"content-profile": "public"}, 406, "PGRST106"),
+        ("get_job", {"p_id": "x"}, JOBS, 400, "22P02"),
+        ("submit", {"p_job": []}, JOBS, 422, "HF004"),
+        ("create_key", {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}, JOBS, 404, "PGRST202"),
+        ("list_keys", {}, JOBS, 404, "PGRST202"),
+        ("record", {"p_actor": "x", "p_action": "x"}, JOBS, 404, "PGRST202"),
+        ('x"; drop table holdfast.jobs; --', {}, JOBS, 404, "PGRST202"),
+        ("submit", {'p_job" jsonb); drop table x; --': 1}, JOBS, 404, "PGRST202"),
+    ],
+)  # fmt: skip
+async def test_errors_have_the_shape_that_clients_read(
+    api: httpx.AsyncClient, path: str, body: Any, headers: dict[str, str], status: int, code: str
+) -> None:
+    answer = await api.post(f"/rest/v1/rpc/{path}", json=body, headers={**SERVICE, **headers})
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    assert set(answer.json()) == {"code", "message", "details", "hint"}
+
+
+async def test_strangers_and_narrow_keys_get_nothing(api: httpx.AsyncClient, db: Database) -> None:
+    nobody = await api.post("/rest/v1/rpc/send", json={}, headers=MESSAGES)
+    assert (nobody.status_code, nobody.json()["code"]) == (401, "PGRST301")
+    narrow = bearer(await service_key(db, "jobs"))
+    assert (await api.post("/rest/v1/rpc/send", json={}, headers={**narrow, **MESSAGES})).status_code == 403
+    changed = await api.get(
+        '/rest/v1/rpc/submit?p_job={"type":"t"}', headers={**SERVICE, "accept-profile": "holdfast"}
+    )
+    assert (changed.status_code, changed.json()["code"]) == (405, "25006")
+
+
+async def test_the_postgrest_client_for_python_sends_reads_and_archives(base: str, letters: str) -> None:
+    headers = {"apikey": KEY, "Authorization": f"Bearer {KEY}"}
+    async with AsyncPostgrestClient(f"{base}/rest/v1", schema="pgmq_public", headers=headers) as client:
+
+        async def call(name: str, **arguments: Any) -> Any:
+            return (await client.rpc(name, arguments).execute()).data
+
+        assert await call("send", queue_name=letters, message={"n": 1}, sleep_seconds=0) == [1]
+        [read] = await call("read", queue_name=letters, sleep_seconds=30, n=5)
+        assert read["message"] == {"n": 1}
+        assert await call("archive", queue_name=letters, message_id=1) is True
+        assert await call("read", queue_name=letters, sleep_seconds=30, n=5) == []
+        with pytest.raises(APIError) as caught:
+            await call("send", queue_name="nothing", message={})
+        assert caught.value.code == "42P01"
+
+
+SCRIPT = """
+const { createClient } = require('@supabase/supabase-js')
+const [url, key, queue] = process.argv.slice(2)
+async function main() {
+  const client = createClient(url, key, { db: { schema: 'pgmq_public' } })
+  const call = async (name, args) => {
+    const { data, error } = await client.schema('pgmq_public').rpc(name, args)
+    if (error) throw new Error(JSON.stringify(error))
+    return data
+  }
+  const out = {}
+  out.sent = await call('send', { queue_name: queue, message: { n: 1 }, sleep_seconds: 0 })
+  out.read = await call('read', { queue_name: queue, sleep_seconds: 30, n: 5 })
+  out.archived = await call('archive', { queue_name: queue, message_id: out.sent[0] })
+  out.rest = await call('read', { queue_name: queue, sleep_seconds: 30, n: 5 })
+  const absent = { queue_name: 'nothing', message: {} }
+  out.wrong = (await client.schema('pgmq_public').rpc('send', absent)).error.code
+  const jobs = client.schema('holdfast')
+  out.job = (await jobs.rpc('submit', { p_job: { type: 't', queue: 'q' } })).data
+  out.seen = (await jobs.rpc('get_job', { p_id: out.job.id })).data.status
+  console.log(JSON.stringify(out))
+  process.exit(0)
+}
+main().catch((problem) => { console.error(problem); process.exit(1) })
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
+@pytest.mark.timeout(300)
+async def test_supabase_js_sends_reads_and_archives(base: str, letters: str, tmp_path: Path) -> None:
+    installing = ["npm", "install", "--no-audit", "--no-fund", f"@supabase/supabase-js@{SUPABASE_JS}"]
+    await asyncio.to_thread(subprocess.run, installing, cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "call.cjs").write_text(SCRIPT)
+    process = await asyncio.create_subprocess_exec(
+        "node", "call.cjs", base, KEY, letters, cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, problems = await process.communicate()
+    assert process.returncode == 0, problems.decode()
+    answered = json.loads(out)
+    assert answered["sent"] == [1]
+    assert answered["read"][0]["message"] == {"n": 1}
+    assert (answered["archived"], answered["rest"]) == (True, [])
+    assert (answered["wrong"], answered["seen"]) == ("42P01", "queued")
