@@ -102,6 +102,15 @@ class Settings:
         "pgmq_public,holdfast", "schemas, with commas, whose functions /rest/v1/rpc calls"
     )
     egress_allow: str = setting("", "private networks or hosts, with commas, that webhooks may be sent to")
+    systems_schema: str = setting("public", "schema that holds the tables of the ready-made systems")
+    font_folders: str = setting("", "folders, with commas, where documents find more fonts")
+    text_url: str | None = setting(None, "OpenAI-compatible server that writes texts; else the local writer")
+    text_key: Secret | None = setting(None, "key for `text_url`")
+    text_model: str = setting("gpt-5-mini", "model that `text_url` is asked for")
+    speech_url: str | None = setting(None, "OpenAI-compatible server that speaks; else the local voice")
+    speech_key: Secret | None = setting(None, "key for `speech_url`")
+    speech_model: str = setting("gpt-4o-mini-tts", "model that `speech_url` is asked for")
+    speech_voice: str = setting("alloy", "voice that `speech_url` is asked for")
 
     def __post_init__(self) -> None:
         at_least = {
