@@ -1,0 +1,195 @@
+"""Known ways to get it wrong, put in on purpose: a campaign that does not catch them proves nothing.
+
+Each mutant is one small change of the engine or the worker in a copy of the sources, and what must catch it: runs
+of the campaign, or test files, in small doses. `python -m campaign.mutants` plants all of them, two at a time, and fails
+if one survives. A change that no longer fits the sources is an error too, so the list stays true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FUNCTIONS = "src/holdfast/engine/functions"
+WORKER = "src/holdfast/worker"
+MINUTES = 15
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`before` stands in `file` and becomes `after`; `caught_by` names runs, or test files with a slash."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    caught_by: tuple[str, ...]
+
+
+def sql(name: str, file: str, before: str, after: str, *caught_by: str) -> Mutant:
+    return Mutant(name, f"{FUNCTIONS}/{file}.sql", before, after, caught_by)
+
+
+def python(name: str, file: str, before: str, after: str, *caught_by: str) -> Mutant:
+    return Mutant(name, f"{WORKER}/{file}.py", before, after, caught_by)
+
+
+LEASES = "tests/engine/test_leases.py"
+FINISH = "tests/engine/test_finish.py"
+DEPENDENCIES = "tests/engine/test_dependencies.py"
+ACCESS = "tests/engine/test_access.py"
+
+MUTANTS = [
+    sql("finish-without-nonce", "finish",
+        "where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running' and t.job_id is null",
+        "where t.id = g.id and t.attempt = g.attempt and t.status || '' = 'running' and t.job_id is null", LEASES, FINISH),
+    sql("finish-without-lease", "finish",
+        "where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running' and t.job_id is null",
+        "where t.id = g.id and t.job_id is null", "zombies", LEASES),
+    sql("outcome-without-lease", "finish",
+        "where t.id = p_id and t.attempt = p_attempt and t.nonce = p_nonce for update;", "where t.id = p_id for update;", LEASES, FINISH),
+    sql("repeat-is-news", "finish", "return case p_status when 'succeeded' then p_kind = 'succeed'",
+        "return case p_status when 'succeeded' then false", LEASES, FINISH),
+    sql("beat-without-lease", "leases",
+        "where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running'\n      and l.id",
+        "where t.id = g.id and t.status || '' = 'running'\n      and l.id", LEASES),
+    sql("fence-without-nonce", "leases",
+        "where t.id = p_id and t.attempt = p_attempt and t.nonce = p_nonce and t.status || '' = 'running'\n  for update;",
+        "where t.id = p_id and t.attempt = p_attempt and t.status || '' = 'running'\n  for update;", LEASES),
+    sql("claim-without-lock", "claim", "order by t.pos limit u.want\n      for update skip locked", "order by t.pos limit u.want",
+        "mixed", "kills", "tests/engine/test_claim.py"),
+    sql("claim-limit-in-subselect", "claim", "with picked as materialized (", "with picked as not materialized (",
+        "tests/engine/test_plans.py", "tests/engine/test_claim.py"),
+    sql("attempt-reused", "claim", "set status = 'running', attempt = t.attempt + 1, nonce", "set status = 'running', attempt = greatest(t.attempt, 1), nonce",
+        "kills", "tests/engine/test_claim.py"),
+    sql("lease-by-another-clock", "claim", "lease_until = p_now + p.lease * interval '1 second'",
+        "lease_until = p_now + (p.lease - 3) * interval '1 second'", "kills", "tests/engine/test_leases.py"),
+    sql("reaper-without-second-look", "tick",
+        "where t.id = v_one.id and t.status || '' = 'running' and t.lease_until <= p_now for update skip locked;\n    continue when not found;\n    select * into v_end",
+        "where t.id = v_one.id for update skip locked;\n    continue when not found;\n    select * into v_end", LEASES, "tests/engine/test_storm.py", "mixed"),
+    sql("crashes-not-counted", "finish", "crashes = t.crashes + (p_outcome = 'crash')::int,", "crashes = t.crashes,", LEASES, FINISH, "tests/engine/test_model.py"),
+    sql("release-is-charged", "finish", "failures = t.failures + (p_outcome = 'fail')::int,",
+        "failures = t.failures + (p_outcome in ('fail', 'release'))::int,", FINISH, "tests/worker/test_processes.py"),
+    sql("one-attempt-too-many", "finish", "p_task.failures + 1 >= p_kind.attempts", "p_task.failures >= p_kind.attempts", FINISH, "tests/engine/test_model.py"),
+    sql("edge-satisfied-twice", "dependencies", "where e.parent_id = any (p_parents) and not e.satisfied and p.id = e.parent_id",
+        "where e.parent_id = any (p_parents) and p.id = e.parent_id", DEPENDENCIES, "graphs"),
+    sql("child-released-early", "dependencies", "case when c.waits = d.n or d.doomed then v.verdict end",
+        "case when c.waits >= d.n or d.doomed then v.verdict end", "graphs", DEPENDENCIES),
+    sql("job-counted-without-lock", "finish", "perform from holdfast.jobs j where j.id = any (v_jobs) order by j.id for update;",
+        "perform 1;", "graphs", DEPENDENCIES, "tests/engine/test_storm.py"),
+    sql("limit-not-counted", "claim", "p_want := least(p_want, v_limit.free, v_limit.tokens,", "p_want := least(p_want, v_limit.tokens,",
+        "limits", "tests/engine/test_limits.py"),
+    sql("limit-given-back-twice", "claim", "set running = greatest(l.running - h.n, 0)", "set running = greatest(l.running - 2 * h.n, 0)",
+        "limits", "tests/engine/test_limits.py"),
+    sql("limit-never-given-back", "tick", "perform holdfast.after_ended(v_lanes, v_after, p_now);\n  return v_count;\nend $$;\n\ncreate or replace function holdfast.lost_leases",
+        "perform holdfast.after_ended(null, v_after, p_now);\n  return v_count;\nend $$;\n\ncreate or replace function holdfast.lost_leases",
+        "limits", "tests/engine/test_limits.py"),
+    sql("key-taken-by-everybody", "submit", "  return v_held.job_id;\nend $$;", "  return null;\nend $$;", "unique", "tests/engine/test_submit.py"),
+    sql("key-with-another-body", "submit", "if not p_active_only and v_held.hash <> p_hash then", "if false then", "tests/engine/test_submit.py"),
+    sql("callback-twice", "batches", "b.closed_at is not null and b.finished_at is null and b.ended >= b.total",
+        "b.closed_at is not null and b.ended >= b.total", DEPENDENCIES, "tests/engine/test_history.py"),
+    sql("cancel-is-not-final", "cancel", "t.status || '' in ('waiting', 'scheduled', 'ready', 'running')\n    order by t.id for update",
+        "t.status || '' in ('waiting', 'scheduled', 'ready')\n    order by t.id for update", "tests/engine/test_cancel.py", "cancels"),
+    sql("cancel-of-a-stranger", "cancel", "if not holdfast.may_see(p_id, v_user) then", "if false then", ACCESS, "tests/engine/test_cancel.py"),
+    sql("everybody-may-execute", "access", "execute pg_catalog.format('revoke all on %s %s from %s', v_kind, v_objects, v_roles);", "null;",
+        ACCESS, "tests/engine/test_install_access.py"),
+    python("outcome-lost-on-reconnect", "fetcher", "self._outbox.put_back(", "(lambda *_: None)(", "tests/worker/test_processes.py", "crashes", "cut"),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    caught_by: str | None
+    seconds: float
+
+
+def plant(mutant: Mutant, folder: Path) -> None:
+    for part in ("src", "campaign", "tests", "examples"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "scripts"):
+        source = ROOT / name
+        shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
+    place = folder / mutant.file
+    text = place.read_text(encoding="utf-8")
+    if text.count(mutant.before) != 1:
+        raise LookupError(
+            f"{mutant.name}: its text stands {text.count(mutant.before)} times in {mutant.file}"
+        )
+    place.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
+
+
+def passes(hunter: str, folder: Path, seconds: float) -> bool:
+    """Whether a run or a test file finds nothing wrong with the sources in a folder."""
+    command = (
+        [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", hunter]
+        if "/" in hunter
+        else [sys.executable, "-m", "campaign", hunter, "--seed", "1"]
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, timeout=seconds, check=False
+    )
+    return done.returncode == 0
+
+
+def hunt(mutant: Mutant) -> Verdict:
+    """Whoever of its hunters fails first has caught it."""
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="mutant-"))
+    folder.chmod(0o755)
+    try:
+        plant(mutant, folder)
+        for hunter in mutant.caught_by:
+            if not passes(hunter, folder, MINUTES * 60 - (time.monotonic() - began)):
+                return Verdict(mutant, hunter, time.monotonic() - began)
+        return Verdict(mutant, None, time.monotonic() - began)
+    except subprocess.TimeoutExpired:
+        return Verdict(mutant, None, time.monotonic() - began)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_hunters(chosen: list[Mutant], at_once: int) -> bool:
+    """Nobody may cry wolf: every hunter finds nothing in the sources as they are."""
+    hunters = sorted({hunter for mutant in chosen for hunter in mutant.caught_by})
+    with ThreadPoolExecutor(at_once) as pool:
+        wolves = [
+            h
+            for h, fine in zip(hunters, pool.map(lambda h: passes(h, ROOT, 900), hunters), strict=True)
+            if not fine
+        ]
+    for hunter in wolves:
+        print(f"{hunter} fails without any mutant")
+    return not wolves
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="campaign.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants; all if none are given")
+    parser.add_argument("--at-once", type=int, default=2)
+    said = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if not said.names or mutant.name in said.names]
+    if not check_hunters(chosen, said.at_once):
+        return 2
+    survivors = 0
+    with ThreadPoolExecutor(said.at_once) as pool:
+        for verdict in pool.map(hunt, chosen):
+            survivors += verdict.caught_by is None
+            told = f"caught by {verdict.caught_by}" if verdict.caught_by else "SURVIVED"
+            print(f"{verdict.mutant.name:28} {told:40} {verdict.seconds:6.1f} s", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants caught")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
