@@ -11,6 +11,7 @@ from holdfast.definitions import Call, Cancel, Retry, Snooze, Task, task
 from holdfast.errors import HoldfastError, RateLimited, Reject, TaskFailedError
 from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, job
+from holdfast.lifespans import lifespan
 from holdfast.model import Job, Message, Progress
 from holdfast.schedules import Schedule, schedule
 from holdfast.settings import Settings
@@ -40,6 +41,7 @@ __all__ = [
     "__version__",
     "consumer",
     "job",
+    "lifespan",
     "schedule",
     "task",
 ]

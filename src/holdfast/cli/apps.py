@@ -15,6 +15,7 @@ from typing import Any, cast
 from holdfast.consumers import Consumer
 from holdfast.definitions import Task
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.lifespans import Lifespan
 from holdfast.schedules import Schedule, ScheduledTask
 
 AnyTask = Task[..., Any]
@@ -23,11 +24,12 @@ AnyConsumer = Consumer[Any]
 
 @dataclass(frozen=True)
 class App:
-    """Tasks by name, consumers by queue, schedules by name."""
+    """Tasks by name, consumers by queue, schedules by name, and what they share."""
 
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     consumers: dict[str, AnyConsumer] = field(default_factory=dict[str, AnyConsumer])
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    lifespan: Lifespan[Any] | None = None
     source: str = "app"
 
     def only(self, queues: list[str]) -> App:
@@ -43,6 +45,7 @@ def load(app: str) -> App:
     place, _, attribute = app.partition(":")
     module = _import(place)
     found = _collect(vars(module).values() if not attribute else _attribute(module, attribute))
+    found = replace(found, lifespan=_lifespan(module))
     if not found.tasks and not found.consumers:
         raise NotFoundError(
             f"There is no task in {app}, and no consumer.",
@@ -122,6 +125,20 @@ def _collect(values: Iterable[object]) -> App:
             for schedule in value.schedules:
                 _add_schedule(found, schedule)
     return found
+
+
+def _lifespan(module: ModuleType) -> Lifespan[Any] | None:
+    """That of the module, also when only some of its tasks were named."""
+    spans: list[Lifespan[Any]] = []
+    for value in cast("list[object]", list(vars(module).values())):
+        if isinstance(value, Lifespan) and value not in spans:
+            spans.append(value)  # pyright: ignore[reportUnknownArgumentType]
+    if len(spans) > 1:
+        raise InvalidError(
+            f"{module.__name__} has {len(spans)} lifespans: {', '.join(span.name for span in spans)}.",
+            fix="Let one of them open what the others do, and yield all of it.",
+        )
+    return spans[0] if spans else None
 
 
 def _add_schedule(found: App, schedule: Schedule) -> None:

@@ -16,7 +16,7 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  (as the worker does)
     try:
         found = apps.load(app)
-        isolation_child.serve(pipe, start, found.tasks, getattr(found, "lifespan", None))
+        isolation_child.serve(pipe, start, found.tasks, found.lifespan)
     except HoldfastError as problem:
         sys.stderr.write(f"{problem}\n")
         sys.exit(problem.exit_code)

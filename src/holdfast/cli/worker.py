@@ -87,6 +87,7 @@ async def serve(settings: Settings, url: Secret, app: apps.App, options: Options
     async with connected(url, settings) as connection:
         await install.verify(connection)
     async with Database(url, settings) as database:
+        options["lifespan"] = app.lifespan
         worker = Worker(database, app.tasks, list(app.consumers.values()), **options)
         await worker.run(_stop_on_signals(worker))
 

@@ -35,6 +35,7 @@ from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.files import Files
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.isolation import Children
+from holdfast.worker.lifespan import Lifespan, StoppedEarly, started
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import RELEASED
 from holdfast.worker.shares import Share, Shares
@@ -54,6 +55,7 @@ class Options(TypedDict, total=False):
     concurrency: int
     grace: timedelta
     state: Any
+    lifespan: Lifespan[Any] | None
     child: Sequence[str] | None
     until: Literal["stopped", "drained", "once"]
     max_jobs: int | None
@@ -72,6 +74,7 @@ class Worker:
         self._tasks = dict(tasks)
         self._grace = options.get("grace", timedelta(seconds=25))
         self._until = options.get("until", "stopped")
+        self._lifespan = options.get("lifespan")
         concurrency = options.get("concurrency", 10)
         shares = Shares(options.get("queues") or sorted({task.queue for task in tasks.values()}))
         self._outbox = Outbox()
@@ -130,6 +133,14 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then give everything back and return."""
+        tasks, state = self._tasks.values(), self.contexts.state
+        try:
+            async with started(self._lifespan, tasks, state=state, stop=stop) as self.contexts.state:
+                await self._work(stop)
+        except StoppedEarly:
+            telemetry.emit("worker.stopped", worker=self.name, reason="asked to before it had started")
+
+    async def _work(self, stop: asyncio.Event) -> None:
         self._stop = stop
         await self._consumers.prepare()
         self._visibility.worker_loop = asyncio.get_running_loop()

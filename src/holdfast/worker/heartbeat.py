@@ -287,7 +287,9 @@ class Heartbeat:
         for names, reason in ((news.cancelled, "cancelled"), (news.lost, "lease lost")):
             for name in ids_in(names):
                 attempt = held.get(UUID(bytes=name))
-                if attempt is not None:
+                if attempt is not None and attempt.context is not None and attempt.context.completed:
+                    attempt.renewed_at = float("inf")  # it has succeeded in the user's own transaction
+                elif attempt is not None:
                     self._stop(attempt, reason)
 
     def _stop(self, attempt: Attempt, reason: str) -> None:

@@ -6,6 +6,7 @@ what the tasks say they want before anything is claimed, so that a mismatch is n
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import traceback
@@ -20,18 +21,30 @@ from holdfast.definitions import Task
 from holdfast.errors import InvalidError, LifespanError
 from holdfast.lifespans import Lifespan, lifespan
 
-__all__ = ["Lifespan", "lifespan", "started"]
+__all__ = ["Lifespan", "StoppedEarly", "lifespan", "started"]
 
 AnyTask = Task[..., Any]
 _SPELT = 'Write it as "async def name() -> AsyncIterator[State]: ... yield state".'
 
 
+class StoppedEarly(Exception):  # noqa: N818  (an event, not a fault)
+    """The worker was told to stop while its lifespan was still opening."""
+
+
 @asynccontextmanager
-async def started(span: Lifespan[Any] | None, tasks: Iterable[AnyTask] = ()) -> AsyncGenerator[Any]:
-    """The state, while it is open. Without a lifespan it is None."""
-    manager = _manager(span) if span is not None else contextlib.nullcontext()
+async def started(
+    span: Lifespan[Any] | None,
+    tasks: Iterable[AnyTask] = (),
+    *,
+    state: Any = None,
+    stop: asyncio.Event | None = None,
+) -> AsyncGenerator[Any]:
+    """The state, while it is open; without a lifespan the one that is given. Gives up when `stop` is set."""
+    manager = _manager(span) if span is not None else contextlib.nullcontext(state)
     try:
-        state = await manager.__aenter__()
+        state = await _opened(manager, stop)
+    except StoppedEarly:
+        raise
     except Exception as problem:
         raise _failed(span, "did not start", problem) from problem
     try:
@@ -42,6 +55,27 @@ async def started(span: Lifespan[Any] | None, tasks: Iterable[AnyTask] = ()) -> 
             await manager.__aexit__(None, None, None)
         except Exception as problem:
             raise _failed(span, "did not close", problem) from problem
+
+
+async def _opened(manager: AbstractAsyncContextManager[Any], stop: asyncio.Event | None) -> Any:
+    if stop is None:
+        return await manager.__aenter__()
+    loop = asyncio.get_running_loop()
+    watching = loop.create_task(stop.wait())
+    patience = asyncio.timeout(None)
+    try:
+        # Entered in this task, because it will be left in this task; so it is interrupted by a time limit.
+        async with patience:
+            watching.add_done_callback(
+                lambda _: None if watching.cancelled() else patience.reschedule(loop.time())
+            )
+            return await manager.__aenter__()
+    except TimeoutError:
+        if patience.expired():
+            raise StoppedEarly from None
+        raise
+    finally:
+        watching.cancel()
 
 
 def _manager(span: Lifespan[Any]) -> AbstractAsyncContextManager[Any]:
@@ -120,7 +154,7 @@ def state_of(task: AnyTask) -> type | None:
         return None
     (wanted,) = typing.get_args(hint)
     wanted = typing.get_origin(wanted) or wanted
-    if not isinstance(wanted, type) or wanted in (type(None), object):
+    if not isinstance(wanted, type) or wanted in (type(None), object, Any):
         return None
     protocol = getattr(wanted, "_is_protocol", False) and not getattr(wanted, "_is_runtime_protocol", False)
     return None if protocol else wanted

@@ -73,8 +73,8 @@ begin
   select jsonb_build_object('percent', p_percent, 'phase', p_phase, 'message', p_message));
 end $$;
 
--- One job with its tasks; null when there is none that the caller may see. `output` is that of the only task
--- nothing comes after, if there is just one.
+-- One job with its tasks; null when there is none that the caller may see. `output` is that of the task which was
+-- submitted, when it has added the others itself; else of the only task nothing comes after, if there is just one.
 create or replace function holdfast.get_job(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -103,13 +103,14 @@ create or replace function holdfast.job_output(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
-  with last as (
-    select t.output from (
-      select i.id, i.output from holdfast.tasks i where i.job_id = p_id
-      union all select h.id, h.output from holdfast.history h where h.job_id = p_id) as t
-    where not exists (select from holdfast.edges e where e.parent_id = t.id)
+  with members as (
+    select i.id, i.output from holdfast.tasks i where i.job_id = p_id
+    union all select h.id, h.output from holdfast.history h where h.job_id = p_id
+  ), last as (
+    select m.output from members m where not exists (select from holdfast.edges e where e.parent_id = m.id)
   )
-  select case when (select count(*) from last) = 1 then (select output from last) end);
+  select case when exists (select from members m where m.id = p_id) then (select m.output from members m where m.id = p_id)
+    when (select count(*) from last) = 1 then (select output from last) end);
 end $$;
 
 create or replace function holdfast.job_json(p_job holdfast.jobs) returns jsonb

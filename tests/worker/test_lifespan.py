@@ -1,0 +1,240 @@
+"""What an application opens for its tasks: before the first, closed after the last, failures in words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import shared_app as app
+from worker_processes import Workers
+
+from holdfast import Client, Ctx, lifespan, task
+from holdfast.engine.connection import Connection
+from holdfast.engine.logs import read_logs
+from holdfast.errors import InvalidError, LifespanError
+from holdfast.settings import Secret
+from holdfast.testing import eventually
+from holdfast.worker.lifespan import Lifespan, StoppedEarly, started
+
+closed: list[str] = []
+
+
+@lifespan
+async def generator() -> AsyncIterator[str]:
+    yield "a generator"
+    closed.append("generator")
+
+
+@lifespan
+def plain_generator() -> Iterator[str]:
+    yield "a plain one"
+    closed.append("plain generator")
+
+
+@lifespan
+@asynccontextmanager
+async def manager() -> AsyncGenerator[str]:
+    yield "a manager"
+    closed.append("manager")
+
+
+@lifespan
+@contextmanager
+def plain_manager() -> Iterator[str]:
+    yield "a plain manager"
+    closed.append("plain manager")
+
+
+@pytest.mark.parametrize("span", [generator, plain_generator, manager, plain_manager], ids=lambda s: s.name)
+async def test_every_way_to_write_one_opens_and_closes(span: Lifespan[str]) -> None:
+    closed.clear()
+    async with started(span) as state:
+        assert state.startswith("a ")
+        assert not closed
+    assert len(closed) == 1
+
+
+async def test_it_closes_when_the_work_fails() -> None:
+    closed.clear()
+    with pytest.raises(OSError, match="work"):
+        async with started(generator):
+            raise OSError("work")
+    assert closed == ["generator"]
+
+
+@lifespan
+async def stuck() -> AsyncIterator[None]:
+    raise OSError("the shutters are stuck")
+    yield
+
+
+@lifespan
+async def stuck_open() -> AsyncIterator[None]:
+    yield
+    raise OSError("the shutters are stuck")
+
+
+@lifespan
+async def yields_nothing() -> AsyncIterator[None]:
+    for _ in ():
+        yield
+
+
+@lifespan
+async def yields_twice() -> AsyncIterator[None]:
+    yield
+    yield
+
+
+async def coroutine() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("span", "says"),
+    [
+        (stuck, r"lifespan stuck did not start: test_lifespan.py:\d+: OSError: the shutters are stuck\."),
+        (stuck_open, r"lifespan stuck_open did not close: test_lifespan.py:\d+: OSError: the shutters"),
+        (yields_nothing, "did not start.*yield state"),
+        (yields_twice, "did not close.*yield state"),
+        (Lifespan(coroutine), "yields nothing.*yield state"),
+    ],
+    ids=["start", "close", "nothing", "twice", "coroutine"],
+)
+async def test_what_goes_wrong_is_one_sentence(span: Lifespan[Any], says: str) -> None:
+    with pytest.raises(LifespanError, match=says):
+        async with started(span):
+            pass
+
+
+class Opener(Protocol):
+    def open(self) -> None: ...
+
+
+@task
+async def wants_text(ctx: Ctx[str]) -> None: ...
+
+
+@task
+async def wants_list(ctx: Ctx[list[str]]) -> None: ...
+
+
+@task
+async def wants_nothing(ctx: Ctx) -> None: ...
+
+
+@task
+async def wants_anything(ctx: Ctx[Any], opener: int) -> None: ...
+
+
+@task
+async def wants_protocol(ctx: Ctx[Opener]) -> None: ...
+
+
+async def test_the_state_is_what_the_tasks_say_they_want() -> None:
+    async with started(generator, [wants_text, wants_nothing, wants_anything, wants_protocol]):
+        pass
+    with pytest.raises(
+        InvalidError, match=r"wants_list wants a list as .*; the lifespan generator yields a str"
+    ):
+        async with started(generator, [wants_list]):
+            pass
+    with pytest.raises(InvalidError, match=r"wants_text wants a str as ctx.state, and there is no lifespan"):
+        async with started(None, [wants_text]):
+            pass
+
+
+async def test_one_that_hangs_can_be_told_to_stop() -> None:
+    left: list[str] = []
+
+    @lifespan
+    async def hangs() -> AsyncIterator[None]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append("tidied")
+        yield
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_soon(stop.set)
+    with pytest.raises(StoppedEarly):
+        async with started(hangs, stop=stop):
+            pass
+    assert left == ["tidied"]
+
+
+@pytest.fixture
+async def shop(url: Secret, tmp_path: Path) -> AsyncGenerator[Workers]:
+    workers = Workers(url, tmp_path, Path(app.__file__))
+    yield workers
+    for process in workers.started:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+async def test_tasks_share_it_in_threads_children_and_on_the_loop(
+    shop: Workers, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole context, by a real worker: steps, track, logs, children, capture; thrice."""
+    monkeypatch.setenv("HOLDFAST_CAPTURE_LOGS", "info")
+    worker = await shop.start("--concurrency", "4")
+    calls = [app.order(["tea", "milk"]), app.order_plain(["oats"]), app.order_apart(["rice"])]
+    for call in calls:
+        job = await client.submit(call)
+        result = await job.result()
+        assert all(box.startswith("box of") for box in result["done"])
+        lines = [(x.attempt, x.message) for x in await read_logs(conn, job.id) if x.task_id == job.id]
+        assert lines == [(1, "packed"), (1, "attempt 1"), (2, "packed"), (2, "attempt 2")]
+        status = await conn.fetchval("select status from holdfast.jobs where id = $1", job.id)
+        assert status == "succeeded"  # with its child, which had no part in the result
+    packed = sorted(line[2] for line in shop.lines() if line[1] == "pack")
+    assert packed == ["milk", "oats", "rice", "tea"]
+    children = await conn.fetch("select message from holdfast.logs where message like 'no context%'")
+    assert len(children) == 4
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(worker.wait(), 60) == 0
+    opened = [line[0] for line in shop.lines() if line[1] == "opening"]
+    apart = {line[2] for line in shop.lines() if line[1] == "apart"}
+    assert opened[0] == str(worker.pid)
+    assert apart <= set(opened)
+    assert str(worker.pid) not in apart
+    assert str(worker.pid) in [line[0] for line in shop.lines() if line[1] == "closed"]
+
+
+async def test_a_task_that_completed_in_its_own_transaction_is_not_interrupted(
+    shop: Workers, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on for longer than a heartbeat after its success, which ended its lease."""
+    monkeypatch.setenv("AFTER_SALE", "2")
+    await conn.execute("create table sales (amount int)")
+    await shop.start()
+    job = await client.submit(app.sell(7))
+    assert await job.result() == 7
+    assert not shop.seen("sold", 7, False)
+    await eventually(lambda: shop.seen("sold", 7, False))
+    assert await conn.fetchval("select count(*) from sales") == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"), [("broken", 1, b"the shutters are stuck"), ("hangs", 0, b"")]
+)
+async def test_a_lifespan_that_fails_or_hangs_claims_nothing(
+    shop: Workers, client: Client, monkeypatch: pytest.MonkeyPatch, how: str, code: int, says: bytes
+) -> None:
+    monkeypatch.setenv("SHOP", how)
+    job = await client.submit(app.deliver([]))
+    worker = await shop.start()
+    await eventually(lambda: shop.seen("opening"))
+    if how == "hangs":
+        worker.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(worker.wait(), 60) == code
+    told = (shop.folder / "worker0.log").read_bytes()
+    assert says in told
+    assert b"Traceback" not in told
+    assert (await job.get()).status == "queued"
