@@ -29,6 +29,9 @@ campaign-short: setup-dev  ## every kind of fault in a small dose, about three m
 campaign: setup-dev  ## the whole fault campaign, hours; SEED=n repeats one, RUNS="kills crashes" chooses
 	@$(VENV)/python -m campaign --dose full $(if $(SEED),--seed $(SEED)) $(RUNS) --report campaign-report.jsonl
 
+campaign-files: setup-dev  ## kill -9 between upload and commit, five hundred times; KILLS=n for another number
+	@HOLDFAST_FILE_KILLS=$(or $(KILLS),500) $(VENV)/pytest -n 0 -s -q tests/worker/test_file_kills.py
+
 check: setup-dev  ## lint, format, types, import contract, house rules
 	@scripts/check.sh
 
