@@ -21,7 +21,19 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from holdfast import settings as settings_module
-from holdfast.api import health, jobs, keys, problems, rpc
+from holdfast.api import (
+    batches,
+    health,
+    jobs,
+    keys,
+    messages,
+    openapi,
+    problems,
+    queues,
+    rpc,
+    schedules,
+    tasks,
+)
 from holdfast.api.events import stream
 from holdfast.api.identity import Caller, acting, identify, require_service, require_user
 from holdfast.api.operations import operation
@@ -33,6 +45,8 @@ from holdfast.engine.connection import Database
 from holdfast.errors import HoldfastError
 from holdfast.jobtypes import JobType, by_name
 from holdfast.settings import Settings
+
+Tasks = Iterable[Task[..., Any]] | Mapping[str, Task[..., Any]]
 
 __all__ = [
     "Caller",
@@ -54,7 +68,7 @@ def create_app(
     database: Database | None = None,
     store: Any = None,
     types: Iterable[JobType[Any]] = (),
-    tasks: Iterable[Task[..., Any]] | Mapping[str, Task[..., Any]] = (),
+    tasks: Tasks = (),
     routes: Iterable[BaseRoute] = (),
     dashboard: ASGIApp | Callable[[Services], ASGIApp] | None = None,
 ) -> Starlette:
@@ -65,7 +79,7 @@ def create_app(
         settings,
         store=store,
         types=by_name(types),
-        tasks=tasks if isinstance(tasks, Mapping) else {task.name: task for task in tasks},
+        tasks=_by_name(tasks),
     )
     app = Starlette(
         routes=[*_routes(), *routes, *_mounted(dashboard, services)],
@@ -80,8 +94,13 @@ def create_app(
     return app
 
 
+def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
+    return tasks if isinstance(tasks, Mapping) else {task.name: task for task in tasks}
+
+
 def _routes() -> list[BaseRoute]:
-    return [*health.routes(), *jobs.routes(), *keys.routes(), *rpc.routes()]
+    nouns = (health, jobs, tasks, batches, schedules, queues, messages, keys, rpc, openapi)
+    return [route for noun in nouns for route in noun.routes()]
 
 
 def _mounted(dashboard: Any, services: Services) -> list[BaseRoute]:

@@ -26,6 +26,7 @@ _STATUS: dict[type[errors.HoldfastError], tuple[int, str]] = {
     errors.TooLargeError: (413, "Too large"),
     errors.GoneError: (410, "Gone"),
     errors.DatabaseError: (503, "The database is away"),
+    errors.StorageError: (503, "The store of files is away"),
     errors.SchemaError: (503, "The schema does not fit"),
 }
 _log = logging.getLogger("holdfast.api")

@@ -126,7 +126,7 @@ async def _call(request: Request, schema: str, arguments: Json, *, read_only: bo
             await rpc.read_only(connection)
         name = request.path_params["function"]
         function = await services_of(request).functions.find(connection, schema, name, list(arguments))
-        text = await rpc.call(connection, function, arguments)
+        text = await rpc.call(connection, function, arguments, as_text=read_only)
     if text is None:
         return Response(status_code=204)
     headers = {}

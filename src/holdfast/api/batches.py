@@ -1,0 +1,122 @@
+"""Batches over HTTP: open one, start jobs with its id, close it, see how far it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast.api.bodies import answer, body_of, found, uuid_in
+from holdfast.api.identity import acting, identify
+from holdfast.api.operations import operation
+from holdfast.engine import access, jobs
+from holdfast.errors import InvalidError
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_MISSING = {404: "There is no such batch"}
+
+
+class NewBatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`callback` is a job that is submitted once, after the last member; it and `owner` are for services."""
+
+    name: Name | None = None
+    callback: dict[str, Any] | None = None
+    owner: Name | None = None
+
+
+class BatchView(msgspec.Struct, kw_only=True):
+    id: UUID
+    name: str | None = None
+    owner: str | None = None
+    total: int = 0
+    ended: int = 0
+    failed: int = 0
+    closed_at: datetime | None = None
+    finished_at: datetime | None = None
+    callback_job: UUID | None = None
+
+
+class CancelledMembers(msgspec.Struct, kw_only=True):
+    cancelled: int
+
+
+@operation("Open a batch", tag="batches", scope="jobs", body=NewBatch, answer=BatchView, status=201)
+async def open_batch(request: Request) -> Response:
+    wanted = await body_of(request, NewBatch)
+    caller = await identify(request)
+    if caller.kind == "user" and (wanted.callback is not None or wanted.owner not in (None, caller.id)):
+        raise HTTPException(403, "callback and owner are for services")
+    if wanted.callback is not None:
+        _check_callback(wanted.callback)
+    async with acting(request) as connection:
+        batch_id = await jobs.open_batch(
+            connection, wanted.name, callback=wanted.callback, owner=wanted.owner
+        )
+        return answer(_view(await jobs.get_batch(connection, batch_id)), 201)
+
+
+def _check_callback(callback: dict[str, Any]) -> None:
+    """It is submitted when nobody is there to be told what is wrong with it."""
+    if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= 200:
+        raise InvalidError("A callback has a type.", field="callback")
+    allowed = {"type", "queue", "args"}
+    if callback.keys() - allowed:
+        raise InvalidError(f"A callback has {', '.join(sorted(allowed))} only.", field="callback")
+    if (
+        not isinstance(callback.get("queue", "default"), str)
+        or not 0 < len(callback.get("queue", "x")) <= 200
+    ):
+        raise InvalidError("The queue of a callback is a name.", field="callback")
+
+
+@operation("Read a batch", tag="batches", scope="jobs", answer=BatchView, others=_MISSING)
+async def get_batch(request: Request) -> Response:
+    batch_id = uuid_in(request)
+    async with acting(request) as connection:
+        return answer(_view(found(await jobs.get_batch(connection, batch_id), "batch")))
+
+
+@operation("Close a batch: no more members", tag="batches", scope="jobs", answer=BatchView, others=_MISSING)
+async def close_batch(request: Request) -> Response:
+    batch_id = uuid_in(request)
+    async with acting(request) as connection:
+        found(await jobs.get_batch(connection, batch_id), "batch")
+        return answer(_view(await jobs.close_batch(connection, batch_id)))
+
+
+@operation(
+    "Cancel the members of a batch that have not ended",
+    tag="batches",
+    scope="jobs",
+    answer=CancelledMembers,
+    others=_MISSING,
+)
+async def cancel_batch(request: Request) -> Response:
+    batch_id = uuid_in(request)
+    caller = await identify(request)
+    async with acting(request) as connection:
+        found(await jobs.get_batch(connection, batch_id), "batch")
+        count = await jobs.cancel_jobs(connection, {"batch": str(batch_id)}, "Cancelled with its batch.")
+        if caller.kind == "service":
+            await access.record(connection, caller.name, "batch.cancel", str(batch_id), {"cancelled": count})
+    return answer(CancelledMembers(cancelled=count))
+
+
+def _view(batch: Any) -> BatchView:
+    return msgspec.convert(batch, BatchView)
+
+
+def routes() -> list[BaseRoute]:
+    return [
+        Route("/api/batches", open_batch, methods=["POST"]),
+        Route("/api/batches/{id}", get_batch, methods=["GET"]),
+        Route("/api/batches/{id}", cancel_batch, methods=["DELETE"]),
+        Route("/api/batches/{id}/close", close_batch, methods=["POST"]),
+    ]
