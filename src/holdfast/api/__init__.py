@@ -53,6 +53,7 @@ __all__ = [
     "Services",
     "acting",
     "create_app",
+    "document",
     "identify",
     "operation",
     "require_service",
@@ -101,6 +102,11 @@ def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
 def _routes() -> list[BaseRoute]:
     nouns = (health, jobs, tasks, batches, schedules, queues, messages, keys, rpc, openapi)
     return [route for noun in nouns for route in noun.routes()]
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI description of the routes that every application has."""
+    return openapi.describe(_routes())
 
 
 def _mounted(dashboard: Any, services: Services) -> list[BaseRoute]:

@@ -69,10 +69,8 @@ def _check_callback(callback: dict[str, Any]) -> None:
     allowed = {"type", "queue", "args"}
     if callback.keys() - allowed:
         raise InvalidError(f"A callback has {', '.join(sorted(allowed))} only.", field="callback")
-    if (
-        not isinstance(callback.get("queue", "default"), str)
-        or not 0 < len(callback.get("queue", "x")) <= 200
-    ):
+    queue = callback.get("queue", "default")
+    if not isinstance(queue, str) or not 0 < len(queue) <= 200:
         raise InvalidError("The queue of a callback is a name.", field="callback")
 
 

@@ -118,7 +118,8 @@ def _required(content: dict[str, Json], components: dict[str, Json]) -> bool:
 
 def _resolved(schema: Json, components: dict[str, Json]) -> dict[str, Json]:
     reference = schema.get("$ref")
-    return components[reference.rpartition("/")[2]] if reference else schema
+    found: dict[str, Json] = components[reference.rpartition("/")[2]] if reference else schema
+    return found
 
 
 def _path_parameter(name: str) -> dict[str, Json]:
@@ -177,7 +178,7 @@ def _id(path: str, method: str) -> str:
 
 
 @operation("This description", tag="about", access="anyone", answer=dict[str, Any])
-async def document(request: Request) -> Response:
+async def description(request: Request) -> Response:
     return answer(describe(request.app.routes, server=request.scope.get("root_path") or "/"))
 
 
@@ -197,7 +198,7 @@ def render(document: dict[str, Json]) -> str:
     body = "".join(f"<h2 id={tag}>{escape(tag)}</h2>{''.join(parts)}" for tag, parts in sections.items())
     index = " · ".join(f"<a href=#{tag}>{escape(tag)}</a>" for tag in sections)
     shapes = "".join(
-        f"<details id=shape-{escape(name)}><summary><code>{escape(name)}</code></summary>{_pre(schema)}</details>"
+        f"<details><summary><code>{escape(name)}</code></summary>{_pre(schema)}</details>"
         for name, schema in document["components"]["schemas"].items()
     )
     info = document["info"]
@@ -229,6 +230,6 @@ def _pre(value: Json) -> str:
 
 def routes() -> Sequence[BaseRoute]:
     return [
-        Route("/api/openapi.json", document, methods=["GET"]),
+        Route("/api/openapi.json", description, methods=["GET"]),
         Route("/api/docs", page, methods=["GET"]),
     ]
