@@ -27,6 +27,7 @@ _json = msgspec.json.Decoder()
 KEY_PREFIX = "hf_"
 SCOPES = {
     "jobs": "start, read, cancel and run again every job",
+    "files": "read, link to and delete every file",
     "queues": "send, read and archive messages",
     "worker": "claim tasks and hand in their outcomes",
     "rpc": "call the SQL functions that services may call",

@@ -1,0 +1,342 @@
+"""Files over HTTP: links that hold what they promise, parts, ZIPs, and each owner's their own."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import time
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import msgspec
+import pytest
+from books import KEY
+from callers import bearer, served, token
+from hands import Hand, submit
+
+from holdfast import Client
+from holdfast.api import create_app
+from holdfast.api.zips import entry_of, zip_stream
+from holdfast.engine import artifacts
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import StorageAwayError
+from holdfast.model import Artifact
+from holdfast.settings import Secret, Settings
+from holdfast.testing import Clock, eventually
+
+ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+TITLE = "Übersicht „2026“; 日本 📊.pdf"
+
+
+@pytest.fixture
+def api_settings(api_settings: Settings, tmp_path: Path) -> Settings:
+    return replace(api_settings, storage_url=Secret(str(tmp_path / "store")), signing_key=Secret("k" * 40))
+
+
+@pytest.fixture
+async def client(db: Database, api_settings: Settings) -> AsyncIterator[Client]:
+    async with Client(db.url.reveal(), settings=api_settings) as client:
+        yield client
+
+
+CONTENT = os.urandom(300_000)
+
+
+async def put(client: Client, name: str = TITLE, content: bytes = CONTENT, **say: Any) -> Artifact:
+    say.setdefault("owner", "ann")
+    return await client.files.put(name, content, **say)
+
+
+async def test_a_link_gives_the_bytes_under_their_name(api: httpx.AsyncClient, client: Client) -> None:
+    file = await put(client)
+    redirect = await api.get(f"/api/artifacts/{file.id}", headers=ANN)
+    assert redirect.status_code == 302
+    assert redirect.headers["location"].startswith("/files/")
+    answer = await api.get(redirect.headers["location"])
+    assert (answer.status_code, answer.content) == (200, CONTENT)
+    assert answer.headers["content-type"] == "application/pdf"
+    assert answer.headers["cache-control"] == "private, no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    told = answer.headers["content-disposition"]
+    assert told.startswith('attachment; filename="Ubersicht ')
+    assert "filename*=UTF-8''%C3%9Cbersicht%20%E2%80%9E2026%E2%80%9C%3B%20%E6%97%A5" in told
+    assert (await client.files.get(file.id)).downloads == 1
+    head = await api.head(f"/api/artifacts/{file.id}", headers=ANN)
+    assert (head.status_code, (await client.files.get(file.id)).downloads) == (302, 1)
+    shown = (await api.get(f"/api/artifacts/{file.id}/link?inline=true&expires_s=300", headers=ANN)).json()
+    answer = await api.get(shown["url"])
+    assert answer.headers["content-disposition"].startswith("inline; ")
+
+
+async def test_what_could_run_is_never_shown(api: httpx.AsyncClient, client: Client) -> None:
+    for name in ("page.html", "drawing.svg", "x.xhtml", "a.js"):
+        file = await put(client, name, b"<script>alert(1)</script>")
+        answer = await api.get(await client.files.sign(file, inline=True))
+        assert answer.headers["content-disposition"].startswith("attachment; "), name
+
+
+async def test_parts(api: httpx.AsyncClient, client: Client) -> None:
+    file = await put(client)
+    link = await client.files.sign(file)
+    size = len(CONTENT)
+    cases = {
+        "bytes=0-9": (206, CONTENT[:10], f"bytes 0-9/{size}"),
+        "bytes=299990-": (206, CONTENT[-10:], f"bytes 299990-299999/{size}"),
+        "bytes=-5": (206, CONTENT[-5:], f"bytes 299995-299999/{size}"),
+        "bytes=299999-999999999": (206, CONTENT[-1:], f"bytes 299999-299999/{size}"),
+        "bytes=300000-": (416, b"", f"bytes */{size}"),
+        "bytes=-0": (416, b"", f"bytes */{size}"),
+        "bytes=5-2": (200, CONTENT, None),
+        "bytes=-": (200, CONTENT, None),
+        "bytes=0-1,5-9": (200, CONTENT, None),
+        "lines=1-2": (200, CONTENT, None),
+        "bytes=99999999999999999999999-": (200, CONTENT, None),
+    }
+    for asked, (status, content, told) in cases.items():
+        answer = await api.get(link, headers={"range": asked})
+        assert (answer.status_code, answer.content) == (status, content), asked
+        assert answer.headers.get("content-range") == told
+    other = await api.get(link, headers={"range": "bytes=0-9", "if-range": '"other"'})
+    assert other.status_code == 200
+    head = await api.head(link, headers={"range": "bytes=0-9"})
+    assert (head.status_code, head.headers["content-length"], head.content) == (206, "10", b"")
+    empty = await put(client, "empty", b"")
+    assert (await api.get(await client.files.sign(empty))).content == b""
+
+
+async def test_links_that_are_not_ours(api: httpx.AsyncClient, client: Client, tmp_path: Path) -> None:
+    file, other = await put(client), await put(client, "b.txt", b"b")
+    link = await client.files.sign(file)
+    payload, signature = link.removeprefix("/files/").split(".")
+    text = base64.urlsafe_b64decode(payload + "==")
+    forged = base64.urlsafe_b64encode(text.replace(str(file.id).encode(), str(other.id).encode())).decode()
+    later = msgspec.json.decode(text)
+    later[3] += 1000
+    stretched = base64.urlsafe_b64encode(msgspec.json.encode(later)).rstrip(b"=").decode()
+    stranger = Client(settings=replace(client.settings, signing_key=Secret("x" * 40)))
+    words = [
+        "", ".", "x", "x.y", payload, f"{payload}.", f".{signature}",
+        f"{signature}.{payload}",  # another order
+        f"{payload}.{signature}.{signature}", f"{payload}.{payload}.{signature}",
+        f"{payload}{payload}.{signature}",
+        f"{forged.rstrip('=')}.{signature}", f"{stretched}.{signature}",
+        f"{payload}.{signature[:-1]}", f"{payload}.{signature}=", f"{payload}.{signature}A",
+        f"{payload[:-1]}.{signature}",
+        f"{payload}.{'A' * len(signature)}", f"{payload}.{signature.swapcase()}", f"%20{payload}.{signature}",
+        (await stranger.files.sign(file)).removeprefix("/files/"), "A" * 5000 + ".A",
+    ]  # fmt: skip
+    # The last letter has bits that mean nothing; another letter with the same meaning is refused too.
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    words.append(f"{payload}.{signature[:-1]}{letters[letters.index(signature[-1]) ^ 1]}")
+    for word in words:
+        answer = await api.get(f"/files/{word}")
+        assert answer.status_code == 404, word
+        assert str(tmp_path) not in answer.text
+    for doubled in (f"{link}?x=1", f"{link}?{link}"):
+        assert (await api.get(doubled)).status_code == 404
+    assert (await api.post(link)).status_code == 405
+    assert (await api.delete(link)).status_code == 405
+    assert (await api.get(link)).status_code == 200
+
+
+async def test_links_and_files_that_are_over(
+    api: httpx.AsyncClient, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await put(client, ttl=timedelta(hours=2))
+    link = await client.files.sign(file, timedelta(minutes=5))
+    for span in (timedelta(minutes=4), timedelta(hours=2)):
+        with pytest.raises(Exception, match="5 minutes to 1 hour"):
+            await client.files.sign(file, span)
+    for wrong in ("expires_s=299", "expires_s=3601", "expires_s=x", "x=1"):
+        assert (await api.get(f"/api/artifacts/{file.id}?{wrong}", headers=ANN)).status_code == 422
+    await clock.advance(timedelta(hours=3))
+    for path in (link, f"/api/artifacts/{file.id}", f"/api/artifacts/{file.id}/link"):
+        answer = await api.get(path, headers=ANN)
+        assert answer.status_code == 410, path
+        assert "expired" in answer.json()["detail"]
+    assert (await client.files.sweep()).deleted == 1
+    assert (await api.get(link)).status_code == 410
+    deleted = await put(client)
+    link = await client.files.sign(deleted)
+    assert (await api.delete(f"/api/artifacts/{deleted.id}", headers=ANN)).status_code == 204
+    assert (await api.get(link)).status_code == 410
+    assert (await api.delete(f"/api/artifacts/{deleted.id}", headers=ANN)).status_code == 410
+    fresh = await put(client)
+    link = await client.files.sign(fresh)
+    now = time.time()
+    monkeypatch.setattr("holdfast.storage.signing.time.time", lambda: now + 3601)
+    answer = await api.get(link)
+    assert (answer.status_code, answer.json()["detail"]) == (410, "This link has expired. Ask for a new one.")
+
+
+async def test_each_owner_reaches_their_own(api: httpx.AsyncClient, client: Client, conn: Connection) -> None:
+    job = await submit(conn, owner="ann")
+    hand = Hand(conn)
+    await hand.finish(await hand.one())
+    file = await put(client, job=job)
+    paths = [
+        "/api/artifacts/{}",
+        "/api/artifacts/{}/link",
+    ]
+    for path in paths:
+        foreign = await api.get(path.format(file.id), headers=BOB)
+        missing = await api.get(path.format(uuid4()), headers=BOB)
+        assert (
+            (foreign.status_code, foreign.content)
+            == (missing.status_code, missing.content)
+            == (404, missing.content)
+        )
+        assert (await api.get(path.format(file.id))).status_code == 401
+        assert (await api.get(path.format(file.id), headers=ANN)).status_code in {200, 302}
+        assert (await api.get(path.format(file.id), headers=SERVICE)).status_code in {200, 302}
+    for call in (api.delete, api.post):
+        path = f"/api/artifacts/{file.id}" + ("/remake" if call is api.post else "")
+        assert (await call(path, headers=BOB)).status_code == 404
+    for tail in ("artifacts", "zip"):
+        foreign = await api.get(f"/api/jobs/{job}/{tail}", headers=BOB)
+        missing = await api.get(f"/api/jobs/{uuid4()}/{tail}", headers=BOB)
+        assert (foreign.status_code, foreign.content) == (404, missing.content)
+        assert (await api.get(f"/api/jobs/{job}/{tail}", headers=ANN)).status_code == 200
+    listed = (await api.get(f"/api/jobs/{job}/artifacts", headers=ANN)).json()["artifacts"]
+    assert [(each["name"], each["url"]) for each in listed] == [(TITLE, f"/api/artifacts/{file.id}")]
+    assert "key" not in listed[0]
+    assert (await api.get("/api/usage", headers=ANN)).json()["bytes"] == {"used": len(CONTENT), "limit": None}
+    assert (await api.get("/api/usage?owner=ann", headers=BOB)).json()["owner"] == "bob"
+    assert (await api.get("/api/usage?owner=ann", headers=SERVICE)).json()["files"]["used"] == 1
+
+
+async def test_make_it_again(api: httpx.AsyncClient, conn: Connection, clock: Clock) -> None:
+    job, hand = await submit(conn, owner="ann"), Hand(conn)
+    task = await hand.one()
+    staged = await artifacts.stage(conn, task, {"name": "a", "ttl_s": 60})
+    await artifacts.record(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
+    await hand.finish(task)
+    await clock.advance(timedelta(minutes=2))
+    gone = await api.get(f"/api/artifacts/{staged.id}", headers=ANN)
+    assert (gone.status_code, "Make it again" in gone.json()["detail"]) == (410, True)
+    again = await api.post(f"/api/artifacts/{staged.id}/remake", headers=ANN)
+    assert (again.status_code, again.json()["job_id"]) == (202, str(job))
+    assert (await hand.one()).id == task.id
+
+
+async def test_the_files_of_a_batch_as_a_zip(
+    api: httpx.AsyncClient, client: Client, conn: Connection
+) -> None:
+    batch = UUID(str(await conn.fetchval("select holdfast.open_batch('b', null, 'ann')")))
+    hand = Hand(conn)
+    contents = {}
+    for number in range(3):
+        job = await submit(conn, owner="ann", batch=str(batch))
+        await hand.finish(await hand.one())
+        contents[number] = os.urandom(70_000) if number else b"text " * 50_000
+        await put(client, "Report.txt" if number < 2 else "report.TXT", contents[number], job=job)
+    lost = await put(client, "lost.bin", b"lost", job=job)
+    await client.files.store.delete([lost.key])
+    answer = await api.get(f"/api/batches/{batch}/zip", headers=ANN)
+    assert answer.headers["content-type"] == "application/zip"
+    assert answer.headers["content-disposition"].startswith(f'attachment; filename="{batch}.zip"')
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["Report.txt", "Report (2).txt", "report (3).TXT", "manifest.json"]
+        assert [archive.read(name) for name in archive.namelist()[:3]] == list(contents.values())
+        manifest = msgspec.json.decode(archive.read("manifest.json"))
+    assert not manifest["complete"]
+    assert [each["size"] for each in manifest["files"]] == [250_000, 70_000, 70_000]
+    assert [(each["name"], each["included"]) for each in manifest["failures"]] == [("lost.bin", False)]
+    assert len(answer.content) < 150_000  # text is packed
+
+
+async def test_a_store_that_breaks_off_is_asked_again_from_there(client: Client) -> None:
+    file = await put(client, "a.bin", CONTENT)
+    good = entry_of(client.files.store, file)
+    opened: list[int] = []
+
+    def breaks(start: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        @asynccontextmanager
+        async def broken() -> AsyncIterator[AsyncIterator[bytes]]:
+            async def pieces() -> AsyncIterator[bytes]:
+                opened.append(start)
+                async with good.open(start) as source:
+                    async for piece in source:
+                        yield piece[:100_000]
+                        break
+                raise StorageAwayError("gone in the middle")
+
+            yield pieces()
+
+        return broken() if len(opened) < 2 else good.open(start)
+
+    entries = [replace(good, open=breaks, name="mended.bin")]
+    octets = b"".join([piece async for piece in zip_stream(entries)])
+    with zipfile.ZipFile(io.BytesIO(octets)) as archive:
+        assert archive.read("mended.bin") == CONTENT
+        assert msgspec.json.decode(archive.read("manifest.json"))["complete"]
+    assert opened == [0, 100_000]
+
+
+async def test_a_reader_who_goes_away_ends_the_reading(
+    db: Database, api_settings: Settings, client: Client, conn: Connection
+) -> None:
+    job = await submit(conn, owner="ann")
+    file = await put(client, "big.bin", bytes(4_000_000), job=job)
+    for number in range(40):
+        await put(client, f"{number}.bin", bytes(4_000_000), job=job)
+    store = Watched(client.files.store)
+    app = create_app(api_settings, database=db, store=store)
+    async with served(app) as address, httpx.AsyncClient(base_url=address) as browser:
+        for path in (f"/api/jobs/{job}/zip", await client.files.sign(file)):
+            store.reset()
+            async with browser.stream("GET", path, headers=ANN) as answer:
+                assert answer.status_code == 200
+                async for _ in answer.aiter_raw():
+                    break
+            await eventually(lambda: store.opened == store.closed, what="the end of all reading")
+            assert 1 <= store.opened < 30
+
+
+class Watched:
+    """A store that counts what is open."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.reset()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def reset(self) -> None:
+        self.opened = self.closed = 0
+
+    def open(self, key: str, **part: Any) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        @asynccontextmanager
+        async def watched() -> AsyncIterator[AsyncIterator[bytes]]:
+            self.opened += 1
+            try:
+                async with self._store.open(key, **part) as pieces:
+                    yield pieces
+            finally:
+                self.closed += 1
+
+        return watched()
+
+
+async def test_a_store_that_is_away_is_an_answer(
+    db: Database, api_settings: Settings, client: Client, tmp_path: Path
+) -> None:
+    file = await put(client)
+    link = await client.files.sign(file)
+    (tmp_path / "store" / file.key).unlink()
+    transport = httpx.ASGITransport(create_app(api_settings, database=db), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:
+        answer = await api.get(link)
+    assert answer.status_code == 410
+    assert str(tmp_path) not in answer.text
