@@ -7,6 +7,7 @@ import asyncio
 import json
 import platform
 import random
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -64,6 +65,8 @@ def main() -> int:
         for run in RUNS.values():
             print(f"{run.name:12} {run.story}")
         return 0
+    # Asked to stop, clean up: servers and workers are ours to end.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = said.seed if said.seed is not None else random.SystemRandom().randrange(1 << 31)
     failed = False
     for name in said.runs or RUNS:

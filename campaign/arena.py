@@ -67,6 +67,14 @@ class Arena:
     def records(self) -> Path:
         return self.folder / "records"
 
+    async def at_work(self) -> int:
+        """Somebody who has begun a task by now; a worker that is still starting is no victim worth a kill."""
+        while True:
+            busy = [pid for pid in sorted(self.alive) if (self.records / f"{pid}.rec").exists()]
+            if busy:
+                return self.random.choice(busy)
+            await asyncio.sleep(0.01)
+
     def kill(self, pid: int) -> None:
         """Kill -9, and write down when; the moment after the signal is the latest it can have run."""
         with contextlib.suppress(ProcessLookupError):

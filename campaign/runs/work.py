@@ -20,7 +20,7 @@ async def _killing(arena: Arena, faults: int, done: asyncio.Event) -> None:
         await asyncio.sleep(arena.random.uniform(0.05, 0.4))
         if done.is_set():
             return
-        arena.kill(arena.random.choice(sorted(arena.alive)))
+        arena.kill(await arena.at_work())
         await arena.worker()
 
 

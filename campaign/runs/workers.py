@@ -54,7 +54,7 @@ async def _kills(arena: Arena, dose: Dose) -> dict[str, object]:
     async with fed(arena, dose.tasks):
         for _ in range(dose.faults):
             await asyncio.sleep(arena.random.uniform(0.0, 0.3))
-            arena.kill(arena.random.choice(sorted(arena.alive)))
+            arena.kill(await arena.at_work())
             await arena.worker()
     await arena.drained(300)
     return {}
