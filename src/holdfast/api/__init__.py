@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from holdfast import settings as settings_module
 from holdfast.api import (
     batches,
+    files,
     health,
     jobs,
     keys,
@@ -33,6 +34,7 @@ from holdfast.api import (
     rpc,
     schedules,
     tasks,
+    webhooks,
 )
 from holdfast.api.events import stream
 from holdfast.api.identity import Caller, acting, identify, require_service, require_user
@@ -100,7 +102,7 @@ def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
 
 
 def _routes() -> list[BaseRoute]:
-    nouns = (health, jobs, tasks, batches, schedules, queues, messages, keys, rpc, openapi)
+    nouns = (health, jobs, tasks, batches, files, schedules, queues, messages, keys, webhooks, rpc, openapi)
     return [route for noun in nouns for route in noun.routes()]
 
 

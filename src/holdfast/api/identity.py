@@ -128,12 +128,19 @@ async def require_service(request: HTTPConnection, scope: str) -> Caller:
 
 
 @asynccontextmanager
-async def acting(request: HTTPConnection, *, as_service: bool = False) -> AsyncGenerator[Connection]:
-    """One transaction as the caller. `as_service` for what the application does on a user's behalf."""
+async def acting(
+    request: HTTPConnection, *, as_service: bool = False, as_login: bool = False
+) -> AsyncGenerator[Connection]:
+    """One transaction as the caller. `as_service` for what the application does on a user's behalf.
+
+    `as_login` is for services and for what takes the rights of an owner, such as making a queue's tables.
+    """
     services = services_of(request)
     caller = await require_user(request)
     as_user = caller.kind == "user" and not as_service
-    role = await _role(request, "authenticated" if as_user else "service_role")
+    role = None
+    if as_user or not as_login:
+        role = await _role(request, "authenticated" if as_user else "service_role")
     claims = caller.claims if as_user else {"role": "service_role"}
     async with services.database.transaction() as connection:
         await access.act_as(connection, role, claims, services.settings.call_timeout)

@@ -94,7 +94,7 @@ async def list_queues(request: Request) -> Response:
 @operation("Make a queue of messages, if it is not there", body=NewQueue, status=204, **_SAID)
 async def create(request: Request) -> Response:
     name, wanted = queue_in(request), await body_of(request, NewQueue)
-    async with operating(request, "messages.create", name) as connection:
+    async with operating(request, "messages.create", name, as_login=True) as connection:
         await queues.create(connection, name, unlogged=wanted.unlogged)
     return Response(status_code=204)
 
@@ -102,7 +102,7 @@ async def create(request: Request) -> Response:
 @operation("Remove a queue with all its messages", status=204, others=_MISSING, **_SAID)
 async def drop(request: Request) -> Response:
     name = queue_in(request)
-    async with operating(request, "messages.drop", name) as connection:
+    async with operating(request, "messages.drop", name, as_login=True) as connection:
         if not await queues.drop(connection, name):
             raise NotFoundError("There is no such queue.")
     return Response(status_code=204)

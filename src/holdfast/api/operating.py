@@ -18,11 +18,11 @@ OPERATING: dict[str, Any] = {"access": "service", "scope": "operate"}
 
 @asynccontextmanager
 async def operating(
-    request: Request, action: str, target: str | None = None, **detail: Json
+    request: Request, action: str, target: str | None = None, *, as_login: bool = False, **detail: Json
 ) -> AsyncGenerator[Connection]:
     """Like `acting`; when the body was left without an error, it is written down who did what to what."""
     caller = await identify(request)
-    async with acting(request) as connection:
+    async with acting(request, as_login=as_login) as connection:
         yield connection
         said = {name: value for name, value in detail.items() if value is not None}
         await access.record(connection, caller.name, action, target, said or None)

@@ -25,6 +25,7 @@ _STATUS: dict[type[errors.HoldfastError], tuple[int, str]] = {
     errors.QuotaError: (507, "No room left"),
     errors.TooLargeError: (413, "Too large"),
     errors.GoneError: (410, "Gone"),
+    errors.DatabaseRightsError: (403, "The database does not let the API do this"),
     errors.DatabaseError: (503, "The database is away"),
     errors.StorageError: (503, "The store of files is away"),
     errors.SchemaError: (503, "The schema does not fit"),
@@ -62,7 +63,9 @@ async def on_holdfast_error(_: Request, error: Exception) -> Response:
     for kind in type(error).__mro__:
         if kind in _STATUS:
             status, title = _STATUS[kind]
-            if status >= 500 and not isinstance(error, errors.QuotaError):
+            if isinstance(error, errors.DatabaseError) or (
+                status >= 500 and not isinstance(error, errors.QuotaError)
+            ):
                 _log.error("%s: %s", type(error).__name__, error)
                 return problem(status, title)
             return problem(status, title, str(error), field=error.field, headers=_headers(error))

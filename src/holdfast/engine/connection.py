@@ -149,12 +149,15 @@ def _where(url: Secret) -> str:
     return redact_url(url.reveal())
 
 
-def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastError:
+def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastError:  # noqa: C901
     code = problem.sqlstate or ""
     message = str(problem.args[0] if problem.args else problem)
     ours = errors.from_sqlstate(code, message, hint=getattr(problem, "hint", None), field=_field(problem))
     if ours:
         return ours
+    theirs = _callers_mistake(code, message)
+    if theirs:
+        return theirs
     where = _where(url)
     if code == "25006":
         return errors.DatabaseReadOnlyError(
@@ -197,6 +200,17 @@ def translate(problem: asyncpg.PostgresError, url: Secret) -> errors.HoldfastErr
 def is_refused(problem: BaseException) -> bool:
     """Whether the database says that the role has no right to do this, in the driver's words."""
     return isinstance(problem, asyncpg.InsufficientPrivilegeError)
+
+
+def _callers_mistake(code: str, message: str) -> errors.HoldfastError | None:
+    """Values that the database cannot read, keep or find room for are the caller's to mend, not ours."""
+    if code.startswith("22") or code in {"23502", "23514"}:
+        return errors.InvalidError(f"A value cannot be used: {message}.")
+    if code == "23505":
+        return errors.ConflictError("There is one already.")
+    if code.startswith("54"):
+        return errors.TooLargeError("A value is too long or too complex.")
+    return None
 
 
 def _field(problem: asyncpg.PostgresError) -> str | None:

@@ -1,0 +1,150 @@
+-- Webhooks out: whoever asked is told when jobs end, by tasks of the type `holdfast.webhook` that are retried as any other.
+-- Hooks in: doors through which others submit one type of job.
+--
+-- Jobs that nobody listens for cost nothing: the triggers that see jobs end are made with the first webhook and dropped with
+-- the last. They only write tasks, in the transaction in which the job ends.
+
+create or replace function holdfast.put_webhook(
+  p_url text, p_events text[], p_secret text, p_types text[] default null, p_owner text default null) returns uuid
+language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_owner text := coalesce(v_user, p_owner);
+  v_id uuid := holdfast.new_id();
+  v_event text;
+begin
+  foreach v_event in array p_events loop
+    if v_event not in ('job.succeeded', 'job.partial', 'job.failed', 'job.cancelled', 'batch.completed') then
+      perform holdfast.refuse('HF004', format('There is no event %s.', quote_literal(left(v_event, 60))), 'events',
+        'Choose of job.succeeded, job.partial, job.failed, job.cancelled and batch.completed.');
+    end if;
+  end loop;
+  perform pg_advisory_xact_lock(1213154901, 0);
+  if v_user is not null and (select count(*) from holdfast.webhooks w where w.owner = v_user) >= 20 then
+    perform holdfast.refuse('HF006', 'You have twenty webhooks, which is the most.', null, 'Delete one first.');
+  end if;
+  insert into holdfast.webhooks (id, owner, url, events, types, secret, created_at)
+  values (v_id, v_owner, p_url, p_events, p_types, p_secret, holdfast.now());
+  perform holdfast.hear_ends(true);
+  return v_id;
+end $$;
+
+create or replace function holdfast.list_webhooks()
+returns table (id uuid, owner text, url text, events text[], types text[], active boolean, created_at timestamptz)
+language plpgsql stable security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  return query
+  select w.id, w.owner, w.url, w.events, w.types, w.active, w.created_at from holdfast.webhooks w
+  where v_user is null or w.owner = v_user order by w.id desc limit 1000;
+end $$;
+
+create or replace function holdfast.delete_webhook(p_id uuid) returns boolean
+language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  perform pg_advisory_xact_lock(1213154901, 0);
+  delete from holdfast.webhooks w where w.id = p_id and (v_user is null or w.owner = v_user);
+  if not found then
+    return false;
+  end if;
+  perform holdfast.hear_ends(exists (select from holdfast.webhooks));
+  return true;
+end $$;
+
+-- What the delivering task needs: where to, signed with what. Nothing when the webhook is gone.
+create or replace function holdfast.get_delivery(p_id uuid) returns table (url text, secret text)
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query select w.url, w.secret from holdfast.webhooks w where w.id = p_id and w.active;
+end $$;
+
+create or replace function holdfast.hear_ends(p_on boolean) returns void
+language plpgsql set search_path = '' as $$
+begin
+  if p_on = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass and tgname = 'tell_webhooks') then
+    return;
+  end if;
+  if p_on then
+    create trigger tell_webhooks after insert on holdfast.history referencing new table as new_rows
+      for each statement execute function holdfast.tell_of_tasks();
+    create trigger tell_webhooks after update on holdfast.jobs for each row
+      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.tell_of_job();
+    create trigger tell_webhooks after update on holdfast.batches for each row
+      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.tell_of_batch();
+  else
+    drop trigger tell_webhooks on holdfast.history;
+    drop trigger tell_webhooks on holdfast.jobs;
+    drop trigger tell_webhooks on holdfast.batches;
+  end if;
+end $$;
+
+create or replace function holdfast.tell_webhooks(p_event text, p_type text, p_owner text, p_body jsonb) returns void
+language plpgsql set search_path = '' as $$
+begin
+  perform holdfast.submit_as(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks', 'attempts', 9, 'base_s', 5,
+      'cap_s', 21600, 'timeout_s', 60, 'limit_key', w.id, 'args', jsonb_build_object('webhook', w.id, 'event', p_event,
+        'delivery', holdfast.new_id(), 'body', p_body)))
+  from holdfast.webhooks w
+  where w.active and p_event = any (w.events) and (w.owner is null or w.owner = p_owner)
+    and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook';
+end $$;
+
+create or replace function holdfast.tell_of_tasks() returns trigger
+language plpgsql security definer set search_path = '' as $$
+begin
+  perform holdfast.tell_webhooks('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
+      'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
+  from new_rows n join holdfast.kinds k on k.id = n.kind_id where n.job_id is null;
+  return null;
+end $$;
+
+create or replace function holdfast.tell_of_job() returns trigger
+language plpgsql security definer set search_path = '' as $$
+begin
+  perform holdfast.tell_webhooks('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
+    'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
+  return null;
+end $$;
+
+create or replace function holdfast.tell_of_batch() returns trigger
+language plpgsql security definer set search_path = '' as $$
+begin
+  perform holdfast.tell_webhooks('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
+    'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
+  return null;
+end $$;
+
+create or replace function holdfast.put_hook(p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  insert into holdfast.hooks (name, type, queue, owner, secret, created_at)
+  values (p_name, holdfast.check_name(p_type, 'type'), holdfast.check_name(p_queue, 'queue'), p_owner, p_secret, holdfast.now())
+  on conflict (name) do update set type = excluded.type, queue = excluded.queue, owner = excluded.owner, secret = excluded.secret;
+end $$;
+
+create or replace function holdfast.get_hook(p_name text) returns table (type text, queue text, owner text, secret text)
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query select h.type, h.queue, h.owner, h.secret from holdfast.hooks h where h.name = p_name;
+end $$;
+
+create or replace function holdfast.list_hooks() returns table (name text, type text, queue text, owner text, created_at timestamptz)
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query select h.name, h.type, h.queue, h.owner, h.created_at from holdfast.hooks h order by h.name limit 1000;
+end $$;
+
+create or replace function holdfast.delete_hook(p_name text) returns boolean
+language plpgsql security definer set search_path = '' as $$
+begin
+  delete from holdfast.hooks h where h.name = p_name;
+  return found;
+end $$;
+
+call holdfast.allow('holdfast_worker', 'get_delivery');
+call holdfast.allow('service_role', 'put_webhook', 'list_webhooks', 'delete_webhook', 'get_delivery', 'put_hook', 'get_hook', 'list_hooks',
+  'delete_hook');
+call holdfast.allow('authenticated', 'put_webhook', 'list_webhooks', 'delete_webhook');
