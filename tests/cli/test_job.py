@@ -24,7 +24,9 @@ def shell(url: Secret, capsys: Captured) -> Shell:
 
 
 def submitted(shell: Shell, *words: str) -> str:
-    return shell("submit", *words).strip()
+    """The id of a new job, in the queue `default` unless the words say otherwise."""
+    queue = [] if {"-q", "--queue"} & set(words) else ["-q", "default"]
+    return shell("submit", *words, *queue).strip()
 
 
 def handle(
@@ -64,9 +66,19 @@ def test_submit_says_the_id_and_takes_pairs_json_and_files(shell: Shell, tmp_pat
         assert (shown["params"] or {}) == args
 
 
+def test_a_task_that_nobody_knows_is_not_left_waiting(shell: Shell) -> None:
+    assert "No worker has told of a task 'shot'" in shell("submit", "shot", code=3)
+    submitted(shell, "shoot", "-q", "browser")
+    assert "Known are: shoot." in shell("submit", "shot", code=3)
+    [again] = shell.json("submit", "shoot")
+    assert shell.json("job", "show", again["id"])[0]["tasks"][0]["queue"] == "browser"
+    submitted(shell, "shoot", "-q", "other")
+    assert "in more than one queue: browser, other" in shell("submit", "shoot", code=3)
+
+
 def test_the_same_key_is_the_same_job(shell: Shell) -> None:
-    [first] = shell.json("submit", "t", "--key", "k", "a=1")
-    [second] = shell.json("submit", "t", "--key", "k", "a=1")
+    [first] = shell.json("submit", "t", "-q", "default", "--key", "k", "a=1")
+    [second] = shell.json("submit", "t", "-q", "default", "--key", "k", "a=1")
     assert (first["created"], second["created"], second["id"]) == (True, False, first["id"])
     assert "key" in shell("submit", "t", "--key", "k", "a=2", code=4)
 
@@ -85,7 +97,7 @@ def test_the_same_key_is_the_same_job(shell: Shell) -> None:
     ],
 )
 def test_what_cannot_be_submitted_is_named(shell: Shell, words: list[str], says: str) -> None:
-    assert says in shell("submit", *words, code=2)
+    assert says in shell("submit", "-q", "default", *words, code=2)
 
 
 def test_waiting_prints_the_result(shell: Shell) -> None:

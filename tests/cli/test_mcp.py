@@ -74,7 +74,9 @@ def test_a_session(shell: Shell, agent: Agent) -> None:
     assert set(tools) == {"list_jobs", "show_job", "why", "queues", "errors", "workers"}
     assert all(tool["annotations"]["readOnlyHint"] for tool in tools.values())
     assert tools["show_job"]["inputSchema"]["required"] == ["id"]
-    job_id = shell("submit", "shoot", "url=x", "password=hunter2", "--label=note=token").strip()
+    job_id = shell(
+        "submit", "shoot", "-q", "default", "url=x", "password=hunter2", "--label=note=token"
+    ).strip()
     [found] = agent.tool("list_jobs", search="task:shoot")["jobs"]
     assert found["id"] == job_id
     assert found["params"] == {"url": "x", "password": "•••"}
@@ -128,7 +130,7 @@ def test_several_at_once_and_an_unknown_version(agent: Agent) -> None:
 
 
 def test_acting_only_where_allowed(shell: Shell, url: Secret) -> None:
-    job_id = shell("submit", "t").strip()
+    job_id = shell("submit", "t", "-q", "default").strip()
     agent = Agent(url, "--allow", "cancel,retry")
     assert "do not fit" in agent.tool("cancel_job", id=job_id)
     assert agent.tool("cancel_job", id=job_id, reason="asked to")["status"] == "cancelled"

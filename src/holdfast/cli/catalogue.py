@@ -6,6 +6,7 @@ says that width is a number.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -77,11 +78,32 @@ def _kind_of(value: object) -> str | None:
     return next((kind for kind, types in _PLAIN.items() if type(value) is types), None)
 
 
-async def find(client: Client, name: str, app: str | None) -> Known:
+async def find(client: Client, name: str, app: str | None, queue: str | None) -> Known:
     """The task of that name: of the application if one is given, else as workers described it."""
     if app is not None:
         return in_app(app, name)
-    return await registered(client, name) or Known({"type": name})
+    return await registered(client, name) or Known({"type": name, **await _seen(client, name, queue)})
+
+
+async def _seen(client: Client, name: str, queue: str | None) -> dict[str, Any]:
+    """The queue that such a task was in before. A name that nobody knows would wait for ever: refused."""
+    if queue is not None:
+        return {}
+    async with (await client.open()).connection() as connection:
+        found = await operate.task_queues(connection, most=1)
+    queues = [row["queue"] for row in found if name in (row["types"] or ())]
+    if len(queues) == 1:
+        return {"queue": queues[0]}
+    known = sorted({each for row in found for each in row["types"] or ()})
+    near = difflib.get_close_matches(name, known, 3) or known[:10]
+    raise NotFoundError(
+        f"No worker has told of a task {name!r}."
+        if not queues
+        else f"Tasks called {name!r} were in more than one queue: {', '.join(queues)}.",
+        fix="Name its queue with --queue, its code with --app, or start its worker."
+        + (f" Known are: {', '.join(near)}." if near else ""),
+        field="task",
+    )
 
 
 def in_app(app: str, name: str) -> Known:

@@ -53,7 +53,7 @@ def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any
 
     async def work() -> int:
         async with session.client() as client:
-            known = await catalogue.find(client, task, options["app"])
+            known = await catalogue.find(client, task, options["app"], options["queue"])
             body = {**known.body, "args": known.fitted(given), **_options(options)}
             async with (await client.open()).connection() as connection:
                 made = await jobs.submit(connection, to_json(body, what="the job"))
@@ -96,7 +96,8 @@ async def _afterwards(session: Session, client: Client, made: jobs.Submitted, op
     if options["watch"]:
         job = await watching.watch(out, client, made.id, within=options["within"])
         return watching.ending(out, job)
-    job = await _ended(client, made.id, options["within"])
+    async with watching.hinting(client, made.id):
+        job = await _ended(client, made.id, options["within"])
     if out.json:
         out.record(msgspec.to_builtins(job, enc_hook=str))
     return watching.ending(out, job)

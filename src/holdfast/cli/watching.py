@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import click
 import msgspec
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from holdfast.cli import words
+from holdfast.cli import reasons, words
 from holdfast.cli.output import Output
 from holdfast.client import Client
+from holdfast.errors import HoldfastError
 from holdfast.model import Job
 
 MOST_BARS = 40
+HINT_SECONDS = 3.0
 
 
 async def watch(out: Output, client: Client, job_id: UUID, *, within: timedelta | None = None) -> Job:
     """Show the job after each change; answers with how it was last seen."""
     seen = client.watch(job_id, within=within)
-    if out.json:
-        return await _as_objects(out, seen)
-    if out.console.is_terminal:
-        return await _as_bars(out, seen)
-    return await _as_lines(out, seen)
+    async with hinting(client, job_id):
+        if out.json:
+            return await _as_objects(out, seen)
+        if out.console.is_terminal:
+            return await _as_bars(out, seen)
+        return await _as_lines(out, seen)
+
+
+@asynccontextmanager
+async def hinting(client: Client, job_id: UUID) -> AsyncGenerator[None]:
+    """While inside: tell on standard error why the job has not started, if it has not for a while."""
+
+    async def hint() -> None:
+        await asyncio.sleep(HINT_SECONDS)
+        async with (await client.open()).connection() as connection:
+            found = await reasons.why(connection, job_id)
+        if all(row["status"] in {"ready", "scheduled"} for row in found):
+            told = dict.fromkeys(row["why"] for row in found)
+            click.echo(f"It has not started yet. {'. '.join(told)}.", err=True)
+
+    hinting = asyncio.create_task(hint())
+    try:
+        yield
+    finally:
+        hinting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, HoldfastError):
+            await hinting
 
 
 def exit_code(job: Job) -> int:
