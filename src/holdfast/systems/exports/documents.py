@@ -6,7 +6,7 @@ the bounds leave room for a document of hundreds of pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -158,8 +158,8 @@ def samples() -> Iterator[tuple[str, Sample]]:
         yield path.stem, msgspec.json.decode(path.read_bytes(), type=Sample)
 
 
-def title_of(title: str | None, data: Mapping[str, Any]) -> str:
+def title_of(title: str | None, data: object) -> str:
     """A title for people: the document's own, else the name on it."""
-    profile: Any = data.get("profile")
+    profile = cast("dict[str, Any]", data).get("profile") if isinstance(data, dict) else None
     name = cast("dict[str, Any]", profile).get("name") if isinstance(profile, dict) else None
     return title or (f"{name}" if isinstance(name, str) and name else "Document")

@@ -1,0 +1,61 @@
+"""What the routes of every system need: who asks, as which user, and the client that signs links."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+
+from holdfast import Client
+from holdfast.api import require_user, services_of
+from holdfast.client.files import Files
+from holdfast.errors import InvalidError, RefusedError
+from holdfast.model import Artifact
+
+PLACE = "holdfast_systems_client"
+
+
+async def owner_of(request: Request) -> str:
+    """The user on whose behalf this is: the signed-in one, or the one a service names in `x-user-id`."""
+    caller = await require_user(request)
+    owner = caller.owner if caller.kind == "user" else request.headers.get("x-user-id")
+    if owner is None:
+        raise RefusedError("This is for users.", fix="A service says for whom in the header x-user-id.")
+    try:
+        return str(UUID(owner))
+    except ValueError:
+        raise InvalidError("The id of a user must be a UUID.", field="sub") from None
+
+
+def client_of(request: Request) -> Client:
+    """One for the application, made at the first request; it shares the settings and the store."""
+    state = request.app.state
+    made: Client | None = getattr(state, PLACE, None)
+    if made is None:
+        services = services_of(request)
+        made = Client(services.database.url.reveal(), settings=services.settings)
+        if services.store is not None:
+            made.files = Files(made, services.store)
+        setattr(state, PLACE, made)
+    return made
+
+
+def schema_of(request: Request) -> str:
+    return services_of(request).settings.systems_schema
+
+
+async def find_file(connection: Any, artifact_id: UUID | None, owner: str) -> Artifact | None:
+    """A visible file, if it is this user's. Users may write rows that name files: the file is asked."""
+    text = await connection.fetchval("select holdfast.get_artifact($1)", artifact_id) if artifact_id else None
+    told: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    if told.get("owner") != owner or told.get("status") != "visible":
+        return None
+    return msgspec.convert({name: told[name] for name in Artifact.__struct_fields__}, Artifact)
+
+
+def file_name(title: str) -> str:
+    """A title as a name that every file system takes."""
+    plain = "".join("-" if c in '/\\:*?"<>|' else c for c in title if c.isprintable()).strip(" .")
+    return plain[:200] or "document.pdf"

@@ -1,0 +1,84 @@
+"""The contract's words: statuses, frames of the streams, and refusals with their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.api.frames import Frame
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.systems.exports.options import BadRequestError, FieldError
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+STATUS = {
+    "queued": "pending",
+    "running": "processing",
+    "succeeded": "completed",
+    "partial": "failed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+ENDED = frozenset({"completed", "failed", "cancelled"})
+
+
+def download_path(history_id: object) -> str:
+    return f"/api/v1/export/download/{history_id}"
+
+
+def encode(kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[Frame]:
+    """The stored events of an export as `progress`, then `completed`, `failed` or `cancelled`."""
+    if kind == "end":
+        return [_end(body["job"])]
+    if kind == "snapshot":
+        shown = body["job"]
+        return [_progress(shown, STATUS[shown["status"]], shown["progress"]["percent"])]
+    if kind == "progress":
+        return [_progress(job, "processing", body.get("percent"))]
+    if kind == "job" and STATUS.get(body.get("status", "")) not in ENDED:
+        return [_progress(job, STATUS.get(body.get("status", ""), "pending"), body.get("percent"))]
+    return []
+
+
+def _progress(job: dict[str, Any], status: str, percent: float | None) -> Frame:
+    return Frame("progress", {"jobId": job["id"], "status": status, "progress": round(percent or 0)})
+
+
+def _end(job: dict[str, Any]) -> Frame:
+    status = STATUS[job["status"]]
+    error = job["error"]["message"] if job["error"] and status != "completed" else None
+    result = download_path(job["id"]) if status == "completed" else None
+    return Frame(status, {"jobId": job["id"], "resultUrl": result, "error": error})
+
+
+def fielded(endpoint: Endpoint) -> Endpoint:
+    """Answers 400 with the fields, where the rest of the API answers 422 with one of them."""
+
+    @wraps(endpoint)
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except BadRequestError as problem:
+            return refusal(problem.errors)
+        except InvalidError as problem:
+            return refusal([FieldError(problem.field or "body", problem.message)])
+
+    return answered
+
+
+def refusal(errors: list[FieldError]) -> Response:
+    body = {"type": "about:blank", "title": "The request is not valid", "status": 400, "errors": errors}
+    return Response(msgspec.json.encode(body), 400, media_type="application/problem+json")
+
+
+def id_in(request: Request, what: str) -> UUID:
+    """The id in the path. What is no id is the id of nothing."""
+    try:
+        return UUID(request.path_params["id"])
+    except ValueError:
+        raise NotFoundError(f"There is no such {what}.") from None

@@ -1,0 +1,166 @@
+"""Batches of exports: up to ten documents at once, watched together and fetched as one ZIP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast.api import acting, operation, services_of
+from holdfast.api.bodies import answer, json_body
+from holdfast.api.events import EventStream
+from holdfast.api.frames import Frame, written
+from holdfast.api.zips import ZipEntry, entry_of, zip_response
+from holdfast.errors import GoneError, NotFoundError
+from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
+from holdfast.systems.exports import ordering, records
+from holdfast.systems.exports.answers import ENDED, fielded, id_in
+from holdfast.systems.exports.options import read_wanted
+from holdfast.systems.exports.templates import DEFAULT, TEMPLATES
+
+PING_SECONDS = 15.0
+
+
+class Batches:
+    def __init__(self, limits: ordering.Limits) -> None:
+        self._limits = limits
+
+    def routes(self) -> list[BaseRoute]:
+        def make(endpoint: Any, summary: str, **more: Any) -> Any:
+            return operation(summary, tag="exports", **more)(fielded(endpoint))
+
+        return [
+            Route("/api/v1/export/batch", make(self.start, "Export up to ten documents", status=202),
+                  methods=["POST"]),
+            Route("/api/v1/export/batch/{id}", make(self.status, "How far a batch is"), methods=["GET"]),
+            Route("/api/v1/export/batch/{id}/stream", make(self.stream, "Watch a batch",
+                  media="text/event-stream"), methods=["GET"]),
+            Route("/api/v1/export/batch/{id}/download", make(self.download, "A batch as ZIP",
+                  media="application/zip", others={206: "It is not complete"}), methods=["GET"]),
+        ]  # fmt: skip
+
+    async def start(self, request: Request) -> Response:
+        owner, schema = await owner_of(request), schema_of(request)
+        wanted = read_wanted(await json_body(request), list(TEMPLATES), DEFAULT, kind="batch")
+        async with acting(request) as connection:
+            documents = await ordering.documents_of(connection, schema, owner, wanted.documents)
+        async with acting(request, as_service=True) as connection:
+            made = await ordering.order(connection, schema, owner, documents, wanted, self._limits)
+            items = [(each.job_id, each.document.id, each.document.title) for each in made]
+            batch = await records.open_batch(connection, schema, owner, items)
+        jobs = [{"jobId": job, "documentId": document} for job, document, _ in items]
+        return answer({"batchId": batch, "jobs": jobs}, 202, {"Location": f"/api/v1/export/batch/{batch}"})
+
+    async def status(self, request: Request) -> Response:
+        return answer(shown(id_in(request, "batch"), await _items(request)))
+
+    async def stream(self, request: Request) -> Response:
+        """`progress` at once and after each change, then `completed`. Coming back resumes it."""
+        batch, items = id_in(request, "batch"), await _items(request)
+        hub = services_of(request).listener
+        watched = {str(row["job_id"]): hub.subscribe(row["job_id"]) for row in items}
+        for row in items:
+            hub.known(row["job_id"], 0)
+
+        def close() -> None:
+            for job, subscription in watched.items():
+                hub.unsubscribe(UUID(job), subscription)
+
+        async def frames() -> AsyncGenerator[bytes]:
+            yield b"retry: 2000\n\n"
+            told: dict[str, Any] = {}
+            while True:
+                now = shown(batch, await _items(request))
+                if now != told:
+                    told = now
+                    yield written(Frame("progress", now))
+                if all(job["status"] in ENDED for job in now["jobs"]):
+                    yield written(Frame("completed", {**now, "resultUrl": _zip_path(batch)}))
+                    return
+                alive = [watched[job["jobId"]] for job in now["jobs"] if job["status"] not in ENDED]
+                if not await _news(alive):
+                    yield b": ping\n\n"
+
+        return EventStream(frames(), {}, close)
+
+    async def download(self, request: Request) -> Response:
+        """The ZIP, streamed. An incomplete batch is told as 206; `?partial=true` gives what there is."""
+        batch, items = id_in(request, "batch"), await _items(request)
+        ready = [row for row in items if row["status"] == "completed" and row["artifact_id"]]
+        if len(ready) < len(items) and request.query_params.get("partial") != "true":
+            told = {
+                "completedCount": len(ready),
+                "totalCount": len(items),
+                "completedJobs": [row["job_id"] for row in ready],
+            }
+            return answer(told, 206)
+        owner, store = await owner_of(request), client_of(request).files.store
+        entries: list[ZipEntry] = []
+        async with acting(request, as_service=True) as connection:
+            for row in ready:
+                file = await find_file(connection, row["artifact_id"], owner)
+                if file is not None:
+                    entries.append(entry_of(store, file, file_name(f"{row['title']}.pdf")))
+        if not entries:
+            raise GoneError("The files of this batch have expired.", fix="Export the documents again.")
+        return zip_response(entries, f"resumes-{batch}.zip")
+
+
+async def _news(subscriptions: list[Any]) -> bool:
+    """Until one of the exports has changed."""
+    waiting = [asyncio.ensure_future(each.wait(PING_SECONDS)) for each in subscriptions]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return any(each.result() for each in done)
+    finally:
+        for each in waiting:
+            each.cancel()
+        for subscription in subscriptions:
+            subscription.take()
+
+
+async def _items(request: Request) -> list[dict[str, Any]]:
+    owner = await owner_of(request)
+    async with acting(request, as_service=True) as connection:
+        found = await records.get_batch(connection, schema_of(request), id_in(request, "batch"), owner)
+    if not found:
+        raise NotFoundError("There is no such batch.")
+    return found
+
+
+def shown(batch: UUID, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Overall progress is completed / total; each document has its own beside it."""
+    completed = sum(row["status"] == "completed" for row in items)
+    ended = sum(row["status"] in ENDED for row in items)
+    return {
+        "batchId": str(batch),
+        "status": "completed"
+        if completed == len(items)
+        else "failed"
+        if ended == len(items)
+        else "processing",
+        "progress": round(100 * completed / len(items)),
+        "completedCount": completed,
+        "totalCount": len(items),
+        "jobs": [
+            {
+                "jobId": str(row["job_id"]),
+                "documentId": str(row["document_id"]),
+                "title": row["title"],
+                "status": row["status"],
+                "progress": row["progress"],
+                "resultUrl": row["result_url"],
+                "error": row["error_message"] if row["status"] in ("failed", "cancelled") else None,
+            }
+            for row in items
+        ],
+    }
+
+
+def _zip_path(batch: UUID) -> str:
+    return f"/api/v1/export/batch/{batch}/download"
