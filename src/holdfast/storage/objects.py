@@ -236,8 +236,7 @@ def _unlink(root: Path, keys: Sequence[str]) -> None:
     for key in keys:
         path = root / key
         path.unlink(missing_ok=True)
-        for left in path.parent.glob(f"{_glob_text(path.name)}#*"):
-            left.unlink(missing_ok=True)
+        _unlink_parts(path)
         for folder in path.parents:
             if folder == root:
                 break
@@ -249,8 +248,12 @@ def _unlink(root: Path, keys: Sequence[str]) -> None:
                 break
 
 
-def _glob_text(text: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", text)
+def _unlink_parts(path: Path) -> None:
+    """An upload to a folder writes `name#1` and renames it at its end; a killed one leaves that behind."""
+    number = 1
+    while (part := path.with_name(f"{path.name}#{number}")).exists():
+        part.unlink(missing_ok=True)
+        number += 1
 
 
 @contextmanager
