@@ -23,6 +23,7 @@ Switch = Literal["auto", "on", "off"]
 LogFormat = Literal["human", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 CaptureLevel = Literal["off", "debug", "info", "warning", "error"]
+OnOff = Literal["off", "on"]
 
 PREFIX = "HOLDFAST_"
 HIDDEN = "•••"
@@ -80,6 +81,10 @@ class Settings:
     capture_logs: CaptureLevel = setting(
         "off", "keep what tasks log with the `logging` module, from this level, with their attempt"
     )
+    tracing: OnOff = setting("off", "OpenTelemetry spans from submit to run; needs holdfast[telemetry]")
+    sentry_dsn: Secret | None = setting(None, "report exceptions of tasks there; needs holdfast[telemetry]")
+    health_host: str = setting("127.0.0.1", "address that answers probes and gives metrics of a worker")
+    health_port: int | None = setting(None, "port for that; 0 takes a free one; unset: none")
     api_host: str = setting("127.0.0.1", "address the API listens on")
     api_port: int = setting(8700, "port the API listens on; 0 takes a free one")
     service_key: Secret | None = setting(None, "key that services send as a bearer token")
@@ -127,6 +132,10 @@ class Settings:
             value = getattr(self, name)
             if value < least:
                 raise SettingsError(f"{name} must be at least {least}, got {value}.", field=name)
+        if self.health_port is not None and not 0 <= self.health_port <= 65535:
+            raise SettingsError(
+                f"health_port must be between 0 and 65535, got {self.health_port}.", field="health_port"
+            )
         if self.api_port > 65535:
             raise SettingsError(f"api_port must be at most 65535, got {self.api_port}.", field="api_port")
 
@@ -194,6 +203,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "LogFormat": get_args(LogFormat),
     "LogLevel": get_args(LogLevel),
     "CaptureLevel": get_args(CaptureLevel),
+    "OnOff": get_args(OnOff),
 }
 
 

@@ -26,12 +26,15 @@ EVENTS: Final[dict[str, str]] = {
     "schema.role_skipped": "a role could not be made or granted: role, error",
     "worker.started": "a worker takes tasks: worker, queues, tasks, concurrency",
     "worker.stopped": "a worker gave everything back: worker, reason",
-    "schedules.declared": "a worker wrote its application's schedules: source, created, changed, unchanged, missing",
+    "schedules.declared": "schedules of an app were written: source, created, changed, unchanged, missing",
     "worker.blocked": "a task keeps the loop from turning: worker, task, name, seconds, place",
     "worker.heartbeat_replaced": "the process that renews leases died and was started again: worker",
     "worker.child_started": "a child process for tasks was started: worker, pid",
     "worker.child_ended": "a child process ended: worker, pid, reason, task, peak (bytes)",
-    "worker.process_restarted": "a worker process ended by itself and is started again: number, reason, retry_in",
+    "worker.process_restarted": "a worker process ended and is started again: number, reason, retry_in",
+    "worker.claimed": "a round trip to the database: worker, got, wanted, outcomes, seconds",
+    "worker.health_started": "probes are answered: url",
+    "task.raised": "an attempt failed with an exception: task, job, name, attempt, problem",
     "task.started": "an attempt began: task, job, name, queue, attempt",
     "task.finished": "an attempt ended: task, job, name, queue, attempt, outcome, seconds, error",
     "task.lease_lost": "someone else holds the task now: task, attempt",
@@ -67,11 +70,6 @@ def subscribed(subscriber: Subscriber) -> Generator[None, None, None]:
         yield
     finally:
         unsubscribe()
-
-
-def heard() -> bool:
-    """Whether anybody listens, for those who would have to prepare what they say."""
-    return bool(_subscribers)
 
 
 def heard() -> bool:

@@ -18,6 +18,8 @@ _LEVELS = {
     "schema.role_skipped": logging.WARNING,
     "task.lease_lost": logging.WARNING,
     "task.started": logging.DEBUG,
+    "task.raised": logging.DEBUG,
+    "worker.claimed": logging.DEBUG,
     "api.request": logging.DEBUG,
 }
 

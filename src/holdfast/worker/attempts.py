@@ -11,11 +11,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+import msgspec
 
 from holdfast import telemetry
 from holdfast.engine.leases import Claimed, Outcome
 from holdfast.errors import InvalidError
+from holdfast.tracing import LABEL, Tracing
 from holdfast.worker.context import current
 from holdfast.worker.contexts import Contexts
 from holdfast.worker.executor import AnyTask, Verdict, arguments, failure, judge, timed_out, verdict_of
@@ -49,6 +52,7 @@ class Attempts:
         self._isolation = isolation
         self._contexts = contexts
         self._capture = contexts.capturing
+        self._tracing = contexts.tracing
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self.started = 0
@@ -84,7 +88,7 @@ class Attempts:
         try:
             if attempt.stopped is not None:
                 raise asyncio.CancelledError(attempt.stopped)
-            verdict = await self._verdict(attempt)
+            verdict = await (self._traced(attempt) if self._tracing else self._verdict(attempt))
         except asyncio.CancelledError:
             verdict = self._interrupted(attempt)
         except (Exception, SystemExit, KeyboardInterrupt) as problem:
@@ -92,6 +96,20 @@ class Attempts:
         if context is not None and context.lines:
             await self._contexts.ended(context)
         self._end(attempt, verdict)
+
+    async def _traced(self, attempt: Attempt) -> Verdict | None:
+        """The same inside a span, below that of whoever submitted the task."""
+        tracing, claimed = cast("Tracing", self._tracing), attempt.claimed
+        with tracing.running(_about(attempt), claimed.trace) as span:
+            # For a child process, whose spans hang below this one.
+            attempt.claimed = msgspec.structs.replace(claimed, trace=tracing.position().get(LABEL))
+            try:
+                verdict = await self._verdict(attempt)
+            except Exception as problem:
+                span.raised(problem)
+                verdict = judge(attempt.task, problem)
+            span.ended(verdict.kind if verdict else "stopped", verdict.error if verdict else None)
+            return verdict
 
     async def _verdict(self, attempt: Attempt) -> Verdict | None:
         task, claimed, context = attempt.task, attempt.claimed, attempt.context

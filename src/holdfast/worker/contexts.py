@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import Claimed
+from holdfast.tracing import Tracing, tracing_of
 from holdfast.worker.context import Context, Files
 from holdfast.worker.desk import DatabaseDesk, Desk
 from holdfast.worker.logs import LogWriter, captured
@@ -30,7 +31,12 @@ class Contexts:
     @property
     def capturing(self) -> bool:
         """Whether every task needs a context, also those that do not ask for one."""
-        return self._database.settings.capture_logs != "off"
+        settings = self._database.settings
+        return settings.capture_logs != "off" or settings.sentry_dsn is not None
+
+    @property
+    def tracing(self) -> Tracing | None:
+        return tracing_of(self._database.settings.tracing)
 
     def start(self) -> None:
         if self._desk is None:

@@ -20,11 +20,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast import telemetry
 from holdfast.definitions import Cancel, Snooze, Task
 from holdfast.errors import InvalidError, RateLimited, Reject
 from holdfast.graphs import fill
 from holdfast.payloads import from_json, to_json
-from holdfast.worker.context import Context
+from holdfast.worker.context import Context, current
 from holdfast.worker.running import TIME_LIMIT
 from holdfast.worker.threads import Threads
 
@@ -160,6 +161,8 @@ def judge(task: AnyTask, problem: BaseException) -> Verdict:
 
 
 def failure(kind: Kind, problem: BaseException, *, message: str | None = None) -> Verdict:
+    if telemetry.heard():
+        _tell(problem)
     told = _clean(message or str(problem) or type(problem).__name__, MESSAGE_CHARACTERS)
     lines = "".join(traceback.format_exception(problem))
     # The least wait that the other side asked for, if the exception carries it.
@@ -172,6 +175,19 @@ def failure(kind: Kind, problem: BaseException, *, message: str | None = None) -
         fingerprint=fingerprint(problem),
     )
     return Verdict(kind, body, f"{type(problem).__qualname__}: {told}")
+
+
+def _tell(problem: BaseException) -> None:
+    context = current.get()
+    if context is not None:
+        telemetry.emit(
+            "task.raised",
+            task=context.task_id,
+            job=context.job_id,
+            name=context.name,
+            attempt=context.attempt,
+            problem=problem,
+        )
 
 
 def fingerprint(problem: BaseException) -> str:

@@ -95,12 +95,14 @@ class Fetcher(Service):
         await self._reason()
         queues, slots = self.shares.ask(self._slots())
         outcomes = self._outbox.take()
+        asked_at = time.monotonic()
         try:
             answer = await self._exchange(queues, slots, outcomes)
         except BaseException:
             self._outbox.put_back(outcomes)
             raise
         self._report_stale(outcomes, answer)
+        self._report_claim(slots, len(outcomes), len(answer.tasks), time.monotonic() - asked_at)
         ended = self._outbox.answered(outcomes)
         self._cursors = answer.cursors
         if self.budget is not None:
@@ -130,6 +132,17 @@ class Fetcher(Service):
             for outcome, verdict in zip(outcomes, answer.answers, strict=True):
                 if verdict != "ok":
                     telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
+
+    def _report_claim(self, wanted: int, outcomes: int, got: int, seconds: float) -> None:
+        if telemetry.heard():
+            telemetry.emit(
+                "worker.claimed",
+                worker=self._worker,
+                got=got,
+                wanted=wanted,
+                outcomes=outcomes,
+                seconds=seconds,
+            )
 
     def _slots(self) -> int:
         if not self.claiming or not self.shares.has_room:

@@ -28,6 +28,11 @@ class Service(ABC):
     async def step(self) -> None:
         """One round. Returns when there is reason for another."""
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last step failed."""
+        return self._failures > 0
+
     def start(self) -> None:
         if self._loop is None:
             self._loop = asyncio.create_task(self._run(), name=type(self).__name__)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 import traceback
 
 from holdfast import telemetry
@@ -31,6 +32,11 @@ class Watchdog:
         self._blamed: bytes = b""
         self.lag = 0.0
         self.blocked: dict[str, object] | None = None  # the last time it happened, for people
+
+    @property
+    def late(self) -> float:
+        """Seconds since the loop turned last, from any thread."""
+        return time.monotonic() - self._turned_at if self._turned_at else 0.0
 
     def turned(self, now: float) -> None:
         """On the loop: here we are."""
@@ -79,7 +85,7 @@ class Watchdog:
 
     def _place(self) -> str | None:
         """The line of code that the loop is in."""
-        frame = sys._current_frames().get(self._thread or 0)
+        frame = sys._current_frames().get(self._thread or 0)  # pyright: ignore[reportPrivateUsage]
         if frame is None:
             return None
         last = traceback.extract_stack(frame, limit=1)[-1]
