@@ -30,6 +30,8 @@ def _encode_foreign(value: Any) -> Any:
 
 
 def _decode_foreign(kind: type, value: Any) -> Any:
+    if kind is object:
+        return value
     validate = getattr(kind, "model_validate", None)
     if validate is not None:
         return validate(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.engine.connection import Database, connected
 from holdfast.errors import InvalidError
 from holdfast.settings import Secret, Settings, parse_duration
 from holdfast.worker import Options, Worker
+from holdfast.worker.instruments import watched_over
 from holdfast.worker.shares import Share, parse_shares
 
 
@@ -37,6 +39,8 @@ from holdfast.worker.shares import Share, parse_shares
 @click.option("--drain", is_flag=True, help="End when nothing is ready any more.")
 @click.option("--once", is_flag=True, help="Claim once, run what that gave, and end.")
 @click.option("--max-jobs", type=click.IntRange(1), help="End after this many tasks.")
+@click.option("--health-port", type=click.IntRange(0, 65535),
+              help="Answer /healthz, /readyz and /metrics there; 0 takes a free one.")  # fmt: skip
 @attached_option
 @pass_session
 def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
@@ -46,6 +50,8 @@ def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
     tasks without charging an attempt, messages visible at once. The second one releases at once.
     """
     settings = session.settings
+    if given["health_port"] is not None:
+        settings = replace(settings, health_port=given["health_port"])
     logs.configure(settings)
     options = _options(queues, given)
     found = apps.load(app)
@@ -53,7 +59,7 @@ def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
     chosen = [share.queue for share in shares]
     _check_queues(found, chosen)
     url, _server = embedded.locate(settings)
-    options["child"] = [sys.executable, "-m", "holdfast.cli.child", app]
+    options["child"] = [sys.executable, "-u", "-m", "holdfast.cli.child", app]
     session.serve(serve(settings, url, found.only(chosen), options))
 
 
@@ -89,7 +95,8 @@ async def serve(settings: Settings, url: Secret, app: apps.App, options: Options
     async with Database(url, settings) as database:
         options["lifespan"] = app.lifespan
         worker = Worker(database, app.tasks, list(app.consumers.values()), **options)
-        await worker.run(_stop_on_signals(worker))
+        with watched_over(worker, settings):
+            await worker.run(_stop_on_signals(worker))
 
 
 def _stop_on_signals(worker: Worker) -> asyncio.Event:

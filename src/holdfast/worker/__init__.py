@@ -95,7 +95,7 @@ class Worker:
             self.name,
             self._fetcher.running,
             self._visibility.keep,
-            self._about,
+            self.about,
         )
         self._upkeep = Upkeep(database, self._is_busy, files.keep_house)
         heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
@@ -147,6 +147,7 @@ class Worker:
         self.contexts.start()
         self._heartbeat.start()
         self._listener.start()
+        await self._heartbeat.ready()
         if self._tasks:
             self._fetcher.start()
         self._consumers.start()
@@ -220,11 +221,30 @@ class Worker:
 
     # What people see
 
+    def late(self) -> float:
+        return self._heartbeat.late
+
+    @property
+    def lag(self) -> float:
+        return self._heartbeat.lag
+
+    def unready(self) -> str | None:
+        """Why no work would be taken now. From any thread."""
+        if self._stop is None:
+            return "starting"
+        if self._stop.is_set():
+            return "stopping"
+        return "the database is away" if self._fetcher.failing else None
+
+    @property
+    def outbox_depth(self) -> int:
+        return len(self._outbox)
+
     def _line(self) -> int | None:
         return self._heartbeat.line
 
-    def _about(self) -> dict[str, Any]:
-        """From the heartbeat's thread."""
+    def about(self) -> dict[str, Any]:
+        """From any thread."""
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),

@@ -10,6 +10,7 @@ replaced.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -38,6 +39,7 @@ Companion = Callable[[threading.Event], Coroutine[Any, Any, None]]
 TICK = 0.25
 SHARE = 0.25
 LAST_SECONDS = 2.0
+READY_SECONDS = 15.0
 LOOP_PATIENCE = 2.0  # a loop that has not turned for this long does not enforce time limits
 ABOUT_SECONDS, IDLE_ABOUT_SECONDS = 15.0, 600.0
 _CHILD = "from holdfast.worker.heartbeat_child import main; main()"
@@ -62,6 +64,7 @@ class Heartbeat:
         self._about = about
         self.commanded: Callable[[Command], None] = lambda _: None
         self._ended = threading.Event()
+        self._ready = asyncio.Event()
         self._thread: threading.Thread | None = None
         self._worker_loop: asyncio.AbstractEventLoop | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,6 +89,11 @@ class Heartbeat:
         return self._watchdog.lag
 
     @property
+    def late(self) -> float:
+        """Seconds since the loop turned last."""
+        return self._watchdog.late
+
+    @property
     def blocked(self) -> dict[str, object] | None:
         return self._watchdog.blocked
 
@@ -103,6 +111,11 @@ class Heartbeat:
             self._start_process()
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
+
+    async def ready(self) -> None:
+        """The process is up and connected, so that leases do not depend on how fast it starts."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), READY_SECONDS)
 
     async def stop(self) -> None:
         thread, self._thread = self._thread, None
@@ -273,6 +286,8 @@ class Heartbeat:
     def _hear(self, kind: bytes, body: bytes) -> None:
         if kind == b"R":
             self._apply(msgspec.msgpack.decode(body, type=Round))
+        elif kind == b"O" and self._worker_loop is not None:
+            self._worker_loop.call_soon_threadsafe(self._ready.set)
         elif kind == b"W":
             telemetry.emit("database.away", error=body.decode(errors="replace"), retry_in=TICK)
         elif kind == b"C" and self._worker_loop is not None:

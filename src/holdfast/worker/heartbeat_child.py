@@ -94,6 +94,7 @@ class HeartbeatProcess:
         self._closed = asyncio.Event()  # nobody holds the other end: the worker and its children are gone
         self._bell = asyncio.Event()
         self._start: Start | None = None
+        self._told: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self._settings = Settings()
 
     async def run(self) -> None:
@@ -148,6 +149,8 @@ class HeartbeatProcess:
 
     def _begin(self, start: Start) -> None:
         self._start = start
+        if not self._told.done():
+            self._told.set_result(start)
         self._settings = Settings(
             connect_timeout=timedelta(seconds=start.connect_timeout_s),
             call_timeout=timedelta(seconds=start.call_timeout_s),
@@ -203,13 +206,12 @@ class HeartbeatProcess:
     # Renewals
 
     async def _beat_for_ever(self) -> None:
+        start = await self._told
         while True:
-            await self._wait()
             try:
-                start = self._start
-                if start is not None:
-                    async with connected(Secret(start.url), self._settings) as connection:
-                        await self._beat_while_connected(connection, start)
+                async with connected(Secret(start.url), self._settings) as connection:
+                    self._answer(b"O")
+                    await self._beat_while_connected(connection, start)
             except HoldfastError as problem:
                 self._answer(b"W", str(problem).encode())
             except Exception as problem:  # whatever it is, beating goes on
@@ -269,7 +271,7 @@ class HeartbeatProcess:
             (held.renewed_at + held.lease_s * SHARE for held in self._held.values()), default=float("inf")
         )
 
-    def _answer(self, kind: Kind, body: bytes) -> None:
+    def _answer(self, kind: Kind, body: bytes = b"") -> None:
         with contextlib.suppress(OSError):  # full or closed: the worker stops its tasks by its own clock
             self._socket.send(frame(kind, body))
 
@@ -331,4 +333,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # meant for the worker; we end with it
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(False)
-    asyncio.run(HeartbeatProcess(connection, Pulse(int(sys.argv[2]))).run())
+    pulse = Pulse(int(sys.argv[2]))
+
+    async def beat() -> None:
+        await HeartbeatProcess(connection, pulse).run()
+
+    asyncio.run(beat())

@@ -15,9 +15,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from holdfast.engine.connection import Database
-from holdfast.worker.executor import Verdict
+from holdfast.worker.executor import Verdict, timed_out
 from holdfast.worker.isolation_process import Child, ChildDied
-from holdfast.worker.running import RELEASED, Attempt
+from holdfast.worker.running import RELEASED, TIME_LIMIT, Attempt
 
 RECYCLE_AFTER = 100
 IDLE_SECONDS = 60.0
@@ -47,7 +47,7 @@ class Children:
             return problem.verdict(attempt, started=False)
         if attempt.stopped is not None:
             self._give_back(child)
-            return Verdict("release", None, RELEASED) if attempt.stopped == RELEASED else None
+            return stopped_early(attempt)
         try:
             verdict = await child.perform(attempt)
         except ChildDied as problem:
@@ -103,6 +103,12 @@ class Children:
         self._all.discard(child)
         ending = asyncio.ensure_future(child.end())
         ending.add_done_callback(_look_away)
+
+
+def stopped_early(attempt: Attempt) -> Verdict | None:
+    if attempt.stopped == TIME_LIMIT:
+        return timed_out(attempt.task, more=", most of it waiting for its child process to start")
+    return Verdict("release", None, RELEASED) if attempt.stopped == RELEASED else None
 
 
 def _look_away(ending: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -17,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -30,6 +31,8 @@ from holdfast.engine.leases import Lease
 from holdfast.lifespans import Lifespan
 from holdfast.model import Json
 from holdfast.settings import Secret, load
+from holdfast.tracing import Tracing, tracing_of
+from holdfast.worker import sentry
 from holdfast.worker.context import Context, current
 from holdfast.worker.executor import AnyTask, Verdict, execute
 from holdfast.worker.files import Files
@@ -125,6 +128,12 @@ class ChildContext(Context):
         if time.monotonic() >= self.said_at + PROGRESS_SECONDS:
             self.send_progress()
 
+    def complete(self, on: object, output: object = None) -> Awaitable[None]:
+        answer = Context.complete(self, on, output)
+        if self.pipe is not None:
+            self.pipe.say(b"K")
+        return answer
+
     def send_progress(self) -> None:
         report = self.unreported()
         if report is not None and self.pipe is not None:
@@ -154,10 +163,13 @@ class ChildProcess:
         self._orders: asyncio.Queue[Given | None] = asyncio.Queue()
         self._threads = Threads(1000)
         self._context: ChildContext | None = None
+        self._tracing: Tracing | None = None
         self._runner: asyncio.Task[Verdict] | None = None
 
     async def run(self, begin: Begin) -> None:
         settings = load(begin.settings, environ={})
+        self._tracing = tracing_of(settings.tracing)
+        sentry.report_to(settings.sentry_dsn)
         async with (
             started(self._span, self._tasks.values()) as state,
             Database(Secret(begin.url), settings) as database,
@@ -186,9 +198,10 @@ class ChildProcess:
         )
         current.set(context)
         task = self._tasks[claimed.type]
-        self._runner = asyncio.create_task(
-            execute(task, claimed.args, claimed.parents, context, self._threads)
-        )
+        with self._tracing.attached(claimed.trace) if self._tracing else contextlib.nullcontext():
+            self._runner = asyncio.create_task(
+                execute(task, claimed.args, claimed.parents, context, self._threads)
+            )
         try:
             verdict = await self._runner
             ended = Ended(
@@ -199,7 +212,11 @@ class ChildProcess:
         finally:
             self._runner = self._context = None
         context.send_progress()
-        self._pipe.say(b"V", ended)
+        # A plain function that was stopped may go on in its thread, which only the end of the process ends.
+        leaving = context.cancelled and not task.is_async
+        self._pipe.say(b"V", msgspec.structs.replace(ended, leaving=leaving))
+        if leaving:
+            os._exit(0)
 
     def _listen(self) -> None:
         """In a thread."""

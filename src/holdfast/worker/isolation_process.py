@@ -32,7 +32,7 @@ from holdfast.worker.running import RELEASED, TIME_LIMIT, Attempt
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 WATCH_SECONDS = 0.1
-LAST_LINES = 30
+LAST_LINES = 60
 # How long code in a child has to stop by itself, by the reason. Without a lease it has no time at all.
 PATIENCE = {TIME_LIMIT: 1.0, "cancelled": 2.0, RELEASED: 3.0, "lease not renewed in time": 0.5}
 ASKED = frozenset({"get_steps", "save_step", "add_tasks", "submit"})
@@ -89,10 +89,11 @@ class Child:
         self._peak = 0
         self._over: int | None = None
         self.tasks = 0
+        self.leaving = False
 
     @property
     def alive(self) -> bool:
-        return not self._gone.done()
+        return not (self._gone.done() or self.leaving)
 
     @property
     def pid(self) -> int:
@@ -153,6 +154,7 @@ class Child:
                 self._killer = None
 
     def _judged(self, attempt: Attempt, ended: Ended) -> Verdict | None:
+        self.leaving = ended.leaving
         if ended.completed and attempt.context is not None:
             attempt.context.completed = True
         if ended.kind is None:
@@ -170,7 +172,7 @@ class Child:
             self._killer = self._loop.call_later(patience, self.kill)
 
     def kill(self) -> None:
-        if self._process is not None and self.alive:
+        if self._process is not None and not self._gone.done():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # with what it started
 
@@ -209,6 +211,8 @@ class Child:
         elif kind == b"P" and context is not None:
             progress = msgspec.msgpack.decode(body, type=Progress)
             context.progress(progress.percent, phase=progress.phase, message=progress.message)
+        elif kind == b"K" and context is not None:
+            context.completed = True
         elif kind == b"L" and context is not None:
             line = msgspec.msgpack.decode(body, type=Line)
             self._lines.append(f"{line.level}: {line.message}")

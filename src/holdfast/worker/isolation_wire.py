@@ -1,7 +1,7 @@
 """What a worker and a child that runs its tasks say to each other, one frame (heartbeat_wire.py) each.
 
 To the child: S how to begin, T a task, X stop it, A the answer to a question, Q end. From the child: O ready,
-V the verdict, P progress, L a line of the log, D a question to the desk.
+V the verdict, P progress, L a line of the log, D a question to the desk, K the task has completed itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """No kind: the task was stopped and has nothing to say."""
+    """No kind: the task was stopped and has nothing to say. Leaving: its code may still run, so we end."""
 
     kind: Kind | None
     body: bytes | None = None
     error: str | None = None
     completed: bool = False
+    leaving: bool = False
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

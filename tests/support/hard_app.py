@@ -1,0 +1,137 @@
+"""Tasks that misbehave: they hold the GIL, hang, crash and eat memory. Each run appends lines to RECORD."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from recorder_app import QUICK, record, short, waits
+
+from holdfast import Ctx, task
+
+__all__ = ["short", "waits"]
+
+LEASE = timedelta(seconds=2)
+MIB = 1 << 20
+
+
+def place(name: str) -> Path:
+    return Path(os.environ["RECORD"]).with_name(name)
+
+
+@task(queue="record", retry=QUICK, lease=LEASE)
+async def busy(ctx: Ctx, how: str, seconds: float) -> str:
+    """Keeps the loop and, as `gil`, every other thread from running."""
+    record("began", how, ctx.attempt)
+    if how == "gil":
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    elif how == "loop":
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+    else:
+        time.sleep(seconds)
+    record("ended", how, ctx.attempt)
+    return f"attempt {ctx.attempt}"
+
+
+@task(queue="record", retry=QUICK, lease=timedelta(seconds=120))
+async def patient(ctx: Ctx, name: str) -> int:
+    """With a lease so long that nobody would wait for its end."""
+    record("began", name, ctx.attempt)
+    while not place(name).exists():
+        await asyncio.sleep(0.01)
+    record("ended", name, ctx.attempt)
+    return ctx.attempt
+
+
+@task(queue="record", retries=0, lease=timedelta(seconds=120), timeout=timedelta(seconds=2))
+async def hangs(ctx: Ctx, how: str) -> None:
+    record("began", "hangs", ctx.attempt)
+    if how == "gil":
+        ctypes.PyDLL(None).sleep(600)
+    time.sleep(600)
+
+
+@task(queue="record", retries=0, timeout=timedelta(seconds=1))
+def never_returns(ctx: Ctx) -> None:
+    record("began", "never", ctx.attempt)
+    time.sleep(600)
+
+
+@task(queue="record", retry=QUICK)
+async def dies(ctx: Ctx, how: str) -> None:
+    """Takes its process with it."""
+    record("began", how, ctx.attempt)
+    die(how)
+
+
+@task(queue="record", retry=QUICK, process=True)
+def dies_alone(ctx: Ctx, how: str) -> None:
+    ctx.log("about to die", how=how)
+    print("last words")  # noqa: T201
+    record("began", how, ctx.attempt)
+    die(how)
+
+
+def die(how: str) -> None:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "segv":
+        ctypes.string_at(0)
+    elif how == "exit":
+        os._exit(7)
+    elif how == "deep":
+        sys.setrecursionlimit(10**9)
+        dive(0)
+
+
+def dive(depth: int) -> int:
+    return sum(map(dive, (depth + 1,)))  # through C at every level, so that its stack overflows
+
+
+@task(queue="record", retry=QUICK, process=True, memory=200 * MIB)
+def eats(ctx: Ctx, mib: int) -> int:
+    record("began", "eats", ctx.attempt)
+    eaten = []
+    for _ in range(mib):
+        eaten.append(bytearray(MIB))
+        time.sleep(0.001)
+    return len(eaten)
+
+
+@task(queue="record", retries=0, process=True, timeout=timedelta(seconds=8))
+def hangs_alone(ctx: Ctx) -> None:
+    record("began", "hangs_alone", ctx.attempt)
+    ctypes.PyDLL(None).sleep(600)
+
+
+@task(queue="record", retry=QUICK, process=True, lease=LEASE)
+def waits_alone(ctx: Ctx, name: str) -> list[int]:
+    record("began", name, ctx.attempt)
+    while not place(name).exists():
+        time.sleep(0.01)
+    return [os.getpid(), os.getppid()]
+
+
+def double(number: int) -> int:
+    record("step", number)
+    return number * 2
+
+
+@task(queue="record", retry=QUICK, process=True)
+async def says(ctx: Ctx, number: int) -> dict[str, object]:
+    """Everything a context can do, from inside a child."""
+    ctx.progress(1, 2, phase="half")
+    ctx.log("in the child", pid=os.getpid())
+    logging.getLogger("app").warning("from the library")
+    doubled = await ctx.step("double", double, number)
+    child = await ctx.submit(short(number))
+    return {"doubled": doubled, "child": str(child), "pid": os.getpid(), "attempt": ctx.attempt}

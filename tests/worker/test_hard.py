@@ -1,0 +1,263 @@
+"""Heartbeats that user code cannot starve, time limits that it cannot ignore, crashes that stay its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import hard_app as app
+import pytest
+from worker_processes import Workers
+
+from holdfast import Client
+from holdfast.client.handles import JobHandle
+from holdfast.engine.connection import Connection
+from holdfast.testing import eventually
+
+SOON = timedelta(seconds=60)
+APP = Path(app.__file__)
+
+
+@pytest.fixture
+def hard(workers: Workers) -> Workers:
+    workers.app = APP
+    return workers
+
+
+async def row(conn: Connection, task: UUID) -> Any:
+    """Wherever it is by now."""
+    return await conn.fetchrow(
+        "select status, attempt, failures, crashes, error from holdfast.tasks where id = $1 union all"
+        " select status, attempt, failures, crashes, error from holdfast.history where id = $1",
+        task,
+    )
+
+
+async def ended(conn: Connection, job: JobHandle[Any]) -> Any:
+    async def is_over() -> Any:
+        found = await row(conn, UUID(str(job.id)))
+        return found if found["status"] in {"succeeded", "failed", "cancelled"} else None
+
+    return await eventually(is_over, within=SOON)
+
+
+# Heartbeats
+
+
+@pytest.mark.parametrize("how", ["gil", "loop"])
+async def test_what_holds_the_process_does_not_lose_its_lease(
+    hard: Workers, client: Client, how: str
+) -> None:
+    """More than two leases long, while another worker stands by to take it."""
+    await hard.start()
+    job = await client.submit(app.busy(how, 5.0))
+    await eventually(lambda: hard.seen("began", how, 1), within=SOON)
+    await hard.start()
+    assert await job.result(within=SOON) == "attempt 1"
+    assert [line[1:] for line in hard.lines()] == [["began", how, "1"], ["ended", how, "1"]]
+
+
+async def test_a_worker_with_a_twentieth_of_a_cpu_keeps_its_leases(hard: Workers, client: Client) -> None:
+    """It and its heartbeat run for 5 ms out of every 100."""
+    starved = await hard.start()
+    job = await client.submit(app.waits("gate"))
+    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await hard.start()
+    family = [starved.pid, *children_of(starved.pid)]
+    assert len(family) == 2
+    for _ in range(60):
+        for pid in reversed(family):
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(0.095)
+        for pid in family:
+            os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.005)
+    hard.allow("gate")
+    assert await job.result(within=SOON) == "attempt 1"
+
+
+async def test_a_stopped_worker_is_not_beaten_for_and_nothing_of_it_is_accepted(
+    hard: Workers, client: Client
+) -> None:
+    zombie = await hard.start()
+    job = await client.submit(app.waits("gate"))
+    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    zombie.send_signal(signal.SIGSTOP)
+    await hard.start()
+    await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
+    hard.allow("gate")  # both would end now; the zombie's outcome must not count
+    zombie.send_signal(signal.SIGCONT)
+    assert await job.result(within=SOON) == "attempt 2"
+
+
+async def test_a_killed_worker_s_tasks_need_not_wait_for_their_leases(
+    hard: Workers, client: Client, conn: Connection
+) -> None:
+    victim = await hard.start()
+    job = await client.submit(app.patient("gate"))
+    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    victim.send_signal(signal.SIGKILL)
+    await hard.start()
+    await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
+    hard.allow("gate")
+    assert await job.result(within=SOON) == 2
+    found = await row(conn, UUID(str(job.id)))
+    assert (found["failures"], found["crashes"]) == (0, 1)
+
+
+# Time limits
+
+
+@pytest.mark.parametrize("how", ["sleep", "gil"])
+async def test_a_hang_costs_the_worker_and_the_hanging_task_but_not_its_neighbours(
+    hard: Workers, client: Client, conn: Connection, how: str
+) -> None:
+    worker = await hard.start()
+    neighbour = await client.submit(app.patient("gate"))
+    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    hanging = await client.submit(app.hangs(how))
+    assert await asyncio.wait_for(worker.wait(), 60) == -signal.SIGKILL
+    found = await ended(conn, hanging)
+    assert (found["status"], found["crashes"]) == ("failed", 0)
+    assert "blocked the event loop" in found["error"]
+    hard.allow("gate")
+    await hard.start()
+    assert await neighbour.result(within=SOON) == 2
+    found = await row(conn, UUID(str(neighbour.id)))
+    assert (found["failures"], found["crashes"]) == (0, 0)
+
+
+async def test_a_thread_that_never_returns_is_given_up_and_its_slot_is_free(
+    hard: Workers, client: Client, conn: Connection
+) -> None:
+    leaving = await hard.start("--concurrency", "1", "--grace", "100ms")
+    stuck = await client.submit(app.never_returns())
+    await eventually(lambda: hard.seen("began", "never", 1), within=SOON)
+    assert (await ended(conn, stuck))["status"] == "failed"
+    after = await client.submit(app.short(5))
+    assert await after.result(within=SOON) == 5
+    leaving.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(leaving.wait(), 30) == 0
+
+
+async def test_the_task_that_blocks_the_loop_is_named(hard: Workers, client: Client) -> None:
+    await hard.start()
+    job = await client.submit(app.busy("sleep", 2.5))
+    await job.result(within=SOON)
+    log = (hard.folder / "worker0.log").read_text()
+    (line,) = [line for line in log.splitlines() if "worker.blocked" in line]
+    assert "name=busy" in line
+    assert "hard_app.py" in line
+
+
+# Crashes
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("kill", "SIGKILL"), ("segv", "SIGSEGV"), ("exit", "exit code 7"), ("deep", "SIGSEGV")],
+)
+async def test_a_child_that_dies_is_told_of_with_its_last_lines(
+    hard: Workers, client: Client, conn: Connection, how: str, says: str
+) -> None:
+    await hard.start()
+    neighbour = await client.submit(app.waits("gate"))
+    job = await client.submit(app.dies_alone(how))
+    found = await ended(conn, job)
+    assert (found["status"], found["failures"]) == ("failed", 1)
+    assert says in found["error"]
+    assert "MiB" in found["error"]
+    assert "last words" in found["error"]
+    assert "about to die" in found["error"]
+    assert len([line for line in hard.lines() if line[2] == how]) == 3
+    hard.allow("gate")
+    assert await neighbour.result(within=SOON) == "attempt 1"
+
+
+async def test_a_task_that_kills_its_worker_is_alone_the_next_time(
+    hard: Workers, client: Client, conn: Connection
+) -> None:
+    victim = await hard.start()
+    neighbour = await client.submit(app.patient("gate"))
+    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    killer = await client.submit(app.dies("kill"))
+    assert await asyncio.wait_for(victim.wait(), 60) == -signal.SIGKILL
+    survivor = await hard.start()
+    found = await ended(conn, killer)
+    assert found["status"] == "failed"
+    assert "SIGKILL" in found["error"]
+    assert survivor.returncode is None
+    await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
+    hard.allow("gate")
+    assert await neighbour.result(within=SOON) == 2
+    assert (await row(conn, UUID(str(neighbour.id))))["failures"] == 0
+    assert len({line[0] for line in hard.lines() if line[2] == "kill"}) == 3
+
+
+async def test_memory_is_capped(hard: Workers, client: Client, conn: Connection) -> None:
+    await hard.start()
+    modest = await client.submit(app.eats(50))
+    assert await modest.result(within=SOON) == 50
+    greedy = await client.submit(app.eats(3000))
+    found = await ended(conn, greedy)
+    assert found["status"] == "failed"
+    assert "it may hold 200 MiB" in found["error"]
+
+
+async def test_a_child_past_its_time_limit_is_killed(hard: Workers, client: Client, conn: Connection) -> None:
+    worker = await hard.start()
+    found = await ended(conn, await client.submit(app.hangs_alone()))
+    assert found["status"] == "failed"
+    assert "was killed" in found["error"]
+    assert worker.returncode is None
+
+
+# Children
+
+
+async def test_a_context_works_from_a_child(hard: Workers, client: Client, conn: Connection) -> None:
+    worker = await hard.start("--concurrency", "4")
+    job = await client.submit(app.says(21))
+    result: dict[str, Any] = await job.result(within=SOON)
+    assert (result["doubled"], result["attempt"]) == (42, 1)
+    assert result["pid"] != worker.pid
+    assert hard.seen("short", 21, 1)
+    lines = await conn.fetch("select message from holdfast.logs where task_id = $1 order by seq", job.id)
+    assert [line["message"] for line in lines] == ["in the child"]
+    found = await conn.fetch("select phase from holdfast.all_tasks where id = $1", job.id)
+    assert [each["phase"] for each in found] == ["half"]
+
+
+async def test_children_are_used_again_and_end_with_their_worker(hard: Workers, client: Client) -> None:
+    worker = await hard.start()
+    hard.allow("gate")
+    first = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
+    again = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
+    assert first == again
+    assert first[1] == worker.pid
+    await client.submit(app.waits_alone("closed"))
+    await eventually(lambda: hard.seen("began", "closed", 1), within=SOON)
+    worker.send_signal(signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
+
+
+async def test_a_cancelled_job_kills_its_child(hard: Workers, client: Client) -> None:
+    worker = await hard.start()
+    job = await client.submit(app.waits_alone("closed"))
+    await eventually(lambda: hard.seen("began", "closed", 1), within=SOON)
+    (pid,) = {int(line[0]) for line in hard.lines()}
+    await job.cancel()
+    await eventually(lambda: not Path(f"/proc/{pid}").exists(), within=SOON)
+    assert worker.returncode is None
+
+
+def children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (thread / "children").read_text().split()]
+    return found
