@@ -16,13 +16,12 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from holdfast.api.bodies import answer, query_of, uuid_in
-from holdfast.api.identity import acting
+from holdfast.api.identity import acting, identify
 from holdfast.api.operations import operation
 from holdfast.api.services import Services, services_of
-from holdfast.api.zips import MOST_FILES, entry_of, zip_response
+from holdfast.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.engine import artifacts, jobs
-from holdfast.engine.connection import Connection
-from holdfast.errors import GoneError, NotFoundError, TooLargeError
+from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.storage import Store, open_store
 from holdfast.storage.names import disposition
@@ -30,6 +29,7 @@ from holdfast.storage.signing import Grant, Signer, check_span
 
 # A file is shown, if at all, where no script of it can run and nothing of ours can be reached.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
+PAGE = 50
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -224,10 +224,10 @@ async def usage(request: Request) -> Response:
 async def zip_of_job(request: Request) -> Response:
     job = uuid_in(request, "id")
     async with acting(request) as connection:
-        found = await _all(connection, {"job": job})
-        if not found and await jobs.get_job(connection, job) is None:
+        first = await artifacts.list_artifacts(connection, {"job": job}, limit=PAGE)
+        if not first and await jobs.get_job(connection, job) is None:
             raise NotFoundError("There is no such job.")
-    return _zipped(request, found, f"{job}.zip")
+    return zip_response(_entries(request, {"job": job}, first), f"{job}.zip")
 
 
 @operation(
@@ -240,22 +240,24 @@ async def zip_of_job(request: Request) -> Response:
 async def zip_of_batch(request: Request) -> Response:
     batch = uuid_in(request, "id")
     async with acting(request) as connection:
-        found = await _all(connection, {"batch": batch})
-        if not found and await jobs.get_batch(connection, batch) is None:
+        first = await artifacts.list_artifacts(connection, {"batch": batch}, limit=PAGE)
+        if not first and await jobs.get_batch(connection, batch) is None:
             raise NotFoundError("There is no such batch.")
-    return _zipped(request, found, f"{batch}.zip")
+    return zip_response(_entries(request, {"batch": batch}, first), f"{batch}.zip")
 
 
-async def _all(connection: Connection, where: dict[str, Any]) -> Sequence[Artifact]:
-    found = await artifacts.list_artifacts(connection, where, limit=MOST_FILES)
-    if len(found) == MOST_FILES:
-        raise TooLargeError(f"A ZIP has fewer than {MOST_FILES:,} files.", fix="Fetch them one by one.")
-    return found
-
-
-def _zipped(request: Request, found: Sequence[Artifact], filename: str) -> Response:
-    store = store_of(services_of(request))
-    return zip_response([entry_of(store, each) for each in found], filename)
+async def _entries(
+    request: Request, where: dict[str, Any], page: Sequence[Artifact]
+) -> AsyncGenerator[ZipEntry]:
+    """All files, page by page: the archive begins before the last of them is known."""
+    services = services_of(request)
+    store = store_of(services)
+    where = {**where, "owner": (await identify(request)).owner}
+    while page:
+        for file in page:
+            yield entry_of(store, file)
+        async with services.database.connection() as connection:
+            page = await artifacts.list_artifacts(connection, where, after=page[-1].id, limit=PAGE)
 
 
 @operation(

@@ -12,11 +12,11 @@ import contextlib
 import hashlib
 import logging
 import zipfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -24,9 +24,8 @@ from starlette.responses import Response, StreamingResponse
 from holdfast.errors import ConflictError, HoldfastError, StorageError
 from holdfast.model import Artifact
 from holdfast.storage import Store
-from holdfast.storage.names import archive_names, disposition
+from holdfast.storage.names import ArchiveNames, disposition
 
-MOST_FILES = 10_000
 TRIES = 4  # to read one file on, from where it broke
 _log = logging.getLogger("holdfast.api")
 
@@ -44,6 +43,9 @@ class ZipEntry:
     id: str | None = None
 
 
+Entries: TypeAlias = Iterable[ZipEntry] | AsyncIterable[ZipEntry]
+
+
 def entry_of(store: Store, file: Artifact, name: str | None = None) -> ZipEntry:
     return ZipEntry(
         name=name or file.name,
@@ -56,17 +58,16 @@ def entry_of(store: Store, file: Artifact, name: str | None = None) -> ZipEntry:
     )
 
 
-def zip_response(entries: Sequence[ZipEntry], filename: str) -> Response:
+def zip_response(entries: Entries, filename: str) -> Response:
     headers = {"content-disposition": disposition(filename), "cache-control": "no-store"}
     return StreamingResponse(zip_stream(entries), media_type="application/zip", headers=headers)
 
 
-async def zip_stream(entries: Iterable[ZipEntry]) -> AsyncGenerator[bytes]:
-    entries = list(entries)
-    archive = _Archive()
+async def zip_stream(entries: Entries) -> AsyncGenerator[bytes]:
+    archive, names = _Archive(), ArchiveNames()
     try:
-        for entry, name in zip(entries, archive_names(e.name for e in entries), strict=True):
-            async with contextlib.aclosing(archive.add(entry, name)) as pieces:
+        async for entry in _each(entries):
+            async with contextlib.aclosing(archive.add(entry, names.take(entry.name))) as pieces:
                 async for piece in pieces:
                     yield piece
         archive.add_manifest()
@@ -74,6 +75,15 @@ async def zip_stream(entries: Iterable[ZipEntry]) -> AsyncGenerator[bytes]:
     finally:
         archive.close()
     yield archive.taken()
+
+
+async def _each(entries: Entries) -> AsyncIterator[ZipEntry]:
+    if isinstance(entries, AsyncIterable):
+        async for entry in entries:
+            yield entry
+    else:
+        for entry in entries:
+            yield entry
 
 
 class _Sink:

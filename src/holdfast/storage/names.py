@@ -9,7 +9,6 @@ from __future__ import annotations
 import mimetypes
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 from holdfast.errors import InvalidError
@@ -56,19 +55,22 @@ def disposition(name: str, *, inline: bool = False) -> str:
     return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(clean, safe='')}"
 
 
-def archive_names(names: Iterable[str]) -> Iterator[str]:
-    """One safe and unique name for each: no folder, no device, and no two alike on a case-blind disk."""
-    taken: set[str] = {_folded("manifest.json")}
-    for name in names:
+class ArchiveNames:
+    """One safe and unique name for each file: no folder, no device, no two alike on a case-blind disk."""
+
+    def __init__(self) -> None:
+        self._taken = {_folded("manifest.json")}
+
+    def take(self, name: str) -> str:
         safe = _safe(name)
         stem, dot, ending = safe.rpartition(".")
         stem, dot, ending = (stem, dot, ending) if stem else (safe, "", "")
         candidate, number = safe, 1
-        while _folded(candidate) in taken:
+        while _folded(candidate) in self._taken:
             number += 1
             candidate = f"{stem} ({number}){dot}{ending}"
-        taken.add(_folded(candidate))
-        yield candidate
+        self._taken.add(_folded(candidate))
+        return candidate
 
 
 def _safe(name: str) -> str:

@@ -87,14 +87,17 @@ class ObjectStorage:
             if source.problem is not None:
                 raise source.problem from None
             raise
+        except errors.NotFoundError:
+            pass  # no such bucket; or the end of the upload was asked for twice, because its answer was lost
         await self._compare(key, source.count)
         return source.count
 
     async def _compare(self, key: str, count: int) -> None:
         found = await self.find(key)
         if found is None or found.size != count:
-            raise errors.StorageError(
-                f"The store has {found.size if found else 'nothing'} of the {count} bytes that were sent."
+            raise errors.StorageAwayError(
+                f"The store has {found.size if found else 'nothing'} of the {count} bytes that were sent.",
+                fix="Check that the bucket in storage_url exists.",
             )
 
     @asynccontextmanager
