@@ -94,7 +94,7 @@ def _operation(
         "summary": said.summary,
         "operationId": _id(path, method),
         "tags": [said.tag],
-        "responses": _answers(said, by_shape),
+        "responses": _answers(path, said, by_shape),
     }
     if said.access != "anyone" or said.scope is not None:
         made["security"] = [{"token": []}, {"apikey": []}]
@@ -146,7 +146,7 @@ def _without_null(kind: dict[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in {**choices[0], **kind}.items() if name not in ("anyOf", "default")}
 
 
-def _answers(said: Operation, by_shape: dict[int, Json]) -> dict[str, Json]:
+def _answers(path: str, said: Operation, by_shape: dict[int, Json]) -> dict[str, Json]:
     fine: dict[str, Json] = {"description": "Done"}
     if said.answer is not None:
         fine["content"] = {said.media: {"schema": by_shape[id(said.answer)]}}
@@ -156,6 +156,8 @@ def _answers(said: Operation, by_shape: dict[int, Json]) -> dict[str, Json]:
     refusals = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too long"}
     if said.access != "anyone" or said.scope is not None:
         refusals |= {401: "No valid token or key", 403: "Not for you"}
+    if "{" in path:
+        refusals |= {404: "There is no such thing, or it is not yours"}
     if said.body is not None:
         refusals |= {408: "The body took too long", 415: "Not application/json", 409: "Conflict"}
     for status, text in {**refusals, **said.others}.items():

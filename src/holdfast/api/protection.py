@@ -41,22 +41,26 @@ class Protected:
             await self._app(scope, receive, send)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, status = time.monotonic(), 0
+        began, status, inside = time.monotonic(), 0, True
         patience = asyncio.timeout(self._services.settings.api_timeout.total_seconds())
 
         async def watched(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                patience.reschedule(None)  # what has begun to answer may take its time
+                if inside:
+                    patience.reschedule(None)  # what has begun to answer may take its time
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         try:
-            async with patience:
-                await self._app(scope, receive, watched)
+            try:
+                async with patience:
+                    await self._app(scope, receive, watched)
+            finally:
+                inside = False
         except TimeoutError:
             if status or not patience.expired():
                 raise

@@ -66,7 +66,15 @@ _SAID: dict[str, Any] = {
     "access": "anyone",  # refused below, in PostgREST's words
     "scope": "rpc",
     "answer": Any,
-    "others": {204: "The function answers nothing", 400: "The database refused it", 404: "No such function"},
+    "others": {
+        204: "The function answers nothing",
+        300: "More than one function fits",
+        400: "The database refused it",
+        404: "No such function",
+        405: "It would write",
+        406: "No such schema, or not one row",
+        409: "Conflict",
+    },
 }
 
 

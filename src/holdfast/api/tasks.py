@@ -108,7 +108,8 @@ async def claim(request: Request) -> Response:
 
 def _claimed(task: outside.Given) -> ClaimedTask:
     values = msgspec.structs.asdict(task)
-    return ClaimedTask(**{**values, "lease": f"{task.attempt}.{values.pop('nonce')}"})
+    nonce = values.pop("nonce")
+    return ClaimedTask(**values, lease=f"{task.attempt}.{nonce}")
 
 
 @operation("Keep a task, and say how far it is", body=Heartbeat, answer=Beaten, **_LEASED)

@@ -1,0 +1,82 @@
+"""Every route under generated requests, fitting and not: no error of ours, every answer as described."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import schemathesis
+import uvicorn
+from books import KEY, book, inner
+from callers import bearer, token
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import checks
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi import checks as openapi
+
+from holdfast.api import create_app
+from holdfast.settings import Secret, Settings
+
+EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "6"))
+# Not `positive_data_acceptance`: what has the right shape may still name nothing that is there.
+CHECKS = [
+    checks.not_a_server_error,
+    openapi.status_code_conformance,
+    openapi.content_type_conformance,
+    openapi.response_schema_conformance,
+    openapi.response_headers_conformance,
+    openapi.negative_data_rejection,
+    openapi.ignored_auth,
+    openapi.unsupported_method,
+]
+
+
+@pytest.fixture
+def base(url: Secret, api_settings: Settings) -> Generator[str]:
+    """The application in a thread of its own: the generator is synchronous."""
+    app = create_app(replace(api_settings, database_url=url), types=[book, inner])
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("caller", ["service", "user"])
+def test_no_request_is_an_error_of_ours(base: str, caller: str) -> None:
+    headers = bearer(KEY) if caller == "service" else bearer(token("ann"))
+    schema = schemathesis.openapi.from_url(f"{base}/api/openapi.json")
+    found: list[str] = []
+    for result in schema.get_all_operations():
+        operation: Any = result.ok()  # type: ignore[union-attr]
+
+        @settings(
+            max_examples=EXAMPLES if caller == "service" else max(EXAMPLES // 3, 1),
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def attempt(case: Any) -> None:
+            response = case.call(base_url=base, headers=headers, timeout=60)
+            try:
+                case.validate_response(response, checks=CHECKS, headers=headers)
+            except FailureGroup as problem:
+                told = " | ".join(f"{type(each).__name__}: {each}" for each in problem.exceptions)
+                body = case.body if isinstance(case.body, (dict, list, str, int)) else ""
+                found.append(f"{case.method} {case.formatted_path} {body} -> {response.status_code} {told}")
+
+        attempt()
+    assert found == [], "\n\n".join(found[:10])

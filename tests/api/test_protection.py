@@ -1,0 +1,212 @@
+"""Around every request: size, depth, time, rates, other sites, and what errors give away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from books import KEY, book
+from callers import bearer, served, token
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast import telemetry
+from holdfast.api import create_app
+from holdfast.engine.connection import Connection, Database
+from holdfast.settings import Settings
+
+ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+
+
+@asynccontextmanager
+async def talking(app: Starlette) -> AsyncGenerator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+        yield client
+
+
+async def test_a_body_that_is_too_long_is_413_however_it_is_sent(api: httpx.AsyncClient) -> None:
+    async def dripping() -> AsyncGenerator[bytes]:
+        for _ in range(40):
+            yield b" " * 65_536
+
+    for content in (b" " * 2_000_000, dripping()):
+        answer = await api.post("/api/jobs/start", content=content, headers=ANN)
+        assert (answer.status_code, answer.json()["field"]) == (413, "body")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("[" * 40 + "]" * 40, 422),
+        ('{"a":' * 33 + "1" + "}" * 33, 422),
+        ("[" * 900_000, 422),
+        ("{", 422),
+        ("nothing", 422),
+        ('{"type": "book", "params": {"title": "\\u0000"}}', 422),
+        ('{"type": "book", "params": {"title": "\\ud800"}}', 422),
+        ('{"type": "book", "params": {"count": 1e999}}', 422),
+        ('{"type": "book", "params": ' + '{"a":' * 20 + "1" + "}" * 20 + "}", 202),
+        ('{"type": "book"}' + " " * 1000, 202),
+        ('"book"', 422),
+        ("[]", 422),
+    ],
+)
+async def test_odd_bodies(api: httpx.AsyncClient, body: str, status: int) -> None:
+    answer = await api.post("/api/jobs/start", content=body, headers=ANN)
+    assert answer.status_code == status, answer.text
+
+
+async def test_other_media_types_are_refused(api: httpx.AsyncClient) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answer = await api.post("/api/jobs/start", content="{}", headers={**ANN, "content-type": kind})
+        assert answer.status_code == 415
+
+
+async def test_a_sender_who_dawdles_is_cut(api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.api.bodies.BODY_SECONDS", 0.2)
+    never = asyncio.Event()
+
+    async def dawdling() -> AsyncGenerator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    answer = await api.post("/api/jobs/start", content=dawdling(), headers=ANN)
+    assert answer.status_code == 408
+
+
+async def test_what_takes_too_long_is_answered_and_streams_are_not(
+    db: Database, api_settings: Settings
+) -> None:
+    async def slow(_: Request) -> Response:
+        await asyncio.Event().wait()
+        return Response()
+
+    async def broken(_: Request) -> Response:
+        raise RuntimeError("select secret from hunter2")
+
+    app = create_app(
+        replace(api_settings, api_timeout=timedelta(seconds=0.3)),
+        database=db,
+        types=[book],
+        routes=[Route("/slow", slow), Route("/broken", broken)],
+    )
+    async with served(app) as base, httpx.AsyncClient(base_url=base) as web:
+        assert (await web.get("/slow")).status_code == 503
+        answer = await web.get("/broken")
+        assert answer.status_code == 500
+        assert "hunter2" not in answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        job = (await web.post("/api/jobs/start", json={"type": "book"}, headers=ANN)).json()["id"]
+        async with web.stream("GET", f"/api/jobs/{job}/events", headers=ANN, timeout=30) as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "retry: 2000"
+            hub = app.state.holdfast.listener
+            try:  # twice as long as other requests get
+                async with asyncio.timeout(0.6):
+                    while True:
+                        await anext(lines)
+            except TimeoutError:
+                assert hub.streams == 1
+            else:
+                raise AssertionError("the stream was cut")
+
+
+async def test_each_caller_has_a_bucket_of_their_own(db: Database, api_settings: Settings) -> None:
+    app = create_app(replace(api_settings, api_rate=1, api_burst=5), database=db, types=[book])
+    async with talking(app) as api:
+        statuses = [(await api.get("/api/jobs", headers=ANN)).status_code for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        refused = await api.get("/api/jobs", headers=ANN)
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await api.get("/api/jobs", headers=BOB)).status_code == 200
+        assert (await api.get("/api/jobs", headers=SERVICE)).status_code == 200
+        strangers = [(await api.get("/api/jobs", headers=bearer("x"))).status_code for _ in range(7)]
+        assert strangers == [401] * 5 + [429] * 2
+        assert (await api.get("/healthz")).status_code == 200
+
+
+async def test_other_origins_are_let_in_only_when_named(db: Database, api_settings: Settings) -> None:
+    asking = {"origin": "https://app.test", "access-control-request-method": "POST"}
+    async with talking(create_app(api_settings, database=db)) as api:
+        answer = await api.options("/api/jobs/start", headers=asking)
+        assert "access-control-allow-origin" not in answer.headers
+        assert "access-control-allow-origin" not in (await api.get("/healthz", headers=asking)).headers
+    app = create_app(replace(api_settings, cors_origins="https://app.test"), database=db)
+    async with talking(app) as api:
+        answer = await api.options("/api/jobs/start", headers=asking)
+        assert answer.headers["access-control-allow-origin"] == "https://app.test"
+        assert "access-control-allow-credentials" not in answer.headers
+        other = await api.options("/api/jobs/start", headers={**asking, "origin": "https://evil.test"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+CANARIES = [
+    f"canary-{number}-{word}" for number in range(10) for word in ("token", "pass", "key", "sql", "arg")
+]
+
+
+async def test_nothing_secret_is_in_events_logs_or_answers(
+    api: httpx.AsyncClient, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    caplog.set_level("DEBUG", "holdfast")
+    with telemetry.subscribed(lambda name, fields: seen.append(f"{name} {fields}")):
+        for canary in CANARIES:
+            await api.get("/api/jobs", headers=bearer(canary))
+            await api.get("/api/jobs", headers={"apikey": f"hf_{canary}"})
+            await api.get(f"/api/jobs/{canary.encode().hex()[:32].ljust(32, '0')}/events?ticket={canary}")
+            await api.get(f"/files/{canary}")
+            body: dict[str, Any] = {"type": "book", "params": {"title": canary, "count": "x"}}
+            await api.post("/api/jobs/start", json=body, headers=ANN)
+        await conn.execute("drop function holdfast.get_job(uuid)")
+        broken = await api.get(f"/api/jobs/{'0' * 32}", headers=ANN)
+    assert broken.status_code == 503
+    assert "get_job" not in broken.text
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]
+    told = "\n".join(seen + ours)
+    assert [canary for canary in CANARIES if canary in told] == []
+    assert token("ann") not in told
+
+
+async def test_operators_leave_a_trace(api: httpx.AsyncClient) -> None:
+    await api.post("/api/queues/q/pause", json={"why": "tests"}, headers=SERVICE)
+    await api.post("/api/queues/q/resume", headers=SERVICE)
+    await api.put("/api/limits/one", json={"max_running": 1}, headers=SERVICE)
+    await api.delete("/api/limits/one", headers=SERVICE)
+    await api.delete("/api/limits/one", headers=SERVICE)
+    entries = (await api.get("/api/audit", headers=SERVICE)).json()
+    assert [entry["action"] for entry in entries] == [
+        "limit.delete", "limit.put", "queue.resume", "queue.pause",
+    ]  # fmt: skip
+    assert {entry["actor"] for entry in entries} == {"service:settings"}
+    assert entries[-1]["detail"] == {"why": "tests"}
+    assert (await api.get(f"/api/audit?before={entries[1]['id']}&limit=1", headers=SERVICE)).json() == [
+        entries[2]
+    ]
+    assert (await api.get("/api/audit", headers=ANN)).status_code == 403
+
+
+async def test_two_users_on_pooled_connections_never_see_each_other(api: httpx.AsyncClient) -> None:
+    """Interleaved, with aborts in between: what a transaction sets locally is gone with it."""
+    for headers in (ANN, BOB):
+        await api.post("/api/jobs/start", json={"type": "book"}, headers=headers)
+
+    async def look(number: int) -> None:
+        user = ("ann", "bob")[number % 2]
+        headers = (ANN, BOB)[number % 2]
+        if number % 7 == 0:
+            await api.post("/api/jobs/start", json={"type": "no such"}, headers=headers)
+        listed = await api.get("/api/jobs", headers=headers)
+        assert {job["owner"] for job in listed.json()["jobs"]} == {user}
+
+    await asyncio.gather(*(look(number) for number in range(300)))
