@@ -9,6 +9,7 @@ asks and opens the one transaction in which the database decides, and every noun
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -114,7 +115,9 @@ def document() -> dict[str, Any]:
 def _mounted(dashboard: Any, services: Services) -> list[BaseRoute]:
     if dashboard is None:
         return []
-    return [Mount("/dashboard", dashboard)]
+    # Whoever takes one thing is a maker that wants the services; an application takes three.
+    needed = [p for p in inspect.signature(dashboard).parameters.values() if p.default is p.empty]
+    return [Mount("/dashboard", dashboard(services) if len(needed) == 1 else dashboard)]
 
 
 def _cors(settings: Settings) -> list[Middleware]:
