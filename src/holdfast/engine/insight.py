@@ -121,6 +121,15 @@ async def delete_view(connection: Connection, view_id: UUID, by: str) -> bool:
     return bool(await connection.fetchval("select holdfast.delete_view($1, $2)", view_id, by))
 
 
+async def link_rerun(connection: Connection, old: UUID, new: UUID, by: str) -> None:
+    await connection.execute("select holdfast.link_rerun($1, $2, $3)", old, new, by)
+
+
+async def job_reruns(connection: Connection, job_id: UUID) -> Row:
+    """{of: the job that this one was made out of by hand, to: those made out of this one}."""
+    return _object(await connection.fetchval("select holdfast.job_reruns($1)", job_id))
+
+
 async def make_login_link(
     connection: Connection, digest: bytes, *, name: str, role: str, life: timedelta
 ) -> None:

@@ -201,6 +201,7 @@ begin
   loop
     perform holdfast.resume_queue(v_queue);
   end loop;
+  delete from holdfast.reruns r where r.at < v_now - interval '35 days';
   delete from holdfast.login_links k where k.expires_at < v_now - interval '1 day';
   delete from holdfast.bulk_actions b where b.id in (
     select o.id from holdfast.bulk_actions o where o.finished_at < v_now - interval '30 days' limit 10 for update skip locked);

@@ -124,6 +124,21 @@ begin
       from holdfast.queues q where q.keep_s is not null or q.keep_failed_s is not null));
 end $$;
 
+create or replace function holdfast.link_rerun(p_old uuid, p_new uuid, p_by text) returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  insert into holdfast.reruns (new_id, old_id, made_by, at) values (p_new, p_old, p_by, holdfast.now()) on conflict do nothing;
+end $$;
+
+-- Where a job came from and what was made of it: {of, to}.
+create or replace function holdfast.job_reruns(p_id uuid) returns jsonb
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return jsonb_build_object('of', (select r.old_id from holdfast.reruns r where r.new_id = p_id),
+    'to', (select coalesce(jsonb_agg(r.new_id order by r.new_id desc), '[]') from (
+      select r.new_id from holdfast.reruns r where r.old_id = p_id order by r.new_id desc limit 10) as r));
+end $$;
+
 create or replace function holdfast.save_view(p_name text, p_page text, p_search text, p_by text, p_shared boolean default true) returns uuid
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -171,6 +186,6 @@ begin
   return case when found then jsonb_build_object('name', v_link.name, 'role', v_link.role) end;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'job_page', 'task_payload', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views');
-call holdfast.allow('service_role', 'job_page', 'task_payload', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views',
-  'save_view', 'delete_view', 'make_login_link', 'use_login_link');
+call holdfast.allow('holdfast_worker', 'job_page', 'task_payload', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views', 'job_reruns');
+call holdfast.allow('service_role', 'job_page', 'task_payload', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views', 'job_reruns',
+  'save_view', 'delete_view', 'make_login_link', 'use_login_link', 'link_rerun');

@@ -9,7 +9,7 @@
 create or replace function holdfast.search_plan(p_query jsonb, p_before uuid,
   out before uuid, out since uuid, out ids uuid[], out not_ids uuid[], out owners text[], out not_owners text[],
   out states text[], out not_states text[], out kinds bigint[], out types text[], out not_types text[], out errors text[],
-  out not_errors text[], out workers bigint[], out batches uuid[], out args jsonb, out result jsonb, out only_failed boolean,
+  out not_errors text[], out workers bigint[], out batches uuid[], out args jsonb, out result jsonb, out only_failed boolean, out only_running boolean, out only_scheduled boolean,
   out live boolean, out ended boolean, out more jsonb, out plain boolean, out now timestamptz)
 language plpgsql stable set search_path = '' as $$
 declare
@@ -40,7 +40,10 @@ begin
   end if;
   args := nullif(p_query #> '{args,all}', '{}');
   result := nullif(p_query #> '{result,all}', '{}');
+  -- States that have an index of their own, so that the rare are found among many.
   only_failed := coalesce(states <@ '{failed}', false);
+  only_running := coalesce(states <@ '{running}', false);
+  only_scheduled := coalesce(states <@ '{scheduled,retrying}', false);
   live := states is null or not states <@ '{succeeded,partial,failed,cancelled,ended}';
   ended := states is null or states && '{succeeded,partial,failed,cancelled,ended}';
   -- What needs a function call a row, kept apart so that the usual searches do without.

@@ -13,7 +13,8 @@ begin
   -- PostgreSQL has no max() for ids before 18.
   return (select f.id from (
     (select t.id from holdfast.tasks t where v.live and t.id < v.before and t.id >= v.since
-      and (v.owners is null or (t.owner = any (v.owners) and t.job_id is null)) order by t.id desc offset p_scan limit 1)
+      and (v.owners is null or (t.owner = any (v.owners) and t.job_id is null)) and (not v.only_running or t.status = 'running')
+      and (not v.only_scheduled or t.status = 'scheduled') order by t.id desc offset p_scan limit 1)
     union all
     (select h.id from holdfast.history h where v.ended and h.id < v.before and h.id >= v.since
       and (v.owners is null or (h.owner = any (v.owners) and h.job_id is null)) and (not v.only_failed or h.status = 'failed')
@@ -38,7 +39,8 @@ begin
     (select t.id from (
         select t.* from holdfast.tasks t where v.live and t.id < v.before and t.id >= greatest(v.since, v_floor)
           and (v.owners is null or (t.owner = any (v.owners) and t.job_id is null)) and (v.ids is null or t.id = any (v.ids))
-          and (v.batches is null or t.batch_id = any (v.batches))
+          and (v.batches is null or t.batch_id = any (v.batches)) and (not v.only_running or t.status = 'running')
+          and (not v.only_scheduled or t.status = 'scheduled')
         order by t.id desc limit case when v.plain then null else p_scan end) as t
       where t.job_id is null
         and (v.kinds is null or t.lane_id in (select l.id from holdfast.lanes l where l.kind_id = any (v.kinds)))

@@ -91,6 +91,15 @@ create table holdfast.saved_views (
   unique (saved_by, page, name)
 );
 
+-- Which job was made out of which by hand.
+create table holdfast.reruns (
+  new_id uuid primary key,
+  old_id uuid not null,
+  made_by text not null,
+  at timestamptz not null
+);
+create index reruns_old on holdfast.reruns (old_id);
+
 create table holdfast.login_links (
   hash bytea primary key,
   name text not null,
@@ -106,7 +115,7 @@ do $$
 declare
   v_table text;
 begin
-  foreach v_table in array '{samples,depths,causes,bulk_actions,bulk_jobs,saved_views,login_links}'::text[] loop
+  foreach v_table in array '{samples,depths,causes,bulk_actions,bulk_jobs,saved_views,reruns,login_links}'::text[] loop
     execute format('alter table holdfast.%I enable row level security', v_table);
     execute format('alter table holdfast.%I force row level security', v_table);
     execute format('create policy owner_all on holdfast.%I to current_user using (true) with check (true)', v_table);

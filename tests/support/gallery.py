@@ -1,0 +1,237 @@
+"""A database with something of everything in it, for looking at the dashboard: by tests and by `make screenshots`."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+from uuid import UUID
+
+from hands import Hand, outcome
+
+from holdfast.engine import artifacts, insight, jobs, limits, schedules
+from holdfast.engine.connection import Connection
+from holdfast.engine.limits import Limit
+
+SCHEMA = {
+    "type": "object",
+    "required": ["url"],
+    "additionalProperties": False,
+    "properties": {
+        "url": {"type": "string", "description": "the page to capture"},
+        "width": {"type": "integer", "default": 1280, "minimum": 1},
+        "format": {"enum": ["png", "jpeg"], "default": "png"},
+        "full_page": {"type": "boolean", "default": False},
+        "api_token": {"type": "string"},
+    },
+}
+TRACE = '''Traceback (most recent call last):
+  File "/srv/app/.venv/lib/python3.12/site-packages/holdfast/worker/executor.py", line 88, in run
+    value = await function(ctx, **args)
+  File "/srv/app/pipelines/render.py", line 88, in goto
+    await page.goto(url, timeout=30_000)
+  File "/srv/app/.venv/lib/python3.12/site-packages/playwright/async_api/_page.py", line 9052, in goto
+    await self._impl_obj.goto(url=url, timeout=timeout)
+TimeoutError: Page.goto: Timeout 30000ms exceeded, token=hunter2-secret
+'''  # fmt: skip
+ERRORS = {
+    "TimeoutError": ("Page.goto: Timeout 30000ms exceeded.", "TimeoutError render.py:goto"),
+    "ConnectError": ("All connection attempts failed", "ConnectError favicon.py:fetch"),
+    "ValidationError": ("1 validation error for Caption: length", "ValidationError caption.py:parse"),
+}
+
+
+async def fill(conn: Connection) -> dict[str, Any]:
+    """Jobs in every state, workers, schedules, messages, files, a bulk action, figures; the ids of some."""
+    chance = random.Random(7)
+    await _types(conn)
+    await _workers(conn)
+    graph = await _pipeline(conn)
+    failed = await _failed(conn, chance)
+    await _finished(conn, chance)
+    running = await _running(conn)
+    await _waiting(conn)
+    batch = await _batch(conn)
+    await _schedules(conn)
+    await _messages(conn)
+    await _files(conn, graph)
+    await _figures(conn, chance)
+    bulk = await conn.fetchval(
+        "select holdfast.bulk_start('retry', $1, 'error:ConnectError', 'ann', 'DNS is back')",
+        json.dumps({"error": {"in": ["ConnectError"]}}),
+    )
+    await conn.execute("select holdfast.drive_bulk(10)")
+    await insight.save_view(conn, "my failures", "jobs", "state:failed owner:acme", by="service key")
+    await insight.save_view(conn, "slow exports", "jobs", "task:export run:>30s", by="ann")
+    await limits.put_limit(conn, Limit(name="openai", queue="ai", max_running=4, rate=5, burst=10))
+    await limits.put_limit(conn, Limit(name="host", queue="browser", per_key=True, max_running=2))
+    return {"graph": graph, "failed": failed[0], "running": running, "batch": batch, "bulk": bulk}
+
+
+async def _types(conn: Connection) -> None:
+    types = [
+        {"name": "screenshot", "queue": "browser", "schema": SCHEMA, "doc": "Capture a page as an image.", "version": "1.8.0"},
+        {"name": "caption", "queue": "ai", "schema": {"type": "object", "properties": {"image": {"type": "string"}}}, "doc": "Describe an image.", "version": "1.8.0"},
+        {"name": "export", "queue": "default", "schema": None, "doc": "Write a document.", "version": "1.8.0"},
+    ]  # fmt: skip
+    await conn.execute("select holdfast.register_types('w1', $1)", json.dumps(types))
+
+
+async def _workers(conn: Connection) -> None:
+    for n, (queues, running, lag) in enumerate([(["browser", "default"], 6, 4), (["ai", "default"], 2, 31)], 1):
+        await Hand(conn, f"worker-{n}", queues).take(0)
+        about = {"host": f"host-{n + 6}", "pid": 4100 + n, "version": "1.8.0" if n == 1 else "1.7.2", "slots": 8,
+                 "running": running, "loop_lag_ms": lag, "rss": 184_000_000 * n, "processes": n}  # fmt: skip
+        await conn.execute("select holdfast.beat_worker($1, $2)", f"worker-{n}", json.dumps(about))
+        types = ["screenshot", "caption", "export", "enrich", "favicon", "fetch", "ocr"]
+        await conn.execute(
+            "update holdfast.workers set types = $2 where name = $1", f"worker-{n}", types[: 7 - n]
+        )
+    await Hand(conn, "worker-3", ["browser"]).take(0)
+    await conn.execute(
+        "update holdfast.workers set seen_at = seen_at - interval '5 minutes' where name = 'worker-3'"
+    )
+
+
+async def _pipeline(conn: Connection) -> UUID:
+    made = await jobs.submit(conn, {
+        "type": "enrich_bookmark", "queue": "browser", "owner": "acme", "labels": {"bookmark": 77},
+        "params": {"url": "https://example.org/articles/holdfast", "api_token": "hunter2-secret"},
+        "tasks": [
+            {"name": "fetch", "type": "fetch", "args": {"url": "https://example.org/articles/holdfast"}},
+            {"name": "screenshot", "type": "screenshot", "after": ["fetch"], "args": {"url": "https://example.org", "width": 800}},
+            {"name": "favicon", "type": "favicon", "after": ["fetch"], "base_s": 0},
+            {"name": "ocr", "type": "ocr", "after": ["screenshot"]},
+            {"name": "caption", "type": "caption", "queue": "ai", "after": ["screenshot"]},
+            {"name": "index", "type": "index", "after": ["ocr", "caption", "favicon"]},
+        ],
+    })  # fmt: skip
+    hand = Hand(conn, "worker-1", ["browser"])
+    for kind in ("succeed", "fail", "succeed"):
+        for task in await hand.take(1):
+            await conn.execute("select pg_sleep(0.05)")
+            body = {"type": "ConnectError", "message": "All connection attempts failed", "traceback": TRACE,
+                    "fingerprint": "ConnectError favicon.py:fetch"} if kind == "fail" else {"key": "shot.png"}  # fmt: skip
+            await hand.exchange([outcome(task, kind, body)])  # type: ignore[arg-type]
+    for task in await hand.take(2):
+        progress = json.dumps({str(task.id): {"percent": 62, "phase": "ocr", "message": "page 31 of 50"}})
+        await conn.execute(
+            "select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id]
+        )
+    return made.id
+
+
+async def _failed(conn: Connection, chance: random.Random) -> list[UUID]:
+    bodies = [
+        {"type": "screenshot", "queue": "browser", "attempts": 1, "owner": chance.choice(["acme", "zeta", "umbra"]),
+         "args": {"url": f"https://example.org/{n}", "width": 800, "api_token": "hunter2-secret"}}
+        for n in range(24)
+    ]  # fmt: skip
+    made = await jobs.submit_many(conn, bodies)
+    hand = Hand(conn, "worker-1", ["browser"])
+    names = list(ERRORS)
+    for n, task in enumerate(await hand.take(24, types=["screenshot"])):
+        name = names[0] if n < 14 else names[n % 3]
+        message, cause = ERRORS[name]
+        error = {"type": name, "message": message, "traceback": TRACE, "fingerprint": cause}
+        await hand.exchange([outcome(task, "fail", error)])
+    return [one.id for one in made]
+
+
+async def _finished(conn: Connection, chance: random.Random) -> None:
+    bodies = [
+        {"type": chance.choice(["caption", "export", "export"]), "queue": "default", "owner": chance.choice(["acme", "zeta"]),
+         "args": {"document": f"report-{n}.typ", "pages": chance.randint(1, 40)}, "labels": {"team": "media"}}
+        for n in range(30)
+    ]  # fmt: skip
+    await jobs.submit_many(conn, bodies)
+    hand = Hand(conn, "worker-2", ["default"])
+    tasks = await hand.take(30)
+    await hand.exchange([outcome(task, "succeed", {"key": "out.pdf"}) for task in tasks])
+
+
+async def _running(conn: Connection) -> UUID:
+    made = await jobs.submit(conn, {"type": "export", "queue": "default", "owner": "acme", "args": {"document": "annual.typ"}})  # fmt: skip
+    hand = Hand(conn, "worker-2", ["default"])
+    for task in await hand.take(1):
+        progress = json.dumps({str(task.id): {"percent": 41.5, "phase": "typeset", "message": "chapter 4 of 9"}})
+        await conn.execute("select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id])
+    retrying = await jobs.submit(conn, {"type": "caption", "queue": "ai", "owner": "acme", "args": {"image": "shot.png"}})  # fmt: skip
+    ai = Hand(conn, "worker-2", ["ai"])
+    for task in await ai.take(1, types=["caption"]):
+        if task.id == retrying.id:
+            await ai.exchange([outcome(task, "fail", {"type": "RateLimited", "message": "429 from the provider"})])
+    return made.id
+
+
+async def _waiting(conn: Connection) -> None:
+    await jobs.submit_many(conn, [{"type": "screenshot", "queue": "browser", "args": {"url": f"https://e.example/{n}"}} for n in range(40)])  # fmt: skip
+    await jobs.submit_many(conn, [{"type": "caption", "queue": "ai", "args": {"image": f"{n}.png"}} for n in range(12)])  # fmt: skip
+    await jobs.submit_many(conn, [{"type": "digest", "queue": "mail", "delay_s": 3600 * n} for n in range(1, 6)])
+    await jobs.submit(conn, {"type": "legacy", "queue": "old-queue"})
+    await insight.pause_queue_until(
+        conn, "ai", await conn.fetchval("select holdfast.now() + interval '1 hour'"), why="429 storm", by="ann"
+    )
+
+
+async def _batch(conn: Connection) -> UUID:
+    batch = await jobs.open_batch(conn, "export 500 PDF", owner="acme")
+    await jobs.submit_many(conn, [{"type": "export", "queue": "default", "batch": str(batch), "owner": "acme"} for _ in range(20)])  # fmt: skip
+    hand = Hand(conn, "worker-2", ["default"])
+    tasks = await hand.take(13)
+    await hand.exchange([outcome(task) for task in tasks])
+    await jobs.close_batch(conn, batch)
+    return batch
+
+
+async def _schedules(conn: Connection) -> None:
+    for name, cron, zone in (
+        ("nightly-report", "0 3 * * *", "Europe/Madrid"),
+        ("weekly-digest", "30 8 * * mon", "UTC"),
+        ("sweep", "*/15 * * * *", "UTC"),
+    ):
+        await schedules.put_schedule(conn, {"name": name, "cron": cron, "timezone": zone, "job": {"type": "export", "queue": "default"}})  # fmt: skip
+    await schedules.put_schedule(conn, {"name": "heartbeat", "every_s": 300, "job": {"type": "export"}})
+    await schedules.run_schedule(conn, "sweep")
+    await schedules.pause_schedule(conn, "weekly-digest", "ann")
+
+
+async def _messages(conn: Connection) -> None:
+    await conn.execute("select pgmq.create('clips')")
+    await conn.execute("select pgmq.create('mails')")
+    for n in range(12):
+        await conn.execute("select pgmq.send('clips', $1::jsonb)", json.dumps({"clip": n, "password": "hunter2-secret"}))
+    await conn.execute("select * from pgmq.read('clips', 60, 3)")
+
+
+async def _files(conn: Connection, job: UUID) -> None:
+    for n, (name, kind, size) in enumerate(
+        [("shot.png", "image/png", 214_000), ("ocr.json", "application/json", 8_841), ("page.html", "text/html", 51_200)]
+    ):
+        staged = await artifacts.stage_file(conn, {"name": name, "kind": "file", "content_type": kind, "job": str(job), "ttl_s": 86400 * (n + 1)})  # fmt: skip
+        await artifacts.record(conn, staged.id, size=size, sha256="0" * 64)
+
+
+async def _figures(conn: Connection, chance: random.Random) -> None:
+    """A day of figures, as if work had gone on."""
+    for span, count in ((60, 360), (900, 96)):
+        rows = [
+            (span, n, queue, kind, chance.randint(20, 60) * span // 60, chance.randint(0, 4), chance.randint(5, 9))
+            for n in range(count)
+            for queue, kind in (("browser", "screenshot"), ("ai", "caption"), ("default", "export"))
+        ]
+        for row in rows:
+            counts = [0] * 24
+            counts[row[6]] = row[4]
+            counts[row[6] + 4] = max(row[4] // 12, 1)
+            await conn.execute(
+                """insert into holdfast.samples (span_s, at, queue, type, succeeded, failed, waits, runs)
+                values ($1, to_timestamp(floor(extract(epoch from holdfast.now()) / $1) * $1) - $2 * $1 * interval '1 second', $3, $4, $5, $6,
+                  $7, $7) on conflict do nothing""",
+                *row[:6], counts,
+            )  # fmt: skip
+    await conn.execute(
+        """insert into holdfast.depths (at, queue, ready, running)
+        select date_trunc('minute', holdfast.now()) - n * interval '1 minute', 'browser', (60 + 40 * sin(n / 7.0))::int, 8
+        from generate_series(1, 60) as n on conflict do nothing"""
+    )
