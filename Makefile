@@ -10,8 +10,8 @@ help:  ## what there is
 demo: setup-run  ## set everything up, run the demonstration jobs, show their progress and results
 	@$(VENV)/holdfast demo
 
-dev: setup-run  ## the same, but stays up and reloads on save
-	@$(VENV)/holdfast demo --stay
+dev: setup-run  ## database, API, dashboard, a worker that reloads on save, sample jobs; k kills it with -9
+	@$(VENV)/holdfast dev
 
 # In CI the suite runs a second time, on Debian's PostgreSQL 15.
 test: test-18 $(if $(CI),test-15)  ## every test, on a real PostgreSQL

@@ -8,7 +8,6 @@ restarts API and worker when a Python file changes.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from holdfast.cli import samples
 from holdfast.cli.api import listen
 from holdfast.cli.output import Output
-from holdfast.cli.processes import Child, changed
+from holdfast.cli.processes import Child, changed, interruption
 from holdfast.cli.session import Session, pass_session
 from holdfast.client import Client, JobHandle
 from holdfast.engine import embedded, install
@@ -78,7 +77,7 @@ def _port(settings: Settings) -> int:
 async def _run(show: Show, port: int, *, stay: bool) -> int:
     applied = await install.migrate(show.url, show.settings)
     show.out.line(f"  schema    version {applied.version}")
-    interrupted = _interruption()
+    interrupted = interruption()
     try:
         for child in show.children:
             await child.start()
@@ -92,13 +91,6 @@ async def _run(show: Show, port: int, *, stay: bool) -> int:
     finally:
         await asyncio.gather(*(child.stop() for child in show.children))
         show.out.line("Stopped; nothing is left running.")
-
-
-def _interruption() -> asyncio.Event:
-    interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
-    return interrupted
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:

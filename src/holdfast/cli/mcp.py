@@ -86,7 +86,7 @@ class Server:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _error(None, PARSE, "That is not JSON.")
         if isinstance(message, list) and message:
-            answers = [await self._one(each) for each in cast("list[Any]", message)]
+            answers = [await self._one(each) for each in message]
             return [each for each in answers if each is not None] or None
         return await self._one(message)
 

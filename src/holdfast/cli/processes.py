@@ -1,4 +1,4 @@
-"""Child processes of `holdfast demo`: started together, stopped together, never left behind.
+"""Child processes of `dev` and `demo`: started together, stopped together, never left behind.
 
 A child is given a pipe as standard input and stops when it closes (`--attached`): however the parent
 dies, the kernel closes it.
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
@@ -29,6 +29,7 @@ class Child:
     arguments: list[str]
     log: Path
     process: asyncio.subprocess.Process | None = None
+    environment: dict[str, str] = field(default_factory=dict[str, str])  # besides our own
 
     async def start(self) -> None:
         with self.log.open("ab") as log:
@@ -41,6 +42,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self.environment},  # house: environment (passed on, not read)
                 # A Ctrl-C in the terminal reaches only us; the children are then stopped in order.
                 start_new_session=True,
             )
@@ -53,6 +55,13 @@ class Child:
         try:
             await asyncio.wait_for(self.process.wait(), GRACE)
         except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+
+    async def kill(self) -> None:
+        """As the kernel does when memory is out: at once, without a goodbye."""
+        if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
@@ -73,6 +82,14 @@ class Child:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it said nothing"])[-1]
+
+
+def interruption() -> asyncio.Event:
+    """Set by Ctrl-C and by TERM."""
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    return interrupted
 
 
 def changed(folders: list[Path]) -> Iterator[set[str]]:

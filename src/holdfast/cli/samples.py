@@ -59,6 +59,25 @@ async def stumble(ctx: Ctx, falls: int) -> str:
     return f"arrived on attempt {ctx.attempt}"
 
 
+@task(
+    queue="demo",
+    lease=timedelta(seconds=5),
+    retry=Retry(base=timedelta(milliseconds=200), cap=timedelta(seconds=1)),
+)
+async def slow(ctx: Ctx, seconds: int) -> str:
+    """Takes its time. Its lease is short: when its worker dies, another one has it after a few seconds."""
+    for second in range(1, seconds + 1):
+        await asyncio.sleep(1)
+        ctx.progress(second, seconds, phase="wait", message=f"second {second} of {seconds}")
+    return f"took {seconds} s on attempt {ctx.attempt}"
+
+
+@task(queue="demo", retry=Retry(retries=1, base=timedelta(seconds=2), cap=timedelta(seconds=2)))
+def broken(why: str) -> None:
+    """Never succeeds, so that there is an error to look at."""
+    raise ValueError(why)
+
+
 @task(queue="demo")
 def between(low: int, high: int) -> int:
     """What lies between two counts; in the demonstration both come from other tasks of the same job."""

@@ -18,7 +18,7 @@ from holdfast.cli.output import Output
 from holdfast.client import Client
 from holdfast.engine.connection import Connection
 from holdfast.errors import RefusedError
-from holdfast.settings import Settings
+from holdfast.settings import PREFIX, Secret, Settings
 
 T = TypeVar("T")
 
@@ -37,6 +37,14 @@ class Session:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
+
+    def as_environment(self) -> dict[str, str]:
+        """The settings of this command line, for processes of ours; `ps` shows no secret that way."""
+        return {
+            f"{PREFIX}{name.upper()}": value.reveal() if isinstance(value, Secret) else str(value)
+            for name, value in self.overrides.items()
+            if value is not None
+        }
 
     def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         """Run something that needs one connection, and close it again."""

@@ -201,7 +201,7 @@ def _served(queue: dict[str, Any]) -> str:
 def _running(picture: Picture, most: int) -> RenderableType:
     rows = [
         [
-            str(job["id"])[:8] + "…" + str(job["id"])[-4:],
+            words.short(job["id"]),
             escape(words.clean(job["type"], 30)),
             escape(words.clean(job.get("queue") or "", 20)),
             f"{words.bar((job.get('progress') or {}).get('percent'))} "

@@ -74,6 +74,12 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def short(job_id: object) -> str:
+    """Both ends of an id, as it is shown where room is scarce."""
+    text = str(job_id)
+    return f"{text[:8]}…{text[-4:]}"
+
+
 def state(word: str) -> str:
     """Never a colour alone: a mark and the word."""
     return f"{MARKS.get(word, '·')} {word}"

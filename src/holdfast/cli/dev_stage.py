@@ -1,0 +1,110 @@
+"""The processes of `holdfast dev`: API and workers, started, watched, mended and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.cli import words
+from holdfast.cli.output import Output
+from holdfast.cli.processes import Child
+from holdfast.client import Client
+from holdfast.errors import HoldfastError
+
+START_SECONDS = 30.0
+
+
+@dataclass
+class Stage:
+    out: Output
+    folder: Path
+    url: str
+    app: str | None
+    api: Child
+    workers: list[Child]
+    following: bool = False
+    _read: dict[Path, int] = field(default_factory=dict[Path, int])
+    _mourned: set[str] = field(default_factory=set[str])
+
+    @property
+    def children(self) -> list[Child]:
+        return [self.api, *self.workers]
+
+    async def start(self) -> None:
+        for child in self.children:
+            child.log.write_bytes(b"")
+            await child.start()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(child.stop() for child in self.children))
+
+    async def restart(self, children: Sequence[Child]) -> None:
+        for child in children:
+            await child.stop()
+            await child.start()
+            self._mourned.discard(child.name)
+
+    async def answers(self) -> bool:
+        """Whether the API is up; waits for it, and no longer once it has ended."""
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while self.api.alive and asyncio.get_running_loop().time() < deadline:
+            if await asyncio.to_thread(_healthy, self.url):
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    async def mend(self, changed: set[str]) -> None:
+        """Start the application's worker anew when code changed. One that died waits for that."""
+        if changed:
+            mine = [child for child in self.workers if child.name == "worker"]
+            if mine:
+                self.out.line(f"{Path(min(changed)).name} changed: restarting the worker")
+                await self.restart(mine)
+        for child in self.children:
+            if not child.alive and child.name not in self._mourned:
+                self._mourned.add(child.name)
+                again = "save a file to try again" if child.name == "worker" else "r starts it again"
+                self.out.line(f"the {child.name} ended: {words.clean(child.last_words(), 300)}  ({again})")
+
+    def follow(self, on: bool) -> None:
+        self.following = on
+        self._read = {child.log: child.log.stat().st_size for child in self.workers if child.log.exists()}
+
+    def show_log(self) -> None:
+        """What the workers have written since the last time, if somebody wants to see it."""
+        for child in self.workers if self.following else ():
+            with child.log.open("rb") as file:
+                file.seek(self._read.get(child.log, 0))
+                text = file.read(64_000)
+                self._read[child.log] = file.tell()
+            for line in text.decode(errors="replace").splitlines():
+                self.out.line(f"  {child.name}: {words.clean(line, 500)}")
+
+
+def _healthy(url: str) -> bool:
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+async def login_link(client: Client, url: str) -> str | None:
+    """An address that lets whoever opens it first into the dashboard; None where it is not installed."""
+    try:
+        from holdfast.dashboard import login_link as made  # noqa: PLC0415
+    except ImportError:
+        return None
+    try:
+        async with (await client.open()).connection() as connection:
+            return await made(connection, f"{url}/dashboard")
+    except HoldfastError:
+        return None

@@ -1,0 +1,87 @@
+"""`holdfast dev` in a terminal, with real processes: reload, kill -9, recovery, and nothing left behind."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from terminal import Terminal
+
+from holdfast.settings import Secret
+from holdfast.testing import eventually
+
+APP = """
+from holdfast import task
+
+@task(queue="mine")
+def greet(name: str) -> str:
+    return f"hello {name}"
+"""
+
+
+@pytest.fixture
+def dev(url: Secret, tmp_path: Path) -> Generator[Terminal]:
+    (tmp_path / "app.py").write_text(APP)
+    environ = {"HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path / "home")}
+    terminal = Terminal("dev", "app.py", "--port", "0", environ=environ, folder=tmp_path)
+    yield terminal
+    terminal.close()
+
+
+def children_of(pid: int) -> set[int]:
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Path) -> None:
+    dev.until("keys: ", within=90)
+    assert url.reveal() not in dev.text
+    assert "worker     app.py, reload on save" in dev.text
+    address = dev.until(r"api +(http://127.0.0.1:\d+)/api")[1]
+    with urllib.request.urlopen(f"{address}/healthz", timeout=30) as answer:
+        assert answer.status == 200
+    children = children_of(dev.process.pid)
+    assert len(children) == 3
+
+    dev.until("✕ broken .* ValueError: a sample that cannot succeed")
+    dev.until("✓ stumble .* attempt 3")
+    before = len(dev.text)
+    dev.press("k")
+    dev.until(r"killed with -9: worker, samples, while \d+ jobs? ran", after=before)
+    dev.until("recovered: slow .* runs again", after=before, within=90)
+    assert children_of(dev.process.pid) & children != children
+    children |= children_of(dev.process.pid)
+
+    (tmp_path / "app.py").write_text(APP + "\nthis is no python\n")
+    dev.until("app.py changed: restarting the worker")
+    dev.until("the worker ended: .*SyntaxError")
+    before = len(dev.text)
+    (tmp_path / "app.py").write_text(APP)
+    dev.until("app.py changed: restarting the worker", after=before)
+    log = tmp_path / "home" / "dev" / "worker.log"
+    await eventually(
+        lambda: "worker.started" in log.read_text().rpartition("SyntaxError")[2], within=timedelta(seconds=60)
+    )
+    children |= children_of(dev.process.pid)
+    dev.press("q")
+    assert dev.end() == 0
+    assert "nothing is left running" in dev.text
+    assert "Traceback" not in dev.text
+    assert all(gone(child) for child in children)
+
+
+async def test_without_anything_to_run(url: Secret, tmp_path: Path) -> None:
+    environ = {"HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path)}
+    terminal = Terminal("dev", "--no-samples", environ=environ, folder=tmp_path)
+    assert terminal.end() == 2
+    assert "There is nothing to run" in terminal.text
+    terminal.close()
