@@ -1,0 +1,113 @@
+"""Batches, schedules, queues, limits, messages and workers over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from books import KEY
+from callers import bearer, token
+from hands import Hand
+
+from holdfast.engine.connection import Connection
+
+ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+
+
+async def test_a_batch_from_its_opening_to_its_callback(api: httpx.AsyncClient, conn: Connection) -> None:
+    callback = {"type": "done", "queue": "q", "args": {"x": 1}}
+    made = await api.post("/api/batches", json={"name": "b", "callback": callback}, headers=SERVICE)
+    assert made.status_code == 201
+    batch = made.json()["id"]
+    for _ in range(2):
+        body = {"type": "t", "queue": "q", "batch": batch}
+        assert (await api.post("/api/jobs", json=body, headers=SERVICE)).status_code == 202
+    closed = (await api.post(f"/api/batches/{batch}/close", headers=SERVICE)).json()
+    assert (closed["total"], closed["ended"], closed["finished_at"]) == (2, 0, None)
+    hand = Hand(conn)
+    for _ in range(2):
+        await hand.finish(await hand.one())
+    shown = (await api.get(f"/api/batches/{batch}", headers=SERVICE)).json()
+    assert shown["ended"] == 2
+    assert (await api.get(f"/api/jobs/{shown['callback_job']}", headers=SERVICE)).json()["type"] == "done"
+
+
+async def test_batches_of_users_are_their_own(api: httpx.AsyncClient) -> None:
+    batch = (await api.post("/api/batches", json={}, headers=ANN)).json()["id"]
+    started = {"type": "book", "batch": batch}
+    assert (await api.post("/api/jobs/start", json=started, headers=ANN)).status_code == 202
+    assert (await api.post("/api/jobs/start", json=started, headers=BOB)).status_code == 409
+    refused = await api.post("/api/batches", json={"callback": {"type": "x"}}, headers=ANN)
+    assert refused.status_code == 403
+    assert (await api.delete(f"/api/batches/{batch}", headers=ANN)).json() == {"cancelled": 1}
+    for callback in ({}, {"type": 7}, {"type": "t", "queue": 9}, {"type": "t", "tasks": []}):
+        answer = await api.post("/api/batches", json={"callback": callback}, headers=SERVICE)
+        assert (answer.status_code, answer.json()["field"]) == (422, "callback")
+
+
+async def test_schedules(api: httpx.AsyncClient) -> None:
+    job = {"type": "t", "queue": "q"}
+    body: dict[str, Any] = {"cron": "0 3 * * *", "timezone": "Europe/Madrid", "job": job}
+    made = await api.put("/api/schedules/nightly", json=body, headers=SERVICE)
+    assert made.status_code == 200, made.text
+    assert made.json()["next_at"] is not None
+    assert [each["name"] for each in (await api.get("/api/schedules", headers=SERVICE)).json()] == ["nightly"]
+    times = (await api.get("/api/schedules/nightly/preview?count=3", headers=SERVICE)).json()
+    assert len(times) == 3
+    assert (await api.post("/api/schedules/nightly/pause", headers=SERVICE)).json() == {"changed": True}
+    assert (await api.get("/api/schedules/nightly", headers=SERVICE)).json()["paused_at"] is not None
+    assert (await api.post("/api/schedules/nightly/resume", headers=SERVICE)).json() == {"changed": True}
+    run = await api.post("/api/schedules/nightly/run", headers=SERVICE)
+    assert (await api.get(f"/api/jobs/{run.json()['id']}", headers=SERVICE)).json()["type"] == "t"
+    assert (await api.delete("/api/schedules/nightly", headers=SERVICE)).status_code == 204
+    assert (await api.get("/api/schedules/nightly", headers=SERVICE)).status_code == 404
+    for wrong in ({"cron": "x", "job": job}, {"job": job}, {"cron": "* * * * *", "every_s": 5, "job": job}):
+        assert (await api.put("/api/schedules/n", json=wrong, headers=SERVICE)).status_code == 422
+
+
+async def test_queues_limits_and_workers(api: httpx.AsyncClient, conn: Connection) -> None:
+    await api.post("/api/jobs", json={"type": "t", "queue": "q"}, headers=SERVICE)
+    assert (await api.post("/api/queues/q/pause", json={"why": "so"}, headers=SERVICE)).status_code == 204
+    [queue] = (await api.get("/api/queues", headers=SERVICE)).json()
+    assert queue["queue"] == "q"
+    assert await Hand(conn).take(1) == []
+    assert (await api.post("/api/queues/q/resume", headers=SERVICE)).json() == {"changed": True}
+    assert (await api.get("/api/queues/nothing", headers=SERVICE)).status_code == 404
+    scale = await api.get("/api/queues/q/scale?per_worker=4", headers=SERVICE)
+    assert scale.json()["workers"] >= 1
+    assert (await api.get("/api/queues/nothing/scale", headers=SERVICE)).json() == {"workers": 0}
+    assert (await api.put("/api/limits/l", json={"max_running": 2}, headers=SERVICE)).status_code == 204
+    assert (await api.get("/api/limits", headers=SERVICE)).json()[0]["name"] == "l"
+    assert (await api.put("/api/limits/l", json={}, headers=SERVICE)).status_code == 422
+    assert (await api.delete("/api/limits/l", headers=SERVICE)).status_code == 204
+    await Hand(conn, "worker-1").take(1)
+    workers = (await api.get("/api/workers", headers=SERVICE)).json()
+    assert "worker-1" in str(workers)
+    assert len((await api.get("/api/workers/worker-1/tasks", headers=SERVICE)).json()) == 1
+    told = await api.post("/api/workers/worker-1/command", json={"command": "drain"}, headers=SERVICE)
+    assert told.json() == {"heard": True}
+    gone = await api.post("/api/workers/nobody/command", json={"command": "drain"}, headers=SERVICE)
+    assert gone.status_code == 404
+    assert (await api.get("/api/figures", headers=SERVICE)).json()["running"] == 1
+
+
+async def test_messages(api: httpx.AsyncClient) -> None:
+    async def post(path: str, **body: Any) -> httpx.Response:
+        return await api.post(f"/api/messages/{path}", json=body, headers=SERVICE)
+
+    assert (await api.put("/api/messages/letters", headers=SERVICE)).status_code == 204
+    assert (await post("letters", messages=[{"n": 1}, {"n": 2}])).json() == {"ids": [1, 2]}
+    [read] = (await post("letters/read", qty=1, vt_s=30)).json()
+    assert (read["id"], read["body"]) == (1, {"n": 1})
+    assert (await post("letters/hide", receipts=[read["receipt"]], vt_s=0)).json() == {"ids": [1]}
+    [again] = (await post("letters/read", qty=1, vt_s=30)).json()
+    stale = await post("letters/archive", receipts=[read["receipt"]])
+    assert stale.status_code == 409
+    assert (await post("letters/archive", receipts=[again["receipt"]])).json() == {"ids": [1]}
+    assert (await post("letters/delete", ids=[2])).json() == {"ids": [2]}
+    figures = (await api.get("/api/messages/letters/metrics", headers=SERVICE)).json()
+    assert (figures["total"], figures["archived"]) == (0, 1)
+    assert (await post("letters/delete")).status_code == 422
+    assert (await post("nothing", messages=[1])).status_code == 404
+    assert (await api.delete("/api/messages/letters", headers=SERVICE)).status_code == 204
+    assert (await api.delete("/api/messages/letters", headers=SERVICE)).status_code == 404
