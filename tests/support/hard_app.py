@@ -135,3 +135,17 @@ async def says(ctx: Ctx, number: int) -> dict[str, object]:
     doubled = await ctx.step("double", double, number)
     child = await ctx.submit(short(number))
     return {"doubled": doubled, "child": str(child), "pid": os.getpid(), "attempt": ctx.attempt}
+
+
+@task(queue="other", retry=QUICK)
+async def other(ctx: Ctx, number: int) -> int:
+    record("other", number, ctx.attempt)
+    return number
+
+
+@task(queue="record", retry=QUICK)
+async def brief(ctx: Ctx, number: int) -> int:
+    """Its line says that it came to its end."""
+    await asyncio.sleep(0.01)
+    record("brief", number, ctx.attempt)
+    return number

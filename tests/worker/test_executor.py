@@ -194,9 +194,7 @@ async def test_a_task_that_cancels_itself_fails(run: Run) -> None:
     assert "cancelled itself" in body["message"]
 
 
-async def test_cancelling_from_outside_gives_no_verdict(
-    threads: Threads, context: Context
-) -> None:
+async def test_cancelling_from_outside_gives_no_verdict(threads: Threads, context: Context) -> None:
     started = asyncio.Event()
 
     @task

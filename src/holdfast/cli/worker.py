@@ -19,6 +19,7 @@ from holdfast.errors import InvalidError
 from holdfast.settings import Secret, Settings, parse_duration
 from holdfast.worker import Options, Worker
 from holdfast.worker.instruments import watched_over
+from holdfast.worker.processes import Supervisor
 from holdfast.worker.shares import Share, parse_shares
 
 
@@ -54,6 +55,8 @@ def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
         settings = replace(settings, health_port=given["health_port"])
     logs.configure(settings)
     options = _options(queues, given)
+    if given["processes"] > 1:
+        sys.exit(session.run(supervise(settings, given["processes"])))
     found = apps.load(app)
     shares = [share for share in options.get("queues", ()) if isinstance(share, Share)]
     chosen = [share.queue for share in shares]
@@ -87,6 +90,21 @@ def _check_queues(app: apps.App, chosen: list[str]) -> None:
             fix=f"Its queues are {', '.join(sorted(known))}.",
             field="queues",
         )
+
+
+async def supervise(settings: Settings, count: int) -> int:
+    """The same command line once per process; what is said last on it counts."""
+
+    def command(number: int) -> list[str]:
+        more = ["--processes", "1", "--attached"]
+        if settings.health_port:
+            more += ["--health-port", str(settings.health_port + number - 1)]
+        return [sys.executable, "-m", "holdfast", *sys.argv[1:], *more]
+
+    supervisor = Supervisor(command, count)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
+    return await supervisor.run()
 
 
 async def serve(settings: Settings, url: Secret, app: apps.App, options: Options) -> None:

@@ -59,7 +59,7 @@ class Fetcher(Service):
         self._concurrency = concurrency
         self._enough = max(1, min(concurrency // 2, MOST_AT_ONCE))
         self._outbox = outbox
-        self.running = Running(self._freed)
+        self.running = Running(self._freed, None if shares.plain else shares.running)
         self.taker: Taker | None = None
         self.claiming = True
         self.budget: int | None = None  # tasks that may still be claimed; None: any number

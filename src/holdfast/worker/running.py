@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from uuid import UUID
 
@@ -78,20 +79,25 @@ class Attempt:
 class Running:
     """A dictionary with a bell: `changed` is called when a slot becomes free."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], by_queue: Counter[str] | None = None) -> None:
         self.by_id: dict[UUID, Attempt] = {}
         self._changed = changed
+        self._by_queue = by_queue  # counted only for those who ask
 
     def __len__(self) -> int:
         return len(self.by_id)
 
     def add(self, attempt: Attempt) -> None:
         self.by_id[attempt.claimed.id] = attempt
+        if self._by_queue is not None:
+            self._by_queue[attempt.claimed.queue] += 1
 
     def remove(self, attempt: Attempt) -> None:
         # Another attempt of the same task may be here by now, if this one was given up.
         if self.by_id.get(attempt.claimed.id) is attempt:
             del self.by_id[attempt.claimed.id]
+        if self._by_queue is not None:
+            self._by_queue[attempt.claimed.queue] -= 1
         self._changed()
 
     def all(self) -> list[Attempt]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidError
 
-_SHARE = re.compile(r"(?P<queue>.+?)(?::(?P<most>\d+))?(?:\*(?P<weight>\d+))?")
+_SHARE = re.compile(r"(?P<queue>[^:*].*?)(?::(?P<most>\d+))?(?:\*(?P<weight>\d+))?")
 
 
 @dataclass(frozen=True)

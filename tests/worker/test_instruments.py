@@ -1,0 +1,286 @@
+"""What operators switch on: probes, metrics, traces and reports, of a real worker and of the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import instrumented_app as app
+import pytest
+import sentry_sdk
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from worker_processes import Workers
+
+from holdfast import Client, telemetry
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import SettingsError
+from holdfast.settings import Secret, Settings, load
+from holdfast.testing import eventually
+from holdfast.worker import Worker, sentry
+from holdfast.worker.health import HealthServer
+from holdfast.worker.metrics import Metrics, submitted_at
+from holdfast.worker.prometheus import MOST_SERIES, Counter, Gauge, Histogram, Registry
+
+
+def ask(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as problem:
+        return problem.code, problem.read().decode()
+
+
+LINE = re.compile(
+    r'[a-z_]+(\{[a-z_]+="(\\.|[^"\\])*"(,[a-z_]+="(\\.|[^"\\])*")*\})? [0-9.e+-]+|# (HELP|TYPE) .+'
+)
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    odd = Counter("odd_total", "Odd\nnames \\ here.", ("name",))
+    odd.add('a"b\\c\nd\ud800')
+    odd.add("plain", amount=2.5)
+    seconds = Histogram("seconds", "Times.", ("queue",), (0.1, 1))
+    for value in (0.05, 0.1, 0.5, 7):
+        seconds.observe("q", value=value)
+    text = Registry(
+        [odd, seconds, Gauge("now", "Now.", lambda: 3), Gauge("gone", "Not told.", lambda: None)]
+    ).text()
+    lines = text.splitlines()
+    assert all(LINE.fullmatch(line.replace("+Inf", "0")) for line in lines), text
+    assert 'odd_total{name="a\\"b\\\\c\\nd?"} 1' in lines
+    assert [line for line in lines if line.startswith("seconds")] == [
+        'seconds_bucket{queue="q",le="0.1"} 2',
+        'seconds_bucket{queue="q",le="1"} 3',
+        'seconds_bucket{queue="q",le="+Inf"} 4',
+        'seconds_sum{queue="q"} 7.65',
+        'seconds_count{queue="q"} 4',
+    ]
+    assert not any("gone" in line for line in lines)
+
+
+def test_names_without_end_do_not_fill_the_memory() -> None:
+    counter = Counter("c_total", "Many.", ("name",))
+    for number in range(MOST_SERIES + 500):
+        counter.add(str(number))
+    lines = list(counter.lines())
+    assert len(lines) == MOST_SERIES + 3
+    assert 'c_total{name="(other)"} 500' in lines
+
+
+def test_counting_from_many_threads_loses_nothing() -> None:
+    counter = Counter("c_total", "Many.")
+
+    def count() -> None:
+        for _ in range(2_000):
+            counter.add()
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "c_total 8000" in list(counter.lines())
+
+
+def test_events_become_numbers() -> None:
+    metrics = Metrics()
+    metrics.start()
+    about = {"task": uuid4(), "job": uuid4(), "name": "t", "queue": "q", "attempt": 2}
+    telemetry.emit("task.started", **about)
+    telemetry.emit("task.finished", **about, outcome="fail", seconds=0.2, error="x")
+    telemetry.emit("worker.claimed", worker="w", got=3, wanted=5, outcomes=0, seconds=0.01)
+    telemetry.emit("database.away", error="x", retry_in=1)
+    metrics.stop()
+    telemetry.emit("database.away", error="x", retry_in=1)
+    lines = metrics.text().splitlines()
+    for wanted in (
+        'holdfast_tasks_started_total{type="t",queue="q"} 1',
+        'holdfast_tasks_finished_total{type="t",queue="q",outcome="fail"} 1',
+        'holdfast_task_seconds_bucket{type="t",outcome="fail",le="0.25"} 1',
+        'holdfast_claimed_tasks_bucket{le="5"} 1',
+        "holdfast_database_errors_total 1",
+    ):
+        assert wanted in lines
+
+
+class Slow:
+    """A worker in a bad state."""
+
+    def late(self) -> float:
+        return 45.0
+
+    def unready(self) -> str | None:
+        return "the database is away"
+
+    def about(self) -> dict[str, Any]:
+        return {"blocked": {"name": "sums"}}
+
+
+def test_probes_fail_with_the_reason() -> None:
+    server = HealthServer("127.0.0.1", 0, Slow(), lambda: "m 1\n")
+    server.start()
+    url = f"http://127.0.0.1:{server.port}"
+    try:
+        code, body = ask(f"{url}/healthz")
+        assert (code, json.loads(body)["why"]) == (503, "the loop has not turned for 45 s")
+        assert json.loads(body)["blocked"] == {"name": "sums"}
+        assert json.loads(ask(f"{url}/readyz")[1])["why"] == "the database is away"
+        assert ask(f"{url}/metrics?x=1") == (200, "m 1\n")
+        assert ask(f"{url}/admin")[0] == 404
+        with pytest.raises(SettingsError, match="cannot be opened"):
+            HealthServer("127.0.0.1", server.port, Slow(), str).start()
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("POST", "/healthz", body=b"x")
+        assert connection.getresponse().status == 501
+        connection.close()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as rude:
+            rude.sendall(b"\xff\xfe nonsense\r\n\r\n")
+            assert b"Error" in rude.recv(1000)
+        assert ask(f"{url}/metrics")[0] == 200
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_loop(
+    workers: Workers, client: Client, conn: Connection, free_port: int
+) -> None:
+    workers.app = Path(app.__file__)
+    worker = await workers.start("--health-port", str(free_port))
+    url = f"http://127.0.0.1:{free_port}"
+
+    def ready() -> bool:
+        try:
+            return ask(f"{url}/readyz")[0] == 200
+        except OSError:
+            return False
+
+    await eventually(lambda: asyncio.to_thread(ready))
+    assert await (await client.submit(app.quick(2))).result() == 4
+    blocking = await client.submit(app.blocks())
+    await eventually(lambda: workers.seen("blocking"))
+    code, body = await asyncio.to_thread(ask, f"{url}/healthz")
+    assert code == 200
+    assert json.loads(body)["running"] == 1
+    workers.allow("go")
+    await blocking.result()
+    _, text = await asyncio.to_thread(ask, f"{url}/metrics")
+    lines = text.splitlines()
+    assert 'holdfast_tasks_finished_total{type="quick",queue="watched",outcome="succeed"} 1' in lines
+    assert 'holdfast_task_wait_seconds_count{queue="watched"} 2' in lines
+    assert "holdfast_ready 1" in lines
+    assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(worker.wait(), 60) == 0
+
+
+async def test_waits_are_counted_from_the_submit(conn: Connection) -> None:
+    made = await conn.fetchval(
+        "select holdfast.new_id(holdfast.id_stem(holdfast.now()), holdfast.shard_hex())"
+    )
+    assert abs(submitted_at(made) - time.time()) < 60
+
+
+@pytest.fixture(scope="session")
+def exporter() -> InMemorySpanExporter:
+    """One provider for the process is all that OpenTelemetry allows."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(exporter: InMemorySpanExporter) -> Generator[InMemorySpanExporter]:
+    exporter.clear()
+    yield exporter
+    exporter.clear()
+
+
+async def work_through(database: Database, tasks: list[Any]) -> None:
+    worker = Worker(database, {task.name: task for task in tasks}, until="drained")
+    await asyncio.wait_for(worker.run(asyncio.Event()), 60)
+
+
+def traced(settings: Settings, **more: str) -> Settings:
+    return load({"home": str(settings.home), "tracing": "on", **more}, environ={})
+
+
+async def test_one_trace_from_submit_to_run(
+    url: Secret, settings: Settings, spans: InMemorySpanExporter
+) -> None:
+    on = traced(settings)
+    async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
+        with trace.get_tracer("test").start_as_current_span("request"):
+            job = await client.submit(app.quick(1), key="once", labels={"a": "b"})
+        with trace.get_tracer("test").start_as_current_span("other request"):
+            again = await client.submit(app.quick(1), key="once", labels={"a": "b"})
+            broken = await client.submit(app.breaks())
+        assert again.id == job.id
+        await work_through(database, [app.quick, app.breaks])
+        assert (await broken.get()).status == "failed"
+    found: dict[str, ReadableSpan] = {span.name: span for span in spans.get_finished_spans()}
+    request, run, inner = found["request"], found["run quick"], found["inside quick"]
+    assert request.context is not None
+    assert run.context is not None
+    assert run.context.trace_id == request.context.trace_id
+    assert inner.parent is not None
+    assert inner.parent.span_id == run.context.span_id
+    assert run.attributes is not None
+    assert run.attributes["holdfast.job"] == str(job.id)
+    assert run.attributes["holdfast.outcome"] == "succeed"
+    failed = found["run breaks"]
+    assert failed.status.status_code is trace.StatusCode.ERROR
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+async def test_exceptions_are_reported_with_their_task(
+    url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+    dsn = "https://key@sentry.invalid/1"
+    sentry_sdk.init(dsn=dsn, before_send=lambda event, _: sent.append(dict(event)) or None)  # type: ignore[func-returns-value]
+    on = load({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
+    stop = sentry.report_to(on.sentry_dsn)
+    async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
+        job = await client.submit(app.breaks())
+        await client.submit(app.rejects())
+        await work_through(database, [app.breaks, app.rejects])
+    stop()
+    sentry_sdk.init()
+    assert len(sent) == 1
+    assert sent[0]["exception"]["values"][-1]["value"] == "no bread"
+    assert sent[0]["tags"]["holdfast.name"] == "breaks"
+    assert sent[0]["tags"]["holdfast.job"] == str(job.id)
+    assert dsn.partition("@")[0] not in repr(on)
+
+
+@pytest.mark.parametrize("module", ["opentelemetry", "sentry_sdk"])
+def test_a_missing_extra_is_named(module: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast import tracing  # noqa: PLC0415
+
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(SettingsError, match=r"holdfast\[telemetry\]"):
+        tracing.Tracing() if module == "opentelemetry" else sentry.report_to(Secret("https://k@h.invalid/1"))
