@@ -1,0 +1,254 @@
+"""`holdfast init`, `bench`, `top`, `schema`, `version`, completion: in process, and as a user sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hands import Hand
+from shell import Captured, Shell
+from terminal import Terminal
+
+from holdfast.cli.root import run
+from holdfast.settings import Secret
+from holdfast.version import __version__
+
+
+@pytest.fixture
+def shell(url: Secret, capsys: Captured) -> Shell:
+    return Shell(url, capsys)
+
+
+def environment(url: Secret, home: Path) -> dict[str, str]:
+    return {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(home)}
+
+
+def worker(app: str, folder: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", app], cwd=folder, env=environ, stderr=subprocess.DEVNULL
+    )
+
+
+def test_the_script_template_runs(url: Secret, tmp_path: Path, capsys: Captured) -> None:
+    assert run(["init", str(tmp_path / "new")]) == 0
+    assert "holdfast dev app.py" in capsys.readouterr().out
+    environ = environment(url, tmp_path)
+    process = worker("app.py", tmp_path / "new", environ)
+    try:
+        done = subprocess.run(
+            [sys.executable, "app.py", "to", "be", "or", "to"], cwd=tmp_path / "new", env=environ,
+            capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+    finally:
+        process.terminate()
+        process.wait(40)
+    assert "{'to': 2, 'be': 1, 'or': 1}" in done.stdout.replace(
+        "'be': 1, 'or': 1, 'to': 2", "'to': 2, 'be': 1, 'or': 1"
+    )
+    assert done.returncode == 0
+
+
+def test_the_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
+    assert run(["init", str(tmp_path / "web"), "--template", "fastapi"]) == 0
+    environ = environment(url, tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        worker("tasks.py", tmp_path / "web", environ),
+        subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "web:app", "--port", str(port), "--log-level", "error"],
+            cwd=tmp_path / "web", env=environ,
+        ),
+    ]  # fmt: skip
+    try:
+        base = f"http://127.0.0.1:{port}"
+        job = answered(f"{base}/texts", {"text": "to be or not to be"}, lambda found: True)
+        found = answered(base + job["status"], None, lambda found: found["status"] == "succeeded")
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(40)
+    assert found["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+def answered(address: str, body: Any, fits: Any) -> Any:
+    """Asks until the server is up and its answer fits."""
+    deadline = time.monotonic() + 60
+    while True:
+        request = urllib.request.Request(
+            address, None if body is None else json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                found = json.loads(answer.read())
+                if fits(found):
+                    return found
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError:
+            pass  # it is not up yet
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_init_never_overwrites(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "app.py").write_text("mine")
+    assert run(["init", str(tmp_path)]) == 4
+    assert "nothing was written" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
+    assert (tmp_path / "app.py").read_text() == "mine"
+    (tmp_path / "app.py").unlink()
+    (tmp_path / "README.md").symlink_to(tmp_path / "nowhere")
+    assert run(["init", str(tmp_path)]) == 4
+    assert run(["init", str(tmp_path / "x"), "--template", "perl"]) == 2
+    (tmp_path / "file").write_text("")
+    assert run(["init", str(tmp_path / "file")]) == 2
+
+
+def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
+    before = shell.ask(
+        lambda c: c.fetch("select datname from pg_database where datname like 'holdfast_bench%'")
+    )
+    [found] = shell.json("bench", "--jobs", "200", "--samples", "20")
+    assert found["drain_per_s"] > 0
+    assert found["submit_many_per_s"] > 0
+    assert 0 < found["result_ms"]["median"] <= found["result_ms"]["p95"]
+    after = shell.ask(
+        lambda c: c.fetch("select datname from pg_database where datname like 'holdfast_bench%'")
+    )
+    assert len(after) <= len(before)
+    assert shell.json("job", "list") == []
+
+
+def test_top_once_and_for_programs(shell: Shell) -> None:
+    for _ in range(3):
+        shell("submit", "[bold]t[/]", "-q", "q")
+    shell.ask(lambda c: Hand(c, "ann", ["q"]).take(1))
+    told = shell("top", "--once")
+    assert "ready 2   running 1" in told
+    assert "[bold]t[/]" in told
+    assert "ann" in told
+    [found] = shell.json("top")
+    assert (found["ready"], found["running"], len(found["running_jobs"])) == (2, 1, 1)
+
+
+def test_top_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
+    shell("submit", "shoot", "-q", "browser")
+    terminal = Terminal(
+        "top", "--every", "200ms", environ={"HOLDFAST_DATABASE_URL": url.reveal()}, folder=tmp_path
+    )
+    try:
+        terminal.until("browser .*! no worker +1 +0")
+        terminal.until("Workers")
+        shell("submit", "shoot", "-q", "other")
+        terminal.until("other .*! no worker")
+        mark = len(terminal.text)
+        terminal.press("e")
+        terminal.until("Errors, last hour", after=mark)
+        terminal.press("p")
+        terminal.until("paused; p goes on", after=mark)
+        terminal.press("x")
+        assert terminal.end() == 0
+        assert "Traceback" not in terminal.text
+    finally:
+        terminal.close()
+
+
+def test_watching_in_a_terminal_draws_bars(shell: Shell, url: Secret, tmp_path: Path) -> None:
+    job_id = shell("submit", "shoot", "-q", "q").strip()
+    environ = {"HOLDFAST_DATABASE_URL": url.reveal()}
+    terminal = Terminal("job", "watch", job_id, environ=environ, folder=tmp_path)
+    try:
+        terminal.until("○ queued")
+
+        async def finish(connection: Any) -> None:
+            hand = Hand(connection)
+            await hand.finish(await hand.one(), "succeed", {"n": 7})
+
+        shell.ask(finish)
+        assert terminal.end() == 0
+        assert "100%" in terminal.text
+        assert '{"n":7}' in terminal.text
+    finally:
+        terminal.close()
+
+
+def test_asking_twice_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
+    job_id = shell("submit", "t", "-q", "q").strip()
+    for key, code, status in (("n", 5, "queued"), ("y", 0, "cancelled")):
+        terminal = Terminal(
+            "job", "cancel", job_id, environ={"HOLDFAST_DATABASE_URL": url.reveal()}, folder=tmp_path
+        )
+        terminal.until("Go on\\?")
+        terminal.press(f"{key}\n")
+        assert terminal.end() == code, terminal.text
+        terminal.close()
+        assert shell.json("job", "show", job_id)[0]["status"] == status
+
+
+def test_names_are_completed(shell: Shell, url: Secret) -> None:
+    shell("submit", "shoot", "-q", "browser")
+
+    def completed(words: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast"],
+            env={"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": words, "PATH": os.environ["PATH"],
+                 "COMP_CWORD": str(len(words.split(" ")) - 1), "DATABASE_URL": url.reveal()},
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert not done.stderr
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert completed("holdfast queue pause br") == ["browser"]
+    assert len(completed("holdfast job show ")) == 1
+    assert completed("holdfast job sh") == ["show"]
+
+
+def test_completion_is_silent_when_the_database_is_away(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast"],
+        env={"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast queue pause x", "COMP_CWORD": "3",
+             "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_what_it_is(capsys: Captured, tmp_path: Path) -> None:
+    assert run(["version"]) == 0
+    assert capsys.readouterr().out.startswith(f"holdfast {__version__} ")
+    (tmp_path / "an_app.py").write_text(
+        "from holdfast import task\n@task\ndef add(a: int, b: int = 2) -> int:\n    return a + b\n"
+    )
+    assert run(["schema", "add", "--app", str(tmp_path / "an_app.py")]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["required"] == ["a"]
+    assert run(["schema", "subtract", "--app", str(tmp_path / "an_app.py")]) == 3
+    assert "It has: add." in capsys.readouterr().err
+    assert run(["openapi"]) == 0
+    assert json.loads(capsys.readouterr().out)["openapi"].startswith("3.1")
+
+
+def test_text_becomes_what_the_schema_says(shell: Shell, tmp_path: Path) -> None:
+    app = tmp_path / "typed_app.py"
+    app.write_text(
+        "from holdfast import task\n@task(queue='sums', retries=7)\n"
+        "def add(a: int, b: float, deep: bool, name: str, more: int | None = None) -> int:\n    return a\n"
+    )
+    words = ["a=5", "b=1.5", "deep=true", "name=7", "more=9"]
+    job_id = shell("submit", "add", "--app", str(app), *words).strip()
+    [shown] = shell.json("job", "show", job_id)
+    assert shown["params"] == {"a": 5, "b": 1.5, "deep": True, "name": "7", "more": 9}
+    assert shown["tasks"][0]["queue"] == "sums"
+    assert json.loads(shell("job", "rerun", job_id, "--print"))["attempts"] == 8
