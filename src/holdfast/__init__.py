@@ -8,16 +8,17 @@ from holdfast.client import Client, JobHandle
 from holdfast.consumers import Consumer, consumer
 from holdfast.contexts import Ctx
 from holdfast.definitions import Call, Cancel, Retry, Snooze, Task, task
-from holdfast.errors import HoldfastError, RateLimited, Reject, TaskFailedError
+from holdfast.errors import HoldfastError, PublicError, RateLimited, Reject, TaskFailedError
 from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, job
 from holdfast.lifespans import lifespan
-from holdfast.model import Job, Message, Progress
+from holdfast.model import Artifact, Job, Message, Progress
 from holdfast.schedules import Schedule, schedule
 from holdfast.settings import Settings
 from holdfast.version import __version__
 
 __all__ = [
+    "Artifact",
     "Call",
     "Cancel",
     "Client",
@@ -30,6 +31,7 @@ __all__ = [
     "JobType",
     "Message",
     "Progress",
+    "PublicError",
     "RateLimited",
     "Reject",
     "Retry",

@@ -31,7 +31,8 @@
     ├── LifespanError                 what an application opens for its tasks did not open or close
     └── TaskFailedError               what `result()` raises for a job that did not succeed
 
-Tasks raise two more, which are outcomes and not part of the tree: `Reject` and `RateLimited`.
+Tasks raise three more, which are outcomes and not part of the tree: `Reject`, `PublicError` and
+`RateLimited`.
 
 `sqlstate` is the contract with every language: SQL functions raise these codes, and `from_sqlstate` is
 the only place that turns them back into exceptions. `exit_code` is the contract with shells.
@@ -224,6 +225,11 @@ def from_sqlstate(
 
 class Reject(Exception):  # noqa: N818  (reads as the verb it is: `raise Reject("no such page")`)
     """Raised by a task: this attempt failed and no other will do better. Never retried."""
+
+
+class PublicError(Exception):
+    """Raised by a task: what it says is meant for its end user, who learns of other errors only that they
+    happened. Otherwise an error like any: the attempt failed and is tried again."""
 
 
 class RateLimited(Exception):  # noqa: N818

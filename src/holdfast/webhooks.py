@@ -13,7 +13,7 @@ import binascii
 import hmac
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -86,6 +86,15 @@ def delivery(database: Database) -> Task[..., dict[str, Any]]:
         return {"status": answer.status}
 
     return deliver
+
+
+def with_delivery(
+    tasks: Mapping[str, Task[..., Any]], queues: Collection[object], database: Database
+) -> dict[str, Task[..., Any]]:
+    """The tasks of an application with the one that delivers, unless it was told to serve other queues."""
+    if queues:
+        return dict(tasks)
+    return {TYPE: delivery(database), **tasks}
 
 
 def headers(secret: str, message_id: str, body: bytes) -> dict[str, str]:

@@ -12,6 +12,7 @@ from callers import bearer, service_key, token
 from hands import Hand
 
 from holdfast.api import create_app
+from holdfast.engine import catalogue
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Settings
 
@@ -159,3 +160,15 @@ async def test_a_key_opens_what_its_scopes_say(api: httpx.AsyncClient, db: Datab
     assert (await api.get("/api/jobs", headers=bearer(allowed))).status_code == 200
     assert (await api.get("/api/jobs", headers=bearer(other))).status_code == 403
     assert (await api.get("/api/jobs", headers={"apikey": allowed})).status_code == 200
+
+
+async def test_arguments_are_compared_with_what_workers_have_told(
+    api: httpx.AsyncClient, conn: Connection
+) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    await catalogue.register_types(conn, "w", [{"name": "t", "queue": "q", "schema": schema}])
+    wrong = await api.post("/api/jobs", json={"type": "t", "args": {"n": "x"}}, headers=SERVICE)
+    assert wrong.status_code == 422, wrong.text
+    assert "n" in wrong.json()["field"]
+    for path, body in (("/api/jobs", {"args": {"n": 1}}), ("/api/jobs/start", {"params": {"n": 1}})):
+        assert (await api.post(path, json={"type": "t", **body}, headers=SERVICE)).status_code == 202

@@ -111,3 +111,18 @@ async def test_messages(api: httpx.AsyncClient) -> None:
     assert (await post("nothing", messages=[1])).status_code == 404
     assert (await api.delete("/api/messages/letters", headers=SERVICE)).status_code == 204
     assert (await api.delete("/api/messages/letters", headers=SERVICE)).status_code == 404
+
+
+async def test_metrics_tell_of_the_database_and_of_this_process(api: httpx.AsyncClient) -> None:
+    await api.post("/api/jobs", json={"type": "t", "queue": "q"}, headers=SERVICE)
+    await api.post("/api/queues/q/pause", json={}, headers=SERVICE)
+    await api.get("/metrics", headers=SERVICE)
+    answer = await api.get("/metrics", headers=SERVICE)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    assert 'holdfast_queue_ready{queue="q"} 1' in lines
+    assert 'holdfast_queue_paused{queue="q"} 1' in lines
+    assert "holdfast_api_streams 0" in lines
+    assert 'holdfast_api_requests_total{method="GET",status="200"} 1' in lines
+    assert (await api.get("/metrics")).status_code == 401
+    assert (await api.get("/metrics", headers=ANN)).status_code == 403

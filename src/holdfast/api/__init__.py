@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from holdfast import settings as settings_module
 from holdfast.api import (
     batches,
+    figures,
     files,
     health,
     jobs,
@@ -103,7 +104,10 @@ def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
 
 
 def _routes() -> list[BaseRoute]:
-    nouns = (health, jobs, tasks, batches, files, schedules, queues, messages, keys, webhooks, rpc, openapi)
+    nouns = (
+        health, figures, jobs, tasks, batches, files, schedules, queues, messages, keys, webhooks, rpc,
+        openapi,
+    )  # fmt: skip
     return [route for noun in nouns for route in noun.routes()]
 
 
@@ -140,6 +144,7 @@ def _cors(settings: Settings) -> list[Middleware]:
 def _lifespan(services: Services, *, owns: bool) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        services.metrics.start()
         try:
             yield
         finally:

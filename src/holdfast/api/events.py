@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.api import frames, tickets
+from holdfast.api.attachments import artifacts_of
 from holdfast.api.bodies import found
 from holdfast.api.frames import Encode
 from holdfast.api.hub import Happening, Subscription
@@ -56,7 +57,7 @@ async def stream(request: Request, job_id: UUID, *, encode: Encode = frames.enco
         async with viewer.acting() as connection:
             job = found(await jobs.get_job(connection, job_id), "job")
             missed = await _missed(connection, job, after)
-            artifacts = await frames.artifacts_of(connection, job_id)
+            artifacts = await artifacts_of(connection, job_id)
     except BaseException:
         close()
         raise
@@ -197,7 +198,8 @@ class Telling:
 
     def _end(self, job: dict[str, Json]) -> bytes:
         shown = self._viewer.view(job)
-        made = self._encode("end", {"job": shown, "artifacts": self._artifacts}, shown)
+        files = job.get("files", self._artifacts)
+        made = self._encode("end", {"job": shown, "artifacts": files}, shown)
         return b"".join(frames.numbered(made, max(job["event_seq"], self._sent)))
 
 

@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import msgspec
 
 from holdfast.api.views import public_error
-from holdfast.engine.connection import Connection
 from holdfast.model import ENDED, Json
 
 VERSION = 1
@@ -47,7 +45,7 @@ def encode(kind: str, body: dict[str, Json], job: dict[str, Json]) -> Sequence[F
     return [Frame(kind, body)]
 
 
-def snapshot(job: dict[str, Json], artifacts: list[Json], *, resync: bool = False) -> dict[str, Json]:
+def snapshot(job: dict[str, Json], files: list[Json], *, resync: bool = False) -> dict[str, Json]:
     """Everything a page needs to draw a job from nothing."""
     progress = job["progress"]
     shown = {
@@ -65,19 +63,20 @@ def snapshot(job: dict[str, Json], artifacts: list[Json], *, resync: bool = Fals
         "created_at": job["created_at"],
         "started_at": job["started_at"],
         "tasks": [_task(task) for task in job["tasks"]],
-        "artifacts": artifacts,
+        "artifacts": files,
         "error": job["error"],
     }
     return {**shown, "resync": True} if resync else shown
 
 
-def end(job: dict[str, Json], artifacts: list[Json]) -> dict[str, Json]:
+def end(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
     return {
         "state": job["status"],
         "percent": job["progress"]["percent"],
         "result": job["output"],
         "error": job["error"],
-        "artifacts": len(artifacts),
+        "artifacts": len(files),
+        "files": files,
         "run_s": _seconds_between(job["started_at"], job["finished_at"]),
         "next": None,
     }
@@ -131,9 +130,3 @@ def numbered(frames: Sequence[Frame], seq: int) -> list[bytes]:
 def written(frame: Frame, number: int | None = None) -> bytes:
     head = f"id: {number}\n" if number is not None else ""
     return f"{head}event: {frame.event}\ndata: {msgspec.json.encode(frame.body).decode()}\n\n".encode()
-
-
-async def artifacts_of(connection: Connection, job_id: UUID) -> list[Json]:
-    """The files of a job, as a page shows them."""
-    del connection, job_id
-    return []

@@ -20,6 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import telemetry
+from holdfast.api.attachments import artifacts_of
 from holdfast.engine import access, jobs
 from holdfast.engine.connection import Database
 from holdfast.engine.listen import Listener
@@ -239,6 +240,7 @@ class Hub:
         watched = self._watched.get(job_id)
         job = await jobs.get_job(connection, job_id)
         if watched is not None and job is not None and job["status"] in ENDED:
+            job["files"] = await artifacts_of(connection, job_id)
             watched.ended = job
             for stream in watched.streams:
                 stream.end(job)

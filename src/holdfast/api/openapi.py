@@ -153,25 +153,32 @@ def _answers(path: str, said: Operation, by_shape: dict[int, Json]) -> dict[str,
     elif said.media != "application/json":
         fine["content"] = {said.media: {"schema": {"type": "string"}}}
     answers = {str(said.status): fine}
-    refusals = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too long"}
-    if said.access != "anyone" or said.scope is not None:
-        refusals |= {401: "No valid token or key", 403: "Not for you"}
-    if "{" in path:
-        refusals |= {404: "There is no such thing, or it is not yours"}
-    if said.body is not None:
-        refusals |= {408: "The body took too long", 415: "Not application/json", 409: "Conflict"}
-    for status, text in {**refusals, **said.others}.items():
-        if str(status) in answers:
-            continue
+    for status, text in {**_refusals(path, said), **said.others}.items():
         made: dict[str, Json] = {"description": text}
         if status == 200 and said.answer is not None:
-            made["content"] = {said.media: {"schema": by_shape[id(said.answer)]}}
-        elif status >= 400 and said.tag != "rpc":
-            made["content"] = {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}}
+            made["content"] = fine["content"]
         elif status >= 400:
-            made["content"] = {"application/json": {"schema": {"type": "object"}}}
-        answers[str(status)] = made
+            made["content"] = _problem(said)
+        answers.setdefault(str(status), made)
     return dict(sorted(answers.items()))
+
+
+def _refusals(path: str, said: Operation) -> dict[int, str]:
+    """What every route of its kind may answer."""
+    found = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too long"}
+    if said.access != "anyone" or said.scope is not None:
+        found |= {401: "No valid token or key", 403: "Not for you"}
+    if "{" in path:
+        found |= {404: "There is no such thing, or it is not yours"}
+    if said.body is not None:
+        found |= {408: "The body took too long", 415: "Not application/json", 409: "Conflict"}
+    return found
+
+
+def _problem(said: Operation) -> dict[str, Json]:
+    if said.tag == "rpc":
+        return {"application/json": {"schema": {"type": "object"}}}
+    return {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}}
 
 
 def _id(path: str, method: str) -> str:

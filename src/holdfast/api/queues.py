@@ -15,7 +15,7 @@ from holdfast.api.identity import acting, identify
 from holdfast.api.operating import OPERATING, operating
 from holdfast.api.operations import operation
 from holdfast.api.schedules import Changed
-from holdfast.engine import insight, limits, operate, outside
+from holdfast.engine import catalogue, insight, limits, operate, outside
 from holdfast.errors import InvalidError, NotFoundError
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -166,7 +166,7 @@ async def figures(request: Request) -> Response:
 @operation("Types of tasks that workers have told of", answer=list[Row], **_WORKERS)
 async def list_types(request: Request) -> Response:
     async with acting(request) as connection:
-        return answer(await operate.list_types(connection))
+        return answer(await catalogue.list_types(connection))
 
 
 def routes() -> list[BaseRoute]:

@@ -18,6 +18,7 @@ from holdfast.engine.connection import Database
 from holdfast.engine.rpc import Catalogue
 from holdfast.jobtypes import JobType
 from holdfast.settings import Settings
+from holdfast.worker.metrics import Metrics
 
 PLACE = "holdfast"
 
@@ -34,6 +35,7 @@ class Services:
     keys: KeyRing
     rates: Rates
     functions: Catalogue = field(default_factory=Catalogue, repr=False)
+    metrics: Metrics = field(default_factory=Metrics, repr=False)
     _roles: frozenset[str] | None = field(default=None, repr=False)
 
     @classmethod
@@ -66,6 +68,7 @@ class Services:
         return self._roles
 
     async def close(self) -> None:
+        self.metrics.stop()
         await self.listener.stop()
 
 

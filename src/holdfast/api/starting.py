@@ -92,8 +92,9 @@ async def submit(request: Request, body: dict[str, Json], key: str | None = None
     """A job in the engine's own words; for users the engine asks whether its types are open to them."""
     caller = await identify(request)
     key = key or key_of(request, body.get("key"))
+    body = {**body, "check": True}
     if key is not None:
-        body = {**body, "key": key}
+        body["key"] = key
     async with acting(request) as connection:
         if caller.owner is not None:
             await access.reserve_jobs(connection, caller.owner, services_of(request).settings.user_jobs)

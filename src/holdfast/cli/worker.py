@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from holdfast import webhooks
 from holdfast.cli import apps, logs
 from holdfast.cli.session import Session, attached_option, pass_session
 from holdfast.engine import embedded, install
@@ -112,7 +113,8 @@ async def serve(settings: Settings, url: Secret, app: apps.App, options: Options
         await install.verify(connection)
     async with Database(url, settings) as database:
         options["lifespan"] = app.lifespan
-        worker = Worker(database, app.tasks, list(app.consumers.values()), **options)
+        tasks = webhooks.with_delivery(app.tasks, options.get("queues", ()), database)
+        worker = Worker(database, tasks, list(app.consumers.values()), **options)
         with watched_over(worker, settings):
             await worker.run(_stop_on_signals(worker))
 

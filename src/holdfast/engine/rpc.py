@@ -124,12 +124,17 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _statement(function: Function, given: Sequence[str]) -> str:
+def _statement(function: Function, given: Sequence[str], *, as_text: bool) -> str:
     types = dict(function.arguments)
     place = f"{_quoted(function.schema)}.{_quoted(function.name)}"
     passed = ", ".join(f"{_quoted(name)} => a.{_quoted(name)}" for name in given)
     source = f"{place}({passed})"
-    if given:
+    if given and as_text:
+        texts = ", ".join(
+            f"($1::json ->> {_literal(name)})::{types[name]} as {_quoted(name)}" for name in given
+        )
+        source = f"(select {texts}) as a cross join lateral {source}"
+    elif given:
         shape = ", ".join(f"{_quoted(name)} {types[name]}" for name in given)
         source = f"pg_catalog.json_to_record($1::json) as a ({shape}) cross join lateral {source}"
     else:
@@ -139,14 +144,24 @@ def _statement(function: Function, given: Sequence[str]) -> str:
     return f"select (pg_catalog.json_agg(r) -> 0)::text from {source} as r"  # noqa: S608
 
 
-async def call(connection: Connection, function: Function, arguments: Mapping[str, Json]) -> str | None:
-    """What the function answers, as JSON text; None from one that answers nothing."""
-    given = sorted(arguments)
+def _literal(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
+
+
+async def call(
+    connection: Connection, function: Function, arguments: Mapping[str, Json], *, as_text: bool = False
+) -> str | None:
+    """What the function answers, as JSON text; None from one that answers nothing.
+
+    `as_text`: the values are texts that the database has to read, as those of an address are.
+    """
+    statement = _statement(function, sorted(arguments), as_text=as_text)
     try:
         if function.nothing:
-            await connection.fetchval(_statement(function, given), _text(arguments))
+            await connection.fetchval(statement, _text(arguments))
             return None
-        return str(await connection.fetchval(_statement(function, given), _text(arguments)) or "null")
+        return str(await connection.fetchval(statement, _text(arguments)) or "null")
     except asyncpg.PostgresError as problem:
         raise CallError(
             problem.sqlstate or "XX000",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +21,7 @@ import msgspec
 
 from holdfast import telemetry
 from holdfast.definitions import Cancel, Snooze, Task
-from holdfast.errors import InvalidError, RateLimited, Reject
+from holdfast.errors import InvalidError, PublicError, RateLimited, Reject
 from holdfast.graphs import fill
 from holdfast.payloads import from_json, to_json
 from holdfast.worker.context import Context, current
@@ -91,13 +90,13 @@ class Plan:
 
 
 _EXACT = (int, str, bool, float, type(None))
-_plans: weakref.WeakKeyDictionary[AnyTask, Plan] = weakref.WeakKeyDictionary()
 
 
 def plan_of(task: AnyTask) -> Plan:
-    plan = _plans.get(task)
+    """Kept where cached properties are, so that it is found fast and goes with its task."""
+    plan: Plan | None = task.__dict__.get("_plan")
     if plan is None:
-        plan = _plans[task] = Plan(task)
+        plan = task.__dict__["_plan"] = Plan(task)
     return plan
 
 
@@ -168,7 +167,7 @@ def failure(kind: Kind, problem: BaseException, *, message: str | None = None) -
     # The least wait that the other side asked for, if the exception carries it.
     wait = getattr(problem, "retry_after", None)
     body = _body(
-        type=type(problem).__qualname__,
+        type="PublicError" if isinstance(problem, PublicError) else type(problem).__qualname__,
         message=told,
         traceback=_clean(lines[-TRACEBACK_CHARACTERS:], TRACEBACK_CHARACTERS),
         retry_after_s=wait.total_seconds() if isinstance(wait, timedelta) else None,
