@@ -70,7 +70,11 @@ async def main(only: str) -> None:
 async def taken(url: Secret, settings: Settings, only: str) -> None:
     connection = await asyncpg.connect(url.reveal())
     ids = await gallery.fill(connection)
-    async with Database(url, settings) as database, served(database, settings) as base, async_playwright() as driver:
+    async with (
+        Database(url, settings) as database,
+        served(database, settings) as base,
+        async_playwright() as driver,
+    ):
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for look, (width, height, scheme) in LOOKS.items():
             link = await login_link(connection, base)
@@ -79,7 +83,9 @@ async def taken(url: Secret, settings: Settings, only: str) -> None:
     await connection.close()
 
 
-async def look_at(browser: Browser, link: str, base: str, ids: dict[str, Any], how: tuple[str, int, int, str], only: str) -> None:
+async def look_at(
+    browser: Browser, link: str, base: str, ids: dict[str, Any], how: tuple[str, int, int, str], only: str
+) -> None:
     look, width, height, scheme = how
     context = await browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     page = await context.new_page()
@@ -103,7 +109,9 @@ class Quiet(uvicorn.Server):
 async def served(database: Database, settings: Settings) -> Any:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    app = create_app(settings, database=database, dashboard=lambda services: create_dashboard(services, environment="demo"))
+    app = create_app(
+        settings, database=database, dashboard=lambda services: create_dashboard(services, environment="demo")
+    )
     server = Quiet(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

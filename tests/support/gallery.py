@@ -78,7 +78,9 @@ async def _types(conn: Connection) -> None:
 
 
 async def _workers(conn: Connection) -> None:
-    for n, (queues, running, lag) in enumerate([(["browser", "default"], 6, 4), (["ai", "default"], 2, 31)], 1):
+    for n, (queues, running, lag) in enumerate(
+        [(["browser", "default"], 6, 4), (["ai", "default"], 2, 31)], 1
+    ):
         await Hand(conn, f"worker-{n}", queues).take(0)
         about = {"host": f"host-{n + 6}", "pid": 4100 + n, "version": "1.8.0" if n == 1 else "1.7.2", "slots": 8,
                  "running": running, "loop_lag_ms": lag, "rss": 184_000_000 * n, "processes": n}  # fmt: skip
@@ -115,9 +117,7 @@ async def _pipeline(conn: Connection) -> UUID:
             await hand.exchange([outcome(task, kind, body)])  # type: ignore[arg-type]
     for task in await hand.take(2):
         progress = json.dumps({str(task.id): {"percent": 62, "phase": "ocr", "message": "page 31 of 50"}})
-        await conn.execute(
-            "select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id]
-        )
+        await conn.execute("select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id])
     return made.id
 
 
@@ -154,23 +154,33 @@ async def _running(conn: Connection) -> UUID:
     made = await jobs.submit(conn, {"type": "export", "queue": "default", "owner": "acme", "args": {"document": "annual.typ"}})  # fmt: skip
     hand = Hand(conn, "worker-2", ["default"])
     for task in await hand.take(1):
-        progress = json.dumps({str(task.id): {"percent": 41.5, "phase": "typeset", "message": "chapter 4 of 9"}})
+        progress = json.dumps(
+            {str(task.id): {"percent": 41.5, "phase": "typeset", "message": "chapter 4 of 9"}}
+        )
         await conn.execute("select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id])
     retrying = await jobs.submit(conn, {"type": "caption", "queue": "ai", "owner": "acme", "args": {"image": "shot.png"}})  # fmt: skip
     ai = Hand(conn, "worker-2", ["ai"])
     for task in await ai.take(1, types=["caption"]):
         if task.id == retrying.id:
-            await ai.exchange([outcome(task, "fail", {"type": "RateLimited", "message": "429 from the provider"})])
+            await ai.exchange(
+                [outcome(task, "fail", {"type": "RateLimited", "message": "429 from the provider"})]
+            )
     return made.id
 
 
 async def _waiting(conn: Connection) -> None:
     await jobs.submit_many(conn, [{"type": "screenshot", "queue": "browser", "args": {"url": f"https://e.example/{n}"}} for n in range(40)])  # fmt: skip
     await jobs.submit_many(conn, [{"type": "caption", "queue": "ai", "args": {"image": f"{n}.png"}} for n in range(12)])  # fmt: skip
-    await jobs.submit_many(conn, [{"type": "digest", "queue": "mail", "delay_s": 3600 * n} for n in range(1, 6)])
+    await jobs.submit_many(
+        conn, [{"type": "digest", "queue": "mail", "delay_s": 3600 * n} for n in range(1, 6)]
+    )
     await jobs.submit(conn, {"type": "legacy", "queue": "old-queue"})
     await insight.pause_queue_until(
-        conn, "ai", await conn.fetchval("select holdfast.now() + interval '1 hour'"), why="429 storm", by="ann"
+        conn,
+        "ai",
+        await conn.fetchval("select holdfast.now() + interval '1 hour'"),
+        why="429 storm",
+        by="ann",
     )
 
 
@@ -200,36 +210,52 @@ async def _messages(conn: Connection) -> None:
     await conn.execute("select pgmq.create('clips')")
     await conn.execute("select pgmq.create('mails')")
     for n in range(12):
-        await conn.execute("select pgmq.send('clips', $1::jsonb)", json.dumps({"clip": n, "password": "hunter2-secret"}))
+        await conn.execute(
+            "select pgmq.send('clips', $1::jsonb)", json.dumps({"clip": n, "password": "hunter2-secret"})
+        )
     await conn.execute("select * from pgmq.read('clips', 60, 3)")
 
 
 async def _files(conn: Connection, job: UUID) -> None:
     for n, (name, kind, size) in enumerate(
-        [("shot.png", "image/png", 214_000), ("ocr.json", "application/json", 8_841), ("page.html", "text/html", 51_200)]
+        [
+            ("shot.png", "image/png", 214_000),
+            ("ocr.json", "application/json", 8_841),
+            ("page.html", "text/html", 51_200),
+        ]
     ):
         staged = await artifacts.stage_file(conn, {"name": name, "kind": "file", "content_type": kind, "job": str(job), "ttl_s": 86400 * (n + 1)})  # fmt: skip
-        await artifacts.record(conn, staged.id, size=size, sha256="0" * 64)
+        await artifacts.record(conn, staged.id, None, size=size, sha256="0" * 64, meta={})
 
 
 async def _figures(conn: Connection, chance: random.Random) -> None:
     """A day of figures, as if work had gone on."""
     for span, count in ((60, 360), (900, 96)):
         rows = [
-            (span, n, queue, kind, chance.randint(20, 60) * span // 60, chance.randint(0, 4), chance.randint(5, 9))
+            (
+                span,
+                n,
+                queue,
+                kind,
+                chance.randint(20, 60) * span // 60,
+                chance.randint(0, 4),
+                chance.randint(5, 9),
+            )
             for n in range(count)
             for queue, kind in (("browser", "screenshot"), ("ai", "caption"), ("default", "export"))
         ]
+        found = []
         for row in rows:
             counts = [0] * 24
             counts[row[6]] = row[4]
             counts[row[6] + 4] = max(row[4] // 12, 1)
-            await conn.execute(
-                """insert into holdfast.samples (span_s, at, queue, type, succeeded, failed, waits, runs)
-                values ($1, to_timestamp(floor(extract(epoch from holdfast.now()) / $1) * $1) - $2 * $1 * interval '1 second', $3, $4, $5, $6,
-                  $7, $7) on conflict do nothing""",
-                *row[:6], counts,
-            )  # fmt: skip
+            found.append((*row[:6], counts))
+        await conn.executemany(
+            """insert into holdfast.samples (span_s, at, queue, type, succeeded, failed, waits, runs)
+            values ($1::int, to_timestamp(floor(extract(epoch from holdfast.now()) / $1::int) * $1::int)
+              - $2::int * $1::int * interval '1 second', $3, $4, $5, $6, $7, $7) on conflict do nothing""",
+            found,
+        )
     await conn.execute(
         """insert into holdfast.depths (at, queue, ready, running)
         select date_trunc('minute', holdfast.now()) - n * interval '1 minute', 'browser', (60 + 40 * sin(n / 7.0))::int, 8

@@ -6,7 +6,7 @@ Each chart has a table twin for those who cannot see it; colours come from the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,7 +32,7 @@ class Chart:
     times: Sequence[datetime]
     series: Sequence[Series]
     unit: str = "count"
-    rows: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    width: int = WIDTH
 
     @property
     def empty(self) -> bool:
@@ -52,7 +52,9 @@ class Chart:
         ]
 
 
-def from_figures(figures: Mapping[str, Any], title: str, series: Sequence[tuple[str, str, str]]) -> Chart:
+def from_figures(
+    figures: Mapping[str, Any], title: str, series: Sequence[tuple[str, str, str]], *, width: int = WIDTH
+) -> Chart:
     """`series`: (name, style, field of the points). Field names that begin with wait or run are seconds."""
     begin, until = moment(figures["from"]), moment(figures["until"])
     if begin is None or until is None:
@@ -70,6 +72,7 @@ def from_figures(figures: Mapping[str, Any], title: str, series: Sequence[tuple[
             for name, style, column in series
         ],
         "seconds" if spans else "count",
+        width,
     )
 
 
@@ -89,14 +92,14 @@ def _frame(chart: Chart, top: float, body: Markup) -> Markup:
     shown = compact if chart.unit == "count" else seconds
     inner = HEIGHT - BOTTOM - TOP
     marks = [
-        Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH, y, y)
+        Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, chart.width, y, y)
         + Markup('<text class="axis" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(LEFT - 6, y + 3.5, shown(top * share))
         for share in (0, 0.5, 1)
         for y in [TOP + inner * (1 - share)]
     ]  # fmt: skip
     count = len(chart.times)
     for n in sorted({0, count // 4, count // 2, 3 * count // 4}):
-        x = LEFT + (WIDTH - LEFT) * n / max(count, 1)
+        x = LEFT + (chart.width - LEFT) * n / max(count, 1)
         at = chart.times[n]
         text = f"{at:%H:%M}" if chart.times[-1] - chart.times[0] < timedelta(hours=30) else f"{at:%b %d}"
         anchor = "start" if n == 0 else "middle"
@@ -104,7 +107,7 @@ def _frame(chart: Chart, top: float, body: Markup) -> Markup:
             Markup('<text class="axis" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(x, HEIGHT - 4, anchor, text)
         )  # fmt: skip
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-        WIDTH, HEIGHT, chart.title, Markup("").join(marks), body
+        chart.width, HEIGHT, chart.title, Markup("").join(marks), body
     )
 
 
@@ -112,7 +115,7 @@ def _stacked(chart: Chart) -> Markup:
     """Bars, the series on top of each other."""
     sums = [sum(one.values[n] or 0 for one in chart.series) for n in range(len(chart.times))]
     top = _round_up(max([*sums, 1]))
-    inner, step = HEIGHT - BOTTOM - TOP, (WIDTH - LEFT) / max(len(chart.times), 1)
+    inner, step = HEIGHT - BOTTOM - TOP, (chart.width - LEFT) / max(len(chart.times), 1)
     bars: list[Markup] = []
     for n, at in enumerate(chart.times):
         y = float(TOP + inner)
@@ -132,7 +135,7 @@ def _stacked(chart: Chart) -> Markup:
 
 def _lines(chart: Chart) -> Markup:
     top = _round_up(max([value or 0 for one in chart.series for value in one.values] + [0.001]))
-    inner, step = HEIGHT - BOTTOM - TOP, (WIDTH - LEFT) / max(len(chart.times), 1)
+    inner, step = HEIGHT - BOTTOM - TOP, (chart.width - LEFT) / max(len(chart.times), 1)
     drawn: list[Markup] = []
     for one in chart.series:
         path, pen = "", False

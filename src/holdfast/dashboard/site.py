@@ -268,4 +268,5 @@ def _templates() -> jinja2.Environment:
     env.globals.update(
         state=words.state, icon=words.icon, between=words.between, spark=charts.spark, meter=charts.meter
     )
+    env.globals["m"] = env.get_template("macros.html").module  # for blocks that are rendered alone
     return env

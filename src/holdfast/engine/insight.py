@@ -88,6 +88,11 @@ async def task_payload(connection: Connection, task_id: UUID) -> Row | None:
     return _found(await connection.fetchval("select holdfast.task_payload($1)", task_id))
 
 
+async def task_type(connection: Connection, name: str) -> Row | None:
+    """What workers said about a type: queue, schema, doc, version."""
+    return _found(await connection.fetchval("select holdfast.task_type($1)", name))
+
+
 async def files_page(connection: Connection, *, owner: str | None, before: UUID | None) -> Row:
     return _object(await connection.fetchval("select holdfast.files_page($1, $2)", owner, before))
 

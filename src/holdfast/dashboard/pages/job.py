@@ -14,7 +14,7 @@ from holdfast.dashboard.redaction import HIDDEN, Redactor
 from holdfast.dashboard.registry import deed, screen
 from holdfast.dashboard.site import Deed, Page, View
 from holdfast.dashboard.words import plural
-from holdfast.engine import artifacts, insight, jobs, logs, operate
+from holdfast.engine import artifacts, insight, jobs, logs
 from holdfast.engine.connection import Connection
 
 TABS = ("attempts", "logs", "files", "payload", "events", "tasks")
@@ -181,7 +181,7 @@ async def _payloads(on: Connection, tasks: Sequence[Row], redactor: Redactor) ->
         payload = await insight.task_payload(on, UUID(task["id"]))
         if payload is None:
             continue
-        known = await operate.get_type(on, task["type"])
+        known = await insight.task_type(on, task["type"])
         schema = known["schema"] if known else None
         redactor.learn(payload["args"], schema)
         found.append({

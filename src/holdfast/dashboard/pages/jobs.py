@@ -65,6 +65,7 @@ def shown(view: View, row: Mapping[str, Any]) -> dict[str, Any]:
     error = row.get("error") or {}
     now = view.now
     return {
+        **dict.fromkeys(("attempt", "failures", "worker", "queue", "batch", "limit_key"), None),
         **row,
         "params": payload,
         "error": {"type": error.get("type"), "message": redactor.text(error.get("message"))}

@@ -49,7 +49,7 @@ async def _figures(view: View, hours: float) -> dict[str, Any]:
         "throughput": charts.from_figures(figures, "Throughput", [
             ("succeeded", "ok", "succeeded"), ("failed", "bad", "failed"), ("cancelled", "mute", "cancelled")]),
         "waits": charts.from_figures(figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]),
-        "depth": charts.from_figures(figures, "Depth", [("ready", "pale", "ready"), ("running", "busy", "running")]),
+        "depth": charts.from_figures(figures, "Depth", [("ready", "pale", "ready"), ("running", "busy", "running")], width=1320),
         "queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
         "slowest": sorted((t for t in by_type if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "workers": await operate.list_workers(on),

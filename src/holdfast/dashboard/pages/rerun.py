@@ -45,7 +45,7 @@ async def _page(view: View, typed: dict[str, Any] | None, wrong: HoldfastError |
 
 
 async def _schema(view: View, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    known = await operate.get_type(view.connection, str(body["type"]))
+    known = await insight.task_type(view.connection, str(body["type"]))
     return known["schema"] if known else None
 
 

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from holdfast.dashboard import charts, forms
 from holdfast.dashboard.registry import deed, screen
 from holdfast.dashboard.site import Deed, Page, View
-from holdfast.engine import insight, jobs, operate, schedules
+from holdfast.engine import catalogue, insight, jobs, operate, schedules
 from holdfast.engine.connection import translated
 from holdfast.errors import HoldfastError, InvalidError
 
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 @screen("/tasks", "system.view")
 async def tasks(view: View) -> Page:
-    known = {row["name"]: row for row in await operate.list_types(view.connection)}
+    known = {row["name"]: row for row in await catalogue.list_types(view.connection)}
     figures = await insight.type_figures(view.connection, 24)
     workers = await operate.list_workers(view.connection)
     seen = {row["type"] for row in figures}
@@ -58,7 +58,7 @@ async def task(view: View) -> Page:
 
 async def _page(view: View, name: str, values: dict[str, Any], wrong: HoldfastError | None) -> Page:
     on = view.connection
-    known = await operate.get_type(on, name)
+    known = await insight.task_type(on, name)
     figures = [row for row in await insight.type_figures(on, 24) if row["type"] == name]
     queues = [q for q in await operate.task_queues(on) if name in (q["types"] or ())]
     if known is None and not figures and not queues:
@@ -90,7 +90,7 @@ async def _page(view: View, name: str, values: dict[str, Any], wrong: HoldfastEr
 @deed("/task/submit", "jobs.submit")
 async def submit(asked: Deed) -> tuple[str, str] | Page:
     view, on, name = asked.view, asked.connection, asked.needed("name")
-    known = await operate.get_type(on, name)
+    known = await insight.task_type(on, name)
     args: dict[str, Any] = {}
     try:
         args = forms.typed(asked.form, known["schema"] if known else None)

@@ -40,6 +40,13 @@ begin
     from holdfast.all_tasks t where t.id = p_id limit 1);
 end $$;
 
+-- What workers said about a type, or null.
+create or replace function holdfast.task_type(p_name text) returns jsonb
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return (select to_jsonb(t) from holdfast.task_types t where t.name = p_name);
+end $$;
+
 -- Attempts of the tasks of a job with what went wrong, newest first.
 create or replace function holdfast.job_attempts(p_id uuid, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
@@ -186,6 +193,6 @@ begin
   return case when found then jsonb_build_object('name', v_link.name, 'role', v_link.role) end;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'job_page', 'task_payload', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views', 'job_reruns');
-call holdfast.allow('service_role', 'job_page', 'task_payload', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views', 'job_reruns',
+call holdfast.allow('holdfast_worker', 'job_page', 'task_payload', 'task_type', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views', 'job_reruns');
+call holdfast.allow('service_role', 'job_page', 'task_payload', 'task_type', 'job_attempts', 'troubles', 'files_page', 'list_batches', 'database_page', 'list_views', 'job_reruns',
   'save_view', 'delete_view', 'make_login_link', 'use_login_link', 'link_rerun');
