@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Generator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from terminal import Terminal
 
 from holdfast.settings import Secret
-from holdfast.testing import eventually
 
 APP = """
 from holdfast import task
@@ -46,6 +44,7 @@ async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Pa
     dev.until("keys: ", within=90)
     assert url.reveal() not in dev.text
     assert "worker     app.py, reload on save" in dev.text
+    dev.until("worker is up: greet")
     address = dev.until(r"api +(http://127.0.0.1:\d+)/api")[1]
     with urllib.request.urlopen(f"{address}/healthz", timeout=30) as answer:
         assert answer.status == 200
@@ -67,10 +66,7 @@ async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Pa
     before = len(dev.text)
     (tmp_path / "app.py").write_text(APP)
     dev.until("app.py changed: restarting the worker", after=before)
-    log = tmp_path / "home" / "dev" / "worker.log"
-    await eventually(
-        lambda: "worker.started" in log.read_text().rpartition("SyntaxError")[2], within=timedelta(seconds=60)
-    )
+    dev.until("worker is up: greet", after=before)
     children |= children_of(dev.process.pid)
     dev.press("q")
     assert dev.end() == 0

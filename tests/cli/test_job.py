@@ -13,6 +13,7 @@ import pytest
 from hands import Hand
 from shell import Captured, Shell
 
+from holdfast.engine import insight
 from holdfast.engine.connection import Connection
 from holdfast.engine.leases import Claimed, OutcomeKind
 from holdfast.settings import Secret
@@ -178,7 +179,8 @@ def test_retry_the_same_job_and_rerun_as_a_new_one(shell: Shell) -> None:
     [again] = shell.json("job", "rerun", job_id, "n:=2", "extra=x")
     [new] = shell.json("job", "show", again["id"])
     assert (new["params"], new["owner"]) == ({"n": 2, "extra": "x"}, "ann")
-    assert new["labels"] == {"team": "media", "rerun_of": job_id}
+    assert new["labels"] == {"team": "media"}
+    assert shell.ask(lambda c: insight.job_reruns(c, UUID(again["id"])))["of"] == job_id
     assert shell.json("job", "show", job_id)[0]["params"] == {"n": 1}
     printed = json.loads(shell("job", "rerun", job_id, "--print"))
     assert printed["args"] == {"n": 1}

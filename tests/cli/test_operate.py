@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import zipfile
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -51,6 +53,8 @@ def test_pause_says_why_and_resume_goes_on(shell: Shell) -> None:
     assert shown["paused_why"] == "storm"
     assert ": storm" in shell("queue", "list")
     assert shell("queue", "scale", "q") == "0\n"
+    assert "paused for 60m" in shell("queue", "pause", "q", "--for", "1h")
+    assert "ends in 60m" in shell("queue", "list")
     assert shell("queue", "resume", "q") == "Queue q goes on.\n"
     assert shell("queue", "resume", "q") == "Queue q was not paused.\n"
     assert shell("queue", "scale", "q", "--per-worker", "1") == "1\n"
@@ -226,3 +230,24 @@ def test_a_worker_s_command_reaches_it(shell: Shell) -> None:
         return await connection.fetchval("select holdfast.beat_worker('ann')")
 
     assert shell.ask(heard) == "stop"
+
+
+def test_the_files_of_a_batch_as_a_zip(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    batch = str(shell.ask(lambda c: jobs.open_batch(c, "export")))
+    for n in range(3):
+        job_id = shell("submit", "t", "-q", "q", "--batch", batch).strip()
+        (tmp_path / "page.txt").write_text(f"page {n}")
+        shell("file", "put", "page.txt", "--job", job_id)
+    assert "3 files, " in shell("batch", "zip", batch)
+    with zipfile.ZipFile(f"{batch}.zip") as archive:
+        names = archive.namelist()
+        assert names[-1] == "manifest.json"
+        assert {archive.read(name).decode() for name in names[:-1]} == {"page 0", "page 1", "page 2"}
+    assert "is there already" in shell("batch", "zip", batch, code=4)
+    files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    next(path for path in files if path.read_bytes() == b"page 1").unlink()
+    [told] = shell.json("batch", "zip", batch, "--force", code=1)
+    assert (len(told["files"]), len(told["failures"])) == (2, 1)
+    assert not list(tmp_path.glob("*.part"))

@@ -18,6 +18,7 @@ from holdfast.cli import apps
 from holdfast.client import Client
 from holdfast.definitions import Call
 from holdfast.engine import operate
+from holdfast.engine.catalogue import list_types
 from holdfast.errors import NotFoundError
 
 Schema = dict[str, Any]
@@ -123,7 +124,8 @@ def in_app(app: str, name: str) -> Known:
 async def registered(client: Client, name: str) -> Known | None:
     """As the workers that know it have described it."""
     async with (await client.open()).connection() as connection:
-        found = await operate.get_type(connection, name)
+        types = {found["name"]: found for found in await list_types(connection)}
+    found = types.get(name)
     if found is None:
         return None
     body = {"type": name, "queue": found["queue"], **_policy(found["options"] or {})}

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli import apps, dev_feed, processes, samples, words
+from holdfast.cli import dev_feed, processes, samples, words
 from holdfast.cli.api import listen, local_service_key
 from holdfast.cli.dev_feed import Feed
 from holdfast.cli.dev_stage import Stage, login_link
@@ -126,9 +126,8 @@ async def _say_where(session: Session, stage: Stage, client: Client) -> None:
 
 def _tasks_of(child: Child) -> str:
     place = child.arguments[1]
-    if child.name == "samples":
-        return f"{', '.join(sorted(apps.load(place).tasks))}   (log: {child.log})"
-    return f"{place}, reload on save   (log: {child.log})"
+    reload = ", reload on save" if child.name == "worker" else ""
+    return f"{place}{reload}   (log: {child.log})"
 
 
 async def _loop(stage: Stage, client: Client, keys: Keys, interrupted: asyncio.Event) -> None:
@@ -142,6 +141,7 @@ async def _loop(stage: Stage, client: Client, keys: Keys, interrupted: asyncio.E
         if key is not None:
             await _obey(key, stage, client, feed)
         await feed.show(client)
+        stage.greet()
         stage.show_log()
         await stage.mend(await asyncio.to_thread(next, watching))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from holdfast.client import Client
 from holdfast.errors import HoldfastError
 
 START_SECONDS = 30.0
+_STARTED = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Stage:
     following: bool = False
     _read: dict[Path, int] = field(default_factory=dict[Path, int])
     _mourned: set[str] = field(default_factory=set[str])
+    _awaited: dict[str, int] = field(default_factory=dict[str, int])  # where in its log a start begins
 
     @property
     def children(self) -> list[Child]:
@@ -37,6 +40,7 @@ class Stage:
     async def start(self) -> None:
         for child in self.children:
             child.log.write_bytes(b"")
+            self._awaited[child.name] = 0
             await child.start()
 
     async def stop(self) -> None:
@@ -45,6 +49,7 @@ class Stage:
     async def restart(self, children: Sequence[Child]) -> None:
         for child in children:
             await child.stop()
+            self._awaited[child.name] = child.log.stat().st_size
             await child.start()
             self._mourned.discard(child.name)
 
@@ -69,6 +74,19 @@ class Stage:
                 self._mourned.add(child.name)
                 again = "save a file to try again" if child.name == "worker" else "r starts it again"
                 self.out.line(f"the {child.name} ended: {words.clean(child.last_words(), 300)}  ({again})")
+
+    def greet(self) -> None:
+        """Say of each worker that has just started what it runs."""
+        for child in self.workers:
+            begins = self._awaited.get(child.name)
+            if begins is None or not child.log.exists():
+                continue
+            found = _STARTED.search(child.log.read_bytes()[begins:].decode(errors="replace"))
+            if found:
+                del self._awaited[child.name]
+                mine = [name for name in re.findall(r"'([^']*)'", found[1] or "") if "holdfast." not in name]
+                names = ", ".join(mine) or "consumers only"
+                self.out.line(f" {child.name} is up: {words.clean(names, 200)}")
 
     def follow(self, on: bool) -> None:
         self.following = on

@@ -14,13 +14,11 @@ from holdfast.cli.job import fetched, job, job_argument
 from holdfast.cli.naming import complete_job, job_named
 from holdfast.cli.session import Session, json_option, pass_session
 from holdfast.cli.values import SPAN
-from holdfast.cli.who import record
-from holdfast.engine import jobs, operate
+from holdfast.cli.who import record, somebody
+from holdfast.engine import insight, jobs, operate
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, RefusedError
 from holdfast.payloads import to_json
-
-RERUN_OF = "rerun_of"
 
 
 def many_jobs(command: Any) -> Any:
@@ -131,15 +129,15 @@ def rerun(
         old = await job_named(connection, job_id)
         body = await operate.submission(connection, old)
         changed = _changed(body, values.pairs(changes), task)
-        labels = {**(body.get("labels") or {}), RERUN_OF: str(old)}
-        changed = {**changed, "labels": labels, **({"key": key} if key else {})}
+        changed = {**changed, **({"key": key} if key else {})}
         if print_only:
             session.out.value("job", to_json(changed, what="the job").decode())
             return
         made = await jobs.submit(connection, to_json(changed, what="the job"))
+        await insight.link_rerun(connection, old, made.id, somebody())
         await record(connection, "job.rerun", str(old), job=str(made.id))
         if session.out.json:
-            session.out.record({"id": made.id, "created": made.created, RERUN_OF: old})
+            session.out.record({"id": made.id, "created": made.created, "rerun_of": old})
         else:
             session.out.value("id", made.id)
 

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from holdfast import settings as settings_module
 from holdfast.cli import words
-from holdfast.engine import embedded, jobs, operate, queues
+from holdfast.engine import catalogue, embedded, jobs, operate, queues
 from holdfast.engine.connection import Connection, connected
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.settings import Settings
@@ -106,7 +106,7 @@ async def _workers(connection: Connection) -> list[CompletionItem]:
 
 
 async def _types(connection: Connection) -> list[CompletionItem]:
-    return [CompletionItem(row["name"], help=row["queue"]) for row in await operate.list_types(connection)]
+    return [CompletionItem(row["name"], help=row["queue"]) for row in await catalogue.list_types(connection)]
 
 
 async def _limits(connection: Connection) -> list[CompletionItem]:

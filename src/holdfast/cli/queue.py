@@ -91,9 +91,9 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _paused(found: dict[str, Any]) -> str:
-    until = found.get("paused_until") or found.get("resume_at")
+    until = found.get("paused_until")
     why = f": {words.clean(found['paused_why'], 60)}" if found.get("paused_why") else ""
-    return f"paused by {found['paused_by']}{f', {words.until(until)}' if until else ''}{why}"
+    return f"paused by {found['paused_by']}{f', ends {words.until(until)}' if until else ''}{why}"
 
 
 def _figures(found: MessageMetrics) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -16,7 +16,7 @@ from holdfast.cli.queue import queue
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
 from holdfast.cli.who import record, somebody
-from holdfast.engine import limits, operate, queues
+from holdfast.engine import insight, limits, operate, queues
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import Limit
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
@@ -34,15 +34,17 @@ async def _is_for_tasks(connection: Connection, name: str) -> None:
 @queue.command()
 @click.argument("name", shell_complete=complete_queue)
 @click.option("--reason", "-r", help="Why; everybody who asks why is told.")
+@click.option("--for", "span", type=SPAN, help="Resume by itself after so long.")
 @json_option
 @pass_session
-def pause(session: Session, name: str, reason: str | None) -> None:
+def pause(session: Session, name: str, reason: str | None, span: timedelta | None) -> None:
     """Claim no more tasks of a queue; what runs goes on."""
+    until = None if span is None else datetime.now(UTC) + span
 
     async def work(connection: Connection) -> dict[str, Any]:
         await _is_for_tasks(connection, name)
-        await limits.pause_queue(connection, name, why=reason, by=somebody())
-        await record(connection, "queue.pause", name, reason=reason)
+        await insight.pause_queue_until(connection, name, until, why=reason, by=somebody())
+        await record(connection, "queue.pause", name, reason=reason, until=until and until.isoformat())
         return (await operate.task_queues(connection, name))[0]
 
     found = session.ask(work)
@@ -50,7 +52,8 @@ def pause(session: Session, name: str, reason: str | None) -> None:
         session.out.record(found)
     else:
         left = f"{words.number(found['ready'])} ready, {found['running']} still running"
-        session.out.line(f"Queue {name} is paused: {left}.")
+        ends = f" for {words.span(span)}" if span else ""
+        session.out.line(f"Queue {name} is paused{ends}: {left}.")
 
 
 @queue.command()

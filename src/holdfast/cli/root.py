@@ -38,7 +38,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "Work": {
         "submit": ("submit",),
         "job": ("job", "job_find", "job_act"),
-        "batch": ("batch",),
+        "batch": ("batch", "batch_zip"),
         "cron": ("cron",),
         "file": ("file",),
         "msg": ("msg",),

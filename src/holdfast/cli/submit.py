@@ -54,7 +54,7 @@ def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any
     async def work() -> int:
         async with session.client() as client:
             known = await catalogue.find(client, task, options["app"], options["queue"])
-            body = {**known.body, "args": known.fitted(given), **_options(options)}
+            body = {**known.body, "args": known.fitted(given), "check": True, **_options(options)}
             async with (await client.open()).connection() as connection:
                 made = await jobs.submit(connection, to_json(body, what="the job"))
             return await _afterwards(session, client, made, options)

@@ -48,15 +48,5 @@ async def submission(connection: Connection, job_id: UUID) -> Row:
     return cast("Row", _json.decode(await connection.fetchval("select holdfast.submission($1)", job_id)))
 
 
-async def get_type(connection: Connection, name: str) -> Row | None:
-    """What workers have told of a task: its queue, the schema of its arguments, its options."""
-    found = await _rows(connection, "select t from holdfast.list_types() as t where t ->> 'name' = $1", name)
-    return found[0] if found else None
-
-
-async def list_types(connection: Connection) -> list[Row]:
-    return await _rows(connection, "select holdfast.list_types()")
-
-
 async def _rows(connection: Connection, call: str, *arguments: Any) -> list[Row]:
     return [cast("Row", _json.decode(row[0])) for row in await connection.fetch(call, *arguments)]
