@@ -67,7 +67,6 @@ async def served(app: ASGIApp) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        server.force_exit = True
         await running
 
 

@@ -1,0 +1,36 @@
+"""The API beside a Django project, under /work: the ASGI application of both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import django
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from api_reports import app as work
+
+if not settings.configured:  # your project has its own settings module
+    settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="not for real")
+    django.setup()
+
+
+def home(_: HttpRequest) -> HttpResponse:
+    return HttpResponse("home")
+
+
+urlpatterns = [path("", home)]
+
+
+@asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+    async with work.router.lifespan_context(work):  # closes streams and connections
+        yield
+
+
+app = Starlette(routes=[Mount("/work", work), Mount("/", get_asgi_application())], lifespan=lifespan)

@@ -1,0 +1,26 @@
+"""The API inside a Starlette application, under /work."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+from api_reports import app as work
+
+
+async def home(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("home")
+
+
+@asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+    async with work.router.lifespan_context(work):  # closes streams and connections
+        yield
+
+
+app = Starlette(routes=[Route("/", home), Mount("/work", work)], lifespan=lifespan)
