@@ -48,6 +48,12 @@ class Database:
         if pool is not None:
             await pool.close()
 
+    def terminate(self) -> None:
+        """Close at once, whatever goes on. For those who know that nobody will give connections back."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+
     async def __aenter__(self) -> Database:
         return self
 

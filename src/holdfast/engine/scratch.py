@@ -6,11 +6,12 @@ adds an offset. Only here can the clock be moved: the function that production u
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.engine import install
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine.connection import Connection, Record, connected
 from holdfast.settings import Secret, Settings
 
 MOVABLE_CLOCK = """
@@ -53,3 +54,39 @@ async def drop(server: Secret, name: str, settings: Settings) -> None:
 
 async def move_clock(connection: Connection, by: timedelta) -> None:
     await connection.execute("update holdfast_test.clock set ahead = ahead + $1", by)
+
+
+async def submitted(connection: Connection) -> list[Record]:
+    """Every task that was ever submitted to a test database, oldest first."""
+    return await connection.fetch(
+        """
+        select t.id, t.job_id, t.type, t.name, t.queue, t.status, t.attempt, t.args::text, t.output::text,
+          coalesce(j.owner, t.owner) as owner, coalesce(j.labels, t.labels)::text as labels, t.due_at
+        from holdfast.all_tasks t left join holdfast.jobs j on j.id = t.job_id
+        order by t.id
+        """
+    )
+
+
+async def end_open_transactions(connection: Connection, spared: Collection[int]) -> int:
+    """What the database does when a client is gone: its transaction is rolled back. How many there were."""
+    ended = await connection.fetch(
+        """
+        select pg_terminate_backend(a.pid) from pg_stat_activity a
+        where a.datname = current_database() and a.pid <> all ($1) and a.pid <> pg_backend_pid()
+          and a.state in ('idle in transaction', 'idle in transaction (aborted)')
+        """,
+        list(spared),
+    )
+    return len(ended)
+
+
+async def in_transaction(connection: Connection) -> list[int]:
+    """The sessions that have a transaction open now."""
+    rows = await connection.fetch(
+        """
+        select a.pid from pg_stat_activity a
+        where a.datname = current_database() and a.xact_start is not null
+        """
+    )
+    return [row["pid"] for row in rows]

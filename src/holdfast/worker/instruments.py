@@ -13,16 +13,15 @@ from holdfast.worker.prometheus import Gauge
 
 
 @contextmanager
-def watched_over(worker: Worker, settings: Settings, *, number: int = 0) -> Generator[None]:
-    """`number` of a worker process among several: each has the port after that of the one before."""
+def watched_over(worker: Worker, settings: Settings) -> Generator[None]:
+    """As the settings say, while the worker runs."""
     stop_reports = sentry.report_to(settings.sentry_dsn)
     metrics, server = Metrics(), None
     try:
         if settings.health_port is not None:
             metrics.add(*_gauges(worker))
             metrics.start()
-            port = settings.health_port + number if settings.health_port else 0
-            server = HealthServer(settings.health_host, port, worker, metrics.text)
+            server = HealthServer(settings.health_host, settings.health_port, worker, metrics.text)
             server.start()
         yield
     finally:

@@ -1,4 +1,4 @@
-"""For tests: a real database each, a clock you can move, and waiting without sleeping."""
+"""Waiting for what no event announces, without sleeping for a fixed time."""
 
 from __future__ import annotations
 
@@ -6,25 +6,8 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-
-from holdfast.engine import scratch
-from holdfast.engine.connection import connected
-from holdfast.settings import Secret, Settings
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Moves `holdfast.now()` of one test database; the clock of the machine stays as it is."""
-
-    url: Secret
-    settings: Settings
-
-    async def advance(self, by: timedelta) -> None:
-        async with connected(self.url, self.settings) as connection:
-            await scratch.move_clock(connection, by)
 
 
 async def eventually(

@@ -1,0 +1,50 @@
+"""What a test wants to run: the tasks of modules, or tasks by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, cast
+
+from holdfast.definitions import Task
+from holdfast.errors import InvalidError
+from holdfast.lifespans import Lifespan
+from holdfast.schedules import Schedule, ScheduledTask
+
+AnyTask = Task[..., Any]
+
+
+@dataclass
+class Application:
+    tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
+    schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    lifespan: Lifespan[Any] | None = None
+
+    def add(self, parts: Iterable[object]) -> None:
+        """Modules, tasks, schedules and a lifespan, in any order."""
+        for part in parts:
+            if isinstance(part, ModuleType):
+                self.add(each for each in list(vars(part).values()) if _is_ours(each))
+            elif not self._take(part):
+                raise InvalidError(
+                    f"{part!r} is nothing that can be run.",
+                    fix="Pass modules, tasks, schedules or a lifespan.",
+                    field="parts",
+                )
+
+    def _take(self, part: object) -> bool:
+        if isinstance(part, Task):
+            task = cast("AnyTask", part)
+            self.tasks[task.name] = task
+        if isinstance(part, ScheduledTask):
+            self.schedules.update({each.name: each for each in part.schedules})
+        if isinstance(part, Schedule):
+            self.schedules[part.name] = part
+        if isinstance(part, Lifespan):
+            self.lifespan = part
+        return _is_ours(part)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _is_ours(part: object) -> bool:
+    return isinstance(part, (Task, Schedule, ScheduledTask, Lifespan))

@@ -1,0 +1,102 @@
+"""What a user's tests look like; all of them pass."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import asyncpg
+import pytest
+import shop
+
+from holdfast.errors import InvalidError
+from holdfast.testing import Holdfast
+
+
+async def rows(hf: Holdfast, query: str) -> list[object]:
+    connection = await asyncpg.connect(hf.url)
+    found = [row[0] for row in await connection.fetch(query)]
+    await connection.close()
+    return found
+
+
+@pytest.mark.asyncio
+async def test_an_order_sends_thanks(hf: Holdfast) -> None:
+    await shop.order("ann")
+    hf.assert_submitted(shop.send, to="ann")
+    hf.assert_submitted(shop.send("ann", text="thanks"), count=1)
+    hf.assert_submitted(shop.send, to="bob", count=0)
+    drained = await hf.drain()
+    assert [(ran.task, ran.outcome, ran.output) for ran in drained.ran] == [
+        ("send", "succeeded", "thanks to ann")
+    ]
+    assert await rows(hf, "select recipient from sent") == ["ann"]
+    assert hf.submitted(shop.send)[0].status == "succeeded"
+
+
+@pytest.mark.asyncio
+async def test_tests_do_not_see_each_other(hf: Holdfast) -> None:
+    assert hf.submitted() == []
+    assert await rows(hf, "select recipient from sent") == []
+
+
+@pytest.mark.asyncio
+async def test_retries_take_minutes_of_the_clock_and_none_of_ours(hf: Holdfast) -> None:
+    job = await hf.client.submit(shop.send("slow"))
+    first = await hf.drain()
+    assert [ran.outcome for ran in first.ran] == ["failed"]
+    assert isinstance(first.ran[0].problem, ConnectionError)
+    rest = await hf.drain(until=timedelta(hours=1))
+    assert [ran.outcome for ran in rest.ran] == ["failed", "succeeded"]
+    assert rest.moved == timedelta(hours=1)
+    assert await job.result() == "hello to slow"
+
+
+@pytest.mark.asyncio
+async def test_run_is_submit_drain_and_result(hf: Holdfast) -> None:
+    assert await hf.run(shop.send("ann")) == "hello to ann"
+    assert await hf.run(shop.plain(1)) == 2
+    with pytest.raises(ValueError, match="no such address"):
+        await hf.run(shop.send("never"))
+
+
+@pytest.mark.asyncio
+async def test_schedules_run_when_the_clock_says_so(hf: Holdfast) -> None:
+    drained = await hf.drain(until=timedelta(days=3))
+    assert len(drained.of(shop.tidy)) == 3
+    assert await rows(hf, "select recipient from sent") == ["tidied"] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_double_stands_in_for_what_the_lifespan_opens(hf: Holdfast) -> None:
+    class Deaf(asyncpg.Pool):
+        def __init__(self) -> None:
+            self.said: list[object] = []
+
+        async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
+            self.said.extend(args)
+            return ""
+
+        def __del__(self) -> None: ...
+
+    hf.state = deaf = Deaf()
+    await hf.run(shop.send("ann"))
+    assert deaf.said == ["ann"]
+
+
+@pytest.mark.asyncio
+async def test_a_careful_task_survives_being_killed_anywhere(hf: Holdfast) -> None:
+    async def setup() -> None:
+        await rows(hf, "truncate charges")
+
+    async def charges() -> list[object]:
+        return await rows(hf, "select number from charges")
+
+    replayed = await hf.replay(shop.charge(7), setup=setup, snapshot=charges)
+    assert replayed.kills >= 5
+    assert replayed.output == ("succeeded", "receipt 7")
+
+
+@pytest.mark.asyncio
+async def test_plain_functions_cannot_be_replayed(hf: Holdfast) -> None:
+    with pytest.raises(InvalidError, match="plain function"):
+        await hf.replay(shop.plain(1))

@@ -1,0 +1,81 @@
+"""The pytest plug-in from outside: a user's project, with its own configuration, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+SAMPLE = Path(__file__).with_name("sample")
+CONFIG = """
+[pytest]
+holdfast_app = shop
+asyncio_default_fixture_loop_scope = function
+addopts = -p holdfast.testing.plugin -p no:cacheprovider
+filterwarnings =
+    error
+    ignore::pytest.PytestUnraisableExceptionWarning
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    shutil.copytree(SAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "pytest.ini").write_text(CONFIG)
+    return folder
+
+
+def run(project: Path, *arguments: str) -> tuple[int, str]:
+    """Without our environment: DATABASE_URL must not matter."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST", "PYTEST"))}
+    environment |= {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    if "HOLDFAST_PG_BIN" in os.environ:
+        environment["HOLDFAST_PG_BIN"] = os.environ["HOLDFAST_PG_BIN"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=project, env=environment,
+        capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def left_behind() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob("holdfast-pytest-*")}
+
+
+def test_a_user_s_tests_pass_and_leave_nothing(project: Path) -> None:
+    before = left_behind()
+    code, text = run(project, "test_right.py", "-n", "2")
+    assert code == 0, text
+    assert "8 passed" in text
+    assert left_behind() <= before
+
+
+def test_what_is_wrong_is_found_and_named(project: Path) -> None:
+    code, text = run(project, "test_wrong.py")
+    assert code == 1, text
+    assert "5 failed" in text
+    for said in (
+        "Killed after the await in charge_carelessly:",
+        "the snapshot differs",
+        "the submitted work differs",
+        "send(to='bob') was not submitted. Of that task there is:",
+        "send(to='ann', text='thanks')",
+        "was not submitted 2 times, but 1 times",
+        "More than 20 attempts ran, the last of again.",
+    ):
+        assert said in text, text
+
+
+def test_a_run_that_never_asks_for_it_starts_nothing(project: Path) -> None:
+    (project / "conftest.py").unlink()
+    (project / "test_else.py").write_text("def test_one(): assert True\n")
+    before = left_behind()
+    code, text = run(project, "test_else.py")
+    assert code == 0, text
+    assert left_behind() <= before
