@@ -1,0 +1,232 @@
+"""`ctx.save` and `ctx.open` in tasks that really run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import free_port, s3_url
+
+from holdfast import Artifact, Client, Ctx, Graph, Retry, task
+from holdfast.engine import artifacts
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import NotFoundError, Reject, TaskFailedError
+from holdfast.settings import Secret, Settings
+from holdfast.storage import objects
+from holdfast.testing import Clock
+from holdfast.worker import Worker
+
+ROOT = Path(__file__).resolve().parents[2]
+ONCE = Retry(retries=0)
+TWICE = Retry(retries=1, base=timedelta(0), cap=timedelta(0))
+
+
+@pytest.fixture
+async def hall(url: Secret, settings: Settings, tmp_path: Path) -> AsyncGenerator[Client]:
+    settings = replace(settings, storage_url=Secret(str(tmp_path / "store")))
+    async with Client(url.reveal(), settings=settings) as client:
+        yield client
+
+
+async def run(client: Client, work: Any, *tasks: Any, **say: Any) -> Any:
+    """Submit, let a worker drain the queue, and answer with the job's handle."""
+    job = await client.submit(work, **say)
+    async with Database((await client.open()).url, client.settings) as database:
+        worker = Worker(database, {each.name: each for each in tasks}, until="drained")
+        await asyncio.wait_for(worker.run(asyncio.Event()), 60)
+    return job
+
+
+@task(retry=ONCE)
+async def saves_everything(ctx: Ctx, folder: str) -> list[Artifact]:
+    async def stream() -> AsyncIterator[bytes]:
+        yield b"strea"
+        yield b"med"
+
+    path = Path(folder) / "on disk.csv"
+    path.write_bytes(b"a,b\n1,2\n")
+    return [
+        await ctx.save("bytes.txt", b"bytes", meta={"pages": 2}),
+        await ctx.save(path.name, path, kind="table"),
+        await ctx.save("stream", stream(), "application/x-stream"),
+        await ctx.save("file 😀.bin", io.BytesIO(b"0" * 10), ttl=timedelta(hours=1)),
+    ]
+
+
+@task(retry=ONCE)
+async def reads(ctx: Ctx, files: list[Artifact]) -> list[str]:
+    found = []
+    for file in files:
+        async with ctx.open(file) as content:
+            found.append((await content.read()).decode())
+    async with ctx.open("on disk.csv") as content:
+        found.append("".join([piece.decode() async for piece in content]))
+    return found
+
+
+async def test_files_travel_along_a_graph(hall: Client, tmp_path: Path) -> None:
+    graph = Graph("g")
+    saved = graph.add(saves_everything(str(tmp_path)))
+    graph.add(reads(saved.result))
+    job = await run(hall, graph, saves_everything, reads, owner="ann")
+    done = await hall.get(job.id)
+    outputs = {each.name: each.output for each in done.tasks}
+    assert outputs["reads"] == ["bytes", "a,b\n1,2\n", "streamed", "0" * 10, "a,b\n1,2\n"]
+    found = {each.name: each for each in await hall.files.list(job=job.id)}
+    assert set(found) == {"bytes.txt", "on disk.csv", "stream", "file 😀.bin"}
+    assert found["bytes.txt"].meta == {"pages": 2}
+    assert (found["on disk.csv"].kind, found["on disk.csv"].content_type) == ("table", "text/csv")
+    assert found["stream"].content_type == "application/x-stream"
+    assert found["file 😀.bin"].expires_at is not None
+    assert all(each.key.startswith(f"ann/{job.id}/") for each in found.values())
+
+
+@task(retry=ONCE)
+def saves_in_a_thread(ctx: Ctx) -> str:
+    saved = ctx.blocking.save("a.txt", b"from a thread")
+    with ctx.blocking.open("a.txt") as content:  # one's own, before anybody else sees it
+        return content.read().decode() + " " + saved.name
+
+
+async def test_plain_functions_save_too(hall: Client) -> None:
+    job = await run(hall, saves_in_a_thread(), saves_in_a_thread)
+    assert await job.result() == "from a thread a.txt"
+
+
+@task(retry=TWICE)
+async def fails_first(ctx: Ctx) -> int:
+    await ctx.save("a.txt", f"attempt {ctx.attempt}".encode())
+    await ctx.save(f"only {ctx.attempt}", b"x")
+    if ctx.attempt == 1:
+        raise OSError("the first time")
+    return ctx.attempt
+
+
+async def test_a_retry_shows_its_own_files_only(
+    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+) -> None:
+    job = await run(hall, fails_first(), fails_first, owner="ann")
+    assert await job.result() == 2
+    assert [each.name for each in await hall.files.list(job=job.id)] == ["a.txt", "only 2"]
+    (seen,) = await hall.files.list(job=job.id, name="a.txt")
+    async with hall.files.open(seen) as content:
+        assert await content.read() == b"attempt 2"
+    await clock.advance(timedelta(minutes=2))
+    await hall.files.sweep()
+    assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
+    assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 2
+
+
+@task(retry=ONCE)
+async def bad(ctx: Ctx, what: str) -> None:
+    names = {"nul": "a\0b", "long": "x" * 4000, "up": "..", "slash": "a/b", "half": "\ud83d"}
+    if what == "changes":
+        path = Path(os.environ["CHANGING"])
+
+        async def changing() -> AsyncIterator[bytes]:
+            yield b"x"
+            raise Reject("the source gave up")
+
+        path.write_bytes(b"x")
+        await ctx.save("a", changing())
+    elif what == "missing":
+        async with ctx.open("nobody saved this"):
+            pass
+    elif what == "quota":
+        await ctx.save("a", bytes(200))
+    elif what == "text":
+        await ctx.save("a", "text")  # type: ignore[arg-type]
+    else:
+        await ctx.save(names[what], b"x")
+
+
+async def test_bad_input_fails_the_task_and_leaves_nothing(
+    hall: Client, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHANGING", str(tmp_path / "changing"))
+    await artifacts.put_quota(conn, "ann", size=100)
+    wanted = {
+        "nul": "file name", "long": "file name", "up": "file name", "slash": "file name", "half": "file name",
+        "changes": "gave up", "missing": "no file 'nobody", "quota": "0 used of 100", "text": "Cannot save",
+    }  # fmt: skip
+    handles = await hall.submit_many([bad(what) for what in wanted], owner="ann")
+    await run(hall, bad("up"), bad, owner="ann")
+    for (what, told), handle in zip(wanted.items(), handles, strict=True):
+        with pytest.raises(TaskFailedError, match=told):
+            await handle.result()
+        assert await hall.files.list(job=handle.id) == [], what
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+async def test_a_store_that_is_down_fails_the_attempt_and_is_tried_again(
+    url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(objects.RETRY, "max_retries", 0)
+    down = replace(settings, storage_url=Secret(s3_url(free_port())))
+    async with Client(url.reveal(), settings=down) as client:
+        job = await run(client, fails_first(), fails_first)
+        with pytest.raises(TaskFailedError, match="cannot be reached"):
+            await job.result()
+        assert await client.files.list() == []
+
+
+async def test_a_file_that_was_changed_in_the_store_is_not_believed(hall: Client, tmp_path: Path) -> None:
+    saved = await hall.files.put("a", b"right")
+    place = tmp_path / "store" / saved.key
+    for wrong in (b"wrong", b"righ", b"right!"):
+        place.write_bytes(wrong)
+        with pytest.raises(Exception, match="not what was saved"):
+            async with hall.files.open(saved) as content:
+                await content.read()
+    place.unlink()
+    with pytest.raises(NotFoundError):
+        async with hall.files.open(saved):
+            pass
+
+
+async def test_code_without_a_loop_reaches_files_too(hall: Client) -> None:
+    def plain() -> bytes:
+        files = hall.blocking.files
+        saved = files.put("a.txt", b"plain", owner="ann")
+        assert [each.id for each in files.list(owner="ann")] == [saved.id]
+        assert files.get(saved.id).name == "a.txt"
+        assert files.sign(saved).startswith("/files/")
+        content = files.read(saved)
+        files.delete(saved.id)
+        hall.blocking.close()
+        return content
+
+    assert await asyncio.to_thread(plain) == b"plain"
+
+
+async def test_the_guide_s_pictures(url: Secret, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": url.reveal(),
+        "HOLDFAST_HOME": str(tmp_path),
+    }
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "holdfast", "worker", "examples/pictures.py", env=environment, cwd=ROOT
+    )
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "examples/pictures.py"], env=environment, cwd=ROOT,
+            capture_output=True, text=True, check=True, timeout=90,
+        )  # fmt: skip
+    finally:
+        worker.terminate()
+        await worker.wait()
+    assert "Übersicht.png image/png" in done.stdout
+    assert "{'width': 640, 'height': 320}" in done.stdout
+    assert "Übersicht.png.gz application/gzip" in done.stdout
+    assert done.stdout.count("checked against their hash") == 2
+    assert "'bytes': {'used': " in done.stdout
