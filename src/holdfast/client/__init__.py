@@ -14,8 +14,10 @@ import msgspec
 from holdfast import settings as settings_module
 from holdfast.client.blocking import BlockingClient
 from holdfast.client.bodies import Options, Say, job_body
+from holdfast.client.files import Files
 from holdfast.client.handles import JobHandle
 from holdfast.client.queues import Queues
+from holdfast.client.schedules import Schedules
 from holdfast.definitions import Call
 from holdfast.engine import borrowed, embedded, jobs
 from holdfast.engine.connection import Database
@@ -24,6 +26,7 @@ from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, by_name, find
 from holdfast.model import Job
 from holdfast.settings import Secret, Settings
+from holdfast.tracing import tracing_of
 
 __all__ = ["Client", "JobHandle"]
 
@@ -51,6 +54,8 @@ class Client:
         self._database: Database | None = None
         self._server: embedded.Server | None = None
         self.queues = Queues(self)
+        self.files = Files(self)
+        self.schedules = Schedules(self)
         self.blocking = BlockingClient(self)
 
     @property
@@ -113,7 +118,15 @@ class Client:
 
     def body(self, work: Call[Any] | Graph, say: Say) -> bytes:
         """What `submit` sends: the JSON that the SQL function reads."""
-        return msgspec.json.encode(job_body(work, Options(**say)))
+        return msgspec.json.encode(job_body(work, Options(**self._traced(work, say))))
+
+    def _traced(self, work: Call[Any] | Graph, say: Say) -> Say:
+        """With tracing on, the labels tell whoever runs the job where it comes from."""
+        tracing = tracing_of(self.settings.tracing)
+        if tracing is None:
+            return say
+        name, queue = (work.type, None) if isinstance(work, Graph) else (work.task.name, work.task.queue)
+        return {**say, "labels": tracing.stamp(say.get("labels"), name, queue)}
 
     def handle(self, work: Call[Any] | Graph, submitted: jobs.Submitted) -> JobHandle[Any]:
         return JobHandle(self, submitted.id, _returns(work), created=submitted.created)
@@ -123,7 +136,7 @@ class Client:
         calls = list(calls)
         if say.get("key") or say.get("unique"):
             raise InvalidError("One key cannot belong to many jobs.", field="key")
-        options = Options(**say)
+        options = Options(**(self._traced(calls[0], say) if calls else say))
         body = msgspec.json.encode([job_body(call, options) for call in calls])
         async with (await self.open()).connection() as connection:
             made = await jobs.submit_many(connection, body)
