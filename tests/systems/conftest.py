@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 from callers import ISSUER, SECRET, served
-from house import KEY, House
 
 from holdfast.api import create_app
 from holdfast.engine.connection import Database
 from holdfast.settings import Secret, Settings
-from holdfast.systems import exports
+from holdfast.systems import exports, reports
+from house import KEY, House
 
 
 @pytest.fixture
@@ -38,3 +38,14 @@ async def house(url: Secret, house_settings: Settings) -> AsyncGenerator[House]:
         app = create_app(house_settings, database=db, **exports.mount())
         async with served(app) as place, httpx.AsyncClient(base_url=place, timeout=60) as web:
             yield House(db, web, place, exports.tasks)
+
+
+@pytest.fixture
+async def bindery(url: Secret, house_settings: Settings) -> AsyncGenerator[House]:
+    """Reports, served on a port. No worker runs until the test starts one."""
+    async with Database(url, house_settings) as db:
+        async with db.connection() as connection:
+            await reports.install(connection)
+        app = create_app(house_settings, database=db, **reports.mount())
+        async with served(app) as place, httpx.AsyncClient(base_url=place, timeout=60) as web:
+            yield House(db, web, place, reports.tasks)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.api.frames import Frame
+from holdfast.api.views import KEPT_BACK
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.systems.exports.options import BadRequestError, FieldError
 
@@ -24,6 +25,7 @@ STATUS = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+FOR_USERS = frozenset({"Reject", "Cancelled"})
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -51,9 +53,16 @@ def _progress(job: dict[str, Any], status: str, percent: float | None) -> Frame:
 
 def _end(job: dict[str, Any]) -> Frame:
     status = STATUS[job["status"]]
-    error = job["error"]["message"] if job["error"] and status != "completed" else None
+    error = told_error(job["error"]) if status != "completed" else None
     result = download_path(job["id"]) if status == "completed" else None
     return Frame(status, {"jobId": job["id"], "resultUrl": result, "error": error})
+
+
+def told_error(error: dict[str, Any] | None) -> str | None:
+    """What our tasks meant for users; of anything else they learn only that it happened."""
+    if error is None:
+        return None
+    return str(error["message"]) if error.get("type") in FOR_USERS else KEPT_BACK
 
 
 def fielded(endpoint: Endpoint) -> Endpoint:

@@ -87,7 +87,8 @@ async def write_history(connection: Any, schema: str, job_id: UUID, owner: str, 
             "insert into {}.export_history (id, user_id, document_id, document_version, format,"
             " template_slug, file_name, file_path, file_size, artifact_id, expires_at, created_at)"
             " select $1, $2, (select d.id from {}.documents d where d.id = $3), $4, 'pdf', $5, $6, $7, $8,"
-            " $9, n.at + $10, n.at from (select holdfast.now() as at) as n on conflict (id) do nothing",
+            " $9, n.at + $10, n.at from (select holdfast.now() as at offset 0) as n"
+            " on conflict (id) do nothing",
             schema,
         ),
         job_id,

@@ -116,7 +116,7 @@ create or replace view {}.export_jobs as
     case when j.job ->> 'status' = 'queued' then (j.job #>> '{tasks,0,due_at}')::timestamptz end as run_after,
     case when h.id is not null then '/api/v1/export/download/' || h.id end as result_url,
     r.file_size, r.page_count,
-    case when j.job #>> '{error,type}' in ('Reject', 'Cancelled', 'TimeoutError') then j.job #>> '{error,message}'
+    case when j.job #>> '{error,type}' in ('Reject', 'Cancelled') then j.job #>> '{error,message}'
       when j.job -> 'error' <> 'null' then 'Something went wrong while working on this.' end as error_message,
     j.job #>> '{tasks,0,worker}' as locked_by,
     (j.job ->> 'started_at')::timestamptz as started_at,

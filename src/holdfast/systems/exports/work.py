@@ -76,7 +76,7 @@ def _checked(document: records.Document) -> Resume:
         return read_resume(document.data)
     except InvalidError as problem:
         # Names the field, never what it holds.
-        raise Reject(problem.message) from None
+        raise Reject(f"{problem.message.rstrip('.')} (at {problem.field}).") from None
 
 
 async def _printed(

@@ -30,12 +30,17 @@ _loaded: dict[str, Any] = {}
 class LocalVoice:
     key = "speech:local"
 
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
     async def speak(self, text: str, language: str) -> Sound:
         samples: list[bytes] = []
         rate = 0
-        for piece in pieces(text, 1500):  # between pieces a cancelled task can stop
-            part, rate = await asyncio.to_thread(synthesize, piece, language)
-            samples.append(part)
+        # One text after the other: the first is finished early, and all of them no later.
+        async with self._turn:
+            for piece in pieces(text, 1500):  # between pieces a cancelled task can stop
+                part, rate = await asyncio.to_thread(synthesize, piece, language)
+                samples.append(part)
         if not any(samples):
             raise ProviderError("There was nothing to say.")
         mp3 = await asyncio.to_thread(encode, b"".join(samples), rate)

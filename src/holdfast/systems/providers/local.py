@@ -16,7 +16,7 @@ from holdfast.systems.providers import ProviderError, Written
 
 BY = "the local writer"
 NOTE = "Written by the local writer, without a language model."
-PARAGRAPHS = 7
+PARAGRAPHS = 4
 
 OPENINGS = (
     "{title} begins with a question: {question}",
@@ -65,7 +65,7 @@ class LocalWriter:
 
 
 def compose(given: dict[str, Any]) -> str:
-    """Seven paragraphs about two people, with the names as they were typed."""
+    """A few paragraphs about two people, with the names as they were typed."""
     chapter: dict[str, Any] = given.get("chapter") or {}
     first: dict[str, Any] = given.get("person1") or {}
     second: dict[str, Any] = given.get("person2") or {}

@@ -1,0 +1,74 @@
+"""Reports of many documents: texts, PDFs and recordings, made side by side by workers of any kind.
+
+    app = create_app(settings, **reports.mount())        # or: holdfast api --system reports
+    holdfast worker holdfast.systems.reports
+
+`install` makes the views `jobs`, `job_tasks`, `job_artifacts`, the SQL functions with which a worker in any
+language takes part, and the limits of the providers. docs/guide/reports.md has the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from holdfast.systems import pages
+from holdfast.systems.reports import endpoints
+from holdfast.systems.reports.work import (
+    QUEUE,
+    audio_generation,
+    calculating,
+    finalizing,
+    nuclear_v2,
+    pdf_generation,
+    text_generation,
+)
+from holdfast.systems.tables import install_script
+from holdfast.systems.workshop import workshop
+
+__all__ = [
+    "audio_generation",
+    "calculating",
+    "finalizing",
+    "install",
+    "lifespan",
+    "mount",
+    "nuclear_v2",
+    "pdf_generation",
+    "routes",
+    "tasks",
+    "text_generation",
+    "types",
+]
+
+TEXTS_AT_ONCE, RECORDINGS_AT_ONCE = 16, 8
+lifespan = workshop
+tasks = (calculating, text_generation, pdf_generation, audio_generation, finalizing)
+types = (nuclear_v2,)
+
+
+def routes(prefix: str = "/reports") -> list[BaseRoute]:
+    """The routes of the contract below `prefix`, and the page at `prefix` itself."""
+    return [*endpoints.routes(prefix), *pages.routes(prefix or "/reports", Path(__file__).parent / "page")]
+
+
+def mount(prefix: str = "/reports") -> dict[str, Any]:
+    """What `create_app` is to be given: `create_app(settings, **reports.mount())`."""
+    return {"routes": routes(prefix), "tasks": tasks, "types": types}
+
+
+async def install(connection: Any, schema: str = "public") -> None:
+    """Make the views, the functions and the limits. Run again, it keeps limits that were tuned."""
+    await install_script(connection, Path(__file__).parent / "tables.sql", schema)
+    known = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
+    for name, kind, most in (
+        ("texts of a provider", text_generation.name, TEXTS_AT_ONCE),
+        ("recordings of a provider", audio_generation.name, RECORDINGS_AT_ONCE),
+    ):
+        # Per key: when a provider says that it is too much, all that ask it rest.
+        if name not in known:
+            await connection.execute(
+                "select holdfast.put_limit($1, $2, $3, true, $4)", name, QUEUE, kind, most
+            )

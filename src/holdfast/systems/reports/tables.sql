@@ -1,0 +1,153 @@
+-- Reports as the source has them: `jobs`, `job_tasks`, `job_artifacts` as views over the engine, and the functions with
+-- which a worker in any language takes part. `{}` is the schema. May be run again at any time.
+
+-- The newest thousand reports that the reader may see: users their own, services all.
+create or replace view {}.jobs as
+  select (j ->> 'id')::uuid as id, j ->> 'owner' as user_id, j ->> 'type' as type, j -> 'params' as params,
+    case j ->> 'status' when 'queued' then 'queued' when 'running' then 'processing' when 'succeeded' then 'complete'
+      when 'cancelled' then 'cancelled' else 'failed' end as status,
+    jsonb_build_object(
+      'percent', (j #>> '{progress,percent}')::numeric,
+      'phase', case when j ->> 'status' = 'queued' then 'queued' when j ->> 'status' = 'succeeded' then 'complete'
+        when (j #>> '{progress,percent}')::numeric >= 95 then 'finalizing'
+        when (j #>> '{progress,percent}')::numeric >= 70 then 'audio'
+        when (j #>> '{progress,percent}')::numeric >= 50 then 'pdf'
+        when (j #>> '{progress,percent}')::numeric >= 10 then 'text' else 'calculating' end,
+      'docsComplete', (
+        select count(*) from (
+          select split_part(t ->> 'name', ' ', 2) from jsonb_array_elements(holdfast.get_job((j ->> 'id')::uuid) -> 'tasks') as t
+          where t ->> 'type' in ('pdf_generation', 'audio_generation') and t ->> 'status' = 'succeeded'
+          group by 1 having count(*) = 2) as complete),
+      'docsTotal', 16,
+      'message', j #>> '{progress,message}') as progress,
+    (j ->> 'created_at')::timestamptz as created_at,
+    (j ->> 'finished_at')::timestamptz as completed_at
+  from holdfast.list_jobs('{"type": "nuclear_v2"}', null, 1000) as j;
+
+-- For services and workers of the house; end users see their jobs, not the tasks.
+create or replace view {}.job_tasks as
+  select t.id, t.job_id, t.type as task_type,
+    -- The first task calculates; what follows is numbered from 0, as the source does.
+    (row_number() over (partition by t.job_id order by t.id) - 2)::integer as sequence,
+    case when t.status in ('waiting', 'scheduled', 'ready') then 'pending' when t.status = 'running' then 'claimed'
+      when t.status = 'succeeded' then 'complete' else 'failed' end as status,
+    case when t.status = 'running' then w.name end as worker_id,
+    t.started_at as claimed_at,
+    -- A lease is renewed with every heartbeat; when that was follows from when it ends.
+    case when t.status = 'running' then greatest(t.started_at, t.lease_until - interval '60 seconds') end as heartbeat,
+    t.attempt as attempts, 3 as max_attempts, t.args as input, t.output, t.error ->> 'message' as error
+  from holdfast.all_tasks t
+  join holdfast.jobs j on j.id = t.job_id and j.type = 'nuclear_v2'
+  left join holdfast.workers w on w.id = t.worker_id;
+
+create or replace view {}.job_artifacts as
+  select (a ->> 'id')::uuid as id, (a ->> 'job_id')::uuid as job_id, (a ->> 'task_id')::uuid as task_id,
+    case a ->> 'kind' when 'audio' then 'audio_mp3' else a ->> 'kind' end as artifact_type,
+    a ->> 'key' as storage_path, (a ->> 'size')::bigint as file_size_bytes,
+    (a #>> '{meta,duration}')::double precision as duration_seconds,
+    (a ->> 'created_at')::timestamptz as created_at
+  from holdfast.list_jobs('{"type": "nuclear_v2"}', null, 1000) as j
+  cross join lateral holdfast.list_artifacts(jsonb_build_object('job', j ->> 'id'), null, 10000) as a;
+
+-- What a call was given, with the results of earlier tasks in their places.
+create or replace function {}.report_input(p_args jsonb, p_parents jsonb) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+declare
+  v_made jsonb;
+begin
+  if jsonb_typeof(p_args) = 'object' and p_args ? 'holdfast:result' then
+    return p_parents -> (p_args ->> 'holdfast:result');
+  elsif jsonb_typeof(p_args) = 'object' then
+    select jsonb_object_agg(e.key, {}.report_input(e.value, p_parents)) into v_made from jsonb_each(p_args) as e;
+    return coalesce(v_made, '{}');
+  elsif jsonb_typeof(p_args) = 'array' then
+    select jsonb_agg({}.report_input(e.value, p_parents) order by e.ordinality) into v_made
+    from jsonb_array_elements(p_args) with ordinality as e;
+    return coalesce(v_made, '[]');
+  end if;
+  return p_args;
+end $$;
+
+-- The lease that a worker holds, found by its name: outside workers need not keep attempt and nonce.
+create or replace function {}.report_lease(p_task_id uuid, p_worker_id text, out attempt integer, out nonce bigint)
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  select t.attempt, t.nonce into attempt, nonce
+  from holdfast.tasks t join holdfast.workers w on w.id = t.worker_id
+  where t.id = p_task_id and w.name = p_worker_id and t.status = 'running';
+  if nonce is null then
+    raise exception using errcode = 'HF001', message = format('The lease of task %s has passed to someone else.', p_task_id),
+      hint = 'Stop working on it; its result is not wanted any more.';
+  end if;
+end $$;
+
+create or replace function {}.claim_tasks(p_worker_id text, p_max_tasks integer default 5, p_task_types text[] default null)
+returns table (id uuid, job_id uuid, task_type text, sequence integer, status text, worker_id text, claimed_at timestamptz,
+  attempts integer, max_attempts integer, input jsonb, attempt integer, nonce bigint)
+language plpgsql security definer set search_path = '' as $$
+begin
+  return query
+  select c.id, c.job_id, c.type, (
+      select s.place from (select o.id, (row_number() over (order by o.id) - 2)::integer as place
+        from holdfast.tasks o where o.job_id = c.job_id) as s where s.id = c.id),
+    'claimed', p_worker_id, holdfast.now(), c.attempt, 3, {}.report_input(c.args, coalesce(c.parents, '{}')), c.attempt, c.nonce
+  from holdfast.claim_tasks(p_worker_id, p_max_tasks,
+    coalesce(p_task_types, '{calculating,text_generation,pdf_generation,audio_generation,finalizing}'), '{reports}') as c;
+end $$;
+
+create or replace function {}.heartbeat_task(p_task_id uuid, p_worker_id text) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_lease record := {}.report_lease(p_task_id, p_worker_id);
+begin
+  perform holdfast.heartbeat_task(p_task_id, v_lease.attempt, v_lease.nonce);
+  return true;
+end $$;
+
+create or replace function {}.complete_task(p_task_id uuid, p_worker_id text, p_output jsonb default null) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_lease record := {}.report_lease(p_task_id, p_worker_id);
+begin
+  perform holdfast.complete_task(p_task_id, v_lease.attempt, v_lease.nonce, p_output);
+  return true;
+end $$;
+
+create or replace function {}.fail_task(p_task_id uuid, p_worker_id text, p_error text default null) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_lease record := {}.report_lease(p_task_id, p_worker_id);
+begin
+  perform holdfast.fail_task(p_task_id, v_lease.attempt, v_lease.nonce, p_error);
+  return true;
+end $$;
+
+create or replace function {}.reclaim_stale_tasks() returns integer
+language plpgsql security definer set search_path = '' as $$
+begin
+  return holdfast.reclaim_stale_tasks();
+end $$;
+
+do $$
+declare
+  v_role text;
+  v_function text;
+begin
+  foreach v_function in array array['report_input(jsonb, jsonb)', 'report_lease(uuid, text)', 'claim_tasks(text, integer, text[])',
+    'heartbeat_task(uuid, text)', 'complete_task(uuid, text, jsonb)', 'fail_task(uuid, text, text)', 'reclaim_stale_tasks()'] loop
+    execute format('revoke all on function {}.%s from public', v_function);
+    foreach v_role in array array['service_role', 'holdfast_worker'] loop
+      continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
+      execute format('grant usage on schema %s to %I', rtrim('{}.', '.'), v_role);
+      execute format('grant execute on function {}.%s to %I', v_function, v_role);
+    end loop;
+  end loop;
+  if exists (select from pg_catalog.pg_roles where rolname = 'service_role') then
+    grant select on {}.jobs, {}.job_tasks, {}.job_artifacts to service_role;
+  end if;
+  if exists (select from pg_catalog.pg_roles where rolname = 'authenticated') then
+    execute format('grant usage on schema %s to authenticated', rtrim('{}.', '.'));
+    grant select on {}.jobs, {}.job_artifacts to authenticated;
+  end if;
+end $$;
+revoke all on {}.jobs, {}.job_tasks, {}.job_artifacts from public;

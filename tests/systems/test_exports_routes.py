@@ -1,0 +1,395 @@
+"""Every route of the contract, its refusals and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from callers import Stream, bearer, token, watching
+from gated_press import GatedPress
+
+from holdfast.errors import HoldfastError, TooManyError
+from holdfast.systems import exports
+from holdfast.systems.exports import Limits, ordering, records, work
+from holdfast.systems.exports.options import read_wanted
+from holdfast.testing import Clock, eventually
+from house import KEY, PDF, House
+
+
+async def test_a_request_that_does_not_fit_is_answered_with_every_field(house: House) -> None:
+    ann = house.user()
+    wrong = {
+        "documentId": "nothing",
+        "templateSlug": "baroque",
+        "options": {
+            "pageSize": "A0",
+            "margins": {"top": -0.1, "bottom": 2.01, "left": "1", "right": True},
+            "quality": "best",
+            "colorMode": "sepia",
+        },
+    }
+    asked = await ann.post(PDF, wrong)
+    assert asked.status_code == 400
+    assert {each["field"] for each in asked.json()["errors"]} == {
+        "documentId", "templateSlug", "options.pageSize", "options.margins.top", "options.margins.bottom",
+        "options.margins.left", "options.margins.right", "options.quality", "options.colorMode",
+    }  # fmt: skip
+    bodies: list[Any] = [None, [], {"documentId": 7}, {"documentId": str(uuid4()), "options": []}]
+    for body in bodies:
+        assert (await ann.post(PDF, body)).status_code == 400
+    text = await house.web.post(
+        PDF, content=b"{", headers={**ann.headers, "content-type": "application/json"}
+    )
+    assert text.status_code == 400
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, 400), (11, 400), (10, 202)])
+async def test_a_batch_has_one_to_ten_documents(house: House, count: int, status: int) -> None:
+    ann = house.user()
+    documents = [await ann.document(title=f"{n}") for n in range(count)]
+    asked = await ann.post("/api/v1/export/batch", {"documentIds": documents})
+    assert asked.status_code == status
+    if status == 202:
+        assert len({job["jobId"] for job in asked.json()["jobs"]}) == 10
+
+
+async def test_what_is_not_yours_is_not_there(house: House) -> None:
+    ann, bob = house.user(), house.user()
+    document = await ann.document()
+    job = await ann.export(document)
+    batch = (await ann.post("/api/v1/export/batch", {"documentIds": [document]})).json()["batchId"]
+    async with house.worker():
+        await ann.ended(job)
+    assert (await bob.post(PDF, {"documentId": document})).status_code == 404
+    assert (await bob.post(PDF, {"documentId": str(uuid4())})).status_code == 404
+    assert (await bob.post("/api/v1/export/batch", {"documentIds": [document]})).status_code == 404
+    for path in (f"job/{job}", f"job/{job}/stream", f"batch/{batch}", f"batch/{batch}/stream",
+                 f"batch/{batch}/download", f"download/{job}", "job/none", "download/none", "batch/none",
+                 f"preview/{document}"):  # fmt: skip
+        assert (await bob.get(f"/api/v1/export/{path}")).status_code == 404, path
+        assert (await house.web.get(f"/api/v1/export/{path}")).status_code == 401, path
+    assert (await bob.delete(f"/api/v1/export/job/{job}")).status_code == 404
+    assert (await bob.delete(f"/api/v1/export/history/{job}")).status_code == 404
+    assert (await bob.get("/api/v1/export/documents")).json()["documents"] == []
+    assert (await bob.get("/api/v1/export/history")).json()["history"] == []
+    strange = {"authorization": f"Bearer {token('not-a-uuid')}"}
+    assert (await house.web.get("/api/v1/export/documents", headers=strange)).status_code == 400
+
+
+async def test_rows_are_guarded_in_the_database_too(house: House) -> None:
+    ann, bob = house.user(), house.user()
+    job = await ann.export(await ann.document())
+    async with house.worker():
+        await ann.ended(job)
+    async with house.db.transaction() as connection:
+        await connection.execute(
+            "select set_config('request.jwt.claims', $1, true)", f'{{"sub": "{bob.id}"}}'
+        )
+        await connection.execute("set local role authenticated")
+        for table in ("documents", "export_requests", "export_history", "export_usage", "export_jobs"):
+            if table == "export_jobs" and connection.get_server_version().major < 15:
+                continue
+            assert await connection.fetchval(f"select count(*) from {table}") == 0, table
+        assert await connection.execute("delete from export_history") == "DELETE 0"
+        assert await connection.execute("update documents set title = 'mine'") == "UPDATE 0"
+    for statement in (
+        f"insert into documents (user_id, title, data) values ('{ann.id}', 'x', '{{}}')",
+        f"insert into export_usage values ('{bob.id}', now(), -1000)",
+        "insert into export_history (user_id, document_version, format, template_slug, file_name, file_path,"
+        f" file_size, expires_at) values ('{ann.id}', 1, 'pdf', 'x', 'x', 'x', 1, now())",
+    ):
+        with pytest.raises(HoldfastError, match=r"policy|permission"):
+            await _as_user(house, bob.id, statement)
+
+
+async def _as_user(house: House, user: str, statement: str) -> None:
+    async with house.db.transaction() as connection:
+        await connection.execute("select set_config('request.jwt.claims', $1, true)", f'{{"sub": "{user}"}}')
+        await connection.execute("set local role authenticated")
+        await connection.execute(statement)
+
+
+async def test_a_forged_line_of_history_opens_and_deletes_nothing(house: House, clock: Clock) -> None:
+    ann, bob = house.user(), house.user()
+    job = await ann.export(await ann.document())
+    async with house.worker():
+        told = await ann.ended(job)
+    async with house.db.connection() as connection:
+        forged = await connection.fetchval(
+            "insert into export_history (user_id, document_version, format, template_slug, file_name,"
+            " file_path, file_size, artifact_id, expires_at)"
+            " select $1, 1, 'pdf', 'x', 'x', file_path, 1, artifact_id, holdfast.now() + interval '1 hour'"
+            " from export_history where id = $2 returning id",
+            bob.id,
+            job,
+        )
+    assert (await bob.get(f"/api/v1/export/download/{forged}")).status_code == 410
+    await clock.advance(timedelta(hours=2))
+    await house.web.post("/api/v1/export/cleanup", headers=bearer(KEY))
+    assert (await ann.get(told["resultUrl"])).status_code == 302
+
+
+async def test_the_same_again_is_the_same_job_while_it_waits(house: House) -> None:
+    ann = house.user()
+    document = await ann.document()
+    first = await ann.export(document, options={"pageSize": "A4"})
+    assert await ann.export(document, options={"pageSize": "A4"}) == first
+    other = await ann.export(document, options={"pageSize": "Legal"})
+    assert other != first
+    assert await ann.export(document, templateSlug="modern", options={"pageSize": "A4"}) != first
+    batch = (
+        await ann.post("/api/v1/export/batch", {"documentIds": [document], "options": {"pageSize": "A4"}})
+    ).json()
+    assert batch["jobs"][0]["jobId"] == first
+    async with house.db.connection() as connection:
+        await connection.execute("update documents set title = 'Changed' where id = $1", document)
+    changed = await ann.export(document, options={"pageSize": "A4"})
+    assert changed != first
+    assert (await ann.get("/api/v1/export/history")).json()["today"]["used"] == 4
+    async with house.worker():
+        await ann.ended(first)
+    assert await ann.export(document, options={"pageSize": "A4"}) != first
+
+
+async def test_cancel_while_it_waits_and_while_it_runs(house: House) -> None:
+    ann = house.user()
+    waiting, running = await ann.export(await ann.document()), await ann.export(await ann.document("jonas"))
+    done = await ann.delete(f"/api/v1/export/job/{waiting}")
+    assert (done.status_code, done.json()["status"]) == (200, "cancelled")
+    press = GatedPress()
+    async with house.worker(press=press):
+        await eventually(lambda: press.printing == 1)
+        done = await ann.delete(f"/api/v1/export/job/{running}")
+        assert done.json()["status"] == "cancelled"
+        # The worker lets go of it, and the place is free for the next one.
+        await eventually(lambda: press.printing == 0, within=timedelta(seconds=30))
+        press.gate.set()
+        last = await ann.export(await ann.document("lucia"))
+        assert (await ann.ended(last))["status"] == "completed"
+    for job in (waiting, running):
+        told = (await ann.get(f"/api/v1/export/job/{job}")).json()
+        assert (told["status"], told["resultUrl"]) == ("cancelled", None)
+    assert (await ann.delete(f"/api/v1/export/job/{last}")).json()["status"] == "completed"
+    assert len((await ann.get("/api/v1/export/history")).json()["history"]) == 1
+
+
+async def test_stages_are_pushed_in_order_and_a_stream_resumes(house: House, monkeypatch: Any) -> None:
+    ann = house.user()
+    job = await ann.export(await ann.document())
+    gates = [asyncio.Event() for _ in range(4)]
+
+    def gated(name: str, gate: asyncio.Event) -> None:
+        plain = getattr(work, name)
+
+        async def waits(*args: Any) -> Any:
+            await gate.wait()
+            return await plain(*args)
+
+        monkeypatch.setattr(work, name, waits)
+
+    for name, gate in zip(("_fetched", "_printed", "_stored"), gates, strict=False):
+        gated(name, gate)
+    plain = records.write_history
+
+    async def history(*args: Any) -> None:
+        await gates[3].wait()
+        await plain(*args)
+
+    monkeypatch.setattr(records, "write_history", history)
+    async with house.worker(), watching(house.web, f"/api/v1/export/job/{job}/stream", ann.headers) as stream:
+        seen: list[int] = []
+        last = None
+        for number, stage in enumerate((50, 75, 90)):
+            gates[number].set()
+            last = await _until(stream, stage, seen)
+            told = (await ann.get(f"/api/v1/export/job/{job}")).json()
+            assert (told["status"], told["progress"]) == ("processing", stage)
+        gates[3].set()
+        ended = (await stream.until("completed"))[-1]
+        assert ended.data == {"jobId": job, "resultUrl": f"/api/v1/export/download/{job}", "error": None}
+        assert await stream.next() is None
+    # 25 and 50 follow each other at once, and only the newest progress travels.
+    assert seen == sorted(seen)
+    assert set(seen) >= {0, 50, 75, 90}
+    assert set(seen) <= {0, 25, 50, 75, 90}
+    again = {**ann.headers, "last-event-id": str(last)}
+    async with watching(house.web, f"/api/v1/export/job/{job}/stream", again) as stream:
+        frames = await stream.until("completed")
+        assert all(frame.data["progress"] >= 90 for frame in frames[:-1])
+
+
+async def _until(stream: Stream, stage: int, seen: list[int]) -> str | None:
+    while True:
+        frame = await stream.next()
+        assert frame is not None
+        assert frame.event == "progress"
+        assert set(frame.data) == {"jobId", "status", "progress"}
+        seen.append(frame.data["progress"])
+        if frame.data["progress"] == stage:
+            return frame.id
+
+
+async def test_a_batch_is_watched_as_one(house: House) -> None:
+    ann = house.user()
+    documents = [await ann.document(), await ann.document("lucia")]
+    bad = await ann.document("jonas")
+    async with house.db.connection() as connection:
+        await connection.execute("update documents set data = '{}' where id = $1", bad)
+    asked = (await ann.post("/api/v1/export/batch", {"documentIds": [*documents, bad]})).json()
+    path = f"/api/v1/export/batch/{asked['batchId']}"
+    async with house.worker(), watching(house.web, f"{path}/stream", ann.headers) as stream:
+        frames = await stream.until("completed", 60)
+    assert [frame.data["progress"] for frame in frames] == sorted(frame.data["progress"] for frame in frames)
+    last = frames[-1].data
+    assert (last["status"], last["progress"], last["completedCount"]) == ("failed", 67, 2)
+    assert [job["status"] for job in last["jobs"]] == ["completed", "completed", "failed"]
+    assert "profile" in last["jobs"][2]["error"]
+    part = await ann.get(f"{path}/download")
+    assert (part.status_code, part.json()["completedCount"]) == (206, 2)
+    zipped = await ann.get(f"{path}/download?partial=true")
+    assert (zipped.status_code, zipped.content[:2]) == (200, b"PK")
+
+
+async def test_a_day_has_a_hundred_exports(house: House) -> None:
+    ann, bob = house.user(), house.user()
+    document = await ann.document()
+    await ann.export(document)
+    async with house.db.connection() as connection:
+        await connection.execute("update export_usage set operations = 99")
+    asked = await asyncio.gather(
+        *(ann.post(PDF, {"documentId": document, "options": {"margins": {"top": n / 10}}}) for n in range(6))
+    )
+    assert sorted(each.status_code for each in asked) == [202] + [429] * 5
+    refused = next(each for each in asked if each.status_code == 429)
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    assert "100" in refused.json()["detail"]
+    assert await ann.export(document)  # the same as the first one: it costs nothing
+    await bob.export(await bob.document())
+    async with house.db.connection() as connection:
+        await connection.execute("update export_usage set day = day - 1")
+    await ann.export(document, templateSlug="modern")
+
+
+async def test_a_hundred_megabytes_are_enough(house: House) -> None:
+    ann = house.user()
+    document = await ann.document()
+    job = await ann.export(document)
+    async with house.worker():
+        await ann.ended(job)
+    async with house.db.connection() as connection:
+        await connection.execute("update export_history set file_size = 104857600")
+    refused = await ann.post(PDF, {"documentId": document})
+    assert refused.status_code == 507
+    assert "100.00MB / 100MB" in refused.json()["detail"]
+    assert (await ann.delete(f"/api/v1/export/history/{job}")).status_code == 204
+    await ann.export(document)
+
+
+async def test_only_so_many_wait(house: House) -> None:
+    ann = house.user()
+    document = await ann.document()
+    for number in range(3):
+        await ann.export(document, options={"margins": {"top": number / 10}})
+    wanted = read_wanted({"documentId": document}, ["modern"], "modern", kind="one")
+    async with house.db.transaction() as connection:
+        documents = await ordering.documents_of(connection, "public", ann.id, wanted.documents)
+        with pytest.raises(TooManyError, match="wait already"):
+            await ordering.order(connection, "public", ann.id, documents, wanted, Limits(waiting=3))
+
+
+async def test_history_counts_downloads_and_outlives_the_document(house: House) -> None:
+    ann = house.user()
+    document = await ann.document()
+    job = await ann.export(document, templateSlug="classic")
+    async with house.worker():
+        told = await ann.ended(job)
+    for _ in range(2):
+        assert (await ann.get(told["resultUrl"])).status_code == 302
+    link = (await ann.get(f"{told['resultUrl']}?as=json")).json()
+    assert (await house.web.get(link["url"])).content.startswith(b"%PDF")
+    async with house.db.connection() as connection:
+        await connection.execute("delete from documents where id = $1", document)
+    listed = (await ann.get("/api/v1/export/history")).json()["history"]
+    assert [(each["id"], each["downloadCount"], each["documentId"]) for each in listed] == [(job, 3, None)]
+    assert listed[0]["templateSlug"] == "classic"
+    assert (await ann.get(told["resultUrl"])).status_code == 302
+
+
+async def test_documents_that_cannot_be_printed_fail_with_the_field_and_nothing_else(house: House) -> None:
+    ann = house.user()
+    job_of: dict[str, str] = {}
+    broken: dict[str, Any] = {
+        "empty": {},
+        "null": None,
+        "text": "just text",
+        "wrong": {"profile": {"name": "x", "email": {"secret": "content"}}},
+        "long": {"profile": {"name": "x" * 300}},
+    }
+    async with house.db.connection() as connection:
+        for name, data in broken.items():
+            made = await connection.fetchval(
+                "insert into documents (user_id, title, data) values ($1, $2, $3::jsonb) returning id",
+                ann.id, name, msgspec.json.encode(data).decode(),
+            )  # fmt: skip
+            job_of[name] = await ann.export(str(made))
+        gone = await ann.document()
+        job_of["gone"] = await ann.export(gone)
+        await connection.execute("delete from documents where id = $1", gone)
+    async with house.worker():
+        told = {name: await ann.ended(job) for name, job in job_of.items()}
+    assert {each["status"] for each in told.values()} == {"failed"}
+    assert all(
+        each["error"] and "secret" not in each["error"] and "xxx" not in each["error"]
+        for each in told.values()
+    )
+    assert "email" in told["wrong"]["error"] or "profile" in told["wrong"]["error"]
+    async with house.db.connection() as connection:
+        tries = await connection.fetch("select attempts from export_jobs")
+    assert {row["attempts"] for row in tries} == {1}
+
+
+async def test_a_store_that_is_full_is_tried_again(house: House) -> None:
+    ann = house.user()
+    job = await ann.export(await ann.document())
+    place = house.db.settings.home / "files"
+    place.write_bytes(b"a file where the folder should be")
+
+    async def waits() -> Any:
+        async with house.db.connection() as connection:
+            return await connection.fetchval(
+                "select run_after from export_jobs where id = $1 and status = 'pending' and attempts = 1", job
+            )
+
+    async with house.worker():
+        await eventually(waits, within=timedelta(seconds=40))
+    async with house.db.connection() as connection:
+        assert await connection.fetchval("select count(*) from export_history") == 0
+
+
+async def test_a_page_can_be_looked_at_before(house: House) -> None:
+    ann = house.user()
+    document = await ann.document("jonas")
+    first = await ann.get(f"/api/v1/export/preview/{document}?template=modern")
+    assert (first.status_code, first.headers["x-page-count"]) == (200, "2")
+    assert first.content.startswith(b"\x89PNG")
+    assert (await ann.get(f"/api/v1/export/preview/{document}?page=3")).status_code == 404
+    assert (await ann.get(f"/api/v1/export/preview/{document}?template=x")).status_code == 400
+
+
+async def test_installing_again_keeps_what_is_there(house: House) -> None:
+    ann = house.user()
+    await ann.document()
+    async with house.db.connection() as connection:
+        await connection.execute("select holdfast.put_limit('exports', 'exports', 'export_pdf', false, 7)")
+        await exports.install(connection)
+        await exports.install(connection, "elsewhere")
+        assert (
+            await connection.fetchval("select max_running from holdfast.limit_rules where name = 'exports'")
+            == 7
+        )
+        assert await connection.fetchval("select count(*) from documents") == 1
+        assert await connection.fetchval("select count(*) from elsewhere.documents") == 0
