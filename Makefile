@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-18 test-15 fast campaign campaign-short mutants check format reference lock clean setup-run setup-dev
+.PHONY: help demo dev test test-18 test-15 fast campaign campaign-short mutants bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -31,6 +31,9 @@ campaign: setup-dev  ## the whole fault campaign, hours; SEED=n repeats one, RUN
 
 campaign-files: setup-dev  ## kill -9 between upload and commit, five hundred times; KILLS=n for another number
 	@HOLDFAST_FILE_KILLS=$(or $(KILLS),500) $(VENV)/pytest -n 0 -s -q tests/worker/test_file_kills.py
+
+bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side
+	@$(VENV)/python -m bench.peers $(PEERS)
 
 mutants: setup-dev  ## plant known mistakes in copies of the sources; each must be caught
 	@$(VENV)/python -m campaign.mutants

@@ -1,0 +1,46 @@
+"""Holdfast through its public names, defaults but for the concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from protocol import DSN, Peer, handled, main
+
+from holdfast import Client, settings, task
+from holdfast.engine import install
+from holdfast.engine.connection import Database
+from holdfast.settings import Secret
+from holdfast.worker import Worker
+
+
+@task(queue="bench")
+async def noop(sent: float = 0.0) -> None:
+    handled.note(sent)
+
+
+class Holdfast(Peer):
+    async def install(self) -> None:
+        await install.migrate(Secret(DSN), settings.load())
+
+    async def open(self) -> None:
+        self.client = Client(DSN)
+        await self.client.open()
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    async def one(self, sent: float) -> None:
+        await self.client.submit(noop(sent) if sent else noop())
+
+    async def many(self, count: int) -> None:
+        await self.client.submit_many([noop() for _ in range(count)])
+
+    async def work(self, stop: asyncio.Event) -> None:
+        async with Database(Secret(DSN), settings.load()) as database:
+            concurrency = int(os.environ.get("PEER_CONCURRENCY", "200"))
+            await Worker(database, {noop.name: noop}, concurrency=concurrency).run(stop)
+
+
+if __name__ == "__main__":
+    main(Holdfast())
