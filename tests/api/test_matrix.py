@@ -14,14 +14,13 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from books import KEY
+from books import KEY, OPEN
 from callers import bearer, service_key, token
 
 from holdfast.engine.access import SCOPES
 from holdfast.engine.connection import Connection, Database
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
-OPEN = {"/healthz", "/readyz", "/api/openapi.json", "/api/docs", "/files/{signed}"}
 # A body that each route takes, where the default ({}) is not one.
 BODIES: dict[str, Any] = {
     "post_jobs_start": {"type": "book"},

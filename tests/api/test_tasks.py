@@ -95,3 +95,20 @@ async def test_leases_are_words_that_fit_and_users_have_none(api: httpx.AsyncCli
         f"/api/tasks/{task['id']}/release", json={"lease": task["lease"]}, headers=bearer(token())
     )
     assert answer.status_code == 403
+
+
+async def test_a_file_of_a_running_task_is_there_with_its_success(api: httpx.AsyncClient) -> None:
+    job = await submitted(api)
+    [task] = await claimed(api)
+    path = f"/api/tasks/{task['id']}/artifacts/answer.txt?lease={task['lease']}"
+    saved = await api.put(path, content=b"forty-two", headers={**SERVICE, "content-type": "text/plain"})
+    assert saved.status_code == 201, saved.text
+    assert (saved.json()["name"], saved.json()["size"]) == ("answer.txt", 9)
+    listing = f"/api/jobs/{job}/artifacts"
+    assert (await api.get(listing, headers=SERVICE)).json()["artifacts"] == []
+    stale = path.replace("lease=1.", "lease=2.")
+    assert (await api.put(stale, content=b"x", headers=SERVICE)).status_code == 409
+    await say(api, task, "complete", output=1)
+    [listed] = (await api.get(listing, headers=SERVICE)).json()["artifacts"]
+    fetched = await api.get(listed["url"], headers=SERVICE, follow_redirects=True)
+    assert fetched.content == b"forty-two"

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from holdfast import settings as settings_module
 from holdfast.api import (
     batches,
+    browser,
     figures,
     files,
     health,
@@ -36,6 +37,7 @@ from holdfast.api import (
     rpc,
     schedules,
     tasks,
+    uploads,
     webhooks,
 )
 from holdfast.api.events import stream
@@ -105,8 +107,8 @@ def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
 
 def _routes() -> list[BaseRoute]:
     nouns = (
-        health, figures, jobs, tasks, batches, files, schedules, queues, messages, keys, webhooks, rpc,
-        openapi,
+        health, figures, jobs, tasks, uploads, batches, files, schedules, queues, messages, keys, webhooks,
+        rpc, browser, openapi,
     )  # fmt: skip
     return [route for noun in nouns for route in noun.routes()]
 

@@ -60,7 +60,7 @@ def described_routes(routes: Iterable[BaseRoute], prefix: str = "") -> list[tupl
 def describe(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Json]:
     every = described_routes(routes)
     shapes = [shape for *_, said in every for shape in (said.body, said.query, said.answer)]
-    wanted = [*(shape for shape in shapes if shape is not None), Problem]
+    wanted = [*(shape for shape in shapes if shape not in (None, bytes)), Problem]
     schemas, components = msgspec.json.schema_components(wanted, ref_template=REF)
     # The same order; shapes such as dict[...] cannot be keys.
     by_shape = {id(shape): schema for shape, schema in zip(wanted, schemas, strict=True)}
@@ -103,7 +103,9 @@ def _operation(
             made["x-scope"] = said.scope
     if parameters:
         made["parameters"] = parameters
-    if said.body is not None:
+    if said.body is bytes:
+        made["requestBody"] = {"content": {said.takes: {"schema": {"type": "string", "format": "binary"}}}}
+    elif said.body is not None:
         content: dict[str, Json] = {"schema": by_shape[id(said.body)]}
         if said.example is not None:
             content["example"] = said.example

@@ -1,0 +1,163 @@
+"""A page in a real browser: submits, watches through a cut connection, cancels another job, downloads a
+result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from callers import served, token
+from cutting import Tunnel, tunnel
+from playwright.async_api import Page, async_playwright
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+
+from holdfast import Call, Ctx, job, task
+from holdfast.api import create_app
+from holdfast.engine.connection import Connection, Database
+from holdfast.settings import Settings
+from holdfast.testing import eventually
+from holdfast.worker import Worker
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+gates: dict[int, asyncio.Event] = {}
+
+
+class Letter(msgspec.Struct):
+    text: str
+
+
+@task(queue="q", name="type_letter")
+async def type_letter(ctx: Ctx, text: str) -> int:
+    """Goes on step by step, as the test opens gate after gate."""
+    for step in range(1, 5):
+        await gates.setdefault(step, asyncio.Event()).wait()
+        ctx.progress(step, 5, phase="typing", message=f"line {step}")
+    await gates.setdefault(5, asyncio.Event()).wait()
+    await ctx.save("letter.txt", text.encode(), "text/plain")
+    return len(text)
+
+
+@job("letter", params=Letter, public=True)
+def letter(params: Letter) -> Call[int]:
+    return type_letter(params.text)
+
+
+PAGE = """<!doctype html><meta charset=utf-8><title>Letters</title>
+<button id=send>Send</button> <button id=cancel>Cancel</button> <button id=fetch>Fetch</button>
+<progress id=bar max=100></progress> <p id=state></p> <ol id=log></ol>
+<script type=module>
+  import { Holdfast } from "/api/holdfast.js";
+  const work = new Holdfast({ token: "TOKEN" });
+  const show = (id, text) => { document.getElementById(id).textContent = text; };
+  window.seen = []; window.files = [];
+  let current = null;
+  send.onclick = async () => {
+    window.seen = [];
+    current = (await work.start("letter", { text: "Dear Ann" })).id;
+    for await (const { event, data } of work.watch(current)) {
+      window.seen.push([event, data.message ?? data.state ?? null]);
+      if (data.percent != null) bar.value = data.percent;
+      if (data.state) show("state", data.state);
+      if (event === "end") { window.files = data.files; show("state", `done: ${data.state}`); }
+    }
+  };
+  cancel.onclick = () => work.cancel(current);
+  const fetching = document.getElementById("fetch");
+  fetching.onclick = async () => { location.href = await work.link(window.files[0].id); };
+  show("state", "ready");
+</script>"""
+
+
+async def page_of_letters(_: Request) -> HTMLResponse:
+    policy = "default-src 'self'; script-src 'self' 'unsafe-inline'"
+    return HTMLResponse(PAGE.replace("TOKEN", token("ann")), headers={"Content-Security-Policy": policy})
+
+
+@pytest.fixture
+async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
+    gates.clear()
+    app = create_app(api_settings, database=db, types=[letter], routes=[Route("/", page_of_letters)])
+    stop = asyncio.Event()
+    worker = Worker(db, {type_letter.name: type_letter})
+    running = asyncio.create_task(worker.run(stop))
+    async with served(app) as base, tunnel(base) as made:
+        yield made
+    for gate in gates.values():
+        gate.set()
+    stop.set()
+    await running
+
+
+@pytest.fixture
+async def page() -> AsyncGenerator[Page]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        made = await (await browser.new_context(accept_downloads=True)).new_page()
+        yield made
+        await browser.close()
+
+
+def open_gate(step: int) -> None:
+    gates.setdefault(step, asyncio.Event()).set()
+
+
+async def said(page: Page, text: str) -> None:
+    await page.wait_for_function(
+        "text => window.seen.some(([, said]) => said === text)", arg=text, timeout=60_000
+    )
+
+
+@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no browser here")
+@pytest.mark.timeout(240)
+async def test_a_page_submits_watches_through_a_cut_cancels_and_downloads(
+    line: Tunnel, page: Page, conn: Connection, tmp_path: Path
+) -> None:
+    errors: list[str] = []
+    page.on("pageerror", lambda problem: errors.append(str(problem)))
+    await page.goto(line.url)
+    await page.wait_for_function("() => state.textContent === 'ready'")
+    await page.click("#send")
+    open_gate(1)
+    await said(page, "line 1")
+    line.cut()
+    open_gate(2)  # happens while nobody is connected
+    done = "select count(*) from holdfast.events where body ->> 'message' = 'line 2'"
+    await eventually(lambda: conn.fetchval(done))
+    open_gate(3)
+    await said(page, "line 3")
+    seen: list[list[Any]] = await page.evaluate("window.seen")
+    assert [event for event, _ in seen].count("snapshot") == 1
+    open_gate(4)
+    await said(page, "line 4")
+    line.cut()
+    open_gate(5)
+    await page.wait_for_function("() => state.textContent === 'done: succeeded'", timeout=60_000)
+    seen = await page.evaluate("window.seen")
+    lines = [text for event, text in seen if event == "progress" and text]
+    assert lines == sorted(set(lines)), seen  # nothing twice, nothing out of order
+    assert lines[-1] == "line 4"
+    assert await page.evaluate("bar.value") == 100
+    async with page.expect_download() as coming:
+        await page.click("#fetch")
+    download = await coming.value
+    assert download.suggested_filename == "letter.txt"
+    kept = tmp_path / "letter.txt"
+    await download.save_as(kept)
+    assert kept.read_text() == "Dear Ann"
+
+    gates.clear()
+    await page.click("#send")
+    open_gate(1)
+    await said(page, "line 1")
+    await page.click("#cancel")
+    await page.wait_for_function("() => state.textContent === 'done: cancelled'", timeout=60_000)
+    assert errors == []
+    assert line.cuts == 2
