@@ -1,7 +1,7 @@
 """`python -m bench.peers [names] [--scale 0.1]`: enqueue, drain and wake up, side by side on one server.
 
-Every peer gets a database of its own on the same server and the same steps in turn. Rates are compared with the
-best of the others in the same run; where Holdfast loses, the table says so.
+Every peer gets a database of its own on the same server and the same steps in turn. Rates are compared with
+the best of the others in the same run; where Holdfast loses, the table says so.
 """
 
 from __future__ import annotations
