@@ -83,8 +83,15 @@ class BlockingClient:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="holdfast", daemon=True).start()
+                threading.Thread(target=_serve, args=(self._loop,), name="holdfast", daemon=True).start()
             return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class BlockingHandle(Generic[R_co]):
