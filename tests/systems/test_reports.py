@@ -175,8 +175,11 @@ async def test_reports_belong_to_their_owners(bindery: House) -> None:
         await connection.execute("set local role authenticated")
         assert await connection.fetchval("select count(*) from public.jobs") == 0
         assert await connection.fetchval("select count(*) from public.job_artifacts") == 0
-        for statement in ("select * from public.job_tasks", "select * from public.claim_tasks('bob', 1, null)",
-                          f"select public.complete_task('{job}', 'bob', null)"):  # fmt: skip
+        for statement in (
+            "select * from public.job_tasks",
+            "select * from public.claim_tasks('bob', 1, null)",
+            f"select public.complete_task('{job}', 'bob', null)",
+        ):
             with pytest.raises(Exception, match="permission"):
                 async with connection.transaction():
                     await connection.execute(statement)
@@ -323,9 +326,7 @@ async def test_an_outside_worker_may_fail_and_die(bindery: House, clock: Clock) 
     ann = bindery.user()
     job = await start(ann)
     async with bindery.db.connection() as sql:
-        task = (await sql.fetchrow("select * from public.claim_tasks('script-1', 1, array['calculating'])"))[
-            "id"
-        ]  # type: ignore[index]
+        task = await sql.fetchval("select id from public.claim_tasks('script-1', 1, array['calculating'])")
         await sql.execute("select public.fail_task($1, 'script-1', 'no calendar')", task)
         row = await sql.fetchrow("select status, attempts, error from public.job_tasks where id = $1", task)
         assert dict(row or {}) == {"status": "pending", "attempts": 1, "error": "no calendar"}

@@ -6,12 +6,14 @@ files go to the store and are seen when their task has succeeded.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
-from holdfast import Ctx, Graph, Reject, Retry, job, task
+from holdfast import Ctx, Graph, RateLimited, Reject, Retry, job, task
 from holdfast.errors import InvalidError
 from holdfast.systems.printing import Layout, Margins, Meta, Printed
 from holdfast.systems.providers.text import clean
@@ -60,7 +62,8 @@ async def calculating(ctx: Ctx[Workshop], params: ReportParams) -> Facts:
 async def text_generation(ctx: Ctx[Workshop], slug: str, params: ReportParams, facts: Facts) -> Text:
     chapter = _chapter(slug)
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
-    written = await ctx.state.writer.write(INSTRUCTIONS, subject_of(params, chapter, facts))
+    with _resting(TEXT_KEY):
+        written = await ctx.state.writer.write(INSTRUCTIONS, subject_of(params, chapter, facts))
     text = Text(slug=slug, text=clean(written.text), by=written.by, language=params.language)
     await _save_metadata(ctx, chapter, text)
     return text
@@ -88,7 +91,8 @@ async def audio_generation(ctx: Ctx[Workshop], slug: str, text: Text) -> Made:
     chapter = _chapter(slug)
     ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
     spoken = f"Chapter {chapter.number}. {chapter.title}.\n\n{text.text}"
-    sound = await ctx.state.voice.speak(spoken, text.language)
+    with _resting(SPEECH_KEY):
+        sound = await ctx.state.voice.speak(spoken, text.language)
     meta = {"duration": sound.seconds, "bit_rate": sound.bit_rate, "by": sound.by}
     name = f"chapter{chapter.number}.mp3"
     file = await ctx.save(name, sound.mp3, "audio/mpeg", kind="audio", meta=meta)
@@ -115,6 +119,15 @@ async def finalizing(
     whole = {"type": TYPE, "params": params, "pages": printed.pages, "duration": total, "documents": listed}
     await ctx.save("full_nuclear.json", msgspec.json.encode(whole), "application/json", kind="json")
     return {"documents": len(listed), "pages": printed.pages, "duration": total}
+
+
+@contextmanager
+def _resting(key: str) -> Generator[None]:
+    """A provider that wants a rest gets it from every task that was submitted with its key."""
+    try:
+        yield
+    except RateLimited as limited:
+        raise RateLimited(key, limited.retry_after) from None
 
 
 def _chapter(slug: str) -> Chapter:
