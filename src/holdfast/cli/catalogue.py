@@ -118,7 +118,7 @@ def in_app(app: str, name: str) -> Known:
     call.use()
     body = {key: value for key, value in call_body(call).items() if key != "args"}
     about = {"queue": task.queue, "app": app}
-    return Known(body, payloads.schema_of(task), task.function.__doc__, about)
+    return Known(body, payloads.schema_of(cast("Any", task)), task.function.__doc__, about)
 
 
 async def registered(client: Client, name: str) -> Known | None:

@@ -95,12 +95,12 @@ class Feed:
 
 
 def _note(job: dict[str, Any], state: str) -> str:
-    error = job.get("error") or {}
+    error = words.failure(job)
     if state == "running":
         return words.doing(job.get("progress")) if job.get("attempt", 1) == 1 else ""
     if error:
         again = f"  again {words.until(job.get('due_at'))}" if state == "retrying" else ""
-        return words.clean(f"{error.get('type')}: {error.get('message')}", 80) + again
+        return words.clean(error, 80) + again
     return words.took(job.get("started_at"), job.get("finished_at"))
 
 

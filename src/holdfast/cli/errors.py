@@ -52,9 +52,9 @@ def row(found: dict[str, Any]) -> dict[str, Any]:
         "jobs": found["jobs"] if found["jobs_exact"] else f"> {found['jobs']}",
         "first": words.since(found["first_at"]),
         "last": words.since(found["last_at"]),
-        "trend": trend(found.get("trend") or []),
+        "trend": trend(words.several(found, "trend")),
         "error": words.clean(f"{found['type']}: {found['message']}", 60),
-        "tasks": ", ".join(found.get("tasks") or []),
+        "tasks": ", ".join(words.several(found, "tasks")),
     }
 
 
@@ -101,7 +101,7 @@ def _describe(out: Output, found: dict[str, Any]) -> None:
     told = {name: value for name, value in found.items() if name != "samples" and value is not None}
     told |= {name: f"{words.since(found[name])} ago" for name in ("first_at", "last_at")}
     out.record(told)
-    for sample in found["samples"] or []:
+    for sample in words.several(found, "samples"):
         out.line(
             f"\njob {sample['job']} {sample['name']} attempt {sample['attempt']}, "
             f"{words.since(sample['ended_at'])} ago on {sample['worker'] or '?'}"

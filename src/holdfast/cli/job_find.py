@@ -78,13 +78,12 @@ def _row(out: Output, found: dict[str, Any]) -> dict[str, Any]:
     if out.json:
         return found
     status = str(found.get("state") or found["status"])
-    error = found.get("error") or {}
     return {
         **found,
         "state": words.state(status),
         "progress": "" if found["status"] in {"succeeded", "queued"} else words.doing(found.get("progress")),
         "age": words.since(found.get("created_at")),
-        "error": words.clean(f"{error.get('type')}: {error.get('message')}", 60) if error else "",
+        "error": words.clean(words.failure(found), 60),
         "owner": found.get("owner") or "",
         "queue": found.get("queue") or "",
     }

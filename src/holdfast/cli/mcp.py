@@ -86,7 +86,7 @@ class Server:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _error(None, PARSE, "That is not JSON.")
         if isinstance(message, list) and message:
-            answers = [await self._one(each) for each in message]
+            answers = [await self._one(each) for each in cast("list[object]", message)]
             return [each for each in answers if each is not None] or None
         return await self._one(message)
 
@@ -101,7 +101,7 @@ class Server:
             return _error(asked, REQUEST, "jsonrpc must be 2.0, and method a string.")
         if "id" not in told:
             return None  # a notification
-        params = told.get("params") or {}
+        params: Any = told.get("params") or {}
         try:
             if not isinstance(params, dict):
                 raise BrokenError(PARAMS, "params must be an object.")

@@ -37,14 +37,13 @@ def sentence(reason: dict[str, Any], now: datetime | None = None) -> str:
 
 
 def _ended(reason: dict[str, Any], now: datetime) -> str:
-    error = reason.get("error") or {}
-    told = f": {error.get('type')}: {error.get('message')}" if error else ""
+    told = f": {words.failure(reason)}" if reason.get("error") else ""
     return f"It ended {words.since(reason.get('at'), now)} ago{told}"
 
 
 def _scheduled(reason: dict[str, Any], now: datetime) -> str:
-    error = reason.get("error") or {}
-    after = f", because the last attempt failed: {error.get('type')}: {error.get('message')}" if error else ""
+    error = words.failure(reason)
+    after = f", because the last attempt failed: {error}" if error else ""
     return f"It is to run {words.until(reason.get('until'), now)}{after}"
 
 
@@ -76,7 +75,7 @@ def _asleep(reason: dict[str, Any], now: datetime) -> str:
 
 
 def _full(reason: dict[str, Any], _: datetime) -> str:
-    held = reason.get("held_by") or []
+    held = words.several(reason, "held_by")
     holders = f", held by {', '.join(held)}" if held else ""
     return f"Limit {_limit(reason)} is full: {reason.get('running')} of {reason.get('max_running')}{holders}"
 

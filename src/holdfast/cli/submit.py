@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import click
@@ -47,14 +47,15 @@ def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any
     """Submit TASK with ARGS: pairs like name=text count:=3, a JSON object, - for standard input, or @file."""
     if options["delay"] is not None and options["at"] is not None:
         raise click.UsageError("--delay and --at exclude each other.")
-    given = values.body_of(args) if args else {}
+    given: Any = values.body_of(args) if args else {}
     if not isinstance(given, dict):
         raise InvalidError("The arguments of a task are a JSON object.", fix="Write name=text.", field="args")
 
     async def work() -> int:
         async with session.client() as client:
             known = await catalogue.find(client, task, options["app"], options["queue"])
-            body = {**known.body, "args": known.fitted(given), "check": True, **_options(options)}
+            fitted = known.fitted(cast("dict[str, Any]", given))
+            body = {**known.body, "args": fitted, "check": True, **_options(options)}
             async with (await client.open()).connection() as connection:
                 made = await jobs.submit(connection, to_json(body, what="the job"))
             return await _afterwards(session, client, made, options)

@@ -204,7 +204,7 @@ def _running(picture: Picture, most: int) -> RenderableType:
             words.short(job["id"]),
             escape(words.clean(job["type"], 30)),
             escape(words.clean(job.get("queue") or "", 20)),
-            f"{words.bar((job.get('progress') or {}).get('percent'))} "
+            f"{words.bar(words.part(job, 'progress').get('percent'))} "
             + escape(words.clean(words.doing(job.get("progress")), 50)),
             words.since(job.get("started_at")),
         ]
@@ -225,7 +225,7 @@ def _errors(picture: Picture, most: int) -> RenderableType:
 def _workers(picture: Picture, most: int) -> RenderableType:
     rows: list[list[str]] = []
     for worker in picture.workers:
-        about = worker.get("about") or {}
+        about = words.part(worker, "about")
         lag, slots = about.get("loop_lag_ms"), about.get("slots")
         colour = words.COLOURS.get(worker["state"], "default")
         rows.append([

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,6 +73,22 @@ def number(count: float) -> str:
 
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def part(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A member of a row that is an object or nothing."""
+    return found.get(name) or {}
+
+
+def several(found: Mapping[str, Any], name: str) -> list[Any]:
+    """A member of a row that is a list or nothing."""
+    return found.get(name) or []
+
+
+def failure(found: Mapping[str, Any]) -> str:
+    """`ValueError: it broke`, or nothing."""
+    error = part(found, "error")
+    return f"{error.get('type')}: {error.get('message')}" if error else ""
 
 
 def short(job_id: object) -> str:

@@ -38,7 +38,7 @@ def list_workers(session: Session, within: timedelta) -> None:
 def row(out: Output, found: dict[str, Any]) -> dict[str, Any]:
     if out.json:
         return found
-    about = found.get("about") or {}
+    about = words.part(found, "about")
     lag = about.get("loop_lag_ms")
     return {
         "name": found["name"],
