@@ -86,3 +86,32 @@ async def test_the_api_stops_when_its_parent_is_gone(url: Secret, tmp_path: Path
     assert process.stdin
     process.stdin.close()
     await eventually(lambda: process.poll() is not None, within=timedelta(seconds=30))
+
+
+async def test_it_serves_an_application_s_types_and_systems(url: Secret, tmp_path: Path) -> None:
+    environ = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_SERVICE_KEY": "hunter2hunter2",
+               "HOLDFAST_HOME": str(tmp_path)}  # fmt: skip
+    books = Path(__file__).resolve().parents[1] / "support" / "books.py"
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "api", str(books), "--port", "0", "--system", "exports"],
+            env=environ, stdout=out, stderr=out,
+        )  # fmt: skip
+    try:
+        address: Callable[[], re.Match[str] | None] = lambda: re.search(r"url=(http\S+)", log.read_text())  # noqa: E731
+        base = (await eventually(address, within=timedelta(seconds=40)))[1]
+        headers = {"authorization": "Bearer hunter2hunter2"}
+        async with httpx.AsyncClient(base_url=base, headers=headers) as api:
+            started = await api.post("/api/jobs/start", json={"type": "book"})
+            assert started.status_code == 202, started.text
+            assert (await api.get("/dashboard/", follow_redirects=True)).status_code < 500
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert process.returncode == 0, log.read_text()
+
+
+def test_a_system_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["api", "--system", "nothing"]) == 3
+    assert "nothing" in capsys.readouterr().err

@@ -79,7 +79,9 @@ def create_app(
     routes: Iterable[BaseRoute] = (),
     dashboard: ASGIApp | Callable[[Services], ASGIApp] | None = None,
 ) -> Starlette:
-    """The application. It opens nothing before the first request, so it can be made at import time."""
+    """The application. With a DATABASE_URL it opens nothing before the first request, so that it can be made
+    at import time; without one the embedded PostgreSQL is started here.
+    """
     settings = settings or settings_module.load()
     services = Services.of(
         database or Database(embedded.locate(settings)[0], settings),

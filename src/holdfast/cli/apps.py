@@ -15,6 +15,7 @@ from typing import Any, cast
 from holdfast.consumers import Consumer
 from holdfast.definitions import Task
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.jobtypes import JobType
 from holdfast.lifespans import Lifespan
 from holdfast.schedules import Schedule, ScheduledTask
 
@@ -29,6 +30,7 @@ class App:
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     consumers: dict[str, AnyConsumer] = field(default_factory=dict[str, AnyConsumer])
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
+    types: dict[str, JobType[Any]] = field(default_factory=dict[str, JobType[Any]])
     lifespan: Lifespan[Any] | None = None
     source: str = "app"
 
@@ -121,6 +123,10 @@ def _collect(values: Iterable[object]) -> App:
             _add_consumer(found, value)  # pyright: ignore[reportUnknownArgumentType]
         elif isinstance(value, Schedule):
             _add_schedule(found, value)
+        elif isinstance(value, JobType):
+            kind: JobType[Any] = value  # pyright: ignore[reportUnknownVariableType]
+            if found.types.setdefault(kind.name, kind) is not kind:
+                raise InvalidError(f"Two job types are called {kind.name!r}.")
         if isinstance(value, ScheduledTask):
             for schedule in value.schedules:
                 _add_schedule(found, schedule)
