@@ -44,6 +44,11 @@ async def resume_queue(connection: Connection, queue: str) -> bool:
     return bool(await connection.fetchval("select holdfast.resume_queue($1)", queue))
 
 
+async def fair_queue(connection: Connection, queue: str, *, owners: bool = True) -> None:
+    """Let the owners of what is submitted to the queue from now on take turns, or no longer."""
+    await connection.execute("select holdfast.fair_queue($1, $2)", queue, owners)
+
+
 async def put_queue(
     connection: Connection,
     queue: str,

@@ -11,109 +11,15 @@
 -- quarter of a second; to find what such a transaction commits later, a scan starts at the stored cursor, which is
 -- exact, every five seconds, and five times a second while the lane is empty. `tick` checks the stored ones.
 --
--- Lanes without limits are read without a lock. Lanes with limits are served least recently served first, and
--- only when all their counters could be locked at once without waiting.
+-- Lanes with a key or a share (of an owner) are many and are written when they are served, so their hints are in their rows.
+--
+-- Lanes without limits are read without a lock. Lanes with limits give only what their counters allow, which are locked all
+-- at once, without waiting, before anything is taken. Which lanes there are to serve is in claim_lanes.sql.
 
-create or replace function holdfast.limits_for(p_queue text, p_type text, p_limit_key text) returns bigint[]
-language plpgsql set search_path = '' as $$
-declare
-  v_rule record;
-  v_id bigint;
-  v_ids bigint[] := '{}';
-begin
-  for v_rule in
-    select r.name, r.per_key from holdfast.limit_rules r
-    where (r.queue is null or r.queue = p_queue) and (r.type is null or r.type = p_type)
-      and (not r.per_key or p_limit_key is not null)
-    order by r.name
-  loop
-    select id into v_id from holdfast.limits
-    where rule = v_rule.name and coalesce(key, '') = case when v_rule.per_key then p_limit_key else '' end;
-    if not found then
-      insert into holdfast.limits (rule, key) values (v_rule.name, case when v_rule.per_key then p_limit_key end)
-      on conflict do nothing
-      returning id into v_id;
-      if v_id is null then
-        select id into strict v_id from holdfast.limits
-        where rule = v_rule.name and coalesce(key, '') = case when v_rule.per_key then p_limit_key else '' end;
-      end if;
-    end if;
-    v_ids := v_ids || v_id;
-  end loop;
-  return nullif(array(select i from unnest(v_ids) as i order by i), '{}');
-end $$;
-
--- The counters of a lane, found out by its first claim: a submit must not make others wait for its transaction.
--- False while another claim is at it.
-create or replace function holdfast.know_limits(p_lane bigint, out known boolean, out ids bigint[])
-language plpgsql set search_path = '' as $$
-begin
-  perform from holdfast.lanes l where l.id = p_lane for update skip locked;
-  known := found;
-  if known then
-    update holdfast.lanes l set limit_ids = holdfast.limits_for(l.queue, l.type, l.limit_key), limits_known = true
-    where l.id = p_lane returning l.limit_ids into ids;
-  end if;
-end $$;
-
--- Lanes that a worker may serve now, the most urgent head first, each with its hint moved on.
-create or replace function holdfast.open_lanes(p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
-returns table (lane_id bigint, queue text, type text, limit_ids bigint[], limits_known boolean, lease_s double precision, timeout_s double precision,
-  attempts integer, stored bigint, head bigint, safe bigint, hint jsonb)
-language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-begin
-  return query
-  with now as materialized (
-    select pg_snapshot_xmin(s)::text::bigint as oldest, pg_snapshot_xmax(s)::text::bigint as next,
-      extract(epoch from p_now)::double precision as at, (select last_value from holdfast.positions) as top
-    from pg_current_snapshot() as s
-  ), mine as materialized (
-    select l.*, k.lease_s, k.timeout_s, k.attempts, coalesce(q.ageing_s, 60) as ageing_s,
-      h.safe, h.seen, h.xid, h.at, coalesce(h.exact, l.cursor) as exact, h.looked,
-      h.safe is null or h.looked < n.at - case h.idle when 0 then 5 else 0.2 end as look,
-      h.xid <= n.oldest as over, h.xid <= n.oldest or h.at < n.at - 0.25 as passed
-    from now n cross join holdfast.lanes l
-    join holdfast.kinds k on k.id = l.kind_id
-    left join holdfast.queues q on q.name = l.queue
-    -- `offset 0` keeps the hint from being looked up once per field. One above all positions is from before a failover that
-    -- lost some: as good as none.
-    cross join lateral (select p_cursors -> (l.id::text) as c offset 0) as c
-    left join lateral (
-      select (c ->> 0)::bigint as safe, (c ->> 1)::bigint as seen, (c ->> 2)::bigint as xid, (c ->> 3)::double precision as at,
-        (c ->> 4)::bigint as exact, (c ->> 5)::double precision as looked, (c ->> 6)::int as idle
-      where (c ->> 1)::bigint <= n.top) as h on true
-    where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types)) and q.paused_at is null
-  ), found as (
-    select m.*, t.pos as head, t.due_at,
-      greatest(least(case when m.look then coalesce(m.safe, m.cursor) else m.safe end, t.pos),
-        case when m.passed then least(t.pos, m.seen) end) as moved,
-      greatest(least(m.exact, t.pos), case when m.over then least(t.pos, m.seen) end) as sure
-    from mine m
-    left join lateral (
-      select t.pos, t.due_at from holdfast.tasks t
-      where t.lane_id = m.id and t.status = 'ready' and t.pos >= case when m.look then m.cursor else m.safe end
-      order by t.pos limit 1
-    ) as t on true
-  )
-  select f.id, f.queue, f.type, f.limit_ids,
-    f.limits_known or not exists (select from holdfast.limit_rules), f.lease_s, f.timeout_s, f.attempts, f.cursor, f.head, f.moved,
-    jsonb_build_array(f.moved,
-      case when f.passed or f.safe is null then coalesce(f.head, n.top) else f.seen end,
-      case when f.passed or f.safe is null then n.next else f.xid end,
-      case when f.passed or f.safe is null then n.at else f.at end,
-      f.sure, case when f.look then n.at else f.looked end, case when f.head is null then 1 else 0 end)
-  from found f cross join now n
-  order by f.head is null,
-    f.priority + coalesce(floor(extract(epoch from p_now - f.due_at) / f.ageing_s), 0) desc,
-    f.served_at nulls first, f.head;
-end $$;
-
--- Takes up to so many tasks of each lane. The limits stand in a materialized query of its own: as a subquery of the
+-- Takes up to so many tasks of each lane, and p_most in all. The limits stand in a materialized query of its own: as a subquery of the
 -- update it could be run again per row, and take everything. Rows are found again by their place, which is locked.
 create or replace function holdfast.take(
-  p_lanes bigint[], p_safes bigint[], p_wants integer[], p_leases double precision[],
+  p_lanes bigint[], p_safes bigint[], p_wants integer[], p_leases double precision[], p_most integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
@@ -129,6 +35,7 @@ begin
       order by t.pos limit u.want
       for update skip locked
     ) as f
+    limit p_most
   ), taken as (
     update holdfast.tasks t
     set status = 'running', attempt = t.attempt + 1, nonce = p_nonce, worker_id = p_worker_id, started_at = p_now,
@@ -173,35 +80,98 @@ begin
   where e.child_id = p_id);
 end $$;
 
--- Counts tasks of a lane as started before they are taken: as many as its limits let through and as are there. The
--- counters stay locked until the end of the transaction; when they cannot all be locked at once, none.
-create or replace function holdfast.reserve(p_lane bigint, p_safe bigint, p_limits bigint[], p_want integer, p_now timestamptz) returns integer
+-- Takes up to p_part tasks of each lane and p_most in all, as their limits allow.
+create or replace function holdfast.take_from(
+  p_lanes holdfast.open_lane[], p_part integer, p_most integer, p_nonce bigint, p_worker_id bigint, p_now timestamptz)
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
+declare
+  v_lane holdfast.open_lane;
+  v_lanes holdfast.open_lane[] := '{}';
+  v_ids bigint[] := '{}';
+  v_safes bigint[] := '{}';
+  v_leases double precision[] := '{}';
+  v_limited boolean := false;
+begin
+  for v_n in 1 .. cardinality(p_lanes) loop
+    v_lane := p_lanes[v_n];
+    if not v_lane.limits_known and exists (select from holdfast.limit_rules) then
+      select k.known, k.ids into v_lane.limits_known, v_lane.limit_ids from holdfast.know_limits(v_lane.id) as k;
+      continue when not v_lane.limits_known;
+    end if;
+    v_lanes := v_lanes || v_lane;
+    v_ids := v_ids || v_lane.id;
+    v_safes := v_safes || v_lane.safe;
+    v_leases := v_leases || v_lane.lease_s;
+    v_limited := v_limited or v_lane.limit_ids is not null;
+  end loop;
+  if v_limited then
+    return query select * from holdfast.take_counted(v_ids, v_safes, holdfast.allowed(v_lanes, p_part, p_now), v_leases, p_most,
+      p_nonce, p_worker_id, p_now);
+  else
+    return query select * from holdfast.take(v_ids, v_safes, array_fill(p_part, array[cardinality(v_ids)]), v_leases, p_most, p_nonce,
+      p_worker_id, p_now);
+  end if;
+end $$;
+
+-- How many tasks each lane may give, at most p_part. Locks the counters of all of them at once, passing over those that
+-- somebody else has; a lane whose counters are not all to be had gives nothing.
+create or replace function holdfast.allowed(p_lanes holdfast.open_lane[], p_part integer, p_now timestamptz) returns integer[]
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-  v_limit record;
-  v_locked integer := 0;
+  v_ids bigint[];
+  v_free integer[];
+  v_limit bigint;
+  v_want integer;
+  v_wants integer[] := '{}';
 begin
-  for v_limit in
-    select l.asleep_until, r.max_running - l.running as free,
-      floor(holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now))::int as tokens
+  with held as materialized (
+    select l.id, least(r.max_running - l.running, floor(holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now))::int,
+      case when l.asleep_until > p_now then 0 end) as free
     from holdfast.limits l join holdfast.limit_rules r on r.name = l.rule
-    where l.id = any (p_limits) order by l.id
+    where l.id = any (array(select i from unnest(p_lanes) as u, unnest(u.limit_ids) as i)) order by l.id
     for update of l skip locked
-  loop
-    v_locked := v_locked + 1;
-    p_want := least(p_want, v_limit.free, v_limit.tokens, case when v_limit.asleep_until > p_now then 0 end);
+  )
+  select array_agg(h.id), array_agg(greatest(h.free, 0)) into v_ids, v_free from held h;
+  for v_n in 1 .. cardinality(p_lanes) loop
+    v_want := p_part;
+    foreach v_limit in array coalesce(p_lanes[v_n].limit_ids, '{}') loop
+      v_want := least(v_want, coalesce(v_free[array_position(v_ids, v_limit)], 0));
+    end loop;
+    foreach v_limit in array coalesce(p_lanes[v_n].limit_ids, '{}') loop
+      exit when v_want = 0;
+      v_free[array_position(v_ids, v_limit)] := v_free[array_position(v_ids, v_limit)] - v_want;
+    end loop;
+    v_wants[v_n] := v_want;
   end loop;
-  if p_want <= 0 or v_locked < cardinality(p_limits) then
-    return 0;
-  end if;
-  select count(*) into p_want from (
-    select from holdfast.tasks t where t.lane_id = p_lane and t.status = 'ready' and t.pos >= p_safe order by t.pos limit p_want) as ready;
-  update holdfast.limits l set running = l.running + p_want,
-    tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - p_want,
-    refilled_at = case when r.rate is not null then p_now end
-  from holdfast.limit_rules r
-  where r.name = l.rule and l.id = any (p_limits);
-  return p_want;
+  return v_wants;
+end $$;
+
+-- The same as `take`, and counts what was taken on the counters of its lanes, which the caller has locked.
+create or replace function holdfast.take_counted(
+  p_lanes bigint[], p_safes bigint[], p_wants integer[], p_leases double precision[], p_most integer,
+  p_nonce bigint, p_worker_id bigint, p_now timestamptz)
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+  return query
+  with taken as materialized (
+    select t.* from holdfast.take(p_lanes, p_safes, p_wants, p_leases, p_most, p_nonce, p_worker_id, p_now) as t
+  ), used as (
+    select i.id, sum(c.n)::int as n
+    from (select t.lane_id, count(*) as n from taken t group by t.lane_id) as c
+    join holdfast.lanes l on l.id = c.lane_id
+    cross join lateral unnest(l.limit_ids) as i (id)
+    group by i.id
+  ), counted as (
+    update holdfast.limits l set running = l.running + u.n,
+      tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - u.n,
+      refilled_at = case when r.rate is not null then p_now end
+    from used u, holdfast.limit_rules r
+    where l.id = u.id and r.name = l.rule
+  )
+  select * from taken;
 end $$;
 
 -- Not pinned, so that it is inlined; every name in it is qualified or built in.
@@ -231,6 +201,10 @@ begin
 end $$;
 
 -- The batch of a worker: rows of tasks, then one row whose header tells nonce, lanes, cursors and when to ask again.
+--
+-- Lanes come in the order of their rank. While there are lanes with a key or a share, those of one rank take turns: each gives a
+-- part of what is asked for, the one served longest ago first, and what is then left over goes to whoever has more. Else
+-- each lane gives what it has, the oldest head first.
 create or replace function holdfast.claim(
   p_worker_id bigint, p_slots integer, p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb, parents jsonb, header jsonb)
@@ -239,78 +213,81 @@ declare
   v_nonce bigint := holdfast.new_nonce();
   v_left integer := p_slots;
   v_got integer;
-  v_lane record;
-  v_lanes jsonb := '{}';
+  v_open holdfast.open_lane;
+  v_all holdfast.open_lane[] := '{}';
   v_seen bigint[] := '{}';
   v_hints jsonb[] := '{}';
-  v_limited bigint[] := '{}';
-  v_safes bigint[] := '{}';
-  v_wants integer[] := '{}';
-  v_leases double precision[] := '{}';
+  v_shared holdfast.open_lane[] := '{}';
+  v_turns boolean;
+  v_first integer := 1;
+  v_last integer;
+  v_from integer;
+  v_to integer;
+  v_part integer;
+  v_far integer := 0;
 begin
-  for v_lane in select * from holdfast.open_lanes(p_queues, p_types, p_cursors, p_now) loop
-    v_seen := v_seen || v_lane.lane_id;
-    v_hints := v_hints || v_lane.hint;
-    if (v_lane.hint ->> 4)::bigint > v_lane.stored + 10000 then
-      perform holdfast.store_cursor(v_lane.lane_id, (v_lane.hint ->> 4)::bigint);
+  for v_open in select * from holdfast.plain_lanes(p_queues, p_types, p_cursors, p_now) loop
+    v_seen := v_seen || v_open.id;
+    v_hints := v_hints || v_open.hint;
+    if v_open.sure > v_open.stored + 10000 then
+      perform holdfast.store_cursor(v_open.id, v_open.sure);
     end if;
-    continue when v_lane.head is null or v_left <= 0;
-    if not v_lane.limits_known then
-      select k.known, k.ids into v_lane.limits_known, v_lane.limit_ids from holdfast.know_limits(v_lane.lane_id) as k;
-      continue when not v_lane.limits_known;
+    if v_open.head is not null then
+      v_all := v_all || v_open;
     end if;
-    v_lane.lease_s := least(v_lane.lease_s, v_lane.timeout_s + 5);
-    if v_lane.limit_ids is null then
-      return query select * from holdfast.take(array[v_lane.lane_id], array[v_lane.safe], array[v_left],
-        array[v_lane.lease_s], v_nonce, p_worker_id, p_now);
-      get diagnostics v_got = row_count;
-    else
-      v_got := holdfast.reserve(v_lane.lane_id, v_lane.safe, v_lane.limit_ids, v_left, p_now);
-      continue when v_got = 0;
-      v_limited := v_limited || v_lane.lane_id;
-      v_safes := v_safes || v_lane.safe;
-      v_wants := v_wants || v_got;
-      v_leases := v_leases || v_lane.lease_s;
-    end if;
-    continue when v_got = 0;
-    v_left := v_left - v_got;
-    v_lanes := v_lanes || jsonb_build_object(v_lane.lane_id, jsonb_build_array(
-      v_lane.queue, v_lane.type, v_lane.lease_s, v_lane.timeout_s, v_lane.attempts));
   end loop;
-  if v_limited <> '{}' then
-    v_got := (select sum(w) from unnest(v_wants) as w);
-    for id, job_id, lane_id, name, attempt, crashes, args, parents, header in
-      select * from holdfast.take(v_limited, v_safes, v_wants, v_leases, v_nonce, p_worker_id, p_now)
-    loop
-      v_wants[array_position(v_limited, lane_id)] := v_wants[array_position(v_limited, lane_id)] - 1;
-      v_got := v_got - 1;
-      return next;
-    end loop;
-    if v_got > 0 then
-      -- Others held some of them, or they are past their latest start: give back what was counted too much.
-      perform holdfast.count_ended(array(select u.lane_id from unnest(v_limited, v_wants) as u (lane_id, n), generate_series(1, u.n)));
-      v_left := v_left + v_got;
+  if v_left > 0 and exists (select from holdfast.lanes l where l.limit_key is not null or l.share is not null) then
+    v_shared := array(select s from holdfast.shared_lanes(p_queues, p_types, least(p_slots, 20), p_now) as s);
+    if v_all = '{}' then
+      v_all := v_shared;
+    elsif v_shared <> '{}' then
+      v_all := array(select u from unnest(v_all || v_shared) as u order by u.rank desc, u.served_at nulls first, u.head);
     end if;
-    perform holdfast.mark_served(v_limited, p_now);
   end if;
+  v_turns := v_shared <> '{}';
+  while v_left > 0 and v_first <= cardinality(v_all) loop
+    v_last := v_first;
+    while v_turns and v_last < cardinality(v_all) and v_all[v_last + 1].rank = v_all[v_first].rank loop
+      v_last := v_last + 1;
+    end loop;
+    for v_pass in 1 .. case when v_last > v_first then 2 else 1 end loop
+      v_from := v_first;
+      while v_left > 0 and v_from <= v_last loop
+        v_part := case v_pass when 1 then (v_left + least(v_last - v_from, 9)) / (least(v_last - v_from, 9) + 1) else v_left end;
+        v_to := least(v_last, v_from + case v_pass when 1 then (v_left + v_part - 1) / v_part else 10 end - 1);
+        return query select * from holdfast.take_from(v_all[v_from : v_to], v_part, v_left, v_nonce, p_worker_id, p_now);
+        get diagnostics v_got = row_count;
+        v_left := v_left - v_got;
+        v_from := v_to + 1;
+        v_far := greatest(v_far, v_to);
+      end loop;
+    end loop;
+    v_first := v_last + 1;
+  end loop;
   id := null; job_id := null; lane_id := null; name := null; attempt := null; crashes := null; args := null; parents := null;
-  header := jsonb_build_object('nonce', v_nonce, 'lanes', v_lanes, 'got', p_slots - v_left,
+  header := jsonb_build_object('nonce', v_nonce, 'got', p_slots - v_left,
+    'lanes', case when v_left = p_slots then '{}' else holdfast.close_claim(v_all[1 : v_far], v_turns, p_now) end,
     'cursors', coalesce((select jsonb_object_agg(h.lane_id, h.hint) from unnest(v_seen, v_hints) as h (lane_id, hint)), '{}'));
   return next;
 end $$;
 
--- Fairness needs to know roughly who was served last, so a lane that somebody else writes is passed over.
-create or replace function holdfast.mark_served(p_lanes bigint[], p_now timestamptz) returns void
+-- What a worker needs to know about the lanes it was served from, once it is noted that they were served. Fairness needs to
+-- know only roughly who was last, so a lane that somebody else writes is passed over.
+create or replace function holdfast.close_claim(p_lanes holdfast.open_lane[], p_shared boolean, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 begin
-  with free as materialized (select l.id from holdfast.lanes l where l.id = any (p_lanes) order by l.id for update skip locked)
-  update holdfast.lanes l set served_at = p_now from free f where l.id = f.id;
-end $$;
-
-create or replace function holdfast.store_cursor(p_lane bigint, p_safe bigint) returns void
-language plpgsql volatile set search_path = '' as $$
-begin
-  with free as materialized (
-    select l.id from holdfast.lanes l where l.id = p_lane and l.cursor < p_safe for update skip locked)
-  update holdfast.lanes l set cursor = p_safe from free where l.id = free.id;
+  if p_shared or exists (select from unnest(p_lanes) as u where u.limit_ids is not null) then
+    with free as materialized (
+      select l.id from holdfast.lanes l where l.id = any (array(select u.id from unnest(p_lanes) as u)) order by l.id for update skip locked)
+    update holdfast.lanes l set served_at = p_now, cursor = case when u.shared then u.sure else l.cursor end,
+      safe = case when u.shared then u.safe end, seen = case when u.renewed and u.shared then u.head else l.seen end,
+      seen_xid = case when u.renewed and u.shared then u.xid else l.seen_xid end,
+      seen_at = case when u.renewed and u.shared then p_now else l.seen_at end,
+      looked_at = case when u.looked and u.shared then p_now else l.looked_at end
+    from free f join unnest(p_lanes) as u on u.id = f.id
+    where l.id = f.id;
+  end if;
+  return (
+    select coalesce(jsonb_object_agg(u.id, jsonb_build_array(u.queue, u.type, u.lease_s, u.timeout_s, u.attempts)), '{}')
+    from unnest(p_lanes) as u);
 end $$;

@@ -57,6 +57,10 @@ begin
     select jsonb_build_object('reason', 'asleep', 'limit', c.rule, 'key', c.key, 'until', c.asleep_until)
     from holdfast.limits c where c.id = any (p_lane.limit_ids) and c.asleep_until > p_now
     union all
+    select jsonb_build_object('reason', 'asleep', 'key', k.key, 'until', k.until)
+    from holdfast.resting_keys k where k.key = p_lane.limit_key and k.until > p_now and not exists (
+      select from holdfast.limits c where c.id = any (p_lane.limit_ids) and c.asleep_until > p_now)
+    union all
     select jsonb_build_object('reason', 'limit', 'limit', c.rule, 'key', c.key, 'running', c.running, 'max_running', r.max_running,
       'held_by', holdfast.holders(c.id))
     from holdfast.limits c join holdfast.limit_rules r on r.name = c.rule

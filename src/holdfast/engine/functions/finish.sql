@@ -32,10 +32,7 @@ begin
     perform holdfast.count_ended(p_lanes);
   end if;
   if p_after <> '[]' then
-    update holdfast.limits i set asleep_until = greatest(i.asleep_until, a.asleep_until)
-    from jsonb_to_recordset(p_after) as a (lane bigint, asleep_until timestamptz)
-    join holdfast.lanes l on l.id = a.lane
-    where i.id = any (l.limit_ids) and i.key is not null;
+    perform holdfast.rest_keys(p_after);
     perform holdfast.count_members(p_after, p_now);
     delete from holdfast.keys k
     using jsonb_to_recordset(p_after) as a (id uuid, owner text, unique_key text)
@@ -44,6 +41,24 @@ begin
       perform holdfast.show_artifacts(p_after, p_now);
     end if;
   end if;
+end $$;
+
+-- Keys that were told to rest: the one that was named, else the task's own.
+create or replace function holdfast.rest_keys(p_after jsonb) returns void
+language plpgsql set search_path = '' as $$
+begin
+  with told as materialized (
+    select coalesce(a.key, l.limit_key) as key, l.limit_ids, max(a.asleep_until) as until
+    from jsonb_to_recordset(p_after) as a (lane bigint, key text, asleep_until timestamptz)
+    join holdfast.lanes l on l.id = a.lane
+    where octet_length(coalesce(a.key, l.limit_key)) between 1 and 1000
+    group by 1, 2 order by 1
+  ), counters as (
+    -- Only those of the task's own lane, which are locked already.
+    update holdfast.limits i set asleep_until = greatest(i.asleep_until, t.until) from told t where i.id = any (t.limit_ids) and i.key = t.key
+  )
+  insert into holdfast.resting_keys as k (key, until) select t.key, max(t.until) from told t group by 1 order by 1
+  on conflict (key) do update set until = greatest(k.until, excluded.until);
 end $$;
 
 -- The event of jobs of one task that ended; those that nobody can watch have none. Takes and answers what after_ended
@@ -191,7 +206,7 @@ begin
       case when v_status <> 'succeeded' then holdfast.error_in(p_outcome, p_body) end, p_by_holder, p_now);
   end if;
   if p_outcome = 'limited' then
-    after := coalesce(after, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'asleep_until',
+    after := coalesce(after, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'key', p_body ->> 'key', 'asleep_until',
       p_now + coalesce(holdfast.seconds_in(p_body, 'retry_after_s'), 1) * interval '1 second'));
   end if;
   if p_outcome = 'succeed' and p_task.files then

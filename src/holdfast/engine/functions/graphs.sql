@@ -96,7 +96,7 @@ declare
   v_lanes bigint[];
 begin
   with given as (
-    select t.ord, t.body, holdfast.lane_in(t.body, p_job) as lane_id, holdfast.due_in(t.body, p_job, p_now) as due_at,
+    select t.ord, t.body, holdfast.lane_in(t.body, p_job, p_owner) as lane_id, holdfast.due_in(t.body, p_job, p_now) as due_at,
       nullif(case when jsonb_typeof(t.body -> 'after') = 'array'
         then jsonb_array_length(t.body -> 'after') end, 0) as waits
     from jsonb_array_elements(p_tasks) with ordinality as t (body, ord)

@@ -207,7 +207,7 @@ begin
   v_did := v_did || jsonb_build_object('expired', holdfast.expire_unstarted(v_now, p_limit));
   v_did := v_did || jsonb_build_object('archived', holdfast.archive_jobs(v_now, p_limit));
   v_did := v_did || jsonb_build_object('forgotten', holdfast.forget_jobs(v_now, p_limit) + holdfast.forget_rows(v_now, p_limit));
-  v_did := v_did || jsonb_build_object('cursors', holdfast.check_cursors());
+  v_did := v_did || jsonb_build_object('cursors', holdfast.check_cursors(), 'lanes', holdfast.tidy_lanes(v_now, p_limit));
   -- Other capabilities bring their own step, if they are installed.
   foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_views}'::text[] loop
     if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then

@@ -154,24 +154,33 @@ begin
 end $$;
 
 -- Lanes and kinds are found or made here only. Nobody waits for anybody: two transactions that make the same lane at
--- once make two, and from then on everybody finds the older one.
-create or replace function holdfast.lane_for(p_queue text, p_type text, p_priority smallint, p_limit_key text, p_policy jsonb)
-returns bigint
+-- once make two, and from then on everybody finds the older one. In a queue where owners take turns each has its own.
+create or replace function holdfast.lane_for(
+  p_queue text, p_type text, p_priority smallint, p_limit_key text, p_policy jsonb, p_owner text) returns bigint
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
   v_lane bigint;
+  v_share text;
 begin
+  if p_owner is not null and exists (select from holdfast.queues q where q.name = p_queue and q.fair_owners) then
+    v_share := p_owner;
+  end if;
   select l.id into v_lane from holdfast.kinds k
-  join holdfast.lanes l on l.kind_id = k.id and l.priority = p_priority and l.limit_key is not distinct from p_limit_key
+  join holdfast.lanes l on l.kind_id = k.id and l.priority = p_priority and l.closed_at is null
+    and coalesce(l.limit_key, '') = coalesce(p_limit_key, '') and l.limit_key is not distinct from p_limit_key
+    and coalesce(l.share, '') = coalesce(v_share, '') and l.share is not distinct from v_share
   where k.queue = p_queue and k.type = p_type and k.policy = p_policy
   order by l.id limit 1;
   if v_lane is null then
     if octet_length(p_limit_key) > 1000 then
       perform holdfast.refuse('HF004', 'limit_key must be at most 1000 bytes long.', 'limit_key');
     end if;
-    insert into holdfast.lanes (kind_id, queue, type, priority, limit_key)
-    values (holdfast.kind_for(p_queue, p_type, p_policy), p_queue, p_type, p_priority, p_limit_key)
+    insert into holdfast.lanes (kind_id, queue, type, priority, limit_key, share, made_at)
+    values (holdfast.kind_for(p_queue, p_type, p_policy), p_queue, p_type, p_priority, p_limit_key, v_share, holdfast.now())
     returning id into v_lane;
+  elsif current_setting('transaction_isolation') <> 'read committed' then
+    -- An old snapshot may show a lane that is gone: better to fail here, and be tried again, than to be in no lane.
+    perform from holdfast.lanes l where l.id = v_lane for key share;
   end if;
   return v_lane;
 end $$;

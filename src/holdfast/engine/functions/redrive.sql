@@ -1,13 +1,13 @@
 -- Again: jobs and tasks that ended are put back to work. Attempt numbers go on from where they were, so leases of the
 -- past stay stale; failures and crashes count from nought.
 
-create or replace function holdfast.lane_of_kind(p_kind bigint, p_priority smallint, p_limit_key text) returns bigint
+create or replace function holdfast.lane_of_kind(p_kind bigint, p_priority smallint, p_limit_key text, p_owner text) returns bigint
 language plpgsql set search_path = '' as $$
 declare
   v_kind holdfast.kinds;
 begin
   select * into strict v_kind from holdfast.kinds k where k.id = p_kind;
-  return holdfast.lane_for(v_kind.queue, v_kind.type, p_priority, p_limit_key, v_kind.policy);
+  return holdfast.lane_for(v_kind.queue, v_kind.type, p_priority, p_limit_key, v_kind.policy, p_owner);
 end $$;
 
 -- Rows of the history back into the hot table, as they ended. The row lock decides between two that try.
@@ -21,7 +21,7 @@ begin
   ), back as (
     insert into holdfast.tasks (id, job_id, lane_id, nonce, worker_id, due_at, started_at, finished_at, attempt, failures, crashes,
       status, args, output, error, name, owner, weight, percent, phase, message, event_seq, labels, batch_id)
-    select g.id, g.job_id, holdfast.lane_of_kind(g.kind_id, g.priority, g.limit_key), g.nonce, g.worker_id, g.due_at, g.started_at,
+    select g.id, g.job_id, holdfast.lane_of_kind(g.kind_id, g.priority, g.limit_key, g.owner), g.nonce, g.worker_id, g.due_at, g.started_at,
       g.finished_at, g.attempt, g.failures, g.crashes, g.status, g.args, g.output, g.error, g.name, g.owner, g.weight, g.percent,
       g.phase, g.message, g.event_seq, g.labels, g.batch_id
     from gone g

@@ -45,7 +45,7 @@ begin
   return p_task -> 'args';
 end $$;
 
-create or replace function holdfast.lane_in(p_task jsonb, p_job jsonb) returns bigint
+create or replace function holdfast.lane_in(p_task jsonb, p_job jsonb, p_owner text) returns bigint
 language plpgsql set search_path = '' as $$
 begin
   if jsonb_typeof(p_task) is distinct from 'object' then
@@ -55,7 +55,7 @@ begin
     coalesce(p_task ->> 'queue', p_job ->> 'queue', 'default'),
     holdfast.check_name(p_task ->> 'type', 'type'),
     coalesce(holdfast.number_in(p_task, 'priority', -100, 100), holdfast.number_in(p_job, 'priority', -100, 100), 0)::smallint,
-    coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.policy_in(p_task));
+    coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.policy_in(p_task), p_owner);
 end $$;
 
 -- End users start only what was opened to them: option `public_types`.
@@ -149,6 +149,18 @@ begin
   return v_held;
 end $$;
 
+-- What must be the same for a key to mean the same job: all but the key, and where in a trace it was said.
+create or replace function holdfast.body_hash(p_job jsonb) returns bytea
+language plpgsql immutable set search_path = '' as $$
+begin
+  p_job := p_job - 'key';
+  if jsonb_typeof(p_job -> 'labels') = 'object' then
+    p_job := p_job #- '{labels,traceparent}';
+    p_job := case when p_job -> 'labels' = '{}' then p_job - 'labels' else p_job end;
+  end if;
+  return sha256(convert_to(p_job::text, 'UTF8'));
+end $$;
+
 create or replace function holdfast.submit(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -181,7 +193,7 @@ begin
   end if;
   v_held := coalesce(
     holdfast.take_key('key:' || coalesce(v_owner, ''), p_job ->> 'key', v_id,
-      case when p_job ? 'key' then sha256(convert_to((p_job - 'key')::text, 'UTF8')) end, false),
+      case when p_job ? 'key' then holdfast.body_hash(p_job) end, false),
     holdfast.take_unique(p_job, v_owner, v_id, v_now));
   if v_held is not null then
     delete from holdfast.keys k where k.scope = 'key:' || coalesce(v_owner, '') and k.key = p_job ->> 'key' and k.job_id = v_id;
@@ -211,7 +223,7 @@ create or replace function holdfast.insert_single(
 language plpgsql set search_path = '' as $$
 declare
   v_job jsonb := coalesce(p_job, p_task);
-  v_lane bigint := holdfast.lane_in(p_task, v_job);
+  v_lane bigint := holdfast.lane_in(p_task, v_job, p_owner);
   v_due timestamptz := holdfast.due_in(p_task, v_job, p_now);
 begin
   if jsonb_typeof(p_task -> 'after') = 'array' and p_task -> 'after' <> '[]' then
@@ -251,45 +263,59 @@ begin
   end if;
 end $$;
 
+-- The ids rise by one from a random start, so that they end up side by side in the index.
 create or replace function holdfast.insert_many(p_jobs jsonb) returns setof uuid
 language plpgsql set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_stem text := holdfast.id_stem(v_now);
-  v_shard text := holdfast.shard_hex();
+  v_id text := holdfast.new_id(holdfast.id_stem(v_now), holdfast.shard_hex())::text;
+  v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
   v_lanes bigint[];
 begin
   perform pg_current_xact_id();
   perform holdfast.use_operations(p_jobs, v_now);
+  v_id := left(v_id, 24);
+  v_lanes := holdfast.lanes_of_many(p_jobs);
   return query
+  insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
+  select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid,
+    case when cardinality(v_lanes) = 1 then v_lanes[1] else v_lanes[e.ord] end,
+    case when d.due_at is null or d.due_at <= v_now then nextval('holdfast.positions') end, greatest(d.due_at, v_now),
+    case when d.due_at is null or d.due_at <= v_now then 'ready' else 'scheduled' end,
+    case when pg_column_size(e.body) > 262144 then holdfast.args_in(e.body) else e.body -> 'args' end,
+    e.body ->> 'name', e.body ->> 'owner',
+    case when e.body ? 'expires_at' then holdfast.time_in(e.body, 'expires_at') end, nullif(e.body -> 'labels', 'null')
+  from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
+  cross join lateral (select case when e.body ?| '{run_at,delay_s}' then holdfast.due_in(e.body, null, v_now) end as due_at offset 0) as d
+  returning t.id;
+  perform holdfast.wake(array(select distinct l from unnest(v_lanes) as l));
+end $$;
+
+-- The lane of each job, or just one when it is the same for all.
+create or replace function holdfast.lanes_of_many(p_jobs jsonb) returns bigint[]
+language plpgsql set search_path = '' set jit = off as $$
+declare
+  v_fair text[] := array(select q.name from holdfast.queues q where q.fair_owners);
+  v_lanes bigint[];
+begin
   with given as materialized (
-    select e.ord, e.body, coalesce(e.body ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
-      case when e.body ? 'priority' then holdfast.number_in(e.body, 'priority', -100, 100)::smallint end as priority,
-      e.body ->> 'limit_key' as limit_key, holdfast.policy_in(e.body) as policy,
-      case when e.body ?| '{run_at,delay_s}' then holdfast.due_in(e.body, null, v_now) else v_now end as due_at
+    select e.ord, coalesce(e.body ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
+      coalesce(case when e.body ? 'priority' then holdfast.number_in(e.body, 'priority', -100, 100) end, 0)::smallint as priority,
+      e.body ->> 'limit_key' as limit_key,
+      case when coalesce(e.body ->> 'queue', 'default') = any (v_fair) then e.body ->> 'owner' end as owner,
+      case when e.body ?| '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}' then holdfast.policy_in(e.body) else '{}' end as policy
     from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
   ), lanes as materialized (
-    select d.*, holdfast.lane_for(d.queue, holdfast.check_name(d.type, 'type'), coalesce(d.priority, 0::smallint), d.limit_key, d.policy) as id
-    from (select distinct queue, type, priority, limit_key, policy from given) as d
-  ), lined as (
-    select g.*, l.id as lane_id from given g
-    join lanes l on l.queue = g.queue and l.type = g.type and l.policy = g.policy
-      and l.priority is not distinct from g.priority and l.limit_key is not distinct from g.limit_key
-    order by g.ord
+    select d.*, holdfast.lane_for(d.queue, holdfast.check_name(d.type, 'type'), d.priority, d.limit_key, d.policy, d.owner) as id
+    from (select g.queue, g.type, g.priority, g.limit_key, g.policy, g.owner from given g group by 1, 2, 3, 4, 5, 6) as d
   )
-  insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
-  select holdfast.new_id(v_stem, v_shard), s.lane_id,
-    case when s.due_at <= v_now then nextval('holdfast.positions') end, s.due_at,
-    case when s.due_at <= v_now then 'ready' else 'scheduled' end,
-    case when pg_column_size(s.body -> 'args') > 262144 then holdfast.args_in(s.body) else s.body -> 'args' end,
-    s.body ->> 'name', s.body ->> 'owner',
-    case when s.body ? 'expires_at' then holdfast.time_in(s.body, 'expires_at') end, nullif(s.body -> 'labels', 'null')
-  from lined s
-  returning t.id;
-  select array_agg(l.id) into v_lanes from holdfast.lanes l
-  where (l.queue, l.type) in (
-    select distinct coalesce(j ->> 'queue', 'default'), j ->> 'type' from jsonb_array_elements(p_jobs) as j);
-  perform holdfast.wake(v_lanes);
+  select case when (select count(*) from lanes) = 1 then (select array[l.id] from lanes l) else (
+    select array_agg(l.id order by g.ord) from given g
+    join lanes l on l.queue = g.queue and l.type = g.type and l.priority = g.priority and l.policy = g.policy
+      and coalesce(l.limit_key, '') = coalesce(g.limit_key, '') and l.limit_key is not distinct from g.limit_key
+      and coalesce(l.owner, '') = coalesce(g.owner, '') and l.owner is not distinct from g.owner) end
+  into v_lanes;
+  return v_lanes;
 end $$;
 
 -- Tells sleeping workers that there is work in these lanes: one notification per queue and transaction, and none

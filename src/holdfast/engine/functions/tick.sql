@@ -167,6 +167,7 @@ begin
     where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types))
       and exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor);
   end if;
+  v_limit := least(v_limit, (select min(k.until) from holdfast.resting_keys k where k.until > p_now));
   v_due := least(v_due, v_lease, v_limit, v_schedule);
   return case when v_due is not null then greatest(extract(epoch from v_due - p_now), 0.01) end;
 end $$;

@@ -1,4 +1,4 @@
--- Schedules, and the catalogue of task types.
+-- Schedules, the catalogue of task types, and lanes that are shared fairly and do not last for ever.
 
 create table holdfast.schedules (
   name text primary key check (octet_length(name) between 1 and 200),
@@ -39,11 +39,55 @@ create table holdfast.task_types (
   seen_at timestamptz not null
 );
 
+-- Keys that rest until a time, whatever limits there are.
+create table holdfast.resting_keys (
+  key text primary key check (octet_length(key) between 1 and 1000),
+  until timestamptz not null
+) with (fillfactor = 50);
+
+-- In such a queue each owner has lanes of its own, and the owners take turns.
+alter table holdfast.queues add column fair_owners boolean not null default false;
+
+alter table holdfast.lanes
+  add column share text,                     -- the owner, in a queue where owners take turns
+  add column made_at timestamptz,
+  add column closed_at timestamptz,          -- empty for long: takes no more tasks, and goes when nobody can have seen it open
+  add column closed_xid bigint,
+  -- The reading hint of a lane with a key or a share (claim.sql); others leave it to the worker.
+  add column safe bigint,
+  add column seen bigint,
+  add column seen_xid bigint,
+  add column seen_at timestamptz,
+  add column looked_at timestamptz;
+drop index holdfast.lanes_identity;
+create index lanes_identity on holdfast.lanes (kind_id, priority, coalesce(limit_key, ''), coalesce(share, '')) where closed_at is null;
+drop index holdfast.lanes_queue;
+create index lanes_plain on holdfast.lanes (queue, type) where limit_key is null and share is null;
+create index lanes_shared on holdfast.lanes (queue, type) where limit_key is not null or share is not null;
+
+-- When lanes were tidied last, in seconds since 1970: a hint.
+create sequence holdfast.lanes_tidied as bigint minvalue 0 start 0;
+
+-- A lane as a claim sees it, for as long as the claim lasts.
+create type holdfast.open_lane as (
+  id bigint, queue text, type text, shared boolean, limit_ids bigint[], limits_known boolean, lease_s double precision,
+  timeout_s double precision, attempts integer, rank double precision, served_at timestamptz, stored bigint, head bigint, safe bigint, sure bigint,
+  renewed boolean, looked boolean, xid bigint, hint jsonb);
+
+-- Replaced by functions with other results; all in one transaction with their successors.
+drop function if exists holdfast.open_lanes(text[], text[], jsonb, timestamptz);
+drop function if exists holdfast.reserve(bigint, bigint, bigint[], integer, timestamptz);
+drop function if exists holdfast.take(bigint[], bigint[], integer[], double precision[], bigint, bigint, timestamptz);
+drop function if exists holdfast.mark_served(bigint[], timestamptz);
+drop function if exists holdfast.lane_for(text, text, smallint, text, jsonb);
+drop function if exists holdfast.lane_in(jsonb, jsonb);
+drop function if exists holdfast.lane_of_kind(bigint, smallint, text);
+
 do $$
 declare
   v_table text;
 begin
-  foreach v_table in array '{schedules,task_types}'::text[] loop
+  foreach v_table in array '{schedules,task_types,resting_keys}'::text[] loop
     execute format('alter table holdfast.%I enable row level security', v_table);
     execute format('alter table holdfast.%I force row level security', v_table);
     execute format('create policy owner_all on holdfast.%I to current_user using (true) with check (true)', v_table);
