@@ -1,0 +1,23 @@
+"""The guide's tests of its own example are a user's: run from outside, with the plug-in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_the_orders_and_their_tests(tmp_path: Path) -> None:
+    config = tmp_path / "pytest.ini"
+    config.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", str(config), "--rootdir", str(tmp_path),
+         "-p", "holdfast.testing.plugin", "-p", "no:cacheprovider", str(EXAMPLES / "test_orders.py")],
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
