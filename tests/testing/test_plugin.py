@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,15 @@ filterwarnings =
 
 
 @pytest.fixture
+def temporary() -> Generator[Path]:
+    """Where the plug-in may put its server; open to the account that the server runs under."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     shutil.copytree(SAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -31,10 +42,10 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def run(project: Path, *arguments: str) -> tuple[int, str]:
+def run(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
     """Without our environment: DATABASE_URL must not matter."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST", "PYTEST"))}
-    environment |= {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    environment |= {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TMPDIR": str(temporary)}
     if "HOLDFAST_PG_BIN" in os.environ:
         environment["HOLDFAST_PG_BIN"] = os.environ["HOLDFAST_PG_BIN"]
     done = subprocess.run(
@@ -44,22 +55,10 @@ def run(project: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def left_behind() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).glob("holdfast-pytest-*")}
-
-
-def test_a_user_s_tests_pass_and_leave_nothing(project: Path) -> None:
-    before = left_behind()
-    code, text = run(project, "test_right.py", "-n", "2")
-    assert code == 0, text
-    assert "8 passed" in text
-    assert left_behind() <= before
-
-
-def test_what_is_wrong_is_found_and_named(project: Path) -> None:
-    code, text = run(project, "test_wrong.py")
+def test_a_user_s_tests_pass_or_say_what_is_wrong_and_leave_nothing(project: Path, temporary: Path) -> None:
+    code, text = run(project, temporary, "test_right.py", "test_wrong.py", "-n", "2")
     assert code == 1, text
-    assert "5 failed" in text
+    assert "5 failed, 8 passed" in text, text
     for said in (
         "Killed after the await in charge_carelessly:",
         "the snapshot differs",
@@ -70,12 +69,14 @@ def test_what_is_wrong_is_found_and_named(project: Path) -> None:
         "More than 20 attempts ran, the last of again.",
     ):
         assert said in text, text
+    failed = {line.split("::")[1].split()[0] for line in text.splitlines() if line.startswith("FAILED")}
+    assert failed == set(re.findall(r"def (test_\w+)", (project / "test_wrong.py").read_text()))
+    assert [path.name for path in temporary.glob("holdfast-*")] == []
 
 
-def test_a_run_that_never_asks_for_it_starts_nothing(project: Path) -> None:
+def test_a_run_that_never_asks_for_it_starts_nothing(project: Path, temporary: Path) -> None:
     (project / "conftest.py").unlink()
     (project / "test_else.py").write_text("def test_one(): assert True\n")
-    before = left_behind()
-    code, text = run(project, "test_else.py")
+    code, text = run(project, temporary, "test_else.py")
     assert code == 0, text
-    assert left_behind() <= before
+    assert [path.name for path in temporary.glob("holdfast-*")] == []

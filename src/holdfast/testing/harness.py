@@ -37,7 +37,7 @@ from holdfast.testing.replaying import (
     compare,
     stoppable,
 )
-from holdfast.testing.running import Drained, Ran, Runner, declare_once, drain
+from holdfast.testing.running import Drained, Ran, Runner, declare_all, drain
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -93,10 +93,12 @@ class Holdfast:
 
     async def drain(self, *, until: timedelta = timedelta(0), most: int = MOST_ATTEMPTS) -> Drained:
         """Run all that is ready, and all that becomes ready within `until`, in moments."""
-        return await self._with_runner(
-            self._running(),
-            lambda runner: drain(runner, self.clock, until=until, most=most, state=self.state),
-        )
+
+        async def work(runner: Runner) -> Drained:
+            await declare_all(runner)
+            return await drain(runner, until=until, most=most, state=self.state)
+
+        return await self._with_runner(self._running(), work)
 
     async def run(self, call: Call[R], *, until: timedelta = timedelta(hours=1)) -> R:
         """Submit a call, run everything, and answer with its result, or raise what it raised."""
@@ -191,7 +193,7 @@ class Holdfast:
         runs: list[Stopped] = []
 
         async def first(runner: Runner) -> str | None:
-            spared = await self._sessions()
+            spared = await scratch.in_transaction(runner.connection)
             claimed = await runner.exchange()
             if claimed is None or (claimed.job_id or claimed.id) != job:
                 raise AssertionError("Something else is ready; drain before you replay.")
@@ -204,7 +206,7 @@ class Holdfast:
             except Killed as killed:
                 dropped.extend(runs)
                 await self._bury(runner, opened, spared)
-                await self.clock.advance(timedelta(seconds=claimed.lease_s, hours=1))
+                await scratch.move_clock(runner.connection, timedelta(seconds=claimed.lease_s, hours=1))
                 return str(killed)
             await opened.__aexit__(None, None, None)
             await runner.exchange(outcome, claim=False)
@@ -229,12 +231,11 @@ class Holdfast:
         runner.database.terminate()
         for database in self._databases.values():
             database.terminate()
-        async with connected(self._url, self._settings) as connection:
-            await scratch.end_open_transactions(connection, spared)
+        await scratch.end_open_transactions(runner.connection, spared)
 
     async def _finish(self, runner: Runner, job: UUID) -> Ran:
         """The last attempt of a job, after all the others."""
-        drained = await drain(runner, self.clock, until=timedelta(hours=2), most=50, state=self.state)
+        drained = await drain(runner, until=timedelta(hours=2), most=50, state=self.state)
         mine = [each for each in drained.ran if each.job_id == job]
         if not mine:
             done = next(each for each in self.submitted() if each.id == job)
@@ -253,15 +254,10 @@ class Holdfast:
             connected(self._url, self._settings) as connection,
         ):
             runner = Runner(application, database, connection)
-            await declare_once(runner, connection)
             try:
                 return await work(runner)
             finally:
                 runner.close()
-
-    async def _sessions(self) -> list[int]:
-        async with connected(self._url, self._settings) as connection:
-            return await scratch.in_transaction(connection)
 
     def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         answers: list[T] = []

@@ -16,11 +16,10 @@ from uuid import UUID
 import msgspec
 
 from holdfast import telemetry
-from holdfast.engine import leases
+from holdfast.engine import leases, scratch
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed, Outcome
 from holdfast.testing.application import Application
-from holdfast.testing.clock import Clock
 from holdfast.worker.context import Context, current
 from holdfast.worker.contexts import Contexts
 from holdfast.worker.declared import declare
@@ -76,7 +75,7 @@ class Runner:
     def __init__(self, application: Application, database: Database, connection: Connection) -> None:
         self.application = application
         self.database = database
-        self._connection = connection
+        self.connection = connection
         self._queues = sorted({task.queue for task in application.tasks.values()})
         self._cursors: str | None = None
         self._threads = Threads(8)
@@ -84,7 +83,7 @@ class Runner:
 
     async def exchange(self, outcome: Outcome | None = None, *, claim: bool = True) -> Claimed | None:
         answer = await leases.exchange(
-            self._connection,
+            self.connection,
             worker=WORKER,
             outcomes=[] if outcome is None else [outcome],
             slots=1 if claim else 0,
@@ -159,7 +158,7 @@ def _ran(claimed: Claimed, verdict: Verdict, problems: list[BaseException]) -> R
     )
 
 
-async def drain(runner: Runner, clock: Clock, *, until: timedelta, most: int, state: Any) -> Drained:
+async def drain(runner: Runner, *, until: timedelta, most: int, state: Any) -> Drained:
     """Run what is ready, and what becomes ready within `until`, moving the clock from event to event."""
     drained = Drained()
     async with runner.contexts(state) as contexts:
@@ -176,15 +175,16 @@ async def drain(runner: Runner, clock: Clock, *, until: timedelta, most: int, st
             pause = timedelta(seconds=runner.next_s) if runner.next_s is not None else None
             if pause is None or drained.moved + pause > until:
                 break
-            await clock.advance(pause)
+            await scratch.move_clock(runner.connection, pause)
             drained.moved += pause
             claimed = await runner.exchange()
     if drained.moved < until:
-        await clock.advance(until - drained.moved)
+        await scratch.move_clock(runner.connection, until - drained.moved)
         drained.moved = until
     return drained
 
 
-async def declare_once(runner: Runner, connection: Connection) -> None:
+async def declare_all(runner: Runner) -> None:
+    """As a worker does when it starts."""
     application = runner.application
-    await declare(connection, WORKER, application.tasks.values(), application.schedules.values())
+    await declare(runner.connection, WORKER, application.tasks.values(), application.schedules.values())
