@@ -40,7 +40,6 @@ async def test_kills_between_upload_and_commit(
 ) -> None:
     store = workers.folder / "store"
     monkeypatch.setenv("HOLDFAST_STORAGE_URL", str(store))
-    monkeypatch.setenv("PYTHONPATH", str(APP.parent))
     workers.app = APP
     seed = random.randrange(10**6)
     chance = random.Random(seed)
