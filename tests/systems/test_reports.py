@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from datetime import timedelta
 from typing import Any
@@ -13,9 +12,9 @@ import pypdf
 import pytest
 from callers import bearer, token, watching
 from provider_server import Provider, chat, provider
+from writers import BriefWriter, StuckWriter
 
-from holdfast.systems.providers import TextProvider, Written
-from holdfast.systems.providers.local import LocalWriter
+from holdfast.systems.providers import TextProvider
 from holdfast.systems.providers.mp3 import measure
 from holdfast.systems.providers.speech import SpeechVoice
 from holdfast.systems.providers.text import ChatText
@@ -48,14 +47,6 @@ async def ended(user: User, job: str, within: float = 100) -> dict[str, Any]:
         over, within=timedelta(seconds=within), what=f"report {job} ends"
     )
     return found
-
-
-class BriefWriter(LocalWriter):
-    """Writes one sentence, so that tests of the whole are quick; the voice and the press are real."""
-
-    async def write(self, instructions: str, subject: str) -> Written:
-        title = msgspec.json.decode(subject)["chapter"]["title"]
-        return Written(f"This is about {title}. #image(x) <b>bold</b> *stars*", "a brief writer")
 
 
 async def test_a_report_from_start_to_end(bindery: House) -> None:
@@ -197,16 +188,6 @@ async def test_cancel_at_any_stage(bindery: House) -> None:
         assert (await ann.delete(f"{JOBS}/{running}")).json()["status"] == "cancelled"
         assert (await ann.get(f"{JOBS}/{running}")).json()["status"] == "cancelled"
     assert (await ann.delete(f"{JOBS}/{running}")).json()["status"] == "cancelled"
-
-
-class StuckWriter(LocalWriter):
-    def __init__(self) -> None:
-        self.asked = 0
-
-    async def write(self, instructions: str, subject: str) -> Written:
-        self.asked += 1
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 async def test_too_many_requests_put_the_provider_to_rest_for_all(bindery: House, clock: Clock) -> None:

@@ -19,6 +19,7 @@ from holdfast.errors import InvalidError, NotFoundError, TooManyError
 from holdfast.model import Artifact
 from holdfast.systems.desk import client_of, owner_of
 from holdfast.systems.reports.answers import STATUS, TYPES, Telling, shown
+from holdfast.systems.reports.chapters import CHAPTERS
 from holdfast.systems.reports.work import TYPE, nuclear_v2
 
 LINK = timedelta(hours=1)
@@ -117,11 +118,17 @@ async def _linked(request: Request, told: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": TYPES.get(file.kind, file.kind),
         "name": file.name,
+        "title": _title(file.name),
         "url": url,
         "size": file.size,
         "duration": file.meta.get("duration"),
         "pages": file.meta.get("pages"),
     }
+
+
+def _title(name: str) -> str | None:
+    number = name.removeprefix("chapter").partition(".")[0]
+    return CHAPTERS[int(number) - 1].title if number.isdigit() and 0 < int(number) <= len(CHAPTERS) else None
 
 
 async def _read(request: Request, job_id: UUID) -> dict[str, Any]:
