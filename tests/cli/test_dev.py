@@ -48,6 +48,10 @@ async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Pa
     address = dev.until(r"api +(http://127.0.0.1:\d+)/api")[1]
     with urllib.request.urlopen(f"{address}/healthz", timeout=30) as answer:
         assert answer.status == 200
+    link = dev.until(r"log in once: (http\S+)")[1]
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(link, timeout=30) as page:
+        assert b"<h1" in page.read()
     children = children_of(dev.process.pid)
     assert len(children) == 3
 

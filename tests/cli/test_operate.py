@@ -251,3 +251,25 @@ def test_the_files_of_a_batch_as_a_zip(shell: Shell, tmp_path: Path, monkeypatch
     [told] = shell.json("batch", "zip", batch, "--force", code=1)
     assert (len(told["files"]), len(told["failures"])) == (2, 1)
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_came_from_anybody_is_only_shown(shell: Shell) -> None:
+    evil = "\x1b]0;owned\x07\x9b31m\u202e[red]x[/red]"
+    shell.json("submit", "t", "-q", "q", f"a={evil}", "--owner", evil, "--label", f"l={evil}")
+    shell("queue", "pause", "q", "--reason", evil)
+
+    async def fail(connection: Connection) -> None:
+        await connection.execute("select holdfast.resume_queue('q')")
+        hand = Hand(connection, "w\u202e[red]w[/red]")
+        body = {"type": f"E{evil}", "message": evil, "traceback": evil, "fingerprint": f"E {evil}"}
+        await hand.finish(await hand.one(), "reject", body)
+
+    [row] = shell.json("job", "list")
+    seen = shell("queue", "list") + shell("job", "why", row["id"])
+    shell.ask(fail)
+    told = ["job list", f"job show {row['id']}", f"job why {row['id']}", "errors list", "workers list",
+            "workers show w", "top --once", "queue show q"]  # fmt: skip
+    for words in told:
+        seen += shell(*words.split())
+    assert "[red]x[/red]" in seen
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(seen)

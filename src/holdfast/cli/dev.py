@@ -110,8 +110,9 @@ async def _run(session: Session, stage: Stage, url: str) -> int:
 async def _say_where(session: Session, stage: Stage, client: Client) -> None:
     out = session.out
     if await stage.answers():
-        link = await login_link(client, stage.url)
-        out.line(f" dashboard  {stage.url}/dashboard" + (f"   log in once: {link}" if link else ""))
+        link = await login_link(client, stage.url) if await stage.has_dashboard() else None
+        place = f"{stage.url}/dashboard   log in once: {link}" if link else "not served"
+        out.line(f" dashboard  {place}")
         key = session.settings.service_key or local_service_key(session.settings.home)
         shown = "HOLDFAST_SERVICE_KEY" if session.settings.service_key else key.reveal()
         out.line(f" api        {stage.url}/api   key: {shown}")

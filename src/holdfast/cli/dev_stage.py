@@ -57,10 +57,13 @@ class Stage:
         """Whether the API is up; waits for it, and no longer once it has ended."""
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while self.api.alive and asyncio.get_running_loop().time() < deadline:
-            if await asyncio.to_thread(_healthy, self.url):
+            if await asyncio.to_thread(_status, self.url, "/healthz") == 200:
                 return True
             await asyncio.sleep(0.1)
         return False
+
+    async def has_dashboard(self) -> bool:
+        return await asyncio.to_thread(_status, self.url, "/dashboard/login") == 200
 
     async def mend(self, changed: set[str]) -> None:
         """Start the application's worker anew when code changed. One that died waits for that."""
@@ -103,14 +106,15 @@ class Stage:
                 self.out.line(f"  {child.name}: {words.clean(line, 500)}")
 
 
-def _healthy(url: str) -> bool:
+def _status(url: str, path: str) -> int:
+    """What the API answers with; 0 when it does not."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=2)
     try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
+        connection.request("GET", path)
+        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
-        return False
+        return 0
     finally:
         connection.close()
 

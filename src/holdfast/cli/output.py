@@ -23,7 +23,7 @@ class Output:
     def line(self, text: str) -> None:
         """Prose for people; left out when a program is reading."""
         if not self.json:
-            self.console.print(escape(text))
+            self.console.print(escape(harmless(text)))
 
     def value(self, name: str, value: object) -> None:
         """One bare value, so that `$(holdfast db url)` works."""
@@ -66,8 +66,13 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (dict, list)):
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    return str(value)
+        value = msgspec.json.encode(value, enc_hook=str).decode()
+    return harmless(str(value), keep="")
+
+
+def harmless(text: str, keep: str = "\n\t") -> str:
+    """Without the characters that a terminal obeys: names, errors and payloads come from anybody."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else " " for c in text)
 
 
 def complain(message: str, fix: str | None, *, as_json: bool) -> None:
@@ -76,6 +81,6 @@ def complain(message: str, fix: str | None, *, as_json: bool) -> None:
         sys.stderr.write(msgspec.json.encode({"error": message, "fix": fix}).decode() + "\n")
         return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(message)}")
+    console.print(f"[bold red]error:[/] {escape(harmless(message))}")
     if fix:
-        console.print(f"[bold]fix:[/] {escape(fix)}")
+        console.print(f"[bold]fix:[/] {escape(harmless(fix))}")

@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 a problem was found, 2 wrong usage, 3 not found, 4 conflic
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -59,12 +59,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "version": ("about",),
     },
 }
-PLACES = {
-    name: modules
-    for heading in COMMANDS.values()
-    for name, modules in heading.items()
-    if importlib.util.find_spec(f"holdfast.cli.{modules[0]}")  # some are still to come
-}
+PLACES = {name: modules for heading in COMMANDS.values() for name, modules in heading.items()}
 
 
 class Root(click.Group):
@@ -83,7 +78,7 @@ class Root(click.Group):
         width = formatter.width - 6 - max(len(name) for name in self.list_commands(ctx))
         for heading, names in COMMANDS.items():
             with formatter.section(heading):
-                known = [(name, self.get_command(ctx, name)) for name in names if name in PLACES]
+                known = [(name, self.get_command(ctx, name)) for name in names]
                 formatter.write_dl([(name, c.get_short_help_str(width)) for name, c in known if c])
 
 
