@@ -8,7 +8,7 @@ the code that emitted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -47,20 +47,29 @@ EVENTS: Final[dict[str, str]] = {
     "api.request": "a request was answered: method, path, status, seconds",
 }
 
-_subscribers: tuple[Subscriber, ...] = ()
+_subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
+_by_name: dict[str, tuple[Subscriber, ...]] = {}
 _log = logging.getLogger("holdfast.telemetry")
 
 
-def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call `subscriber(name, fields)` for every event from now on, once. Returns what undoes it."""
-    global _subscribers  # noqa: PLW0603  (one list for the whole process is the point)
-    _subscribers = (*(s for s in _subscribers if s is not subscriber), subscriber)
+def subscribe(subscriber: Subscriber, *, only: Iterable[str] | None = None) -> Callable[[], None]:
+    """Call `subscriber(name, fields)` for every event from now on, once, or only for those named.
 
-    def unsubscribe() -> None:
-        global _subscribers  # noqa: PLW0603
-        _subscribers = tuple(s for s in _subscribers if s is not subscriber)
+    Returns what undoes it.
+    """
+    wanted = None if only is None else frozenset(only)
+    _set((*(each for each in _subscribers if each[0] is not subscriber), (subscriber, wanted)))
+    return lambda: _set(tuple(each for each in _subscribers if each[0] is not subscriber))
 
-    return unsubscribe
+
+def _set(subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...]) -> None:
+    global _subscribers, _by_name  # noqa: PLW0603  (one list for the whole process is the point)
+    _subscribers = subscribers
+    _by_name = {
+        name: tuple(subscriber for subscriber, only in subscribers if only is None or name in only)
+        for name in EVENTS
+        if subscribers
+    }
 
 
 @contextmanager
@@ -72,9 +81,9 @@ def subscribed(subscriber: Subscriber) -> Generator[None, None, None]:
         unsubscribe()
 
 
-def heard() -> bool:
+def heard(name: str) -> bool:
     """Whether anybody listens: where thousands of events a second are made, their fields need not be."""
-    return bool(_subscribers)
+    return bool(_by_name.get(name))
 
 
 def emit(name: str, /, **fields: Any) -> None:
@@ -82,7 +91,7 @@ def emit(name: str, /, **fields: Any) -> None:
         return
     if name not in EVENTS:
         raise ValueError(f"unknown event {name!r}; add it to telemetry.EVENTS and docs/reference/events.md")
-    for subscriber in _subscribers:
+    for subscriber in _by_name[name]:
         try:
             subscriber(name, fields)
         except Exception:

@@ -32,7 +32,9 @@ def configure(settings: Settings) -> None:
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(JsonLines() if settings.log_format == "json" else HumanLines())
     log.handlers = [output]
-    telemetry.subscribe(_log_event)
+    # Not for what would not be shown: at thousands of tasks a second, making an event is work.
+    shown = {name for name in telemetry.EVENTS if log.isEnabledFor(_LEVELS.get(name, logging.INFO))}
+    telemetry.subscribe(_log_event, only=shown | {"task.finished", "message.finished"})
 
 
 def _log_event(name: str, fields: dict[str, Any]) -> None:

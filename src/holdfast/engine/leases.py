@@ -24,6 +24,14 @@ _EXCHANGE = """
 select id, job_id, lane_id, name, attempt, crashes, args, parents, header
 from holdfast.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
+# Success with nothing to tell, for tasks of one claim. Outputs are left out and so are null.
+_EXCHANGE_ALIKE = """
+select id, job_id, lane_id, name, attempt, crashes, args, parents, header
+from (select $2::text::uuid[] as ids) as given, lateral holdfast.exchange($1, ids,
+  array_fill($3::integer, array[cardinality(ids)]), array_fill($4::bigint, array[cardinality(ids)]),
+  array_fill('succeed'::text, array[cardinality(ids)]), '{}', $5, $6, $7, $8)
+"""
+_NOTHING = (None, b"null")
 _BEAT = "select holdfast.beat($1, $2, $3, $4, $5)"
 
 
@@ -104,64 +112,73 @@ async def exchange(
     cursors: str | None = None,
 ) -> Exchange:
     """Send the outcomes of finished tasks and take tasks for the free slots, in one round trip."""
-    # Rows are locked in this order; with one order for all workers they cannot block each other in a circle.
-    ordered = sorted(outcomes, key=lambda outcome: outcome.id)
+    statement, given = _sent(outcomes)
     rows = await connection.fetch(
-        _EXCHANGE,
+        statement,
         worker,
-        [o.id for o in ordered],
-        [o.attempt for o in ordered],
-        [o.nonce for o in ordered],
-        [o.kind for o in ordered],
-        [None if o.body is None else o.body.decode() for o in ordered],
+        *given,
         slots,
         list(queues),
         None if types is None else list(types),
         cursors or "{}",
     )
-    header = _header.decode(rows[-1]["header"])
+    header = _header.decode(rows[-1][8])
     return Exchange(
-        answers=_answers(outcomes, ordered, header.answers),
-        tasks=[_claimed(row, header) for row in rows[:-1]],
+        answers=header.answers if header.answers is not None else ["ok"] * len(outcomes),
+        tasks=_claimed(rows[:-1], header),
         cursors=bytes(header.cursors).decode(),
         next_s=header.next_s,
         command=header.command,
     )
 
 
-def _answers(
-    given: Sequence[Outcome], ordered: Sequence[Outcome], answers: list[Answer] | None
-) -> Sequence[Answer]:
-    if answers is None:
-        fine: Answer = "ok"
-        return [fine for _ in given]
-    by_lease: dict[tuple[UUID, int, int], Answer] = {
-        (o.id, o.attempt, o.nonce): a for o, a in zip(ordered, answers, strict=True)
-    }
-    return [by_lease[o.id, o.attempt, o.nonce] for o in given]
-
-
-def _claimed(row: Record, header: _Header) -> Claimed:
-    queue, kind, lease_s, timeout_s, attempts = header.lanes[row["lane_id"]]
-    args, parents, own = row["args"], row["parents"], row["header"]
-    about: dict[str, str] = _json.decode(own) if own else {}
-    return Claimed(
-        id=row["id"],
-        attempt=row["attempt"],
-        nonce=header.nonce,
-        job_id=row["job_id"],
-        name=row["name"],
-        type=kind,
-        queue=queue,
-        args=_json.decode(args) if args else {},
-        parents=_json.decode(parents) if parents else {},
-        crashes=row["crashes"],
-        lease_s=lease_s,
-        timeout_s=timeout_s,
-        max_attempts=attempts,
-        owner=about.get("owner"),
-        trace=about.get("trace"),
+def _sent(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:
+    """The statement and its arguments about outcomes. Most batches are of one claim and have nothing to tell
+    but success: only their ids travel, as text, because the driver takes long over elements of arrays."""
+    if outcomes:
+        nonce, attempt = outcomes[0].nonce, outcomes[0].attempt
+        for o in outcomes:
+            if o.kind != "succeed" or o.nonce != nonce or o.attempt != attempt or o.body not in _NOTHING:
+                break
+        else:
+            ids = ",".join([str(o.id) for o in outcomes])
+            return _EXCHANGE_ALIKE, (f"{{{ids}}}", attempt, nonce)
+    return _EXCHANGE, (
+        [o.id for o in outcomes],
+        [o.attempt for o in outcomes],
+        [o.nonce for o in outcomes],
+        [o.kind for o in outcomes],
+        [None if o.body is None else o.body.decode() for o in outcomes],
     )
+
+
+def _claimed(rows: Sequence[Record], header: _Header) -> list[Claimed]:
+    decode, lanes, nonce = _json.decode, header.lanes, header.nonce
+    tasks: list[Claimed] = []
+    for row in rows:
+        task_id, job_id, lane_id, name, attempt, crashes, args, parents, own = row
+        queue, kind, lease_s, timeout_s, attempts = lanes[lane_id]
+        about: dict[str, str] | None = decode(own) if own else None
+        tasks.append(
+            Claimed(
+                id=task_id,
+                attempt=attempt,
+                nonce=nonce,
+                job_id=job_id,
+                name=name,
+                type=kind,
+                queue=queue,
+                args=decode(args) if args else {},
+                parents=decode(parents) if parents else {},
+                crashes=crashes,
+                lease_s=lease_s,
+                timeout_s=timeout_s,
+                max_attempts=attempts,
+                owner=about.get("owner") if about else None,
+                trace=about.get("trace") if about else None,
+            )
+        )
+    return tasks
 
 
 async def beat(

@@ -82,7 +82,7 @@ class Attempts:
         attempt.began = True
         context = attempt.context
         current.set(context)
-        if telemetry.heard():
+        if telemetry.heard("task.started"):
             telemetry.emit("task.started", **_about(attempt))
         verdict: Verdict | None
         try:
@@ -139,7 +139,7 @@ class Attempts:
             return
         attempt.ended = True
         self.ended += 1
-        if telemetry.heard():
+        if telemetry.heard("task.finished"):
             telemetry.emit(
                 "task.finished",
                 **_about(attempt),

@@ -160,7 +160,7 @@ def judge(task: AnyTask, problem: BaseException) -> Verdict:
 
 
 def failure(kind: Kind, problem: BaseException, *, message: str | None = None) -> Verdict:
-    if telemetry.heard():
+    if telemetry.heard("task.raised"):
         _tell(problem)
     told = _clean(message or str(problem) or type(problem).__name__, MESSAGE_CHARACTERS)
     lines = "".join(traceback.format_exception(problem))

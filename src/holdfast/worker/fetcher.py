@@ -29,6 +29,7 @@ from holdfast.worker.shares import Shares
 SAFETY_POLL = 58.0  # with a listener that is proven to hear; together with its pings two statements a minute
 BLIND_POLL = 1.5  # without one
 MOST_AT_ONCE = 500
+WORTH_HALVING = 50
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
 # that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
 FALLING_ASLEEP = (0.05, 0.5, 5.0)
@@ -57,7 +58,9 @@ class Fetcher(Service):
         self.shares = shares
         self._types = list(types)
         self._concurrency = concurrency
-        self._enough = max(1, min(concurrency // 2, MOST_AT_ONCE))
+        halves = concurrency >= WORTH_HALVING
+        self._most = min(concurrency // 2 if halves else concurrency, MOST_AT_ONCE)
+        self._enough = max(1, self._most // 2 if halves else concurrency // 2)
         self._outbox = outbox
         self.running = Running(self._freed, None if shares.plain else shares.running)
         self.taker: Taker | None = None
@@ -101,8 +104,8 @@ class Fetcher(Service):
         except BaseException:
             self._outbox.put_back(outcomes)
             raise
-        self._report_stale(outcomes, answer)
-        self._report_claim(slots, len(outcomes), len(answer.tasks), time.monotonic() - asked_at)
+        # Nothing that could fail comes between a claim and the start of what it brought.
+        seconds = time.monotonic() - asked_at
         ended = self._outbox.answered(outcomes)
         self._cursors = answer.cursors
         if self.budget is not None:
@@ -110,6 +113,8 @@ class Fetcher(Service):
         if self.taker is not None:
             self.taker.hold(answer.tasks, ended)
             self.taker.launch(answer.tasks)
+        self._report_stale(outcomes, answer)
+        self._report_claim(slots, len(outcomes), len(answer.tasks), seconds)
         if slots:
             self._plan(queues, got=len(answer.tasks), wanted=slots, next_s=answer.next_s)
         if answer.command is not None:
@@ -134,7 +139,7 @@ class Fetcher(Service):
                     telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
 
     def _report_claim(self, wanted: int, outcomes: int, got: int, seconds: float) -> None:
-        if telemetry.heard():
+        if telemetry.heard("worker.claimed"):
             telemetry.emit(
                 "worker.claimed",
                 worker=self._worker,
@@ -147,7 +152,7 @@ class Fetcher(Service):
     def _slots(self) -> int:
         if not self.claiming or not self.shares.has_room:
             return 0
-        free = min(self._concurrency - len(self.running), MOST_AT_ONCE)
+        free = min(self._concurrency - len(self.running), self._most)
         return max(0, free if self.budget is None else min(free, self.budget))
 
     def _plan(self, queues: Sequence[str], *, got: int, wanted: int, next_s: float | None) -> None:

@@ -294,7 +294,7 @@ class Heartbeat:
             self._worker_loop.call_soon_threadsafe(self.commanded, cast("Command", body.decode()))
 
     def _apply(self, news: Round) -> None:
-        held = self._running.by_id
+        held = self._running.by_id()
         for name in ids_in(news.kept):
             attempt = held.get(UUID(bytes=name))
             if attempt is not None and attempt.renewed_at < news.sent_at:

@@ -80,29 +80,30 @@ class Running:
     """A dictionary with a bell: `changed` is called when a slot becomes free."""
 
     def __init__(self, changed: Callable[[], None], by_queue: Counter[str] | None = None) -> None:
-        self.by_id: dict[UUID, Attempt] = {}
+        self._attempts: dict[Attempt, None] = {}  # by identity: hashing an id costs more than the rest
         self._changed = changed
         self._by_queue = by_queue  # counted only for those who ask
 
     def __len__(self) -> int:
-        return len(self.by_id)
+        return len(self._attempts)
 
     def add(self, attempt: Attempt) -> None:
-        self.by_id[attempt.claimed.id] = attempt
+        self._attempts[attempt] = None
         if self._by_queue is not None:
             self._by_queue[attempt.claimed.queue] += 1
 
     def remove(self, attempt: Attempt) -> None:
-        # Another attempt of the same task may be here by now, if this one was given up.
-        if self.by_id.get(attempt.claimed.id) is attempt:
-            del self.by_id[attempt.claimed.id]
+        del self._attempts[attempt]
         if self._by_queue is not None:
             self._by_queue[attempt.claimed.queue] -= 1
         self._changed()
 
+    def by_id(self) -> dict[UUID, Attempt]:
+        return {attempt.claimed.id: attempt for attempt in self.all()}
+
     def all(self) -> list[Attempt]:
         while True:
             try:
-                return list(self.by_id.values())
+                return list(self._attempts)
             except RuntimeError:  # asked from a thread while the loop changes it
                 continue
