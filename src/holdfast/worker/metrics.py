@@ -84,7 +84,7 @@ class Metrics(Registry):
         }
 
     def start(self) -> None:
-        self._stop = self._stop or telemetry.subscribe(self._hear)
+        self._stop = self._stop or telemetry.subscribe(self._hear, only=self._heard)
 
     def stop(self) -> None:
         if self._stop is not None:

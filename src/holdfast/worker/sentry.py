@@ -41,7 +41,7 @@ def report_to(dsn: Secret | None) -> Callable[[], None]:
                 scope.set_tag(f"holdfast.{tag}", str(fields[tag]))
             scope.capture_exception(problem)
 
-    unsubscribe = telemetry.subscribe(report)
+    unsubscribe = telemetry.subscribe(report, only=["task.raised"])
 
     def stop() -> None:
         unsubscribe()
