@@ -1,6 +1,7 @@
 """kill -9 between upload and commit: no row without bytes, no file of a loser, no orphan after the sweep.
 
-`make campaign-files` does it five hundred times; the suite a few dozen.
+Two ways: real workers, which take seconds to start, and lean processes made by fork, of which hundreds can be
+killed. `make campaign-files` does each five hundred times; the suite a few dozen.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import random
 import signal
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +26,10 @@ from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock, eventually
 
+NURSERY = Path(__file__).parent.parent / "support" / "files_nursery.py"
 APP = Path(__file__).parent.parent / "support" / "files_app.py"
-KILLS = int(os.environ.get("HOLDFAST_FILE_KILLS", "20"))
+KILLS = int(os.environ.get("HOLDFAST_FILE_KILLS", "8"))
+LEAN_KILLS = int(os.environ.get("HOLDFAST_FILE_KILLS", "40"))
 AT_ONCE, PROCESSES = 3, 2
 
 
@@ -65,6 +69,56 @@ async def test_kills_between_upload_and_commit(
     print(f"seed {seed}: killed {killed}; {len(found)} files of {KILLS * AT_ONCE} tasks are visible")  # noqa: T201
 
 
+@pytest.mark.timeout(180 + 5 * LEAN_KILLS)
+async def test_kills_of_lean_processes(
+    workers: Workers,
+    url: Secret,
+    settings: Settings,
+    conn: Connection,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = workers.folder / "store"
+    monkeypatch.setenv("RECORD", str(workers.record))
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    killed = dict.fromkeys(PHASES, 0)
+    nursery = await asyncio.create_subprocess_exec(
+        sys.executable, str(NURSERY), url.reveal(), str(store),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    living = {await born(nursery) for _ in range(PROCESSES)}
+    try:
+        async with Client(url.reveal(), settings=replace(settings, storage_url=Secret(str(store)))) as client:
+            for number in range(LEAN_KILLS):
+                await client.submit_many([saves(f"{number}.{each}") for each in range(AT_ONCE)])
+                phase = chance.choice(PHASES)
+                living.remove(await kill_at(workers, phase, chance.uniform(0, 0.02)))
+                killed[phase] += 1
+                living.add(await born(nursery))
+                await clock.advance(timedelta(seconds=21))
+            patience = timedelta(seconds=150)
+            await eventually(lambda: ended(conn, clock), within=patience, what="the end of all tasks")
+            found = await check(conn, store)
+            await clock.advance(timedelta(minutes=2))
+            await client.files.sweep()
+    finally:
+        for pid in living:
+            os.kill(pid, signal.SIGKILL)
+        nursery.kill()
+        await nursery.wait()
+    assert {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()} == found
+    assert await check(conn, store) == found
+    print(f"seed {seed}: killed {killed}; {len(found)} files of {LEAN_KILLS * AT_ONCE} tasks are visible")  # noqa: T201
+
+
+async def born(nursery: asyncio.subprocess.Process) -> int:
+    assert nursery.stdin is not None
+    assert nursery.stdout is not None
+    nursery.stdin.write(b"one more\n")
+    return int(await nursery.stdout.readline())
+
+
 async def crew(workers: Workers, count: int) -> None:
     """So many living workers."""
     for _ in range(count - sum(process.returncode is None for process in workers.started)):
@@ -78,7 +132,7 @@ async def stop(workers: Workers) -> None:
             await process.wait()
 
 
-async def kill_at(workers: Workers, phase: str, later: float) -> None:
+async def kill_at(workers: Workers, phase: str, later: float) -> int:
     """kill -9 of the first process whose task comes to that phase from now on, or a moment later."""
     seen = len(workers.lines())
 
@@ -92,6 +146,7 @@ async def kill_at(workers: Workers, phase: str, later: float) -> None:
     for process in workers.started:
         if process.pid == pid:
             await process.wait()
+    return pid
 
 
 async def ended(conn: Connection, clock: Clock) -> bool:
