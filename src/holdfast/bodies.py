@@ -36,10 +36,10 @@ def _node_body(node: Node[Any]) -> dict[str, Any]:
 
 def call_body(call: Call[Any]) -> dict[str, Any]:
     args = to_json(dict(call.args), what=f"args of {call.task.name}")
-    return {"type": call.task.name, "queue": call.task.queue, "args": msgspec.Raw(args), **_policy(call.task)}
+    return {"type": call.task.name, "queue": call.task.queue, "args": msgspec.Raw(args), **policy_of(call.task)}
 
 
-def _policy(task: Task[..., Any]) -> dict[str, Any]:
+def policy_of(task: Task[..., Any]) -> dict[str, Any]:
     """Only what differs from the engine's defaults, which keeps rows and lanes few."""
     policy: dict[str, Any] = {"priority": task.priority} if task.priority else {}
     if task.timeout != _DEFAULT_TIMEOUT:

@@ -13,10 +13,9 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import payloads
-from holdfast.bodies import call_body
+from holdfast.bodies import policy_of
 from holdfast.cli import apps
 from holdfast.client import Client
-from holdfast.definitions import Call
 from holdfast.engine import operate
 from holdfast.engine.catalogue import list_types
 from holdfast.errors import NotFoundError
@@ -114,9 +113,7 @@ def in_app(app: str, name: str) -> Known:
         raise NotFoundError(
             f"There is no task {name!r} in {app}.", fix=f"It has: {', '.join(sorted(tasks))}."
         )
-    call = Call(task, {})
-    call.use()
-    body = {key: value for key, value in call_body(call).items() if key != "args"}
+    body = {"type": task.name, "queue": task.queue, **policy_of(task)}
     about = {"queue": task.queue, "app": app}
     return Known(body, payloads.schema_of(cast("Any", task)), task.function.__doc__, about)
 

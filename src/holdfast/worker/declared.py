@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast import payloads, telemetry
+from holdfast.bodies import policy_of
 from holdfast.definitions import Task
 from holdfast.engine import catalogue, schedules
 from holdfast.engine.connection import Connection
@@ -45,7 +46,7 @@ def _type_body(task: Task[..., Any]) -> dict[str, Any]:
         "schema": schema,
         "hash": hashlib.sha256(text).hexdigest()[:16],
         "doc": inspect.getdoc(task.function),
-        "options": {"limit": task.limit, "process": task.process, "priority": task.priority},
+        "options": {**policy_of(task), "limit": task.limit, "process": task.process, "priority": task.priority},
         "version": __version__,
     }
 
