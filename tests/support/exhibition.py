@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,6 +24,12 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
 
 T = TypeVar("T")
+
+
+def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run it in a thread of its own: a browser that is driven synchronously keeps a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(120)
 
 
 class Server(uvicorn.Server):
@@ -48,7 +55,7 @@ class Exhibition:
             finally:
                 await connection.close()
 
-        return asyncio.run(run())
+        return apart(run())
 
     def link(self, role: str = "admin", name: str = "ann") -> str:
         return self.ask(lambda conn: login_link(conn, self.base, name=name, role=role))
@@ -73,7 +80,7 @@ class Exhibition:
 def exhibited(
     server_url: Secret, template: str, settings: Settings, name: str, *, filled: bool = True, **options: Any
 ) -> Generator[Exhibition]:
-    asyncio.run(scratch.create(server_url, name, settings, template=template))
+    apart(scratch.create(server_url, name, settings, template=template))
     url = scratch.on_database(server_url, name)
     ids: dict[str, Any] = {}
 
@@ -83,7 +90,7 @@ def exhibited(
         await connection.close()
 
     if filled:
-        asyncio.run(fill())
+        apart(fill())
     listener = socket.create_server(("127.0.0.1", 0))
     made: list[Dashboard] = []
     ready = threading.Event()
@@ -112,8 +119,4 @@ def exhibited(
     finally:
         holder[0][0].should_exit = True
         thread.join(20)
-        asyncio.run(scratch.drop(server_url, name, settings))
-
-
-def every_role() -> list[str]:
-    return list(ROLES)
+        apart(scratch.drop(server_url, name, settings))

@@ -45,7 +45,6 @@ async def fill(conn: Connection) -> dict[str, Any]:
     """Jobs in every state, workers, schedules, messages, files, a bulk action, figures; the ids of some."""
     chance = random.Random(7)
     await _types(conn)
-    await _workers(conn)
     graph = await _pipeline(conn)
     failed = await _failed(conn, chance)
     await _finished(conn, chance)
@@ -61,6 +60,7 @@ async def fill(conn: Connection) -> dict[str, Any]:
         json.dumps({"error": {"in": ["ConnectError"]}}),
     )
     await conn.execute("select holdfast.drive_bulk(10)")
+    await _workers(conn)
     await insight.save_view(conn, "my failures", "jobs", "state:failed owner:acme", by="service key")
     await insight.save_view(conn, "slow exports", "jobs", "task:export run:>30s", by="ann")
     await limits.put_limit(conn, Limit(name="openai", queue="ai", max_running=4, rate=5, burst=10))

@@ -174,5 +174,5 @@ def meter(share: float | None, label: str, style: str = "busy") -> Markup:
     filled = min(max(share or 0, 0), 1) * 100
     return Markup(
         '<svg class="meter {}" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<rect class="track" width="100" height="6" rx="3"/><rect class="fill" width="{:.1f}" height="6" rx="3"/></svg>'
+        '<rect class="track" width="100" height="6"/><rect class="fill" width="{:.1f}" height="6"/></svg>'
     ).format(style, label, filled)

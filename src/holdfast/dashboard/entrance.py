@@ -69,8 +69,6 @@ class Entrance:
     async def by_link(self, request: Request) -> Response:
         if "prefetch" in request.headers.get("sec-purpose", ""):
             return Response(status_code=503)  # a browser that looks ahead must not use up the link
-        if self._too_many(request):
-            return self.form(request, wrong="Too many tries. Wait a minute.", status=429)
         async with self._site.transaction(write=True) as connection:
             found = await insight.use_login_link(connection, _digest(request.query_params.get("t", "")))
         if found is None or found["role"] not in ROLES:

@@ -32,12 +32,18 @@ async def tasks(view: View) -> Page:
 def _row(name: str, known: Row | None, figures: Sequence[Row], workers: Sequence[Row]) -> dict[str, Any]:
     mine = [row for row in figures if row["type"] == name]
     ended = sum(row["succeeded"] + row["failed"] for row in mine)
-    serving = [w for w in workers if w["state"] == "live" and name in (w["types"] or ())]
+    queue = known["queue"] if known else (mine[0]["queue"] if mine else None)
+    serving = [
+        w
+        for w in workers
+        if w["state"] == "live"
+        and (name in w["types"] if w["types"] is not None else queue in (w["queues"] or ()))
+    ]
     versions = {w["about"]["version"] for w in serving if (w.get("about") or {}).get("version")}
     slow = max(mine, key=lambda row: row["run_p95"] or 0, default=None)
     return {
         "name": name,
-        "queue": known["queue"] if known else (mine[0]["queue"] if mine else None),
+        "queue": queue,
         "doc": (known["doc"] or "").strip().splitlines()[0] if known and (known["doc"] or "").strip() else "",
         "known": known is not None,
         "run_p50": slow["run_p50"] if slow else None,

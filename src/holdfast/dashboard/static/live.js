@@ -44,8 +44,9 @@ document.addEventListener("change", (event) => {
   settle();
 });
 
-// Patching: nodes that stay the same stay the same nodes. Keyed by id or row, else by position.
-const key = (node) => (node.nodeType === 1 ? node.id || node.dataset?.row || "" : "");
+// Patching: nodes that stay the same stay the same nodes. Keyed by id or row, else by position. Asked as attributes:
+// a form that has a field called "id" answers form.id with that field.
+const key = (node) => (node.nodeType === 1 ? node.getAttribute("id") || node.getAttribute("data-row") || "" : "");
 
 function sameKind(a, b) {
   return a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);

@@ -169,10 +169,14 @@ declare
   v_whole timestamptz := to_timestamp(floor(extract(epoch from v_now) / 900) * 900);
 begin
   return query
+  with last_ok as (
+    select s.queue, s.type, max(s.at) as at from holdfast.samples s
+    where s.span_s = 60 and s.succeeded > 0 and s.at >= v_now - least(p_hours, 26) * interval '1 hour' group by s.queue, s.type
+  )
   select jsonb_build_object('queue', f.queue, 'type', f.type, 'succeeded', sum(f.succeeded), 'failed', sum(f.failed), 'cancelled', sum(f.cancelled),
     'run_p50', holdfast.quantile(holdfast.add_counts(jsonb_agg(f.runs)), 0.5), 'run_p95', holdfast.quantile(holdfast.add_counts(jsonb_agg(f.runs)), 0.95),
     'wait_p95', holdfast.quantile(holdfast.add_counts(jsonb_agg(f.waits)), 0.95),
-    'last_ok_at', max(f.at) filter (where f.succeeded > 0), 'trend', jsonb_agg(jsonb_build_array(f.at, f.succeeded, f.failed) order by f.at))
+    'last_ok_at', (select o.at from last_ok o where o.queue = f.queue and o.type = f.type), 'trend', jsonb_agg(jsonb_build_array(f.at, f.succeeded, f.failed) order by f.at))
   from (
     select * from holdfast.summed(v_from, v_whole, v_step, v_span, null, null, true)
     union all

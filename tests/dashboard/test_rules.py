@@ -1,0 +1,363 @@
+"""What the dashboard promises whoever asks: roles, secrets, forms, sessions, acting on many; by HTTP."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import httpx
+import msgspec
+import pytest
+from exhibition import Exhibition
+from hands import Hand, outcome
+
+from holdfast.dashboard import ROLES
+from holdfast.dashboard.registry import DEEDS, DOWNLOADS, SCREENS
+from holdfast.engine import access, insight, jobs, search
+from holdfast.engine.connection import Connection
+
+SECRET = "hunter2-secret"
+# Forms that would be right, for every action there is. What they need is made anew for each role.
+FORMS: dict[str, dict[str, str]] = {
+    "/views/save": {"name": "mine", "q": "state:failed"},
+    "/views/delete": {"id": str(UUID(int=5))},
+    "/jobs/{id}/retry": {},
+    "/jobs/{id}/cancel": {"reason": "test"},
+    "/jobs/{id}/rerun": {"args": "{}"},
+    "/error/ignore": {"cause": "KeyError x.py:f", "span": "1h"},
+    "/bulk": {"verb": "retry", "q": "task:no_such_type", "why": "test", "ramp": "10"},
+    "/bulk/{id}/control": {"verb": "pause"},
+    "/bulk/{id}/undo": {},
+    "/batches/{id}/cancel": {},
+    "/queue/pause": {"name": "matrix", "span": "15m"},
+    "/queue/resume": {"name": "matrix"},
+    "/task/submit": {"name": "legacy", "args": "{}"},
+    "/messages/requeue": {"queue": "clips", "place": "archive", "all": "yes"},
+    "/messages/send": {"queue": "mails", "body": "{}"},
+    "/worker/command": {"name": "worker-2", "command": "none"},
+    "/schedules/run": {"name": "heartbeat"},
+    "/schedules/pause": {"name": "heartbeat"},
+    "/schedules/resume": {"name": "heartbeat"},
+    "/schedules/delete": {"name": "gone"},
+    "/limits/set": {"name": "matrix", "queue": "matrix", "max_running": "3"},
+    "/limits/remove": {"name": "matrix"},
+    "/files/{id}/delete": {},
+    "/settings": {"theme": "dark"},
+}
+
+
+def submit(shown: Exhibition, **job: Any) -> UUID:
+    async def run(conn: Connection) -> UUID:
+        return (await jobs.submit(conn, {"type": "legacy", "queue": "matrix", **job})).id
+
+    return shown.ask(run)
+
+
+def failed(shown: Exhibition, count: int, kind: str = "flaky", queue: str = "rules") -> list[UUID]:
+    async def run(conn: Connection) -> list[UUID]:
+        made = await jobs.submit_many(
+            conn, [{"type": kind, "queue": queue, "attempts": 1} for _ in range(count)]
+        )
+        hand = Hand(conn, "rules", [queue])
+        tasks = await hand.take(count)
+        await hand.exchange([outcome(t, "fail", {"type": "E", "message": "m"}) for t in tasks])
+        return [one.id for one in made]
+
+    return shown.ask(run)
+
+
+def target(shown: Exhibition, path: str) -> str:
+    if "{id}" not in path:
+        return path
+    if path.startswith("/jobs/"):
+        made = failed(shown, 1)[0] if path.endswith("retry") else submit(shown)
+        return path.replace("{id}", str(made))
+    if path.startswith("/bulk/"):
+        return path.replace("{id}", str(shown.ids["bulk"]))
+    if path.startswith("/batches/"):
+        return path.replace("{id}", str(shown.ids["batch"]))
+    file = shown.ask(lambda conn: insight.files_page(conn, owner=None, before=None))["files"][0]["id"]
+    return path.replace("{id}", file)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_tries_each_action(shown: Exhibition, role: str) -> None:
+    """What happens is what the table of permissions says, also where a page would not offer the button."""
+    assert set(FORMS) == set(DEEDS), "an action that no test tries"
+    with shown.visitor(role) as client:
+        for path, entry in DEEDS.items():
+            before = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+            answer = shown.post(client, target(shown, path), **FORMS[path])
+            after = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+            if entry.permission in ROLES[role]:
+                assert answer.status_code == 303, (role, path, answer.text[-1500:])
+            else:
+                assert answer.status_code == 403, (role, path, answer.status_code)
+                assert after == before, f"{role} left a mark with {path}"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_tries_each_page(shown: Exhibition, role: str) -> None:
+    with shown.visitor(role) as client:
+        for path, entry in {**SCREENS, **DOWNLOADS}.items():
+            if "{" in path:
+                continue
+            answer = client.get(
+                path, params={"name": "browser", "cause": "x", "verb": "retry", "format": "csv"}
+            )
+            allowed = entry.permission in ROLES[role]
+            assert (answer.status_code == 403) is not allowed, (role, path, answer.status_code)
+
+
+def test_every_action_leaves_its_mark(shown: Exhibition) -> None:
+    with shown.visitor("admin") as client:
+        for path in DEEDS:
+            if path in {"/settings", "/views/delete"}:
+                continue
+            before = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+            assert shown.post(client, target(shown, path), **FORMS[path]).status_code == 303, path
+            (entry,) = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+            assert [entry] != before, path
+            assert entry.actor == "ann (admin)"
+
+
+def test_forms_from_elsewhere_do_nothing(shown: Exhibition) -> None:
+    job = submit(shown)
+    with shown.visitor("admin") as client:
+        path, token = f"/jobs/{job}/cancel", shown.token(client)
+        tries = [
+            {"data": {"token": token}, "headers": {"sec-fetch-site": "cross-site"}},
+            {"data": {"token": token}, "headers": {"origin": "https://evil.example"}},
+            {"data": {"token": token}},
+            {"data": {"token": "wrong"}, "headers": {"sec-fetch-site": "same-origin"}},
+            {"data": {}, "headers": {"sec-fetch-site": "same-origin"}},
+        ]
+        for one in tries:
+            assert client.post(path, **one).status_code == 403  # type: ignore[arg-type]
+        with shown.visitor("admin") as other:
+            assert shown.post(other, path, token=token).status_code == 403, "a token of another session"
+        assert client.get(path).status_code in {404, 405}
+    assert shown.ask(lambda conn: jobs.get_job(conn, job))["status"] == "queued"  # type: ignore[index]
+
+
+def test_nobody_gets_in_without_a_key(shown: Exhibition) -> None:
+    with httpx.Client(base_url=shown.base) as client:
+        for path in ("/", "/jobs", "/audit", "/jobs/export?format=csv"):
+            answer = client.get(path)
+            assert answer.status_code == 303, path
+            assert "/login?next=" in answer.headers["location"]
+        assert client.get("/live", params={"path": "/"}).status_code == 204
+        client.cookies.set("holdfast_session", "eyJyb2xlIjoiYWRtaW4ifQ.0000")
+        assert client.get("/").status_code == 303, "a forged session"
+        same = {"sec-fetch-site": "same-origin"}
+        assert client.post("/login", data={"key": "wrong"}, headers=same).status_code == 403
+        good = client.post("/login", data={"key": "hf_test_key", "next": "//evil.example"}, headers=same)
+        assert (good.status_code, good.headers["location"]) == (303, "/dashboard/")
+        assert "HttpOnly" in good.headers["set-cookie"]
+        tries = [client.post("/login", data={"key": "x"}, headers=same).status_code for _ in range(12)]
+        assert 429 in tries
+
+
+def test_a_login_link_works_once(shown: Exhibition) -> None:
+    link = shown.link("viewer", "bob")
+    with httpx.Client() as client:
+        assert client.get(link, headers={"sec-purpose": "prefetch"}).status_code == 503
+        assert client.get(link).status_code == 303
+        assert "bob" in client.get(f"{shown.base}/settings").text
+        assert client.get(link).status_code == 403
+
+
+def everything(shown: Exhibition, client: httpx.Client, paths: list[str]) -> Iterator[tuple[str, str]]:
+    for path in paths:
+        yield path, client.get(path).text
+    for path in ("/", "/jobs", f"/jobs/{shown.ids['failed']}"):
+        with client.stream("GET", "/live", params={"path": path}) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data:"):
+                    yield f"stream of {path}", line
+                    break
+
+
+@pytest.mark.parametrize("role", ["viewer", "support", "operator"])
+def test_secrets_stay_where_they_are(shown: Exhibition, role: str) -> None:
+    ids = [shown.ids[name] for name in ("graph", "failed", "running")]
+    tabs = ["", "?tab=payload", "?tab=logs", "?tab=events", "?tab=tasks", "/rerun"]
+    paths = [
+        "/", "/jobs", "/jobs?q=state:failed", "/errors", "/error?cause=TimeoutError%20render.py:goto", "/messages?queue=clips",
+        "/jobs/export?format=csv", "/jobs/export?format=jsonl&q=state:failed", *(f"/jobs/{one}{tab}" for one in ids for tab in tabs),
+    ]  # fmt: skip
+    with shown.visitor(role) as client:
+        for path, text in everything(shown, client, paths):
+            assert SECRET not in html.unescape(text), path
+        assert (
+            "is a secret" in client.get("/jobs", params={"q": f"args.api_token:{SECRET}"}).text
+            or role == "support"
+        )
+    with shown.visitor("admin") as client:
+        found = [path for path, text in everything(shown, client, paths) if SECRET in text]
+        assert len(found) > 5, "the test would not see a leak"
+
+
+def test_support_sees_its_own_tenant_and_no_payload(shown: Exhibition) -> None:
+    mine = submit(shown, owner="acme", args={"about": "mine"})
+    theirs = submit(shown, owner="zeta", args={"about": "theirs"})
+    with shown.visitor("support", "acme") as client:
+        assert client.get(f"/jobs/{mine}").status_code == 200
+        assert client.get(f"/jobs/{theirs}").status_code == 404
+        page = client.get("/jobs", params={"q": "owner:zeta"}).text
+        assert str(theirs) not in page
+        assert "about" not in client.get(f"/jobs/{mine}?tab=payload").text
+        assert "may not search" in client.get("/jobs", params={"q": "args.about:mine"}).text
+        exported = client.get("/jobs/export?format=jsonl").text
+        owners = {msgspec.json.decode(line)["owner"] for line in exported.splitlines()}
+        assert owners == {"acme"}
+    with shown.visitor("operator", "acme") as client:
+        for verb in ("cancel", "retry", "rerun"):
+            assert shown.post(client, f"/jobs/{theirs}/{verb}", args="{}").status_code == 404
+        shown.post(client, "/bulk", verb="cancel", q="task:legacy", why="mine only")
+        shown.ask(search.drive_bulk)
+    assert shown.ask(lambda conn: jobs.get_job(conn, theirs))["status"] == "queued"  # type: ignore[index]
+    assert shown.ask(lambda conn: jobs.get_job(conn, mine))["status"] == "cancelled"  # type: ignore[index]
+
+
+def test_forty_jobs_of_one_transaction_page_by_page(shown: Exhibition) -> None:
+    async def many(conn: Connection) -> list[UUID]:
+        made = await jobs.submit_many(conn, [{"type": "forty", "queue": "forty"} for _ in range(140)])
+        return [one.id for one in made]
+
+    made = shown.ask(many)
+    seen: list[str] = []
+    with shown.visitor("viewer") as client:
+        path: str | None = "/jobs?q=task:forty"
+        while path:
+            text = client.get(path).text
+            seen += re.findall(r'data-row="([0-9a-f-]{36})"', text)
+            more = re.search(r'href="/dashboard(/jobs\?[^"]*)" rel="next"', text)
+            path = html.unescape(more[1]) if more else None
+    assert len(seen) == len(set(seen)) == 140
+    assert set(seen) == {str(one) for one in made}
+
+
+def test_many_failed_jobs_go_back_and_are_taken_back(shown: Exhibition) -> None:
+    made = failed(shown, 300, "bulky", "bulky")
+    with shown.visitor("operator") as client:
+        page = client.get("/bulk/new", params={"verb": "retry", "q": "task:bulky"}).text
+        assert "Retry 300 jobs" in page
+        assert shown.post(client, "/bulk", verb="retry", q="task:bulky").status_code == 422, (
+            "without a reason"
+        )
+        answer = shown.post(
+            client, "/bulk", verb="retry", q="task:bulky", why="mended", ramp="10, 100", stop="20"
+        )
+        place = answer.headers["location"].removeprefix("/dashboard")
+        bulk_id = UUID(place.rpartition("/")[2])
+        shown.ask(search.drive_bulk)
+        assert "wave 1" in client.get(place).text
+
+        async def start_some(conn: Connection) -> None:
+            await Hand(conn, "bulky", ["bulky"]).take(4)
+
+        shown.ask(start_some)
+        assert shown.post(client, f"{place}/undo").status_code == 303
+        members = shown.ask(lambda conn: search.bulk_members(conn, bulk_id, limit=300))
+        outcomes = [m["outcome"] for m in members]
+        assert (outcomes.count("undone"), outcomes.count("done"), outcomes.count(None)) == (6, 4, 290)
+        audit = client.get("/audit").text
+        assert "bulk.retry" in audit
+        assert "bulk.undo" in audit
+    assert len(made) == 300
+
+
+def test_edit_and_run_again(shown: Exhibition) -> None:
+    old = shown.ids["failed"]
+    before = shown.ask(lambda conn: jobs.get_job(conn, old))
+    with shown.visitor("operator") as client:
+        form = client.get(f"/jobs/{old}/rerun").text
+        assert 'name="arg.url"' in form
+        assert "•••" in form
+        wrong = {
+            "arg.url": "https://e.example",
+            "arg.width": "0",
+            "arg.format": "png",
+            "arg.api_token": "•••",
+        }
+        refused = shown.post(client, f"/jobs/{old}/rerun", **wrong)
+        assert refused.status_code == 422
+        assert "width" in refused.text
+        assert 'value="https://e.example"' in refused.text, "what was typed is still there"
+        made = shown.post(client, f"/jobs/{old}/rerun", **{**wrong, "arg.width": "640"})
+        assert made.status_code == 303, made.text[-500:]
+        place = made.headers["location"].removeprefix("/dashboard")
+        assert str(old) in client.get(place).text
+        assert place.rpartition("/")[2] in client.get(f"/jobs/{old}").text
+    new = shown.ask(lambda conn: insight.task_payload(conn, UUID(place.rpartition("/")[2])))
+    assert new is not None
+    assert new["args"] == {"url": "https://e.example", "width": 640, "format": "png", "api_token": SECRET}
+    assert shown.ask(lambda conn: jobs.get_job(conn, old)) == before
+
+
+def test_a_form_of_a_task_names_the_wrong_field(shown: Exhibition) -> None:
+    with shown.visitor("operator") as client:
+        answer = shown.post(client, "/task/submit", name="screenshot", **{"arg.width": "wide"})
+        assert answer.status_code == 422
+        assert "width" in answer.text
+        answer = shown.post(
+            client, "/task/submit", name="screenshot", **{"arg.url": "https://e.example", "arg.width": "8"}
+        )
+        assert answer.status_code == 303
+
+
+def test_a_paused_queue_says_who_and_until_when(shown: Exhibition) -> None:
+    job = submit(shown, queue="pausing")
+    with shown.visitor("operator") as client:
+        shown.post(client, "/queue/pause", name="pausing", span="1h", why="429 storm")
+
+        async def claimed(conn: Connection) -> int:
+            return len(await Hand(conn, "pausing", ["pausing"]).take(5))
+
+        assert shown.ask(claimed) == 0
+        text = re.sub(r"<[^>]+>", "", client.get(f"/jobs/{job}").text)
+        assert "queue pausing was paused by ann" in text
+        assert "429 storm" in text
+        assert "in 60 m" in text
+        shown.post(client, "/queue/resume", name="pausing")
+    assert shown.ask(claimed) == 1
+
+
+def test_two_who_act_on_one_job(shown: Exhibition) -> None:
+    job = submit(shown)
+    with shown.visitor("operator") as one, shown.visitor("admin") as two:
+        assert shown.post(one, f"/jobs/{job}/cancel").status_code == 303
+        answer = shown.post(two, f"/jobs/{job}/cancel")
+        assert answer.status_code == 303
+        assert "ended already: cancelled" in two.get(f"/jobs/{job}").text
+
+
+def test_a_slow_database_shows_the_last_good_page(shown: Exhibition) -> None:
+    """The page is read once while all is well; then its tables are locked for longer than it may wait."""
+    with shown.visitor("viewer") as client:
+        assert "Needs attention" in client.get("/?span=24h").text
+
+        async def while_locked(conn: Connection) -> list[httpx.Response]:
+            async with conn.transaction():
+                await conn.execute("lock table holdfast.samples in access exclusive mode")
+                async with httpx.AsyncClient(
+                    base_url=shown.base, cookies=client.cookies, timeout=30
+                ) as other:
+                    return [await other.get("/?span=24h"), await other.get("/?span=6h")]
+
+        known, unknown = shown.ask(while_locked)
+        assert (known.status_code, unknown.status_code) == (200, 503)
+        for answer in (known, unknown):
+            assert "took longer than two seconds" in answer.text
+        assert "Needs attention" in known.text
+
+
+def test_spreadsheets_get_no_formulas(shown: Exhibition) -> None:
+    submit(shown, type="=HYPERLINK(1)")
+    with shown.visitor("viewer") as client:
+        lines = client.get("/jobs/export", params={"format": "csv", "q": 'task:"=HYPERLINK(1)"'}).text
+        assert ",'=HYPERLINK(1)," in lines
