@@ -106,5 +106,10 @@ def _only() -> Tracing:
     return Tracing()
 
 
+def here() -> dict[str, str]:
+    """The current position as a label, when this process traces."""
+    return _only().position() if _only.cache_info().currsize else {}
+
+
 def tracing_of(switch: str) -> Tracing | None:
     return _only() if switch == "on" else None

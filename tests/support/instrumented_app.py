@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opentelemetry import trace
 
-from holdfast import Reject, task
+from holdfast import Ctx, Reject, task
 
 
 @task(queue="watched")
@@ -30,6 +30,11 @@ async def blocks() -> None:
 @task(queue="watched", retries=0)
 async def breaks() -> None:
     raise OSError("no bread")
+
+
+@task(queue="watched")
+async def passes_on(ctx: Ctx) -> None:
+    await ctx.submit(quick(3), detached=True)
 
 
 @task(queue="watched")

@@ -174,6 +174,16 @@ async def test_children_join_the_job_once_however_often_they_are_said(
     assert (await hand.one()).id == made[2]
 
 
+async def test_children_that_are_submitted_at_once_are_all_there(
+    conn: Connection, hand: Hand, make: Make
+) -> None:
+    parent = await submit(conn, type="parent")
+    ctx = make(await hand.one())
+    made = await asyncio.gather(*(ctx.submit(child(n)) for n in range(20)))
+    assert len(set(made)) == 20
+    assert len(await tasks_by_name(conn, parent)) == 21
+
+
 async def test_detached_jobs_are_submitted_once_and_fenced(
     conn: Connection, hand: Hand, make: Make, clock: Clock
 ) -> None:

@@ -238,10 +238,11 @@ async def test_one_trace_from_submit_to_run(
         with trace.get_tracer("test").start_as_current_span("other request"):
             again = await client.submit(app.quick(1), key="once", labels={"a": "b"})
             broken = await client.submit(app.breaks())
+            await client.submit(app.passes_on())
         assert again.id == job.id
-        await work_through(database, [app.quick, app.breaks])
+        await work_through(database, [app.quick, app.breaks, app.passes_on])
         assert (await broken.get()).status == "failed"
-    found: dict[str, ReadableSpan] = {span.name: span for span in spans.get_finished_spans()}
+    found: dict[str, ReadableSpan] = {s.name: s for s in reversed(spans.get_finished_spans())}
     request, run, inner = found["request"], found["run quick"], found["inside quick"]
     assert request.context is not None
     assert run.context is not None
@@ -251,6 +252,9 @@ async def test_one_trace_from_submit_to_run(
     assert run.attributes is not None
     assert run.attributes["holdfast.job"] == str(job.id)
     assert run.attributes["holdfast.outcome"] == "succeed"
+    passed = [s for s in spans.get_finished_spans() if s.name == "run quick" and s is not run]
+    assert found["run passes_on"].context is not None
+    assert [s.context.trace_id for s in passed if s.context] == [found["run passes_on"].context.trace_id]
     failed = found["run breaks"]
     assert failed.status.status_code is trace.StatusCode.ERROR
     assert [event.name for event in failed.events] == ["exception"]

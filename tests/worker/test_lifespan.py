@@ -16,7 +16,6 @@ from worker_processes import Workers
 
 from holdfast import Client, Ctx, lifespan, task
 from holdfast.engine.connection import Connection
-from holdfast.engine.logs import read_logs
 from holdfast.errors import InvalidError, LifespanError
 from holdfast.settings import Secret
 from holdfast.testing import eventually
@@ -189,7 +188,7 @@ async def test_tasks_share_it_in_threads_children_and_on_the_loop(
         job = await client.submit(call)
         result = await job.result()
         assert all(box.startswith("box of") for box in result["done"])
-        lines = [(x.attempt, x.message) for x in await read_logs(conn, job.id) if x.task_id == job.id]
+        lines = [(x.attempt, x.message) for x in await client.logs(job.id) if x.task_id == job.id]
         assert lines == [(1, "packed"), (1, "attempt 1"), (2, "packed"), (2, "attempt 2")]
         status = await conn.fetchval("select status from holdfast.jobs where id = $1", job.id)
         assert status == "succeeded"  # with its child, which had no part in the result

@@ -21,10 +21,11 @@ from holdfast.client.schedules import Schedules
 from holdfast.definitions import Call
 from holdfast.engine import borrowed, embedded, jobs
 from holdfast.engine.connection import Database
+from holdfast.engine.logs import read_logs
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, by_name, find
-from holdfast.model import Job
+from holdfast.model import Job, LogLine
 from holdfast.settings import Secret, Settings
 from holdfast.tracing import tracing_of
 
@@ -145,6 +146,13 @@ class Client:
     async def get(self, job: UUID | str) -> Job:
         async with (await self.open()).connection() as connection:
             return _job(await jobs.get_job(connection, _id(job)), job)
+
+    async def logs(
+        self, job: UUID | str, *, after: int = 0, limit: int = 500, newest: bool = False
+    ) -> list[LogLine]:
+        """What the tasks of a job said, oldest first: lines after number `after`, or the last ones."""
+        async with (await self.open()).connection() as connection:
+            return await read_logs(connection, _id(job), after=after, limit=limit, newest=newest)
 
     async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
         """Cancel a job. The job that comes back says what is true from now on."""

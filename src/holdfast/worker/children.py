@@ -7,6 +7,7 @@ makes two.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 from typing import Any, Unpack, cast
@@ -14,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast import tracing
 from holdfast.bodies import call_body
 from holdfast.contexts import AnyCall, ChildSay
 from holdfast.definitions import Call
@@ -30,6 +32,8 @@ class Children:
         self._lease = lease
         self._names: dict[str, str] = {str(lease.id): own_name}
         self._said: Counter[str] = Counter()
+        # The first child makes the job one of several tasks; those that come at that moment wait for it.
+        self._turn = asyncio.Lock()
 
     async def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID:
         if not isinstance(call, Call):
@@ -46,7 +50,8 @@ class Children:
             )
         body |= {"name": name, "after": [self._known(each) for each in say.get("after", ())]}
         body["weight"] = say.get("weight", 1.0)
-        made = await self._desk.add_tasks(self._lease, msgspec.json.encode([body]))
+        async with self._turn:
+            made = await self._desk.add_tasks(self._lease, msgspec.json.encode([body]))
         self._names[str(made[name])] = name
         return made[name]
 
@@ -56,7 +61,9 @@ class Children:
             raise InvalidError(
                 f"A job of its own has no {wrong[0]}.", fix="Leave detached out.", field=wrong[0]
             )
-        body |= {field: say.get(field) for field in FOR_DETACHED if say.get(field) is not None}
+        labels = {**(say.get("labels") or {}), **tracing.here()}
+        body |= {"labels": labels} if labels else {}
+        body |= {"owner": say.get("owner")} if say.get("owner") is not None else {}
         body["key"] = say.get("key") or f"{self._lease.id}:{name}"
         return await self._desk.submit(self._lease, msgspec.json.encode(body))
 
