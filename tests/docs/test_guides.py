@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+@pytest.mark.timeout(300)  # it starts a server of its own
 def test_the_orders_and_their_tests(tmp_path: Path) -> None:
     config = tmp_path / "pytest.ini"
     config.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
@@ -17,7 +20,7 @@ def test_the_orders_and_their_tests(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-c", str(config), "--rootdir", str(tmp_path),
          "-p", "holdfast.testing.plugin", "-p", "no:cacheprovider", str(EXAMPLES / "test_orders.py")],
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
-        capture_output=True, text=True, check=False, timeout=110,
+        capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

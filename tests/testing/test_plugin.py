@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # a server is started and tests are run, on whatever machine this is
 SAMPLE = Path(__file__).with_name("sample")
 CONFIG = """
 [pytest]
@@ -31,7 +32,7 @@ def temporary() -> Generator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hf-"))
     folder.chmod(0o755)
     yield folder
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def run(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
         environment["HOLDFAST_PG_BIN"] = os.environ["HOLDFAST_PG_BIN"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments], cwd=project, env=environment,
-        capture_output=True, text=True, check=False, timeout=110,
+        capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -58,7 +59,7 @@ def run(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
 def test_a_user_s_tests_pass_or_say_what_is_wrong_and_leave_nothing(project: Path, temporary: Path) -> None:
     code, text = run(project, temporary, "test_right.py", "test_wrong.py", "-n", "2")
     assert code == 1, text
-    assert "5 failed, 8 passed" in text, text
+    assert "5 failed, 7 passed" in text, text
     for said in (
         "Killed after the await in charge_carelessly:",
         "the snapshot differs",

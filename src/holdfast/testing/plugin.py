@@ -78,7 +78,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _settings(config: pytest.Config) -> Settings:
     url = config.getoption("holdfast_url") or config.getini("holdfast_url")
-    said: dict[str, object] = {"home": str(config.stash[HOME])}
+    said: dict[str, object] = {"home": str(config.stash[HOME]), "statement_cache": "on"}
     if url:
         said["database_url"] = url
     return settings_module.load(said, environ={}, folder=Path(tempfile.gettempdir()))

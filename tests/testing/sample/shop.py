@@ -30,20 +30,6 @@ async def send(ctx: Ctx[asyncpg.Pool], to: str, text: str = "hello") -> str:
 
 
 @task
-async def charge(ctx: Ctx[asyncpg.Pool], order: int) -> str:
-    """Careful: the row and the success are one transaction."""
-    receipt = await ctx.step("receipt", number, order)
-    async with ctx.state.acquire() as connection, connection.transaction():
-        await connection.execute("insert into charges (number) values ($1)", order)
-        await ctx.complete(connection, receipt)
-    return receipt
-
-
-def number(order: int) -> str:
-    return f"receipt {order}"
-
-
-@task
 async def charge_carelessly(ctx: Ctx[asyncpg.Pool], order: int) -> str:
     """Charges again when it is killed after the insert."""
     await ctx.state.execute("insert into charges (number) values ($1)", order)

@@ -84,19 +84,6 @@ async def test_a_double_stands_in_for_what_the_lifespan_opens(hf: Holdfast) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_careful_task_survives_being_killed_anywhere(hf: Holdfast) -> None:
-    async def setup() -> None:
-        await rows(hf, "truncate charges")
-
-    async def charges() -> list[object]:
-        return await rows(hf, "select number from charges")
-
-    replayed = await hf.replay(shop.charge(7), setup=setup, snapshot=charges)
-    assert replayed.kills >= 5
-    assert replayed.output == ("succeeded", "receipt 7")
-
-
-@pytest.mark.asyncio
 async def test_plain_functions_cannot_be_replayed(hf: Holdfast) -> None:
     with pytest.raises(InvalidError, match="plain function"):
         await hf.replay(shop.plain(1))
