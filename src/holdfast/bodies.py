@@ -36,7 +36,12 @@ def _node_body(node: Node[Any]) -> dict[str, Any]:
 
 def call_body(call: Call[Any]) -> dict[str, Any]:
     args = to_json(dict(call.args), what=f"args of {call.task.name}")
-    return {"type": call.task.name, "queue": call.task.queue, "args": msgspec.Raw(args), **policy_of(call.task)}
+    return {
+        "type": call.task.name,
+        "queue": call.task.queue,
+        "args": msgspec.Raw(args),
+        **policy_of(call.task),
+    }
 
 
 def policy_of(task: Task[..., Any]) -> dict[str, Any]:

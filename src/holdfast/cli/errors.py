@@ -21,6 +21,11 @@ COLUMNS = ["cause", "attempts", "jobs", "first", "last", "trend", "error", "task
 TICKS = "▁▂▃▄▅▆▇█"
 
 
+def _joined(_: click.Context, __: click.Parameter, words_given: tuple[str, ...]) -> str:
+    """A cause has spaces in it, and nobody should have to quote it."""
+    return " ".join(words_given)
+
+
 @click.group()
 def errors() -> None:
     """Errors by their cause: look at them, retry all that failed by one, ignore known ones."""
@@ -82,7 +87,7 @@ async def named(connection: Connection, word: str, *, samples: int = 1) -> dict[
 
 
 @errors.command()
-@click.argument("cause")
+@click.argument("cause", nargs=-1, required=True, callback=_joined)
 @click.option(
     "--samples", "-n", type=click.IntRange(1, 100), default=3, show_default=True, help="Attempts to show."
 )
@@ -111,7 +116,7 @@ def _describe(out: Output, found: dict[str, Any]) -> None:
 
 
 @errors.command()
-@click.argument("cause")
+@click.argument("cause", nargs=-1, required=True, callback=_joined)
 @bulk.options
 @json_option
 @pass_session
@@ -131,7 +136,7 @@ def quoted(text: str) -> str:
 
 
 @errors.command()
-@click.argument("cause")
+@click.argument("cause", nargs=-1, required=True, callback=_joined)
 @click.option("--for", "span", type=SPAN, default="7d", show_default=True, help="How long.")
 @click.option("--no-longer", is_flag=True, help="Take it back.")
 @click.option("--reason", "-r", help="Why.")

@@ -81,7 +81,7 @@ def _row(out: Output, found: dict[str, Any]) -> dict[str, Any]:
     return {
         **found,
         "state": words.state(status),
-        "progress": "" if found["status"] in {"succeeded", "queued"} else words.doing(found.get("progress")),
+        "progress": words.doing(found.get("progress")) if found["status"] == "running" else "",
         "age": words.since(found.get("created_at")),
         "error": words.clean(words.failure(found), 60),
         "owner": found.get("owner") or "",

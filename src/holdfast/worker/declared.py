@@ -46,7 +46,12 @@ def _type_body(task: Task[..., Any]) -> dict[str, Any]:
         "schema": schema,
         "hash": hashlib.sha256(text).hexdigest()[:16],
         "doc": inspect.getdoc(task.function),
-        "options": {**policy_of(task), "limit": task.limit, "process": task.process, "priority": task.priority},
+        "options": {
+            **policy_of(task),
+            "limit": task.limit,
+            "process": task.process,
+            "priority": task.priority,
+        },
         "version": __version__,
     }
 
