@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_type
+from uuid import UUID
 
-from holdfast import Client, Ctx, Graph, JobHandle, Retry, Snooze, task
+from holdfast import Client, Ctx, Graph, JobHandle, Retry, Snooze, lifespan, task
+from holdfast.lifespans import Lifespan
 
 
 @dataclass
@@ -78,3 +81,42 @@ def misspelt() -> None: ...
 
 @task(retries="five")  # wrong
 def mistyped() -> None: ...
+
+
+@lifespan
+async def browser() -> AsyncIterator[Browser]:
+    yield Browser("1")
+
+
+assert_type(browser, Lifespan[Browser])
+
+
+async def measure(url: str) -> Shot:
+    return Shot(url, 1)
+
+
+@task
+async def album(ctx: Ctx[Browser], urls: list[str]) -> list[Shot]:
+    shots: list[Shot] = []
+    async for url in ctx.track(urls, phase="capture"):
+        assert_type(url, str)
+        shots.append(assert_type(await ctx.step(url, measure, url), Shot))
+    assert_type(await ctx.submit(double(1), key="k", after=[ctx.task_id]), UUID)
+    ctx.log("done", level="warning", pages=len(shots))
+    await ctx.step("m", measure, 3)  # wrong
+    await ctx.step(3, measure, "u")  # wrong
+    await ctx.submit(double)  # wrong
+    await ctx.submit(double(1), kee="k")  # wrong
+    ctx.log("done", level="loud")  # wrong
+    ctx.state.nothing()  # wrong
+    width: int = await ctx.step("m", measure, "u")  # wrong
+    return [*shots, Shot("", width)]
+
+
+@task
+def booklet(ctx: Ctx[Browser], urls: list[str]) -> int:
+    for url in ctx.blocking.track(urls):
+        assert_type(url, str)
+    assert_type(ctx.blocking.step("w", len, "ab"), int)
+    ctx.blocking.step("w", len, 3)  # wrong
+    return ctx.blocking.step("w", str, 3)  # wrong
