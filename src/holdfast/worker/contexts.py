@@ -52,9 +52,10 @@ class Contexts:
         await self._writer.stop()
 
     def make(self, claimed: Claimed) -> Context:
+        task_id = str(claimed.id)
         return Context(
-            task_id=str(claimed.id),
-            job_id=str(claimed.job_id or claimed.id),
+            task_id=task_id,
+            job_id=task_id if claimed.job_id is None else str(claimed.job_id),
             attempt=claimed.attempt,
             deadline=datetime.now(UTC) + timedelta(seconds=claimed.timeout_s),
             state=self.state,
