@@ -1,0 +1,299 @@
+"""The three numbers of the HTTP API, against `holdfast api` in a process of its own.
+
+    python -m bench.api postgresql://user@host/postgres [--only submit,streams,read] [--seconds 20] [--rows 1000000]
+
+submit   jobs started at 200 requests a second, sent on time whatever the answers do: latency by percentile
+streams  1,000 event streams on 50 running jobs: connections they cost, events in order, time to delivery
+read     GET of a job of one's own among --rows jobs of others, row-level security on: latency by percentile
+
+Makes a database of its own and drops it. Latencies are those of this client, on the same machine as the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import jwt
+
+from holdfast.engine import install, scratch
+from holdfast.settings import Secret, Settings, load
+
+SECRET = "a secret for the bench that is long enough for the algorithm"
+ISSUER = "https://bench.test"
+APP = Path(__file__).parent / "api_app.py"
+FILL = """
+insert into holdfast.history (id, kind_id, due_at, started_at, finished_at, keep_until, attempt, failures, crashes,
+  priority, status, args, output, owner, event_seq)
+select holdfast.new_id(holdfast.id_stem(now() - n * interval '1 second'), '00'), $2, now(), now(), now(),
+  now() + interval '1 day', 1, 0, 0, 0, 'succeeded', '{"n": 1}', '1', 'user-' || (n % 10000), 1
+from generate_series(1, $1::int) as n
+"""
+
+
+def token(user: str) -> str:
+    now = int(time.time())
+    return jwt.encode(
+        {"sub": user, "iss": ISSUER, "aud": "authenticated", "exp": now + 36_000}, SECRET, "HS256"
+    )
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
+
+
+class Line:
+    """One connection that speaks just enough HTTP, so that the client costs little."""
+
+    def __init__(self, base: str) -> None:
+        self._host, self._port = urlsplit(base).hostname, urlsplit(base).port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, method: str, path: str, user: str, body: bytes = b"") -> tuple[int, bytes]:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._streams
+        writer.write(
+            f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {user}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (
+                int(line.split(b":")[1])
+                for line in head.split(b"\r\n")
+                if line.lower().startswith(b"content-length")
+            ),
+            0,
+        )
+        return int(head[9:12]), await reader.readexactly(length)
+
+    async def watch(self, path: str, user: str) -> AsyncGenerator[tuple[str, int | None, float]]:
+        reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 20)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {user}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head[9:12] != b"200":
+            raise RuntimeError(head.decode())
+        event, number = "", None
+        try:
+            while line := await reader.readline():
+                text = line.decode().strip()
+                if text.startswith("event: "):
+                    event = text[7:]
+                elif text.startswith("id: "):
+                    number = int(text[4:])
+                elif text.startswith("data: "):
+                    yield event, number, time.time()
+                    event, number = "", None
+        finally:
+            writer.close()
+
+
+async def submit(base: str, rate: int, seconds: int) -> None:
+    lines: asyncio.Queue[Line] = asyncio.Queue()
+    for _ in range(32):
+        lines.put_nowait(Line(base))
+    users = [token(f"user-{number}") for number in range(50)]
+    took: list[float] = []
+    failed = 0
+    body = json.dumps({"type": "noop", "params": {"n": 1}}).encode()
+
+    async def one(due: float) -> None:
+        nonlocal failed
+        line = await lines.get()
+        status, _ = await line.ask("POST", "/api/jobs/start", random.choice(users), body)
+        took.append(time.perf_counter() - due)  # from when it should have been sent
+        failed += status != 202
+        lines.put_nowait(line)
+
+    for measured in (False, True):  # a second of warming up first
+        took.clear()
+        began = time.perf_counter()
+        tasks = []
+        for number in range(rate * (seconds if measured else 1)):
+            due = began + number / rate
+            await asyncio.sleep(max(0, due - time.perf_counter()))
+            tasks.append(asyncio.create_task(one(due)))
+        await asyncio.gather(*tasks)
+    print(
+        f"submit   {len(took)} at {rate}/s: p50 {percentile(took, 0.5):.1f} ms, p95 {percentile(took, 0.95):.1f} ms, "
+        f"p99 {percentile(took, 0.99):.1f} ms, failed {failed}"
+    )
+
+
+async def streams(base: str, conn: asyncpg.Connection, count: int = 1000, jobs: int = 50) -> None:
+    line = Line(base)
+    me = [token(f"user-{number}") for number in range(jobs)]
+    made: list[str] = []
+    for number in range(jobs):
+        started = {"type": "several", "params": {"n": 20}}
+        _, text = await line.ask("POST", "/api/jobs/start", me[number], json.dumps(started).encode())
+        made.append(json.loads(text)["id"])
+    idle = await _connections(conn)
+    late: list[float] = []
+    wrong = 0
+    opened = asyncio.Semaphore(0)
+
+    async def watch(number: int) -> int:
+        nonlocal wrong
+        last, seen = None, 0
+        path = f"/api/jobs/{made[number % jobs]}/events"
+        async for event, seq, at in Line(base).watch(path, me[number % jobs]):
+            if event == "snapshot":
+                opened.release()
+            elif seq is not None and event != "end":
+                seen += 1
+                late.append(at - sent.get((made[number % jobs], seq), at))
+            if seq is not None:
+                wrong += last is not None and event != "end" and seq != last + 1
+                last = seq
+            if event == "end":
+                return seen
+        return seen
+
+    sent: dict[tuple[str, int], float] = {}
+    began = time.perf_counter()
+    watchers = [asyncio.create_task(watch(number)) for number in range(count)]
+    for _ in range(count):
+        await opened.acquire()
+    opening = time.perf_counter() - began
+    most = 0
+    worker = "bench"
+    while True:
+        rows = await conn.fetch("select * from holdfast.claim_tasks($1, 50, null, '{bench}')", worker)
+        if not rows:
+            break
+        for row in rows:
+            await conn.execute(
+                "select holdfast.complete_task($1, $2, $3, '1')", row["id"], row["attempt"], row["nonce"]
+            )
+            now = time.time()
+            job = str(row["job_id"])
+            seq = await conn.fetchval("select event_seq from holdfast.jobs where id = $1", row["job_id"])
+            sent.setdefault((job, seq), now)
+        most = max(most, await _connections(conn))
+    told = sum(await asyncio.gather(*watchers))
+    print(
+        f"streams  {count} on {jobs} jobs, opened in {opening:.1f} s: {told} events, out of order or missing {wrong}, "
+        f"database connections {most} at most while streaming ({idle} before), "
+        f"delivered p50 {percentile(late, 0.5):.0f} ms, p95 {percentile(late, 0.95):.0f} ms"
+    )
+
+
+async def _connections(conn: asyncpg.Connection) -> int:
+    """Those of the API that do something: the pool keeps idle ones of the requests that opened the streams."""
+    return await conn.fetchval(
+        """select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+             and (state <> 'idle' or query ilike '%listen%' or query ilike 'notify%')"""
+    )
+
+
+async def read(base: str, conn: asyncpg.Connection, rows: int) -> None:
+    kind = await conn.fetchval("select holdfast.kind_for('bench', 'noop', '{}')")
+    began = time.perf_counter()
+    for start in range(0, rows, 100_000):
+        await conn.execute(FILL, min(100_000, rows - start), kind)
+    await conn.execute("vacuum analyze holdfast.history")
+    filled = time.perf_counter() - began
+    sample = await conn.fetch(
+        "select id, owner from holdfast.history tablesample system (1) where owner is not null limit 2000"
+    )
+    line = Line(base)
+    took: list[float] = []
+    lists: list[float] = []
+    for row in random.sample(sample, min(1000, len(sample))):
+        user = token(row["owner"])
+        before = time.perf_counter()
+        status, _ = await line.ask("GET", f"/api/jobs/{row['id']}", user)
+        took.append(time.perf_counter() - before)
+        assert status == 200, status
+    for row in random.sample(sample, 200):
+        before = time.perf_counter()
+        await line.ask("GET", "/api/jobs?limit=50", token(row["owner"]))
+        lists.append(time.perf_counter() - before)
+    print(
+        f"read     among {rows:,} rows (filled in {filled:.0f} s): GET p50 {percentile(took, 0.5):.1f} ms, "
+        f"p95 {percentile(took, 0.95):.1f} ms; own list p95 {percentile(lists, 0.95):.1f} ms"
+    )
+
+
+@asynccontextmanager
+async def served(url: Secret) -> AsyncGenerator[str]:
+    environ = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": url.reveal(),
+        "HOLDFAST_JWT_SECRET": SECRET,
+        "HOLDFAST_JWT_ISSUER": ISSUER,
+        "HOLDFAST_USER_JOBS": "1000000",
+        "HOLDFAST_USER_STREAMS": "1000",
+        "HOLDFAST_API_RATE": "100000",
+        "HOLDFAST_API_BURST": "100000",
+        "HOLDFAST_LOG_FORMAT": "json",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "holdfast", "api", str(APP), "--port", "0", "--no-dashboard",
+        env=environ, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr
+    try:
+        while True:
+            text = (await process.stderr.readline()).decode()
+            if not text:
+                raise RuntimeError("the API did not start")
+            if "api.started" in text:
+                base = json.loads(text)["url"]
+                break
+        drain = asyncio.create_task(process.stderr.read())
+        yield base
+        drain.cancel()
+    finally:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("server")
+    parser.add_argument("--only", default="submit,streams,read")
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    given = parser.parse_args()
+    settings: Settings = load({"database_url": given.server})
+    server, name = Secret(given.server), f"hf_bench_{uuid.uuid4().hex[:12]}"
+    await scratch.create(server, name, settings)
+    url = scratch.on_database(server, name)
+    try:
+        await install.migrate(url, settings)
+        conn = await asyncpg.connect(url.reveal())
+        async with served(url) as base:
+            if "submit" in given.only:
+                await submit(base, given.rate, given.seconds)
+            if "streams" in given.only:
+                await streams(base, conn)
+            if "read" in given.only:
+                await read(base, conn, given.rows)
+        await conn.close()
+    finally:
+        await scratch.drop(server, name, settings)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
