@@ -40,23 +40,46 @@ LOOKS = {"light": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (3
 def pages(ids: dict[str, Any]) -> dict[str, str]:
     cause = "TimeoutError%20render.py%3Agoto"
     return {
-        "overview": "/", "jobs": "/jobs", "jobs-failed": "/jobs?q=state:failed", "jobs-wrong": "/jobs?q=nosuch:1",
-        "job": f"/jobs/{ids['graph']}", "job-failed": f"/jobs/{ids['failed']}", "job-running": f"/jobs/{ids['running']}?tab=events",
-        "job-payload": f"/jobs/{ids['failed']}?tab=payload", "job-tasks": f"/jobs/{ids['graph']}?tab=tasks",
-        "job-files": f"/jobs/{ids['graph']}?tab=files", "rerun": f"/jobs/{ids['failed']}/rerun",
-        "errors": "/errors", "error": f"/error?cause={cause}", "queues": "/queues", "queue": "/queue?name=browser",
-        "queue-paused": "/queue?name=ai", "tasks": "/tasks", "task": "/task?name=screenshot", "messages": "/messages",
-        "messages-clips": "/messages?queue=clips", "workers": "/workers", "worker": "/worker?name=worker-1",
-        "schedules": "/schedules", "bulks": "/bulk", "bulk-new": "/bulk/new?verb=retry&q=state:failed", "bulk": f"/bulk/{ids['bulk']}",
-        "batch": f"/batches/{ids['batch']}", "files": "/files", "limits": "/limits", "database": "/database", "audit": "/audit",
-        "settings": "/settings", "missing": "/jobs/01920000-0000-7000-8000-000000000000",
-    }  # fmt: skip
+        "overview": "/",
+        "jobs": "/jobs",
+        "jobs-failed": "/jobs?q=state:failed",
+        "jobs-wrong": "/jobs?q=nosuch:1",
+        "job": f"/jobs/{ids['graph']}",
+        "job-failed": f"/jobs/{ids['failed']}",
+        "job-running": f"/jobs/{ids['running']}?tab=events",
+        "job-payload": f"/jobs/{ids['failed']}?tab=payload",
+        "job-tasks": f"/jobs/{ids['graph']}?tab=tasks",
+        "job-files": f"/jobs/{ids['graph']}?tab=files",
+        "rerun": f"/jobs/{ids['failed']}/rerun",
+        "errors": "/errors",
+        "error": f"/error?cause={cause}",
+        "queues": "/queues",
+        "queue": "/queue?name=browser",
+        "queue-paused": "/queue?name=ai",
+        "tasks": "/tasks",
+        "task": "/task?name=screenshot",
+        "messages": "/messages",
+        "messages-clips": "/messages?queue=clips",
+        "workers": "/workers",
+        "worker": "/worker?name=worker-1",
+        "schedules": "/schedules",
+        "bulks": "/bulk",
+        "bulk-new": "/bulk/new?verb=retry&q=state:failed",
+        "bulk": f"/bulk/{ids['bulk']}",
+        "batch": f"/batches/{ids['batch']}",
+        "files": "/files",
+        "limits": "/limits",
+        "database": "/database",
+        "audit": "/audit",
+        "settings": "/settings",
+        "missing": "/jobs/01920000-0000-7000-8000-000000000000",
+    }
 
 
 async def main(only: str) -> None:
     OUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-pictures-") as home:
-        Path(home).chmod(0o755)
+        os.chmod(home, 0o755)  # noqa: PTH101
         settings = settings_module.load({"home": home, "service_key": "hf_pictures"}, environ={})
         server = embedded.start(settings)
         try:

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: every page clean, hostile text harmless, live, by keyboard, without script."""
+"""The dashboard in a real Chromium: clean pages, harmless text, live, by keyboard, without script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from exhibition import Exhibition
 from hands import Hand, outcome
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -79,12 +79,36 @@ def tab(shown: Exhibition, browser: Browser) -> Generator[Callable[..., Tab]]:
 
 def pages(ids: dict[str, Any]) -> list[str]:
     return [
-        "/", "/jobs", "/jobs?q=state:failed", "/jobs?q=nosuch:1", f"/jobs/{ids['graph']}", f"/jobs/{ids['failed']}?tab=payload",
-        f"/jobs/{ids['running']}?tab=events", f"/jobs/{ids['graph']}?tab=tasks", f"/jobs/{ids['failed']}/rerun", "/errors",
-        "/error?cause=TimeoutError%20render.py:goto", "/queues", "/queue?name=ai", "/tasks", "/task?name=screenshot", "/messages",
-        "/messages?queue=clips", "/workers", "/worker?name=worker-1", "/schedules", "/bulk", "/bulk/new?verb=retry&q=state:failed",
-        f"/bulk/{ids['bulk']}", f"/batches/{ids['batch']}", "/files", "/limits", "/database", "/audit", "/settings",
-    ]  # fmt: skip
+        "/",
+        "/jobs",
+        "/jobs?q=state:failed",
+        "/jobs?q=nosuch:1",
+        f"/jobs/{ids['graph']}",
+        f"/jobs/{ids['failed']}?tab=payload",
+        f"/jobs/{ids['running']}?tab=events",
+        f"/jobs/{ids['graph']}?tab=tasks",
+        f"/jobs/{ids['failed']}/rerun",
+        "/errors",
+        "/error?cause=TimeoutError%20render.py:goto",
+        "/queues",
+        "/queue?name=ai",
+        "/tasks",
+        "/task?name=screenshot",
+        "/messages",
+        "/messages?queue=clips",
+        "/workers",
+        "/worker?name=worker-1",
+        "/schedules",
+        "/bulk",
+        "/bulk/new?verb=retry&q=state:failed",
+        f"/bulk/{ids['bulk']}",
+        f"/batches/{ids['batch']}",
+        "/files",
+        "/limits",
+        "/database",
+        "/audit",
+        "/settings",
+    ]
 
 
 def wide(page: Page) -> tuple[int, int]:
@@ -120,8 +144,16 @@ async def _poison(conn: Connection) -> dict[str, Any]:
     for text in HOSTILE:
         name = re.sub(r"[\x01-\x1f]", "", text)[:60]
         one = await jobs.submit(
-            conn, {"type": name, "queue": name, "owner": name, "labels": {name: text}, "args": {name: text, "big": "x" * 1000}, "attempts": 1}
-        )  # fmt: skip
+            conn,
+            {
+                "type": name,
+                "queue": name,
+                "owner": name,
+                "labels": {name: text},
+                "args": {name: text, "big": "x" * 1000},
+                "attempts": 1,
+            },
+        )
         made.append(one.id)
         hand = Hand(conn, name, [name])
         (task,) = await hand.take(1)

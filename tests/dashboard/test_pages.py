@@ -9,12 +9,36 @@ from exhibition import Exhibition
 from holdfast.dashboard.registry import SCREENS
 
 PATHS = [
-    "/", "/?span=7d", "/jobs", "/jobs?q=state:failed", "/jobs?q=nosuch:1", "/errors", "/errors?span=7d&ignored=yes",
-    "/error?cause=TimeoutError%20render.py:goto", "/queues", "/queue?name=browser", "/queue?name=ai", "/tasks", "/task?name=screenshot",
-    "/task?name=digest", "/messages", "/messages?queue=clips", "/messages?queue=clips&place=dead", "/messages?queue=clips&place=archive",
-    "/workers", "/worker?name=worker-1", "/schedules", "/bulk", "/bulk/new?verb=retry&q=state:failed", "/bulk/new?verb=cancel",
-    "/files", "/limits", "/database", "/audit", "/settings",
-]  # fmt: skip
+    "/",
+    "/?span=7d",
+    "/jobs",
+    "/jobs?q=state:failed",
+    "/jobs?q=nosuch:1",
+    "/errors",
+    "/errors?span=7d&ignored=yes",
+    "/error?cause=TimeoutError%20render.py:goto",
+    "/queues",
+    "/queue?name=browser",
+    "/queue?name=ai",
+    "/tasks",
+    "/task?name=screenshot",
+    "/task?name=digest",
+    "/messages",
+    "/messages?queue=clips",
+    "/messages?queue=clips&place=dead",
+    "/messages?queue=clips&place=archive",
+    "/workers",
+    "/worker?name=worker-1",
+    "/schedules",
+    "/bulk",
+    "/bulk/new?verb=retry&q=state:failed",
+    "/bulk/new?verb=cancel",
+    "/files",
+    "/limits",
+    "/database",
+    "/audit",
+    "/settings",
+]
 OF_A_JOB = ["", "?tab=logs", "?tab=files", "?tab=payload", "?tab=events", "?tab=tasks", "/rerun"]
 
 

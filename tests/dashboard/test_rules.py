@@ -186,9 +186,16 @@ def test_secrets_stay_where_they_are(shown: Exhibition, role: str) -> None:
     ids = [shown.ids[name] for name in ("graph", "failed", "running")]
     tabs = ["", "?tab=payload", "?tab=logs", "?tab=events", "?tab=tasks", "/rerun"]
     paths = [
-        "/", "/jobs", "/jobs?q=state:failed", "/errors", "/error?cause=TimeoutError%20render.py:goto", "/messages?queue=clips",
-        "/jobs/export?format=csv", "/jobs/export?format=jsonl&q=state:failed", *(f"/jobs/{one}{tab}" for one in ids for tab in tabs),
-    ]  # fmt: skip
+        "/",
+        "/jobs",
+        "/jobs?q=state:failed",
+        "/errors",
+        "/error?cause=TimeoutError%20render.py:goto",
+        "/messages?queue=clips",
+        "/jobs/export?format=csv",
+        "/jobs/export?format=jsonl&q=state:failed",
+        *(f"/jobs/{one}{tab}" for one in ids for tab in tabs),
+    ]
     with shown.visitor(role) as client:
         for path, text in everything(shown, client, paths):
             assert SECRET not in html.unescape(text), path

@@ -17,7 +17,7 @@ import httpx
 import uvicorn
 
 from holdfast.api import create_app
-from holdfast.dashboard import ROLES, Visitor, create_dashboard, login_link
+from holdfast.dashboard import Visitor, create_dashboard, login_link
 from holdfast.dashboard.app import Dashboard
 from holdfast.engine import scratch
 from holdfast.engine.connection import Connection, Database

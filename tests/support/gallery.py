@@ -1,4 +1,4 @@
-"""A database with something of everything in it, for looking at the dashboard: by tests and by `make screenshots`."""
+"""A database with something of everything in it, to look at: by tests and by `make screenshots`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA = {
         "api_token": {"type": "string"},
     },
 }
-TRACE = '''Traceback (most recent call last):
+TRACE = """Traceback (most recent call last):
   File "/srv/app/.venv/lib/python3.12/site-packages/holdfast/worker/executor.py", line 88, in run
     value = await function(ctx, **args)
   File "/srv/app/pipelines/render.py", line 88, in goto
@@ -33,7 +33,7 @@ TRACE = '''Traceback (most recent call last):
   File "/srv/app/.venv/lib/python3.12/site-packages/playwright/async_api/_page.py", line 9052, in goto
     await self._impl_obj.goto(url=url, timeout=timeout)
 TimeoutError: Page.goto: Timeout 30000ms exceeded, token=hunter2-secret
-'''  # fmt: skip
+"""
 ERRORS = {
     "TimeoutError": ("Page.goto: Timeout 30000ms exceeded.", "TimeoutError render.py:goto"),
     "ConnectError": ("All connection attempts failed", "ConnectError favicon.py:fetch"),
@@ -70,10 +70,28 @@ async def fill(conn: Connection) -> dict[str, Any]:
 
 async def _types(conn: Connection) -> None:
     types = [
-        {"name": "screenshot", "queue": "browser", "schema": SCHEMA, "doc": "Capture a page as an image.", "version": "1.8.0"},
-        {"name": "caption", "queue": "ai", "schema": {"type": "object", "properties": {"image": {"type": "string"}}}, "doc": "Describe an image.", "version": "1.8.0"},
-        {"name": "export", "queue": "default", "schema": None, "doc": "Write a document.", "version": "1.8.0"},
-    ]  # fmt: skip
+        {
+            "name": "screenshot",
+            "queue": "browser",
+            "schema": SCHEMA,
+            "doc": "Capture a page as an image.",
+            "version": "1.8.0",
+        },
+        {
+            "name": "caption",
+            "queue": "ai",
+            "schema": {"type": "object", "properties": {"image": {"type": "string"}}},
+            "doc": "Describe an image.",
+            "version": "1.8.0",
+        },
+        {
+            "name": "export",
+            "queue": "default",
+            "schema": None,
+            "doc": "Write a document.",
+            "version": "1.8.0",
+        },
+    ]
     await conn.execute("select holdfast.register_types('w1', $1)", json.dumps(types))
 
 
@@ -82,8 +100,16 @@ async def _workers(conn: Connection) -> None:
         [(["browser", "default"], 6, 4), (["ai", "default"], 2, 31)], 1
     ):
         await Hand(conn, f"worker-{n}", queues).take(0)
-        about = {"host": f"host-{n + 6}", "pid": 4100 + n, "version": "1.8.0" if n == 1 else "1.7.2", "slots": 8,
-                 "running": running, "loop_lag_ms": lag, "rss": 184_000_000 * n, "processes": n}  # fmt: skip
+        about = {
+            "host": f"host-{n + 6}",
+            "pid": 4100 + n,
+            "version": "1.8.0" if n == 1 else "1.7.2",
+            "slots": 8,
+            "running": running,
+            "loop_lag_ms": lag,
+            "rss": 184_000_000 * n,
+            "processes": n,
+        }
         await conn.execute("select holdfast.beat_worker($1, $2)", f"worker-{n}", json.dumps(about))
         types = ["screenshot", "caption", "export", "enrich", "favicon", "fetch", "ocr"]
         await conn.execute(
@@ -96,25 +122,44 @@ async def _workers(conn: Connection) -> None:
 
 
 async def _pipeline(conn: Connection) -> UUID:
-    made = await jobs.submit(conn, {
-        "type": "enrich_bookmark", "queue": "browser", "owner": "acme", "labels": {"bookmark": 77},
-        "params": {"url": "https://example.org/articles/holdfast", "api_token": "hunter2-secret"},
-        "tasks": [
-            {"name": "fetch", "type": "fetch", "args": {"url": "https://example.org/articles/holdfast"}},
-            {"name": "screenshot", "type": "screenshot", "after": ["fetch"], "args": {"url": "https://example.org", "width": 800}},
-            {"name": "favicon", "type": "favicon", "after": ["fetch"], "base_s": 0},
-            {"name": "ocr", "type": "ocr", "after": ["screenshot"]},
-            {"name": "caption", "type": "caption", "queue": "ai", "after": ["screenshot"]},
-            {"name": "index", "type": "index", "after": ["ocr", "caption", "favicon"]},
-        ],
-    })  # fmt: skip
+    made = await jobs.submit(
+        conn,
+        {
+            "type": "enrich_bookmark",
+            "queue": "browser",
+            "owner": "acme",
+            "labels": {"bookmark": 77},
+            "params": {"url": "https://example.org/articles/holdfast", "api_token": "hunter2-secret"},
+            "tasks": [
+                {"name": "fetch", "type": "fetch", "args": {"url": "https://example.org/articles/holdfast"}},
+                {
+                    "name": "screenshot",
+                    "type": "screenshot",
+                    "after": ["fetch"],
+                    "args": {"url": "https://example.org", "width": 800},
+                },
+                {"name": "favicon", "type": "favicon", "after": ["fetch"], "base_s": 0},
+                {"name": "ocr", "type": "ocr", "after": ["screenshot"]},
+                {"name": "caption", "type": "caption", "queue": "ai", "after": ["screenshot"]},
+                {"name": "index", "type": "index", "after": ["ocr", "caption", "favicon"]},
+            ],
+        },
+    )
     hand = Hand(conn, "worker-1", ["browser"])
     for kind in ("succeed", "fail", "succeed"):
         for task in await hand.take(1):
             await conn.execute("select pg_sleep(0.05)")
-            body = {"type": "ConnectError", "message": "All connection attempts failed", "traceback": TRACE,
-                    "fingerprint": "ConnectError favicon.py:fetch"} if kind == "fail" else {"key": "shot.png"}  # fmt: skip
-            await hand.exchange([outcome(task, kind, body)])  # type: ignore[arg-type]
+            body = (
+                {
+                    "type": "ConnectError",
+                    "message": "All connection attempts failed",
+                    "traceback": TRACE,
+                    "fingerprint": "ConnectError favicon.py:fetch",
+                }
+                if kind == "fail"
+                else {"key": "shot.png"}
+            )
+            await hand.exchange([outcome(task, kind, body)])
     for task in await hand.take(2):
         progress = json.dumps({str(task.id): {"percent": 62, "phase": "ocr", "message": "page 31 of 50"}})
         await conn.execute("select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id])
@@ -123,10 +168,15 @@ async def _pipeline(conn: Connection) -> UUID:
 
 async def _failed(conn: Connection, chance: random.Random) -> list[UUID]:
     bodies = [
-        {"type": "screenshot", "queue": "browser", "attempts": 1, "owner": chance.choice(["acme", "zeta", "umbra"]),
-         "args": {"url": f"https://example.org/{n}", "width": 800, "api_token": "hunter2-secret"}}
+        {
+            "type": "screenshot",
+            "queue": "browser",
+            "attempts": 1,
+            "owner": chance.choice(["acme", "zeta", "umbra"]),
+            "args": {"url": f"https://example.org/{n}", "width": 800, "api_token": "hunter2-secret"},
+        }
         for n in range(24)
-    ]  # fmt: skip
+    ]
     made = await jobs.submit_many(conn, bodies)
     hand = Hand(conn, "worker-1", ["browser"])
     names = list(ERRORS)
@@ -140,10 +190,15 @@ async def _failed(conn: Connection, chance: random.Random) -> list[UUID]:
 
 async def _finished(conn: Connection, chance: random.Random) -> None:
     bodies = [
-        {"type": chance.choice(["caption", "export", "export"]), "queue": "default", "owner": chance.choice(["acme", "zeta"]),
-         "args": {"document": f"report-{n}.typ", "pages": chance.randint(1, 40)}, "labels": {"team": "media"}}
+        {
+            "type": chance.choice(["caption", "export", "export"]),
+            "queue": "default",
+            "owner": chance.choice(["acme", "zeta"]),
+            "args": {"document": f"report-{n}.typ", "pages": chance.randint(1, 40)},
+            "labels": {"team": "media"},
+        }
         for n in range(30)
-    ]  # fmt: skip
+    ]
     await jobs.submit_many(conn, bodies)
     hand = Hand(conn, "worker-2", ["default"])
     tasks = await hand.take(30)
@@ -151,14 +206,18 @@ async def _finished(conn: Connection, chance: random.Random) -> None:
 
 
 async def _running(conn: Connection) -> UUID:
-    made = await jobs.submit(conn, {"type": "export", "queue": "default", "owner": "acme", "args": {"document": "annual.typ"}})  # fmt: skip
+    made = await jobs.submit(
+        conn, {"type": "export", "queue": "default", "owner": "acme", "args": {"document": "annual.typ"}}
+    )
     hand = Hand(conn, "worker-2", ["default"])
     for task in await hand.take(1):
         progress = json.dumps(
             {str(task.id): {"percent": 41.5, "phase": "typeset", "message": "chapter 4 of 9"}}
         )
         await conn.execute("select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id])
-    retrying = await jobs.submit(conn, {"type": "caption", "queue": "ai", "owner": "acme", "args": {"image": "shot.png"}})  # fmt: skip
+    retrying = await jobs.submit(
+        conn, {"type": "caption", "queue": "ai", "owner": "acme", "args": {"image": "shot.png"}}
+    )
     ai = Hand(conn, "worker-2", ["ai"])
     for task in await ai.take(1, types=["caption"]):
         if task.id == retrying.id:
@@ -169,8 +228,16 @@ async def _running(conn: Connection) -> UUID:
 
 
 async def _waiting(conn: Connection) -> None:
-    await jobs.submit_many(conn, [{"type": "screenshot", "queue": "browser", "args": {"url": f"https://e.example/{n}"}} for n in range(40)])  # fmt: skip
-    await jobs.submit_many(conn, [{"type": "caption", "queue": "ai", "args": {"image": f"{n}.png"}} for n in range(12)])  # fmt: skip
+    await jobs.submit_many(
+        conn,
+        [
+            {"type": "screenshot", "queue": "browser", "args": {"url": f"https://e.example/{n}"}}
+            for n in range(40)
+        ],
+    )
+    await jobs.submit_many(
+        conn, [{"type": "caption", "queue": "ai", "args": {"image": f"{n}.png"}} for n in range(12)]
+    )
     await jobs.submit_many(
         conn, [{"type": "digest", "queue": "mail", "delay_s": 3600 * n} for n in range(1, 6)]
     )
@@ -186,7 +253,10 @@ async def _waiting(conn: Connection) -> None:
 
 async def _batch(conn: Connection) -> UUID:
     batch = await jobs.open_batch(conn, "export 500 PDF", owner="acme")
-    await jobs.submit_many(conn, [{"type": "export", "queue": "default", "batch": str(batch), "owner": "acme"} for _ in range(20)])  # fmt: skip
+    await jobs.submit_many(
+        conn,
+        [{"type": "export", "queue": "default", "batch": str(batch), "owner": "acme"} for _ in range(20)],
+    )
     hand = Hand(conn, "worker-2", ["default"])
     tasks = await hand.take(13)
     await hand.exchange([outcome(task) for task in tasks])
@@ -200,7 +270,10 @@ async def _schedules(conn: Connection) -> None:
         ("weekly-digest", "30 8 * * mon", "UTC"),
         ("sweep", "*/15 * * * *", "UTC"),
     ):
-        await schedules.put_schedule(conn, {"name": name, "cron": cron, "timezone": zone, "job": {"type": "export", "queue": "default"}})  # fmt: skip
+        await schedules.put_schedule(
+            conn,
+            {"name": name, "cron": cron, "timezone": zone, "job": {"type": "export", "queue": "default"}},
+        )
     await schedules.put_schedule(conn, {"name": "heartbeat", "every_s": 300, "job": {"type": "export"}})
     await schedules.run_schedule(conn, "sweep")
     await schedules.pause_schedule(conn, "weekly-digest", "ann")
@@ -224,7 +297,10 @@ async def _files(conn: Connection, job: UUID) -> None:
             ("page.html", "text/html", 51_200),
         ]
     ):
-        staged = await artifacts.stage_file(conn, {"name": name, "kind": "file", "content_type": kind, "job": str(job), "ttl_s": 86400 * (n + 1)})  # fmt: skip
+        staged = await artifacts.stage_file(
+            conn,
+            {"name": name, "kind": "file", "content_type": kind, "job": str(job), "ttl_s": 86400 * (n + 1)},
+        )
         await artifacts.record(conn, staged.id, None, size=size, sha256="0" * 64, meta={})
 
 
@@ -258,6 +334,7 @@ async def _figures(conn: Connection, chance: random.Random) -> None:
         )
     await conn.execute(
         """insert into holdfast.depths (at, queue, ready, running)
-        select date_trunc('minute', holdfast.now()) - n * interval '1 minute', 'browser', (60 + 40 * sin(n / 7.0))::int, 8
+        select date_trunc('minute', holdfast.now()) - n * interval '1 minute', 'browser',
+          (60 + 40 * sin(n / 7.0))::int, 8
         from generate_series(1, 60) as n on conflict do nothing"""
     )

@@ -5,14 +5,15 @@ Each chart has a table twin for those who cannot see it; colours come from the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
-from holdfast.dashboard.words import compact, moment, seconds
+from holdfast.dashboard.svg import tag
+from holdfast.dashboard.words import NONE, compact, moment, seconds
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 170, 44, 20, 10
 
@@ -91,24 +92,31 @@ def _round_up(value: float) -> float:
 def _frame(chart: Chart, top: float, body: Markup) -> Markup:
     shown = compact if chart.unit == "count" else seconds
     inner = HEIGHT - BOTTOM - TOP
-    marks = [
-        Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, chart.width, y, y)
-        + Markup('<text class="axis" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(LEFT - 6, y + 3.5, shown(top * share))
-        for share in (0, 0.5, 1)
-        for y in [TOP + inner * (1 - share)]
-    ]  # fmt: skip
+    marks: list[Markup] = []
+    for share in (0, 0.5, 1):
+        y = TOP + inner * (1 - share)
+        marks.append(tag("line", class_="grid", x1=LEFT, x2=chart.width, y1=y, y2=y))
+        marks.append(tag("text", shown(top * share), class_="axis", x=LEFT - 6, y=y + 3.5, text_anchor="end"))
+    marks += _times(chart)
+    return tag(
+        "svg",
+        *marks,
+        body,
+        class_="chart",
+        viewBox=f"0 0 {chart.width} {HEIGHT}",
+        role="img",
+        aria_label=chart.title,
+    )
+
+
+def _times(chart: Chart) -> Iterator[Markup]:
     count = len(chart.times)
+    within_days = chart.times[-1] - chart.times[0] < timedelta(hours=30)
     for n in sorted({0, count // 4, count // 2, 3 * count // 4}):
         x = LEFT + (chart.width - LEFT) * n / max(count, 1)
-        at = chart.times[n]
-        text = f"{at:%H:%M}" if chart.times[-1] - chart.times[0] < timedelta(hours=30) else f"{at:%b %d}"
+        text = f"{chart.times[n]:%H:%M}" if within_days else f"{chart.times[n]:%b %d}"
         anchor = "start" if n == 0 else "middle"
-        marks.append(
-            Markup('<text class="axis" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(x, HEIGHT - 4, anchor, text)
-        )  # fmt: skip
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-        chart.width, HEIGHT, chart.title, Markup("").join(marks), body
-    )
+        yield tag("text", text, class_="axis", x=x, y=HEIGHT - 4, text_anchor=anchor)
 
 
 def _stacked(chart: Chart) -> Markup:
@@ -125,11 +133,9 @@ def _stacked(chart: Chart) -> Markup:
                 continue
             tall = max(inner * value / top, 1)
             y -= tall
-            bars.append(
-                Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>').format(
-                    one.style, LEFT + n * step + step * 0.12, y, step * 0.76, tall,
-                    f"{at:%H:%M} · {one.name} {compact(value)}")
-            )  # fmt: skip
+            title = tag("title", f"{at:%H:%M} · {one.name} {compact(value)}")
+            x = LEFT + (n + 0.12) * step
+            bars.append(tag("rect", title, class_=one.style, x=x, y=y, width=step * 0.76, height=tall))
     return _frame(chart, top, Markup("").join(bars))
 
 
@@ -146,33 +152,33 @@ def _lines(chart: Chart) -> Markup:
             x, y = LEFT + (n + 0.5) * step, TOP + inner * (1 - value / top)
             path += f"{'L' if pen else 'M'}{x:.1f} {y:.1f}"
             pen = True
-            drawn.append(
-                Markup('<circle class="{} point" cx="{:.1f}" cy="{:.1f}" r="2"><title>{}</title></circle>').format(
-                    one.style, x, y, f"{chart.times[n]:%H:%M} · {one.name} {seconds(value)}")
-            )  # fmt: skip
-        drawn.append(Markup('<path class="{} line" d="{}"/>').format(one.style, path))
+            title = tag("title", f"{chart.times[n]:%H:%M} · {one.name} {seconds(value)}")
+            drawn.append(tag("circle", title, class_=f"{one.style} point", cx=x, cy=y, r=2))
+        drawn.append(tag("path", class_=f"{one.style} line", d=path))
     return _frame(chart, top, Markup("").join(drawn))
 
 
 def spark(values: Sequence[float], style: str = "ok", title: str = "") -> Markup:
     """A tiny bar chart for table cells."""
     if not values or not any(values):
-        return Markup('<span class="none">–</span>')
+        return Markup('<span class="none">{}</span>').format(NONE)
     top = max(values)
-    bars = Markup("").join(
-        Markup('<rect x="{}" y="{:.1f}" width="4" height="{:.1f}"/>').format(n * 5, 16 - tall, tall)
-        for n, value in enumerate(values)
-        for tall in [max(15 * value / top, 1) if value else 0.5]
-    )
-    return Markup('<svg class="spark {}" viewBox="0 0 {} 16" role="img" aria-label="{}">{}</svg>').format(
-        style, len(values) * 5, title or "trend", bars
-    )
+    tall = [max(15 * value / top, 1) if value else 0.5 for value in values]
+    bars = [tag("rect", x=n * 5, y=16 - one, width=4, height=one) for n, one in enumerate(tall)]
+    box = f"0 0 {len(values) * 5} 16"
+    return tag("svg", *bars, class_=f"spark {style}", viewBox=box, role="img", aria_label=title or "trend")
 
 
 def meter(share: float | None, label: str, style: str = "busy") -> Markup:
     """A bar that is filled so far; `share` from 0 to 1."""
     filled = min(max(share or 0, 0), 1) * 100
-    return Markup(
-        '<svg class="meter {}" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<rect class="track" width="100" height="6"/><rect class="fill" width="{:.1f}" height="6"/></svg>'
-    ).format(style, label, filled)
+    return tag(
+        "svg",
+        tag("rect", class_="track", width=100, height=6),
+        tag("rect", class_="fill", width=filled, height=6),
+        class_=f"meter {style}",
+        viewBox="0 0 100 6",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+    )

@@ -28,9 +28,13 @@ TRIES, PER_SECONDS = 10, 60.0
 
 
 async def login_link(
-    connection: Connection, base: str, *, name: str = "operator", role: str = "admin",
+    connection: Connection,
+    base: str,
+    *,
+    name: str = "operator",
+    role: str = "admin",
     life: timedelta = timedelta(minutes=15),
-) -> str:  # fmt: skip
+) -> str:
     """An address that lets whoever opens it first in, once."""
     secret = secrets.token_urlsafe(24)
     await insight.make_login_link(connection, _digest(secret), name=name, role=role, life=life)
@@ -107,7 +111,7 @@ class Entrance:
 
 
 async def visitor_of_key(services: Services, key: str) -> Visitor | None:
-    """A key with the scope `dashboard:<role>` opens the dashboard in that role; one for everything, as admin."""
+    """A key with the scope `dashboard:<role>` opens it in that role; one for everything, as admin."""
     if services.keys.is_fixed(key):
         return Visitor("service key", "admin")
     found = await services.keys.find(key)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from starlette.datastructures import FormData
 
 from holdfast.dashboard.redaction import MASK
+from holdfast.dashboard.shapes import listed, mapped
 from holdfast.errors import InvalidError
 
 PREFIX = "arg."
@@ -34,22 +35,22 @@ def fields(schema: Mapping[str, Any] | None, values: Mapping[str, Any]) -> list[
     properties = (schema or {}).get("properties")
     if not isinstance(properties, dict):
         return None
-    required = set((schema or {}).get("required") or ())
+    required: set[str] = set(listed((schema or {}).get("required")))
     found = [
         _field(name, _resolved(about, schema or {}), name in required, values)
-        for name, about in cast("dict[str, Any]", properties).items()
+        for name, about in mapped(properties).items()
     ]
     extra = set(values) - {field.name for field in found}
     return None if extra else found
 
 
 def _resolved(about: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    said = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
+    said = mapped(about) if isinstance(about, dict) else {}
     place = str(said.get("$ref", ""))
     if place.startswith("#/$defs/"):
-        return cast("dict[str, Any]", (root.get("$defs") or {}).get(place.rpartition("/")[2], {}))
+        return mapped(mapped(root.get("$defs")).get(place.rpartition("/")[2], {}))
     for option in said.get("anyOf") or ():
-        if isinstance(option, dict) and cast("dict[str, Any]", option).get("type") != "null":
+        if isinstance(option, dict) and mapped(option).get("type") != "null":
             return {**_resolved(option, root), **{k: v for k, v in said.items() if k != "anyOf"}}
     return said
 
@@ -65,8 +66,8 @@ def _field(name: str, about: dict[str, Any], required: bool, values: Mapping[str
 
 def _kind(about: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     options = about.get("enum")
-    if isinstance(options, list) and all(isinstance(o, str) for o in options):
-        return "choice", tuple(cast("list[str]", options))
+    if isinstance(options, list) and all(isinstance(o, str) for o in listed(options)):
+        return "choice", tuple(listed(options))
     match about.get("type"):
         case "string":
             return ("long" if about.get("maxLength", 0) > 500 else "text"), ()
@@ -93,7 +94,7 @@ def typed(form: FormData, schema: Mapping[str, Any] | None) -> dict[str, Any]:
         value = _json(whole or "{}", "args")
         if not isinstance(value, dict):
             raise InvalidError("args must be a JSON object.", field="args")
-        return cast("dict[str, Any]", value)
+        return mapped(value)
     found: dict[str, Any] = {}
     for field in fields(schema, {}) or ():
         text = form.get(PREFIX + field.name)
@@ -119,11 +120,11 @@ def unmasked(value: Any, old: Any) -> Any:
     """What was masked for the one who edited it is as it was."""
     if value == MASK:
         return old
-    if isinstance(value, dict) and isinstance(old, dict):
-        before = cast("dict[str, Any]", old)
-        return {
-            name: unmasked(inner, before.get(name)) for name, inner in cast("dict[str, Any]", value).items()
-        }
-    if isinstance(value, list) and isinstance(old, list):
-        return [unmasked(inner, old[n] if n < len(old) else None) for n, inner in enumerate(value)]
+    shape = value.__class__ if value.__class__ is old.__class__ else None
+    if shape is dict:
+        before = mapped(old)
+        return {name: unmasked(inner, before.get(name)) for name, inner in mapped(value).items()}
+    if shape is list:
+        former = [*listed(old), *([None] * len(value))]
+        return [unmasked(inner, former[n]) for n, inner in enumerate(listed(value))]
     return value

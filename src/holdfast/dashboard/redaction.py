@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from holdfast.dashboard.roles import Visitor
+from holdfast.dashboard.shapes import listed, mapped
 from holdfast.errors import InvalidError
 from holdfast.search import Query
 
@@ -65,10 +66,10 @@ class Redactor:
                 name: MASK
                 if _is_secret(name, marked) and inner not in (None, "")
                 else self._masked(inner, marked)
-                for name, inner in cast("dict[str, Any]", value).items()
+                for name, inner in mapped(value).items()
             }
         if isinstance(value, list):
-            return [self._masked(inner, marked) for inner in value]
+            return [self._masked(inner, marked) for inner in listed(value)]
         return self.text(value) if isinstance(value, str) else value
 
 
@@ -84,23 +85,23 @@ def _marked(schema: Mapping[str, Any] | None) -> frozenset[str]:
 def _walk(schema: Any, depth: int) -> Iterator[str]:
     if not isinstance(schema, dict) or depth > 12:
         return
-    said = cast("dict[str, Any]", schema)
-    for name, field in cast("dict[str, Any]", said.get("properties") or {}).items():
+    said = mapped(schema)
+    for name, field in mapped(said.get("properties") or {}).items():
         if isinstance(field, dict):
-            about = cast("dict[str, Any]", field)
+            about = mapped(field)
             if about.get("format") == "password" or about.get("writeOnly") or about.get("x-secret"):
                 yield name
         yield from _walk(field, depth + 1)
-    for inner in cast("dict[str, Any]", said.get("$defs") or {}).values():
+    for inner in mapped(said.get("$defs") or {}).values():
         yield from _walk(inner, depth + 1)
 
 
 def _secret_values(value: Any, marked: frozenset[str], inside: bool = False) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, inner in cast("dict[str, Any]", value).items():
+        for name, inner in mapped(value).items():
             yield from _secret_values(inner, marked, inside or _is_secret(name, marked))
     elif isinstance(value, list):
-        for inner in value:
+        for inner in listed(value):
             yield from _secret_values(inner, marked, inside)
     elif inside and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         yield str(value)

@@ -17,7 +17,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
@@ -200,7 +201,7 @@ class Site:
             "base": view.base,
             "token": view.session.token,
             "now": now,
-            "when": lambda at: words.when(at, now, absolute=absolute),
+            "when": partial(words.when, now=now, absolute=absolute),
             "theme": theme if theme in _THEMES else "system",
             "keys_off": view.cookies.get("holdfast_keys") == "off",
             "dense": view.cookies.get("holdfast_density") == "dense",
@@ -246,8 +247,13 @@ def redirect(site: Site, view: View, path: str, message: str) -> Response:
     answer = RedirectResponse(view.base + path, status_code=303)
     if message:
         answer.set_cookie(
-            FLASH, site.signer.sign("flash", message), max_age=30, httponly=True, samesite="lax", path=view.base or "/"
-        )  # fmt: skip
+            FLASH,
+            site.signer.sign("flash", message),
+            max_age=30,
+            httponly=True,
+            samesite="lax",
+            path=view.base or "/",
+        )
     return answer
 
 
@@ -265,8 +271,9 @@ def _templates() -> jinja2.Environment:
     ):
         env.filters[name] = getattr(words, name)
     env.filters["quoted"] = quoted
-    env.globals.update(
+    known = cast("dict[str, Any]", env.globals)
+    known.update(
         state=words.state, icon=words.icon, between=words.between, spark=charts.spark, meter=charts.meter
     )
-    env.globals["m"] = env.get_template("macros.html").module  # for blocks that are rendered alone
+    known["m"] = env.get_template("macros.html").module  # for blocks that are rendered alone
     return env

@@ -6,13 +6,14 @@ on narrow screens the page shows the list instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from markupsafe import Markup
 
+from holdfast.dashboard.svg import tag
 from holdfast.dashboard.words import TONES, between, clip, moment, seconds
 
 MOST = 300
@@ -45,9 +46,15 @@ def gantt(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Marku
         _line(task, tried.get(task["id"], []), scale, n * ROW + 22, now) for n, task in enumerate(shown)
     )
     height = len(shown) * ROW + 28
-    return Markup(
-        '<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="Timeline of the tasks">{}{}</svg>'
-    ).format(WIDTH, height, _marks(scale, height), rows)
+    return tag(
+        "svg",
+        _marks(scale, height),
+        rows,
+        class_="gantt",
+        viewBox=f"0 0 {WIDTH} {height}",
+        role="img",
+        aria_label="Timeline of the tasks",
+    )
 
 
 def _scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Scale:
@@ -61,47 +68,62 @@ def _scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Scal
 
 
 def _marks(scale: Scale, height: int) -> Markup:
-    inner = WIDTH - LABEL - 110
-    return Markup("").join(
-        Markup('<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="16" y2="{1}"/><text class="axis" x="{0:.1f}" y="10">{2}</text>').format(
-            LABEL + inner * share, height, seconds(scale.span * share))
-        for share in (0, 0.25, 0.5, 0.75, 1)
-    )  # fmt: skip
+    marks: list[Markup] = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        x = LABEL + (WIDTH - LABEL - 110) * share
+        marks.append(tag("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
+        marks.append(tag("text", seconds(scale.span * share), class_="axis", x=x, y=10))
+    return Markup("").join(marks)
 
 
 def _line(task: Row, tried: Sequence[Row], scale: Scale, y: int, now: datetime) -> Markup:
-    tone = TONES.get(task["status"], ("ring", "idle"))[1]
     parts = [
-        Markup('<text class="name" x="0" y="{}">{}</text>').format(y + 13, clip(task["name"], 28)),
+        tag("text", clip(task["name"], 28), class_="name", x=0, y=y + 13),
+        *_bars(task, scale, y, now),
+        *(_failed(one, scale, y) for one in tried if _shows(one)),
+        tag("text", _note(task, now), class_="note", x=WIDTH, y=y + 13, text_anchor="end"),
     ]
-    for attempt in tried:
-        if attempt["outcome"] not in {"released", "snoozed"} and attempt["started_at"]:
-            parts.append(_bar("bad", scale.x(attempt["started_at"]), scale.x(attempt["ended_at"]), y,
-                f"attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"))  # fmt: skip
-    ended = moment(task["finished_at"]) or (now if task["status"] == "running" else None)
-    if task["started_at"] and ended and task["status"] in {"running", "succeeded", "cancelled"}:
-        parts.insert(1, _bar("pale", scale.x(task["due_at"]), scale.x(task["started_at"]), y, "waiting"))
-        parts.append(_bar(tone, scale.x(task["started_at"]), scale.x(ended), y, task["status"]))
-        note = seconds(between(task["started_at"], ended))
+    return tag("g", *parts, class_="row")
+
+
+def _shows(attempt: Row) -> bool:
+    return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
+
+
+def _failed(attempt: Row, scale: Scale, y: int) -> Markup:
+    why = f"attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
+    return _bar("bad", scale.x(attempt["started_at"]), scale.x(attempt["ended_at"]), y, why)
+
+
+def _ended(task: Row, now: datetime) -> datetime | None:
+    """Until when a task ran, or runs."""
+    if not task["started_at"] or task["status"] not in {"running", "succeeded", "cancelled"}:
+        return None
+    return moment(task["finished_at"]) or (now if task["status"] == "running" else None)
+
+
+def _bars(task: Row, scale: Scale, y: int, now: datetime) -> Iterator[Markup]:
+    ended = _ended(task, now)
+    if ended:
+        tone = TONES.get(task["status"], ("ring", "idle"))[1]
+        yield _bar("pale", scale.x(task["due_at"]), scale.x(task["started_at"]), y, "waiting")
+        yield _bar(tone, scale.x(task["started_at"]), scale.x(ended), y, task["status"])
     elif task["status"] in {"ready", "scheduled"}:
-        parts.append(
-            _bar("pale", scale.x(min(moment(task["due_at"]) or now, now)), scale.x(now), y, "waiting")
-        )
-        note = task["status"]
-    else:
-        note = task["status"]
+        due = min(moment(task["due_at"]) or now, now)
+        yield _bar("pale", scale.x(due), scale.x(now), y, "waiting")
+
+
+def _note(task: Row, now: datetime) -> str:
     if task["status"] == "running" and task["percent"] is not None:
-        note = f"{task['percent']:.0f}%"
-    parts.append(
-        Markup('<text class="note" x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH, y + 13, note)
-    )
-    return Markup('<g class="row">{}</g>').format(Markup("").join(parts))
+        return f"{task['percent']:.0f}%"
+    ended = _ended(task, now)
+    return seconds(between(task["started_at"], ended)) if ended else str(task["status"])
 
 
 def _bar(style: str, x1: float, x2: float, y: int, title: str) -> Markup:
-    return Markup(
-        '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="14" rx="3"><title>{}</title></rect>'
-    ).format(style, x1, y + 2, max(x2 - x1, 2), title)
+    return tag(
+        "rect", tag("title", title), class_=style, x=x1, y=y + 2, width=max(x2 - x1, 2), height=14, rx=3
+    )
 
 
 def graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Markup:
@@ -120,9 +142,16 @@ def graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Markup:
     height = max(filled.values()) * (NODE_H + GAP_Y) + 4
     arrows = Markup("").join(_arrow(place[a], place[b]) for a, b in edges if a in place and b in place)
     nodes = Markup("").join(_node(task, *place[task["id"]]) for task in shown)
-    return Markup(
-        '<svg class="graph" data-pan viewBox="-2 -2 {} {}" role="img" aria-label="Graph of the tasks">{}{}</svg>'
-    ).format(max(width, 420), max(height, 90), arrows, nodes)
+    return tag(
+        "svg",
+        arrows,
+        nodes,
+        class_="graph",
+        data_pan=True,
+        viewBox=f"-2 -2 {max(width, 420)} {max(height, 90)}",
+        role="img",
+        aria_label="Graph of the tasks",
+    )
 
 
 def _layers(ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -149,14 +178,16 @@ def _layers(ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int
 def _arrow(start: tuple[int, int], end: tuple[int, int]) -> Markup:
     x1, y1, x2, y2 = start[0] + NODE_W, start[1] + NODE_H / 2, end[0], end[1] + NODE_H / 2
     bend = (x2 - x1) / 2
-    return Markup('<path class="edge" d="M{} {}C{} {} {} {} {} {}"/>').format(
-        x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2
-    )
+    return tag("path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}")
 
 
 def _node(task: Row, x: int, y: int) -> Markup:
     tone = TONES.get(task["status"], ("ring", "idle"))[1]
-    return Markup(
-        '<g class="node {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
-        '<text class="name" x="{}" y="{}">{}</text><text class="note" x="{}" y="{}">{}</text></g>'
-    ).format(tone, task["name"], x, y, NODE_W, NODE_H, x + 10, y + 14, clip(task["name"], 20), x + 10, y + 27, task["status"])  # fmt: skip
+    return tag(
+        "g",
+        tag("title", task["name"]),
+        tag("rect", x=x, y=y, width=NODE_W, height=NODE_H, rx=6),
+        tag("text", clip(task["name"], 20), class_="name", x=x + 10, y=y + 14),
+        tag("text", task["status"], class_="note", x=x + 10, y=y + 27),
+        class_=f"node {tone}",
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup, escape
 
+NONE = "\N{EN DASH}"
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
 TONES = {
     "queued": ("ring", "idle"),
@@ -42,23 +43,24 @@ TONES = {
     "warning": ("bolt", "warn"),
     "error": ("cross", "bad"),
 }
+_DOT = "a1.3 1.3 0 1 0 0 2.6 1.3 1.3 0 0 0 0-2.6Z"
 ICONS = {
     "ring": "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3Zm0 1.5a3.5 3.5 0 1 1 0 7 3.5 3.5 0 0 1 0-7Z",
-    "dots": "M3 6.7a1.3 1.3 0 1 0 0 2.6 1.3 1.3 0 0 0 0-2.6Zm5 0a1.3 1.3 0 1 0 0 2.6 1.3 1.3 0 0 0 0-2.6Zm5 0a1.3 1.3 0 1 0 0 2.6"
-    " 1.3 1.3 0 0 0 0-2.6Z",
-    "clock": "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2Zm0 1.5a4.5 4.5 0 1 1 0 9 4.5 4.5 0 0 1 0-9Zm-.7 1.7v3.2l2.6 1.6.7-1.1-1.9-1.2V5.2Z",
+    "dots": f"M3 6.7{_DOT}M8 6.7{_DOT}M13 6.7{_DOT}",
+    "clock": "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2Zm0 1.5a4.5 4.5 0 1 1 0 9 4.5 4.5 0 0 1 0-9Z"
+    "m-.7 1.7v3.2l2.6 1.6.7-1.1-1.9-1.2V5.2Z",
     "loop": "M8 2.5a5.5 5.5 0 0 1 4.4 2.2V2.8h1.4v4.4H9.4V5.8h2a4 4 0 1 0 .6 3.7h1.5A5.5 5.5 0 1 1 8 2.5Z",
     "play": "M4.5 2.8v10.4L13 8Z",
     "check": "M6.4 12.4 2.3 8.3l1.2-1.2 2.9 2.9 6.1-6.1 1.2 1.2Z",
     "half": "M8 2.5a5.5 5.5 0 1 0 0 11Zm0 0a5.5 5.5 0 0 1 0 11v-1.4a4.1 4.1 0 0 0 0-8.2Z",
     "cross": "M4.2 3 8 6.8 11.8 3 13 4.2 9.2 8l3.8 3.8-1.2 1.2L8 9.2 4.2 13 3 11.8 6.8 8 3 4.2Z",
-    "slash": "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11Zm0 1.5c.8 0 1.6.3 2.3.7L4.7 10.3A4 4 0 0 1 8 4Zm0 8c-.8 0-1.6-.3-2.3-.7l5.6-5.6A4 4"
-    " 0 0 1 8 12Z",
+    "slash": "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11Zm0 1.5c.8 0 1.6.3 2.3.7L4.7 10.3A4 4 0 0 1 8 4Z"
+    "m0 8c-.8 0-1.6-.3-2.3-.7l5.6-5.6A4 4 0 0 1 8 12Z",
     "bolt": "M9.2 1.5 3.5 9h3.4l-.9 5.5L12 6.8H8.3Z",
     "pause": "M4 3h3v10H4Zm5 0h3v10H9Z",
     "stop": "M3.5 3.5h9v9h-9Z",
     "dot": "M8 4a4 4 0 1 0 0 8 4 4 0 0 0 0-8Z",
-}  # fmt: skip
+}
 
 
 def icon(name: str) -> Markup:
@@ -75,14 +77,14 @@ def state(word: str | None, label: str | None = None) -> Markup:
 
 def number(value: float | None) -> str:
     if value is None:
-        return "–"
+        return NONE
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def compact(value: float | None) -> str:
     """1,204 as it is, 24.1k, 3.2M."""
     if value is None:
-        return "–"
+        return NONE
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             unit = 1e3 if letter == "k" else size
@@ -93,7 +95,7 @@ def compact(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     """A span of time in the largest unit that says enough."""
     if value is None:
-        return "–"
+        return NONE
     value = abs(value)
     if value < 0.0995:
         return f"{value * 1000:.0f} ms"
@@ -110,7 +112,7 @@ def seconds(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     if value is None:
-        return "–"
+        return NONE
     for unit in _SIZES:
         if value < 1000 or unit == _SIZES[-1]:
             return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
@@ -137,7 +139,7 @@ def when(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
     """A time relative to now; the exact one is in the title, and the script adds the local one."""
     at = moment(value)
     if at is None:
-        return Markup('<span class="none">–</span>')
+        return Markup('<span class="none">{}</span>').format(NONE)
     exact = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     shown = exact[:19] if absolute else relative((at - now).total_seconds())
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(

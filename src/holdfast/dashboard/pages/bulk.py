@@ -15,25 +15,30 @@ from holdfast.engine import insight, jobs, search
 from holdfast.engine.search import Control, Ramp, Verb
 from holdfast.errors import InvalidError
 
-VERBS = ("retry", "cancel")
+
+def _verb(text: str) -> Verb:
+    if text == "retry":
+        return "retry"
+    if text == "cancel":
+        return "cancel"
+    raise InvalidError("Choose retry or cancel.", field="verb")
 
 
 @screen("/bulk", "batch.view")
 async def bulks(view: View) -> Page:
     batches = await insight.list_batches(view.connection, owner=view.tenant, before=None)
-    actions = await search.list_bulk(view.connection) if view.may("bulk.run") else []
+    found = await search.list_bulk(view.connection) if view.may("bulk.run") else []
+    actions = [one for one in found if view.owns(one.owner)]
     return Page("bulks.html", "Batches and bulk", {"batches": batches, "actions": actions})
 
 
 def _chosen(view: View) -> tuple[Verb, str]:
     """What a form or link asks for: ticked jobs, or all that fit a search."""
-    verb, ids = view.query.get("verb", ""), view.query.getlist("id")
-    if verb not in VERBS:
-        raise InvalidError("Choose retry or cancel.", field="verb")
+    verb, ids = _verb(view.query.get("verb", "")), view.query.getlist("id")
     text = view.query.get("q", "").strip()
     if ids and view.query.get("all") != "yes":
         text = "job:" + ",".join(str(as_uuid(one)) for one in ids[:100])
-    return cast("Verb", verb), text
+    return verb, text
 
 
 @screen("/bulk/new", "bulk.run")
@@ -70,9 +75,7 @@ async def bulk(view: View) -> Page:
 
 @deed("/bulk", "bulk.run")
 async def start(asked: Deed) -> tuple[str, str]:
-    verb = asked.needed("verb")
-    if verb not in VERBS:
-        raise InvalidError("Choose retry or cancel.", field="verb")
+    verb = _verb(asked.needed("verb"))
     needed = "jobs.retry" if verb == "retry" else "jobs.cancel"
     if not asked.view.may(needed):
         raise HTTPException(403, f"Your role may not do this: it needs {needed}.")
@@ -83,8 +86,14 @@ async def start(asked: Deed) -> tuple[str, str]:
         stop_share=(_number(asked, "stop") if asked.text("stop") else 20.0) / 100,  # type: ignore[operator]
     )
     bulk_id = await search.bulk_start(
-        asked.connection, cast("Verb", verb), query, by=asked.by, why=asked.text("why"), ramp=ramp, owner=asked.view.tenant
-    )  # fmt: skip
+        asked.connection,
+        verb,
+        query,
+        by=asked.by,
+        why=asked.text("why"),
+        ramp=ramp,
+        owner=asked.view.tenant,
+    )
     made = await search.get_bulk(asked.connection, bulk_id)
     count = made.total if made else 0
     await asked.audit(f"bulk.{verb}", bulk_id, search=query.text, jobs=count, why=asked.text("why"))

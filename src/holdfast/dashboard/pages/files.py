@@ -42,11 +42,12 @@ async def content(view: View) -> Response:
         raise HTTPException(404, "This server has no store of files.")
     found = await _visible(view)
     await artifacts.count_download(view.connection, found.id)
+    name = quote(found.name.rpartition("/")[2], safe="")
     return StreamingResponse(
         _pieces(store, found.key),
         media_type="application/octet-stream",
         headers={
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name.rpartition('/')[2], safe='')}",
+            "content-disposition": f"attachment; filename*=UTF-8''{name}",
             "content-length": str(found.size),
             "content-security-policy": "sandbox; default-src 'none'",
         },

@@ -130,8 +130,17 @@ async def _tab(view: View, tab: str, found: Row, tasks: Sequence[Row], redactor:
     if tab == "logs":
         lines = await logs.read_logs(on, job_id, limit=500, newest=True)
         names = {task["id"]: task["name"] for task in tasks}
-        return {"lines": [(line, names.get(str(line.task_id), ""), redactor.text(line.message),
-                           redactor.payload(line.fields) if line.fields else None) for line in lines]}  # fmt: skip
+        return {
+            "lines": [
+                (
+                    line,
+                    names.get(str(line.task_id), ""),
+                    redactor.text(line.message),
+                    redactor.payload(line.fields) if line.fields else None,
+                )
+                for line in lines
+            ]
+        }
     if tab == "files":
         return {"files": await artifacts.list_artifacts(on, {"job": str(job_id)}, limit=200)}
     if tab == "events":
@@ -184,12 +193,14 @@ async def _payloads(on: Connection, tasks: Sequence[Row], redactor: Redactor) ->
         known = await insight.task_type(on, task["type"])
         schema = known["schema"] if known else None
         redactor.learn(payload["args"], schema)
-        found.append({
-            "name": task["name"],
-            "args": redactor.payload(payload["args"], schema),
-            "output": redactor.payload(payload["output"]),
-            "hidden": HIDDEN if not redactor.payloads else None,
-        })  # fmt: skip
+        found.append(
+            {
+                "name": task["name"],
+                "args": redactor.payload(payload["args"], schema),
+                "output": redactor.payload(payload["output"]),
+                "hidden": HIDDEN if not redactor.payloads else None,
+            }
+        )
     return found
 
 

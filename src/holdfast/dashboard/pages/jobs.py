@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from holdfast.dashboard.redaction import Redactor, refuse_prying
 from holdfast.dashboard.registry import deed, download, screen
+from holdfast.dashboard.shapes import mapped
 from holdfast.dashboard.site import Deed, Page, View, as_uuid
 from holdfast.dashboard.words import between
 from holdfast.engine import insight, operate, search
@@ -39,8 +40,13 @@ async def jobs(view: View) -> Page:
     try:
         query = query_of(view, text)
         page = await search.search_jobs(
-            view.connection, query, before=view.before, limit=LIMIT, owner=view.tenant, counted=view.before is None
-        )  # fmt: skip
+            view.connection,
+            query,
+            before=view.before,
+            limit=LIMIT,
+            owner=view.tenant,
+            counted=view.before is None,
+        )
     except InvalidError as problem:
         wrong = str(problem)
     return Page(
@@ -62,7 +68,7 @@ def shown(view: View, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as this visitor may see it."""
     redactor = view.redactor()
     payload = redactor.payload(row.get("params"))
-    error = row.get("error") or {}
+    error = mapped(row.get("error"))
     now = view.now
     return {
         **dict.fromkeys(("attempt", "failures", "worker", "queue", "batch", "limit_key"), None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -15,8 +15,11 @@ from holdfast.engine import queues
 from holdfast.errors import InvalidError
 from holdfast.model import MessagePlace
 
-PLACES = ("queue", "archive", "dead")
 LIMIT = 50
+
+
+def _place(text: str | None) -> MessagePlace:
+    return "archive" if text == "archive" else "dead" if text == "dead" else "queue"
 
 
 @screen("/messages", "message.view")
@@ -28,11 +31,10 @@ async def messages(view: View) -> Page:
     mine = next((one for one in metrics if one.queue == name), None)
     if mine is None:
         raise HTTPException(404, "There is no such queue of messages.")
-    place = view.query.get("place", "queue")
-    place = place if place in PLACES else "queue"
+    place = _place(view.query.get("place"))
     given = view.query.get("after", "")
     after = int(given) if given.isdigit() and len(given) < 19 else None
-    found = await queues.peek(view.connection, name, LIMIT, cast("MessagePlace", place), after)
+    found = await queues.peek(view.connection, name, LIMIT, place, after)
     redactor = view.redactor()
     rows: list[dict[str, Any]] = [
         {"message": one, "body": redactor.payload(one.body), "headers": redactor.payload(one.headers)}
@@ -70,7 +72,7 @@ async def requeue(asked: Deed) -> tuple[str, str]:
     if place not in {"dead", "archive"}:
         raise InvalidError("Only archived and dead messages can be requeued.", field="place")
     ids = None if asked.text("all") == "yes" else _ids(asked)
-    moved = await queues.requeue(asked.connection, name, cast("MessagePlace", place), ids, 1000)
+    moved = await queues.requeue(asked.connection, name, _place(place), ids, 1000)
     await asked.audit("message.requeue", name, place=place, messages=len(moved))
     return _back(asked, name), f"{plural(len(moved), 'message')} put back."
 

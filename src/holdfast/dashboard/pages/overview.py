@@ -46,10 +46,21 @@ async def _figures(view: View, hours: float) -> dict[str, Any]:
     task_queues = await operate.task_queues(on)
     groups = await search.error_groups(on, owner=view.tenant, limit=20)
     return {
-        "throughput": charts.from_figures(figures, "Throughput", [
-            ("succeeded", "ok", "succeeded"), ("failed", "bad", "failed"), ("cancelled", "mute", "cancelled")]),
-        "waits": charts.from_figures(figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]),
-        "depth": charts.from_figures(figures, "Depth", [("ready", "pale", "ready"), ("running", "busy", "running")], width=1320),
+        "throughput": charts.from_figures(
+            figures,
+            "Throughput",
+            [
+                ("succeeded", "ok", "succeeded"),
+                ("failed", "bad", "failed"),
+                ("cancelled", "mute", "cancelled"),
+            ],
+        ),
+        "waits": charts.from_figures(
+            figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]
+        ),
+        "depth": charts.from_figures(
+            figures, "Depth", [("ready", "pale", "ready"), ("running", "busy", "running")], width=1320
+        ),
         "queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
         "slowest": sorted((t for t in by_type if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "workers": await operate.list_workers(on),
@@ -61,7 +72,7 @@ async def _figures(view: View, hours: float) -> dict[str, Any]:
         "ready": sum(q["ready"] for q in task_queues),
         "running": sum(q["running"] for q in task_queues),
         "all_queues": task_queues,
-    }  # fmt: skip
+    }
 
 
 def _attention(view: View, found: Mapping[str, Any]) -> Iterator[Item]:
@@ -104,9 +115,10 @@ def _failing(view: View, groups: Sequence[Row]) -> Iterator[Item]:
             yield {
                 "tone": "bad",
                 "what": group.get("type") or group["cause"],
-                "text": f"{more}{compact(group['attempts'])} failed attempts in 24 h" + (f" in {tasks}" if tasks else ""),
+                "text": f"{more}{compact(group['attempts'])} failed attempts in 24 h"
+                + (f" in {tasks}" if tasks else ""),
                 "links": [("group", view.url("/error", cause=group["cause"]))],
-            }  # fmt: skip
+            }
 
 
 def _lost(view: View, workers: Sequence[Row]) -> Iterator[Item]:

@@ -59,9 +59,18 @@ async def queue(view: View) -> Page:
         f"Queue {name}",
         {
             "queue": found[0],
-            "throughput": charts.from_figures(figures, "Throughput", [
-                ("succeeded", "ok", "succeeded"), ("failed", "bad", "failed"), ("cancelled", "mute", "cancelled")]),
-            "waits": charts.from_figures(figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]),
+            "throughput": charts.from_figures(
+                figures,
+                "Throughput",
+                [
+                    ("succeeded", "ok", "succeeded"),
+                    ("failed", "bad", "failed"),
+                    ("cancelled", "mute", "cancelled"),
+                ],
+            ),
+            "waits": charts.from_figures(
+                figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]
+            ),
             "types": [t for t in await insight.type_figures(view.connection, 24) if t["queue"] == name],
             "workers": workers,
             "limits": [r for r in await operate.list_limits(view.connection) if r["queue"] in (None, name)],
@@ -70,7 +79,7 @@ async def queue(view: View) -> Page:
             "spans": ["1h", "6h", "24h", "7d"],
             "span": view.query.get("span", "1h"),
         },
-    )  # fmt: skip
+    )
 
 
 def _back(asked: Deed, name: str) -> str:

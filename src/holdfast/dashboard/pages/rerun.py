@@ -1,4 +1,4 @@
-"""Run a job again as a new one, with another payload: the old one stays as it is, and both know each other."""
+"""Run a job again as a new one, with another payload: the old one stays, and both know each other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _with_arguments(body: Mapping[str, Any], args: dict[str, Any]) -> dict[str, 
         return {**body, "args": args}
     unknown = set(args) - {task["name"] for task in body["tasks"]}
     if unknown:
-        raise InvalidError(f"The job has no task {sorted(unknown)[0]!r}.", field="args")
+        raise InvalidError(f"The job has no task {min(unknown)!r}.", field="args")
     tasks = [{**task, "args": args.get(task["name"], task.get("args"))} for task in body["tasks"]]
     return {**body, "tasks": tasks}
 

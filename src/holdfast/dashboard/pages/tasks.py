@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.dashboard import charts, forms
 from holdfast.dashboard.registry import deed, screen
+from holdfast.dashboard.shapes import mapped
 from holdfast.dashboard.site import Deed, Page, View
 from holdfast.engine import catalogue, insight, jobs, operate, schedules
 from holdfast.engine.connection import translated
@@ -39,7 +40,7 @@ def _row(name: str, known: Row | None, figures: Sequence[Row], workers: Sequence
         if w["state"] == "live"
         and (name in w["types"] if w["types"] is not None else queue in (w["queues"] or ()))
     ]
-    versions = {w["about"]["version"] for w in serving if (w.get("about") or {}).get("version")}
+    versions = {w["about"]["version"] for w in serving if mapped(w.get("about")).get("version")}
     slow = max(mine, key=lambda row: row["run_p95"] or 0, default=None)
     return {
         "name": name,
@@ -80,8 +81,12 @@ async def _page(view: View, name: str, values: dict[str, Any], wrong: HoldfastEr
             "known": known,
             "figures": figures,
             "queues": [q["queue"] for q in queues] or ([known["queue"]] if known else []),
-            "throughput": charts.from_figures(drawn, "Throughput", [("succeeded", "ok", "succeeded"), ("failed", "bad", "failed")]),
-            "runs": charts.from_figures(drawn, "Run time", [("p50", "p50", "run_p50"), ("p95", "p95", "run_p95")]),
+            "throughput": charts.from_figures(
+                drawn, "Throughput", [("succeeded", "ok", "succeeded"), ("failed", "bad", "failed")]
+            ),
+            "runs": charts.from_figures(
+                drawn, "Run time", [("p50", "p50", "run_p50"), ("p95", "p95", "run_p95")]
+            ),
             "limits": rules,
             "schedules": used_by,
             "fields": forms.fields(known["schema"], values) if known else None,
@@ -90,7 +95,7 @@ async def _page(view: View, name: str, values: dict[str, Any], wrong: HoldfastEr
         },
         live=wrong is None,
         status=200 if wrong is None else 422,
-    )  # fmt: skip
+    )
 
 
 @deed("/task/submit", "jobs.submit")

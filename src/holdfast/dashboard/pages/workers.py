@@ -8,6 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from holdfast.dashboard.registry import deed, screen
+from holdfast.dashboard.shapes import mapped
 from holdfast.dashboard.site import Deed, Page, View
 from holdfast.engine import operate, outside
 from holdfast.errors import InvalidError
@@ -28,7 +29,7 @@ async def workers(view: View) -> Page:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    about = row.get("about") or {}
+    about = mapped(row.get("about"))
     state = "left" if row.get("left_at") else row["state"]
     return {
         **row,
