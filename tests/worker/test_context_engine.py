@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from django.db import connections, transaction
-from hands import Hand, job, status, submit, tasks_by_name
+from hands import Hand, graph, job, status, submit, tasks_by_name
 from transactions import WAYS, configure_django
 
 from holdfast import Ctx, task
@@ -201,6 +201,23 @@ async def test_detached_jobs_are_submitted_once_and_fenced(
         await make(first).submit(child(4), detached=True)
     assert await jobs.get_job(conn, keyed) is not None
     assert await conn.fetchval("select count(*) from holdfast.all_tasks where args = '{\"x\": 4}'") == 0
+
+
+async def test_a_task_knows_its_owner_alone_in_a_graph_and_with_children(
+    conn: Connection, hand: Hand, make: Make, clock: Clock
+) -> None:
+    await submit(conn, owner="ann")
+    first = await hand.one()
+    assert make(first).owner == "ann"
+    made = await make(first).submit(child(1))
+    taken = await hand.one()
+    assert (taken.id, make(taken).owner) == (made, "ann")
+    assert make(await again(hand, clock, first)).owner == "ann"
+    await graph(conn, {"name": "a"}, {"name": "b"}, owner="bob", labels={"traceparent": "00-1-2-01"})
+    assert {(each.owner, each.trace) for each in await hand.take(9)} == {("bob", "00-1-2-01")}
+    await submit(conn)
+    nobody = await hand.one()
+    assert (nobody.owner, nobody.trace) == (None, None)
 
 
 async def test_what_makes_no_sense_is_refused(conn: Connection, hand: Hand, make: Make) -> None:

@@ -139,6 +139,22 @@ async def test_an_outcome_does_not_wait_for_a_database_that_is_away(
         await nowhere.open()
 
 
+async def test_lines_that_are_refused_hold_up_nobody_else_s(
+    conn: Connection, contexts: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        await submit(conn)
+    hand = Hand(conn)
+    good, bad = (contexts.make(claimed) for claimed in await hand.take(2))
+    await conn.execute("alter table holdfast.logs add constraint nothing_bad check (message <> 'bad')")
+    good.log("good")
+    bad.log("bad")
+    await asyncio.gather(contexts.ended(good), contexts.ended(bad))
+    assert await told(conn, good) == ["good"]
+    assert await told(conn, bad) == []
+    assert f"log lines of task {bad.task_id} are not kept" in caplog.text
+
+
 async def test_records_of_the_logging_module_are_kept_when_asked_for(ctx: Context) -> None:
     ctx.said = None
     log = logging.getLogger("app.pages")

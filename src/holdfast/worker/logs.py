@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from holdfast.engine.connection import Database
+from holdfast.engine.leases import Lease
 from holdfast.engine.logs import write_logs
+from holdfast.errors import DatabaseAwayError, DatabaseFullError, DatabaseReadOnlyError, HoldfastError
 from holdfast.worker.context import Context, current
 from holdfast.worker.lines import Line
 from holdfast.worker.service import Service
@@ -23,6 +25,8 @@ from holdfast.worker.service import Service
 GATHER_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 2.0
 MOST_ATTEMPTS: Final = 1_000  # whose lines wait while the database is away
+Batch = list[tuple[Lease, list[Line]]]
+_log = logging.getLogger("holdfast.worker")
 
 
 class LogWriter(Service):
@@ -80,8 +84,7 @@ class LogWriter(Service):
         batch = [(c.lease, lines) for c, _, lines in taken if c.lease is not None and lines]
         try:
             if batch:
-                async with self._database.connection() as connection:
-                    await write_logs(connection, batch)
+                await self._write_batch(batch)
         except BaseException:
             self._put_back(taken)
             raise
@@ -89,6 +92,20 @@ class LogWriter(Service):
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    async def _write_batch(self, batch: Batch) -> None:
+        try:
+            async with self._database.connection() as connection:
+                await write_logs(connection, batch)
+        except (DatabaseAwayError, DatabaseFullError, DatabaseReadOnlyError):
+            raise
+        except HoldfastError as problem:
+            # Refused, and it would be refused again: what can be kept is, one attempt at a time.
+            if len(batch) == 1:
+                _log.warning("log lines of task %s are not kept: %s", batch[0][0].id, problem)
+                return
+            for each in batch:
+                await self._write_batch([each])
 
     def _put_back(self, taken: list[tuple[Context, bool, list[Line]]]) -> None:
         for context, ended, lines in taken[-MOST_ATTEMPTS:]:
