@@ -145,9 +145,8 @@ def test_top_once_and_for_programs(shell: Shell) -> None:
 
 def test_top_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
     shell("submit", "shoot", "-q", "browser")
-    terminal = Terminal(
-        "top", "--every", "200ms", environ={"HOLDFAST_DATABASE_URL": url.reveal()}, folder=tmp_path
-    )
+    environ = {"HOLDFAST_DATABASE_URL": url.reveal()}
+    terminal = Terminal("top", "--every", "200ms", environ=environ, folder=tmp_path)
     try:
         terminal.until("browser .*! no worker +1 +0")
         terminal.until("Workers")
@@ -163,6 +162,10 @@ def test_top_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
         assert "Traceback" not in terminal.text
     finally:
         terminal.close()
+    plain = Terminal("top", environ={**environ, "TERM": "dumb"}, folder=tmp_path)
+    assert plain.end() == 0
+    assert "browser" in plain.text
+    plain.close()
 
 
 def test_watching_in_a_terminal_draws_bars(shell: Shell, url: Secret, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_several_at_once_and_an_unknown_version(agent: Agent) -> None:
     batch = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in ("a", "b")]
     answers = agent.raw(json.dumps([*batch, {"jsonrpc": "2.0", "method": "notifications/x"}]).encode())
     assert [answer["id"] for answer in answers] == ["a", "b"]
-    assert agent.ask("initialize", protocolVersion="1999-01-01")["protocolVersion"] == "2025-06-18"
+    assert agent.ask("initialize", protocolVersion="1999-01-01")["protocolVersion"] == "2025-11-25"
 
 
 def test_acting_only_where_allowed(shell: Shell, url: Secret) -> None:

@@ -25,7 +25,7 @@ from holdfast.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.version import __version__
 
-VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")
+VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 LONGEST = 1_000_000
 PARSE, REQUEST, METHOD, PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
 INSTRUCTIONS = (

@@ -73,7 +73,8 @@ class Picture:
 @pass_session
 def top(session: Session, once: bool, every: timedelta) -> None:
     """Watch queues, running jobs, errors and workers in the terminal."""
-    if once or session.out.json or not session.out.console.is_terminal:
+    console = session.out.console
+    if once or session.out.json or not console.is_terminal or console.is_dumb_terminal:
         _print(session)
     else:
         session.run(_live(session, max(0.2, every.total_seconds())))
