@@ -73,6 +73,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs without their tasks, newest first. `partly`: the search ended before the page was full."""
+
+    rows: list[Job]
+    next: UUID | None = None
+    partly: bool = False
+
+
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as the database has it. `next_at` is None while it is paused."""
 

@@ -18,14 +18,16 @@ from holdfast.client.files import Files
 from holdfast.client.handles import JobHandle
 from holdfast.client.queues import Queues
 from holdfast.client.schedules import Schedules
+from holdfast.client.watching import Watcher
 from holdfast.definitions import Call
 from holdfast.engine import borrowed, embedded, jobs
 from holdfast.engine.connection import Database
 from holdfast.engine.logs import read_logs
+from holdfast.engine.search import search_jobs
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, by_name, find
-from holdfast.model import Job, LogLine
+from holdfast.model import Job, JobPage, LogLine
 from holdfast.settings import Secret, Settings
 from holdfast.tracing import tracing_of
 
@@ -57,6 +59,7 @@ class Client:
         self.queues = Queues(self)
         self.files = Files(self)
         self.schedules = Schedules(self)
+        self._watcher = Watcher(self.open)
         self.blocking = BlockingClient(self)
 
     @property
@@ -75,6 +78,7 @@ class Client:
         return self._database
 
     async def close(self) -> None:
+        await self._watcher.close()
         database, self._database = self._database, None
         if database is not None:
             await database.close()
@@ -164,16 +168,37 @@ class Client:
         """The job now, and again after each change, until it has ended or `within` is over."""
         deadline = time.monotonic() + within.total_seconds() if within is not None else None
         seen: Job | None = None
-        pause = 0.02
+        async with self._watcher.on(_id(job)) as bell:
+            while True:
+                now = await self.get(job)
+                if now != seen:
+                    seen = now
+                    yield now
+                if now.ended or (deadline is not None and time.monotonic() >= deadline):
+                    return
+                await bell.wait(deadline)
+
+    async def jobs(
+        self, search: str = "", *, owner: str | None = None, before: UUID | None = None, limit: int = 50
+    ) -> JobPage:
+        """Jobs, newest first: `client.jobs("state:failed queue:browser since:1d")`.
+
+        The search is that of the dashboard. `before=page.next` gives the page that follows.
+        """
+        async with (await self.open()).connection() as connection:
+            page = await search_jobs(connection, search, before=before, limit=limit, owner=owner)
+        rows = msgspec.convert(page.rows, list[Job])
+        return JobPage(rows=rows, next=page.next, partly=page.partly)
+
+    async def each_job(self, search: str = "", *, owner: str | None = None) -> AsyncIterator[Job]:
+        """All that a search finds, page by page."""
+        page = await self.jobs(search, owner=owner, limit=200)
         while True:
-            now = await self.get(job)
-            if now != seen:
-                seen, pause = now, 0.02
-                yield now
-            if now.ended or (deadline is not None and time.monotonic() >= deadline):
+            for row in page.rows:
+                yield row
+            if page.next is None:
                 return
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.5)
+            page = await self.jobs(search, owner=owner, before=page.next, limit=200)
 
 
 def _job(found: dict[str, Any] | None, asked: UUID | str) -> Job:

@@ -64,6 +64,13 @@ async def job_events(
     return [Event(seq=r["seq"], at=r["at"], kind=r["kind"], body=_object(r["body"])) for r in rows]
 
 
+async def await_jobs(
+    connection: Connection, watcher: str, awaited: Sequence[UUID], over: Sequence[UUID] = ()
+) -> None:
+    """Have these jobs announced for two minutes, and those no longer."""
+    await connection.execute("select holdfast.await_jobs($1, $2, $3)", watcher, list(awaited), list(over))
+
+
 async def cancel_job(connection: Connection, job_id: UUID, reason: str | None = None) -> dict[str, Json]:
     """{cancelled: whether this call did it, status: what it is now and stays if it has ended}."""
     answer = await connection.fetchval("select holdfast.cancel_job($1, $2)", job_id, reason)

@@ -16,11 +16,12 @@ from typing import Any
 
 from holdfast import telemetry
 from holdfast.engine.connection import connected
-from holdfast.errors import HoldfastError
+from holdfast.errors import DatabaseAwayError, HoldfastError
 from holdfast.settings import Secret, Settings
 
 TASKS = "holdfast"
 MESSAGES = "holdfast_messages"  # its payload is the queue
+EVENTS = "holdfast_events"  # its payload is the job, if somebody watches it
 PING_SECONDS = 90.0  # one of the two statements a minute that an idle worker may cost
 PONG_SECONDS = 5.0
 RECONNECT_SECONDS = 2.0
@@ -71,12 +72,16 @@ class Listener:
             for channel in self._heard:
                 await connection.add_listener(channel, self._on_hint)
             await connection.add_listener(self._own, self._on_pong)
+            closed = asyncio.Event()
+            connection.add_termination_listener(lambda _: closed.set())
             while await self._answers(connection):
                 if not self.healthy:
                     for heard in self._heard.values():
                         heard("")  # whatever was said before we listened
                 self._healthy_until = time.monotonic() + PING_SECONDS + PONG_SECONDS
-                await asyncio.sleep(PING_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(closed.wait(), PING_SECONDS)
+                    raise DatabaseAwayError("The connection that listens was closed.")
 
     async def _answers(self, connection: Any) -> bool:
         """Whether a notification to ourselves comes back."""

@@ -15,6 +15,7 @@ declare
   v_others record;
 begin
   select * into v_singles from holdfast.succeed_singles(p_ids, p_attempts, p_nonces, p_kinds, p_bodies, p_now);
+  perform holdfast.announce_ended(p_ids);
   if cardinality(v_singles.done) = cardinality(p_ids) then
     perform holdfast.after_ended(v_singles.lanes, v_singles.after, p_now);
     return null;

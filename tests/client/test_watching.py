@@ -1,0 +1,122 @@
+"""Results arrive because they are announced, and without a listener because somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Client, Graph, task
+from holdfast.client import watching
+from holdfast.engine.connection import Connection, Database
+from holdfast.settings import Secret, Settings
+from holdfast.testing import eventually
+from holdfast.worker import Worker
+
+WITHIN = timedelta(seconds=40)
+
+
+@task(queue="words")
+async def upper(text: str) -> str:
+    return text.upper()
+
+
+@task(queue="words", retries=0)
+async def fails() -> None:
+    raise ValueError("no")
+
+
+@pytest.fixture
+async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
+    async with Client(url.reveal(), settings=settings) as client:
+        yield client
+
+
+@pytest.fixture
+async def working(db: Database) -> AsyncGenerator[None]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(Worker(db, {t.name: t for t in (upper, fails)}).run(stop))
+    yield
+    stop.set()
+    await running
+
+
+@pytest.fixture
+async def hearing(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
+    """From now on only an announcement can bring news before the test times out."""
+
+    async def ready() -> None:
+        job = await client.submit(upper("first"))
+        await eventually(client._watcher._hears, what="a listener")
+        assert await job.result(within=WITHIN) == "FIRST"
+        monkeypatch.setattr(watching, "HEARING", (600.0,))
+
+    async with client._watcher.on((await client.submit(upper("zero"))).id):
+        pass
+    return ready
+
+
+@pytest.mark.usefixtures("working")
+async def test_results_are_announced(client: Client, hearing: Callable[[], Awaitable[None]]) -> None:
+    await hearing()
+    first = await client.submit(upper("x"))
+    assert await first.result(within=WITHIN) == "X"
+    several = await client.submit_many([upper(str(n)) for n in range(20)])
+    results = await asyncio.gather(*(job.result(within=WITHIN) for job in several))
+    assert results == [str(n) for n in range(20)]
+    graph = Graph("pair")
+    node = graph.add(upper("a"))
+    graph.add(upper(node.result), name="again")
+    owned = await client.submit(graph, owner="ada")
+    assert (await anext(aiter(owned.watch()))).type == "pair"
+    assert await owned.result(within=WITHIN) == "A"
+    wrong = await client.submit(fails())
+    with pytest.raises(Exception, match="ValueError"):
+        await wrong.result(within=WITHIN)
+
+
+@pytest.mark.usefixtures("working")
+async def test_the_listener_comes_back(
+    client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection
+) -> None:
+    await hearing()
+    watcher = client._watcher
+    await conn.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid() and query ilike 'notify%'"
+    )
+    await eventually(lambda: not watcher._hears(), what="the listener to notice")
+    await eventually(watcher._hears, what="the listener again")
+    assert await (await client.submit(upper("back"))).result(within=WITHIN) == "BACK"
+
+
+@pytest.mark.usefixtures("working")
+async def test_without_a_listener_somebody_looks(url: Secret, settings: Settings) -> None:
+    async with Client(url.reveal(), settings=replace(settings, listen="off")) as client:
+        assert await (await client.submit(upper("x"))).result(within=WITHIN) == "X"
+
+
+async def test_nothing_is_left_behind(client: Client, conn: Connection) -> None:
+    job = await client.submit(upper("never"))
+    with pytest.raises(TimeoutError):
+        await job.result(within=timedelta(milliseconds=50))
+    assert await conn.fetchval("select count(*) from holdfast.watches") == 1
+    other = await client.submit(upper("never"))
+    with pytest.raises(TimeoutError):
+        await other.result(within=timedelta(milliseconds=50))
+    assert await conn.fetchval("select array_agg(job_id) from holdfast.watches") == [other.id]
+
+
+async def test_lists_page_by_page(client: Client) -> None:
+    made = [(await client.submit(upper(str(n)), owner="ada" if n % 2 else "bob")).id for n in range(7)]
+    first = await client.jobs("state:queued", limit=3)
+    assert [job.id for job in first.rows] == made[:-4:-1]
+    second = await client.jobs("state:queued", limit=3, before=first.next)
+    assert [job.id for job in second.rows] == made[3:0:-1]
+    assert [job.id async for job in client.each_job("owner:ada")] == [i for n, i in enumerate(made) if n % 2][
+        ::-1
+    ]
+    assert [job.id async for job in client.each_job(owner="bob")] == made[::-2]
