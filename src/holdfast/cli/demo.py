@@ -16,7 +16,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.cli import samples
+from holdfast.cli import demo_systems, samples
 from holdfast.cli.api import listen
 from holdfast.cli.output import Output
 from holdfast.cli.processes import Child, changed, interruption
@@ -38,6 +38,7 @@ class Show:
     out: Output
     results: Path
     children: list[Child]
+    token: str
 
 
 @click.command()
@@ -53,11 +54,15 @@ def demo(session: Session, stay: bool) -> int:
         results = settings.home / "demo"
         results.mkdir(parents=True, exist_ok=True)
         port = _port(settings)
+        here, token = demo_systems.door(settings)
+        here["HOLDFAST_HOME"] = str(settings.home.absolute())  # of the database and the files
+        served = ["api", "--port", str(port), "--system", "exports", "--system", "reports"]
         children = [
-            Child("API", ["api", "--port", str(port)], results / "api.log"),
-            Child("worker", ["worker", "holdfast.cli.samples"], results / "worker.log"),
+            Child("API", served, results / "api.log", environment=here),
+            Child("worker", ["worker", "holdfast.cli.samples"], results / "worker.log", environment=here),
+            Child("systems", ["worker", demo_systems.__name__], results / "systems.log", environment=here),
         ]
-        return session.run(_run(Show(settings, url, out, results, children), port, stay=stay))
+        return session.run(_run(Show(settings, url, out, results, children, token), port, stay=stay))
     finally:
         if server:
             server.release()
@@ -85,6 +90,8 @@ async def _run(show: Show, port: int, *, stay: bool) -> int:
         show.out.line(f"  worker    serves holdfast.cli.samples  (log: {show.results / 'worker.log'})")
         failed = await _unless(interrupted, _perform(show))
         if stay and failed is not None:
+            for page in ("exports", "reports"):
+                show.out.line(f"  {page:<13} http://127.0.0.1:{port}/{page}#token={show.token}")
             show.out.line("Up until Ctrl-C; API and worker restart when a Python file changes.")
             await _unless(interrupted, _reload(show))
         return 130 if failed is None and not stay else failed or 0
@@ -122,11 +129,14 @@ async def _perform(show: Show) -> int:
             "count_primes": await client.submit(samples.count_primes(200_000)),
             "stumble": await client.submit(samples.stumble(2)),
             "graph": await client.submit(samples.primes_between(50_000, 100_000)),
+            **await demo_systems.begin(client),
         }
         ends = await _watch(show, handles, client)
+        files = await demo_systems.keep(client, handles, show.results)
     for name, end in ends.items():
         show.out.line(f"  {name:<13} {end.told}")
-    show.out.line(f"  picture       {picture}")
+    for place in (picture, *files):
+        show.out.line(f"  {place.suffix[1:]:<13} {place}")
     return 0 if all(end.well for end in ends.values()) else 1
 
 

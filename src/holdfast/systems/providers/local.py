@@ -16,7 +16,7 @@ from holdfast.systems.providers import ProviderError, Written
 
 BY = "the local writer"
 NOTE = "Written by the local writer, without a language model."
-PARAGRAPHS = 4
+PARAGRAPHS, SENTENCES = 3, 4
 
 OPENINGS = (
     "{title} begins with a question: {question}",
@@ -88,7 +88,7 @@ def compose(given: dict[str, Any]) -> str:
     dice.shuffle(stock)
     paragraphs = [_filled(dice.choice(OPENINGS), words, systems, dice)]
     for number in range(PARAGRAPHS):
-        chosen = [stock[(number * 5 + place) % len(stock)] for place in range(5)]
+        chosen = stock[number * SENTENCES : (number + 1) * SENTENCES]
         paragraphs.append(" ".join(_filled(each, words, systems, dice) for each in chosen))
     return "\n\n".join([*paragraphs, dice.choice(CLOSINGS), NOTE])
 
