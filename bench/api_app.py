@@ -18,6 +18,11 @@ def noop(n: int) -> int:
     return n
 
 
+@task(queue="streams", name="page")
+def page(n: int) -> int:
+    return n
+
+
 @job("noop", params=Count, public=True)
 def one(count: Count) -> Any:
     return noop(count.n)
@@ -27,5 +32,5 @@ def one(count: Count) -> Any:
 def several(count: Count) -> Graph:
     graph = Graph("several")
     for number in range(count.n):
-        graph.add(noop(number))
+        graph.add(page(number))
     return graph

@@ -75,8 +75,7 @@ async def _start_type(
     async with acting(request, as_service=True) as connection:
         if caller.owner is not None:
             await _refuse_foreign_batch(connection, wanted.batch, caller.owner)
-            await access.reserve_jobs(connection, caller.owner, services_of(request).settings.user_jobs)
-        return await jobs.submit(connection, msgspec.json.encode(body))
+        return await _submit(request, connection, caller, body)
 
 
 async def _refuse_foreign_batch(connection: Connection, batch: UUID | None, owner: str) -> None:
@@ -96,9 +95,16 @@ async def submit(request: Request, body: dict[str, Json], key: str | None = None
     if key is not None:
         body["key"] = key
     async with acting(request) as connection:
-        if caller.owner is not None:
-            await access.reserve_jobs(connection, caller.owner, services_of(request).settings.user_jobs)
-        return await jobs.submit(connection, msgspec.json.encode(body))
+        return await _submit(request, connection, caller, body)
+
+
+async def _submit(
+    request: Request, connection: Connection, caller: Caller, body: dict[str, Json]
+) -> jobs.Submitted:
+    text = msgspec.json.encode(body)
+    if caller.owner is None:
+        return await jobs.submit(connection, text)
+    return await access.submit_within(connection, text, caller.owner, services_of(request).settings.user_jobs)
 
 
 def _refuse_for_users(caller: Caller, wanted: Start) -> None:

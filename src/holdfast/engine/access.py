@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine.connection import Connection
+from holdfast.engine.jobs import Submitted
 from holdfast.errors import InvalidError
 from holdfast.model import Json
 from holdfast.settings import Secret
@@ -35,6 +36,10 @@ SCOPES = {
     "operate": "pause queues, set limits and schedules, see workers, read the audit log",
     "metrics": "read figures",
     "keys": "make, list and revoke service keys",
+    "dashboard:viewer": "open the dashboard to look",
+    "dashboard:support": "open the dashboard to look at jobs without their payloads",
+    "dashboard:operator": "open the dashboard to retry, cancel, submit and pause",
+    "dashboard:admin": "open the dashboard to do everything",
 }
 ALL = "*"
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -205,9 +210,10 @@ def _ticket(row: Any) -> Ticket | None:
     return None if row is None or row["job_id"] is None else Ticket(**dict(row))
 
 
-async def reserve_jobs(connection: Connection, owner: str, most: int) -> None:
-    """Raise TooManyError when the owner has `most` unfinished jobs; decided in this transaction."""
-    await connection.execute("select holdfast.reserve_jobs($1, $2)", owner, most)
+async def submit_within(connection: Connection, job: bytes, owner: str, most: int) -> Submitted:
+    """Submit for an owner; TooManyError when they have `most` unfinished jobs, counted as it is done."""
+    call = "select holdfast.submit_within($1, $2, $3)"
+    return msgspec.json.decode(await connection.fetchval(call, job.decode(), owner, most), type=Submitted)
 
 
 async def watch_jobs(connection: Connection, watcher: str, jobs: Sequence[UUID]) -> None:

@@ -118,6 +118,14 @@ begin
   end if;
 end $$;
 
+-- Both in one call, for the sake of the round trip.
+create or replace function holdfast.submit_within(p_job jsonb, p_owner text, p_most integer) returns jsonb
+language plpgsql set search_path = '' as $$
+begin
+  perform holdfast.reserve_jobs(p_owner, p_most);
+  return holdfast.submit(p_job);
+end $$;
+
 create or replace function holdfast.tick_access(p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -139,5 +147,5 @@ begin
 end $$;
 
 call holdfast.allow('service_role', 'create_key', 'check_key', 'list_keys', 'revoke_key', 'issue_ticket', 'redeem_ticket',
-  'check_pass', 'reserve_jobs');
-call holdfast.allow('authenticated', 'reserve_jobs');
+  'check_pass', 'reserve_jobs', 'submit_within');
+call holdfast.allow('authenticated', 'reserve_jobs', 'submit_within');
