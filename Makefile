@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-18 test-15 fast campaign campaign-short mutants bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: screenshots help demo dev test test-18 test-15 fast campaign campaign-short mutants bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -52,6 +52,9 @@ lock:  ## pin the requirements anew (needs uv on the PATH)
 	  -o requirements/run.txt pyproject.toml requirements/build.in
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
 	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
+
+screenshots: setup-dev  ## pictures of every page of the dashboard, into screenshots/
+	@$(VENV)/python scripts/screenshots.py $(ONLY)
 
 clean:  ## forget the environment and caches, keep the data in .holdfast
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

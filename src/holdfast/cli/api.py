@@ -145,7 +145,7 @@ async def serve(
         import uvicorn  # noqa: PLC0415
 
         from holdfast.api import create_app  # noqa: PLC0415
-        from holdfast.dashboard import create_dashboard  # noqa: PLC0415
+        from holdfast.dashboard import create_dashboard, login_link  # noqa: PLC0415
     except ImportError as problem:
         raise HoldfastError(
             f"The API needs a package that is not installed: {problem.name}.",
@@ -165,6 +165,10 @@ async def serve(
         server = uvicorn.Server(config)
         _stop_on_signals(server)
         telemetry.emit("api.started", url=f"http://{host}:{port}")
+        if served.dashboard and is_loopback(host):
+            async with database.connection() as connection:
+                link = await login_link(connection, f"http://{host}:{port}/dashboard")
+            click.echo(f"dashboard  {link}   (opens once)", err=True)
         await server.serve(sockets=[listener])
 
 
