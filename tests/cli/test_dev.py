@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from terminal import Terminal
 
+from holdfast.cli.dev import is_near
+from holdfast.cli.root import run
 from holdfast.settings import Secret
 
 APP = """
@@ -88,6 +90,28 @@ async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Pa
     assert "nothing is left running" in dev.text
     assert "Traceback" not in dev.text
     assert all(gone(child) for child in children)
+
+
+@pytest.mark.parametrize(
+    ("url", "near"),
+    [
+        ("postgresql://u:p@127.0.0.1:5432/x", True),
+        ("postgresql://localhost/x", True),
+        ("postgresql:///x?host=/run/postgresql", True),
+        ("postgresql://u@db.example:5432/x", False),
+        ("postgresql:///x?host=db.example", False),
+        ("postgresql://127.0.0.1.example/x", False),
+    ],
+)
+def test_which_databases_are_near(url: str, near: bool) -> None:
+    assert is_near(url) is near
+
+
+def test_a_database_of_others_is_not_touched_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--database-url", "postgresql://u:secret@db.example/x", "dev"]) == 5
+    told = capsys.readouterr().err
+    assert "not on this machine" in told
+    assert "secret" not in told
 
 
 async def test_without_anything_to_run(url: Secret, tmp_path: Path) -> None:

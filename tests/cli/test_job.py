@@ -13,7 +13,7 @@ import pytest
 from hands import Hand
 from shell import Captured, Shell
 
-from holdfast.engine import insight
+from holdfast.engine import access, insight, jobs
 from holdfast.engine.connection import Connection
 from holdfast.engine.leases import Claimed, OutcomeKind
 from holdfast.settings import Secret
@@ -162,6 +162,9 @@ def test_cancel_asks_and_says_what_is_true(shell: Shell) -> None:
     assert answer == {"id": job_id, "cancelled": True, "status": "cancelled"}
     [shown] = shell.json("job", "show", job_id)
     assert shown["error"]["message"] == "enough"
+    [entry] = shell.ask(access.list_audit)
+    assert (entry.action, entry.target, entry.detail) == ("job.cancel", job_id, {"reason": "enough"})
+    assert "@" in entry.actor
     done = submitted(shell, "t")
     handle(shell)
     shell("job", "cancel", done, "--yes", code=4)
@@ -278,3 +281,16 @@ def test_many_at_once_by_a_search(shell: Shell) -> None:
     assert {row["state"] for row in shell.json("job", "list")} == {"cancelled"}
     assert len(ids) == 3
     assert "No job fits" in shell("job", "cancel", "--search", "task:nobody", "--yes", code=3)
+
+
+def test_a_job_of_very_many_tasks(shell: Shell) -> None:
+    async def graph(connection: Connection) -> UUID:
+        tasks = [{"name": f"n{n}", "type": "t"} for n in range(5000)]
+        return (await jobs.submit(connection, {"type": "wide", "queue": "q", "tasks": tasks})).id
+
+    job_id = str(shell.ask(graph))
+    told = shell("job", "show", job_id).splitlines()
+    assert told[-1] == "  and 4,800 tasks more; --json has them all"
+    assert len(shell.json("job", "show", job_id)[0]["tasks"]) == 5000
+    assert len(shell.json("job", "why", job_id)) == 20
+    shell("job", "cancel", job_id, "--yes")

@@ -12,6 +12,7 @@ import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import click
 
@@ -36,8 +37,9 @@ KEYS = "keys: o open  s submit samples  k kill -9 the worker  r restart  l worke
 @click.argument("app", required=False)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of API and dashboard, 0 for a free one.")
 @click.option("--no-samples", is_flag=True, help="Without the sample jobs and their worker.")
+@click.option("--yes", "-y", is_flag=True, help="Also on a database that is not on this machine.")
 @pass_session
-def dev(session: Session, app: str | None, port: int | None, no_samples: bool) -> int:
+def dev(session: Session, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
     """Run database, API, dashboard and a worker for APP that reloads on save, with sample jobs to look at.
 
     APP is a file, a module, or module:attribute; without it app.py or tasks.py of this folder, else only the
@@ -47,6 +49,10 @@ def dev(session: Session, app: str | None, port: int | None, no_samples: bool) -
     if app is None and no_samples:
         raise click.UsageError("There is nothing to run: give an APP, or leave the samples in.")
     url, server = embedded.locate(session.settings)
+    if not is_near(url.reveal()):
+        where = redact_url(url.reveal())
+        consequence = f"{where} is not on this machine: it is migrated, and jobs run on it."
+        session.confirm(consequence, yes=yes, dry_run=False)
     try:
         stage = _stage(session, app, port, samples_too=not no_samples)
         session.out.line(f" database   {redact_url(url.reveal())}")
@@ -54,6 +60,13 @@ def dev(session: Session, app: str | None, port: int | None, no_samples: bool) -
     finally:
         if server:
             server.release()
+
+
+def is_near(url: str) -> bool:
+    """Whether a database is on this machine: what dev does to it is nothing for one that others use."""
+    parts = urlsplit(url)
+    hosts = [parts.hostname or "", *parse_qs(parts.query).get("host", [])]
+    return all(host in {"", "localhost", "127.0.0.1", "::1"} or host.startswith("/") for host in hosts)
 
 
 def _stage(session: Session, app: str | None, port: int | None, *, samples_too: bool) -> Stage:

@@ -22,6 +22,7 @@ from holdfast.engine.logs import read_logs
 from holdfast.errors import NotFoundError
 
 FOLLOW_SECONDS = 0.3
+MOST_TASKS = 200  # that are described one by one
 
 
 @click.group()
@@ -42,8 +43,9 @@ def show(session: Session, job_id: str) -> None:
 
     async def work(connection: Connection) -> dict[str, Any]:
         found = await fetched(connection, await job_named(connection, job_id))
-        for task in found["tasks"]:
-            tried = await insight.task_attempts(connection, UUID(task["id"])) if task["attempt"] else []
+        stumbled = [task for task in found["tasks"] if _stumbled(task)]
+        for task in stumbled[:MOST_TASKS]:
+            tried = await insight.task_attempts(connection, UUID(task["id"]))
             task["attempts"] = [msgspec.structs.asdict(each) for each in tried]
         return found
 
@@ -52,6 +54,11 @@ def show(session: Session, job_id: str) -> None:
         session.out.record(found)
     else:
         _describe(session.out, found)
+
+
+def _stumbled(task: dict[str, Any]) -> bool:
+    """Whether it has attempts to tell of: those that did not succeed are kept."""
+    return task["attempt"] > 1 or task["failures"] > 0 or task["status"] in {"failed", "cancelled"}
 
 
 async def fetched(connection: Connection, job_id: UUID) -> dict[str, Any]:
@@ -82,14 +89,16 @@ def _describe(out: Output, found: dict[str, Any]) -> None:
     for name, value in told.items():
         if value is not None:
             out.line(f"  {name:<8} {words.clean(_text(value), 2000)}")
-    for task in found["tasks"]:
+    for task in found["tasks"][:MOST_TASKS]:
         ran = words.took(task.get("started_at"), task.get("finished_at"))
         out.line(
             f"  {words.state(task['status']):<12} {task['name']:<20} queue {task['queue']}  "
             f"attempt {task['attempt']}  {ran}  {words.doing(task['progress'])}"
         )
-        for tried in task["attempts"]:
+        for tried in words.several(task, "attempts"):
             _describe_attempt(out, tried)
+    if len(found["tasks"]) > MOST_TASKS:
+        out.line(f"  and {words.many(len(found['tasks']) - MOST_TASKS, 'task')} more; --json has them all")
 
 
 def _describe_attempt(out: Output, tried: dict[str, Any]) -> None:
