@@ -13,7 +13,7 @@ docs/guide/testing.md tells the rest.
 from holdfast.testing.clock import Clock
 from holdfast.testing.harness import Holdfast, Submitted
 from holdfast.testing.replaying import Replayed
-from holdfast.testing.running import Drained, Ran
+from holdfast.testing.running import Drained, Handled, Ran
 from holdfast.testing.waiting import eventually
 
-__all__ = ["Clock", "Drained", "Holdfast", "Ran", "Replayed", "Submitted", "eventually"]
+__all__ = ["Clock", "Drained", "Handled", "Holdfast", "Ran", "Replayed", "Submitted", "eventually"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, cast
 
+from holdfast.consumers import Consumer
 from holdfast.definitions import Task
 from holdfast.errors import InvalidError
 from holdfast.lifespans import Lifespan
@@ -20,16 +21,17 @@ class Application:
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     lifespan: Lifespan[Any] | None = None
+    consumers: dict[str, Consumer[Any]] = field(default_factory=dict[str, Consumer[Any]])
 
     def add(self, parts: Iterable[object]) -> None:
-        """Modules, tasks, schedules and a lifespan, in any order."""
+        """Modules, tasks, consumers, schedules and a lifespan, in any order."""
         for part in parts:
             if isinstance(part, ModuleType):
                 self.add(each for each in list(vars(part).values()) if _is_ours(each))
             elif not self._take(part):
                 raise InvalidError(
                     f"{part!r} is nothing that can be run.",
-                    fix="Pass modules, tasks, schedules or a lifespan.",
+                    fix="Pass modules, tasks, consumers, schedules or a lifespan.",
                     field="parts",
                 )
 
@@ -39,6 +41,8 @@ class Application:
             self.tasks[task.name] = task
         if isinstance(part, ScheduledTask):
             self.schedules.update({each.name: each for each in part.schedules})
+        if isinstance(part, Consumer):
+            self.consumers[part.queue.lower()] = part
         if isinstance(part, Schedule):
             self.schedules[part.name] = part
         if isinstance(part, Lifespan):
@@ -47,4 +51,4 @@ class Application:
 
 
 def _is_ours(part: object) -> bool:
-    return isinstance(part, (Task, Schedule, ScheduledTask, Lifespan))
+    return isinstance(part, (Task, Consumer, Schedule, ScheduledTask, Lifespan))

@@ -84,7 +84,7 @@ class Holdfast:
         return self._url.reveal()
 
     def use(self, *parts: object) -> None:
-        """The tasks that `drain` runs: modules, tasks, schedules, and a lifespan."""
+        """What `drain` runs: modules, tasks, consumers, schedules, and a lifespan."""
         self._application.add(parts)
 
     async def advance(self, by: timedelta) -> None:
@@ -92,7 +92,10 @@ class Holdfast:
         await self.clock.advance(by)
 
     async def drain(self, *, until: timedelta = timedelta(0), most: int = MOST_ATTEMPTS) -> Drained:
-        """Run all that is ready, and all that becomes ready within `until`, in moments."""
+        """Run all that is ready, and all that becomes ready within `until`, in moments.
+
+        Consumers are given the messages that are visible. Their queues go by the real clock.
+        """
 
         async def work(runner: Runner) -> Drained:
             await declare_all(runner)
@@ -155,8 +158,8 @@ class Holdfast:
         what must be the same in the end. Both may be asynchronous. The result, and what the task submitted,
         are compared anyway.
         """
-        check_call(call)
         call.use()
+        check_call(call)
         before, dropped = asyncio.all_tasks(), list[Stopped]()
         try:
             expected, _ = await self._round(call, 0, setup, snapshot, dropped)
@@ -245,8 +248,12 @@ class Holdfast:
     def _running(self, *instead: AnyTask) -> Application:
         """The application, with other versions of some tasks. Other tasks stay where they are."""
         tasks = {task.name: task for task in instead} or self._application.tasks
-        schedules = {} if instead else self._application.schedules
-        return Application(tasks, schedules, None if self.state is not None else self._application.lifespan)
+        return Application(
+            tasks,
+            {} if instead else self._application.schedules,
+            None if self.state is not None else self._application.lifespan,
+            {} if instead else self._application.consumers,
+        )
 
     async def _with_runner(self, application: Application, work: Callable[[Runner], Awaitable[T]]) -> T:
         async with (
@@ -257,7 +264,7 @@ class Holdfast:
             try:
                 return await work(runner)
             finally:
-                runner.close()
+                await runner.close()
 
     def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         answers: list[T] = []

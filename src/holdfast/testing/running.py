@@ -20,6 +20,7 @@ from holdfast.engine import leases, scratch
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed, Outcome
 from holdfast.testing.application import Application
+from holdfast.worker.consumers import ConsumerLoop
 from holdfast.worker.context import Context, current
 from holdfast.worker.contexts import Contexts
 from holdfast.worker.declared import declare
@@ -53,11 +54,22 @@ class Ran:
     problem: BaseException | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class Handled:
+    """One message that a consumer was given."""
+
+    queue: str
+    message: int
+    outcome: str
+    error: str | None = None
+
+
 @dataclass
 class Drained:
     """What `drain` ran, in order, and how far the clock was moved."""
 
     ran: list[Ran] = field(default_factory=list[Ran])
+    messages: list[Handled] = field(default_factory=list[Handled])
     moved: timedelta = timedelta(0)
 
     def of(self, task: Any) -> list[Ran]:
@@ -79,6 +91,9 @@ class Runner:
         self._queues = sorted({task.queue for task in application.tasks.values()})
         self._cursors: str | None = None
         self._threads = Threads(8)
+        self._consumers = [
+            ConsumerLoop(database, consumer, lambda: False) for consumer in application.consumers.values()
+        ]
         self.next_s: float | None = None
 
     async def exchange(self, outcome: Outcome | None = None, *, claim: bool = True) -> Claimed | None:
@@ -128,7 +143,24 @@ class Runner:
         finally:
             current.reset(token)
 
-    def close(self) -> None:
+    async def consume(self) -> list[Handled]:
+        """Give consumers the messages that are visible now."""
+        handled: list[Handled] = []
+
+        def listen(name: str, fields: dict[str, Any]) -> None:
+            if name == "message.finished":
+                handled.append(
+                    Handled(fields["queue"], fields["message"], fields["outcome"], fields["error"])
+                )
+
+        with telemetry.subscribed(listen):
+            for consumer in self._consumers:
+                await consumer.once()
+        return handled
+
+    async def close(self) -> None:
+        for consumer in self._consumers:
+            await consumer.stop()
         self._threads.close()
 
 
@@ -172,6 +204,13 @@ async def drain(runner: Runner, *, until: timedelta, most: int, state: Any) -> D
                 ran, outcome = await runner.attempt(claimed, contexts)
                 drained.ran.append(ran)
                 claimed = await runner.exchange(outcome)
+            handled = await runner.consume()
+            drained.messages += handled
+            if handled:
+                if len(drained.messages) >= most:
+                    raise AssertionError(f"More than {most} messages were handled. Is there an end to it?")
+                claimed = await runner.exchange()
+                continue
             pause = timedelta(seconds=runner.next_s) if runner.next_s is not None else None
             if pause is None or drained.moved + pause > until:
                 break

@@ -97,6 +97,20 @@ class ConsumerLoop(Service):
             self._prepared = False
             raise
 
+    async def once(self) -> int:
+        """Without the loop: read a message, wait until it is handled, hand it in; how many there were."""
+        async with self._database.connection() as connection:
+            if not self._prepared:
+                await self.prepare(connection)
+            await self._read(connection, 1)
+            found = len(self._running) + len(self._endings)
+            while self._running:
+                self._bell.clear()
+                await self._bell.wait()
+            await self._hand_in(connection)
+        await asyncio.gather(*self._hooks)
+        return found
+
     def _slots(self) -> int:
         return max(0, self.consumer.concurrency - len(self._running)) if self.reading else 0
 

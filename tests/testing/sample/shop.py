@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from holdfast import Client, Ctx, Retry, lifespan, schedule, task
+from holdfast import Client, Ctx, Message, Retry, consumer, lifespan, schedule, task
 
 client = Client()
 URL: str = ""  # the shop's own database; set by its configuration
@@ -46,6 +46,13 @@ def plain(n: int) -> int:
 @task
 async def tidy(ctx: Ctx[asyncpg.Pool]) -> None:
     await ctx.state.execute("insert into sent (recipient) values ('tidied')")
+
+
+@consumer(queue="wishes", create=True, max_reads=1)
+async def grant(msg: Message[str]) -> None:
+    if msg.body == "the moon":
+        raise ValueError("too far")
+    await client.submit(send(msg.body))
 
 
 async def order(to: str) -> None:

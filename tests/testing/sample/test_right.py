@@ -84,6 +84,16 @@ async def test_a_double_stands_in_for_what_the_lifespan_opens(hf: Holdfast) -> N
 
 
 @pytest.mark.asyncio
+async def test_consumers_are_given_their_messages(hf: Holdfast) -> None:
+    await shop.client.queues.create("wishes")
+    await shop.client.queues.send_batch("wishes", ["ann", "the moon"])
+    drained = await hf.drain()
+    assert [handled.outcome for handled in drained.messages] == ["archive", "bury"]
+    assert "too far" in str(drained.messages[1].error)
+    assert [ran.output for ran in drained.of(shop.send)] == ["hello to ann"]
+
+
+@pytest.mark.asyncio
 async def test_plain_functions_cannot_be_replayed(hf: Holdfast) -> None:
     with pytest.raises(InvalidError, match="plain function"):
         await hf.replay(shop.plain(1))
