@@ -258,7 +258,7 @@ end $$;
 -- Visible files, oldest first. p_where: job, batch, owner, kind, name. `p_after` is the last id of the page before.
 create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null, p_limit integer default 100)
 returns setof jsonb
-language plpgsql stable security definer set search_path = '' as $$
+language plpgsql stable security definer set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
   v_user text := holdfast.calling_user();
   v_now timestamptz := holdfast.now();

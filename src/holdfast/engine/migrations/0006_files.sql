@@ -41,6 +41,7 @@ create index artifacts_owner on holdfast.artifacts (owner, id desc) where owner 
 create index artifacts_expiring on holdfast.artifacts (expires_at) where status = 'visible' and expires_at is not null;
 create index artifacts_unseen on holdfast.artifacts (touched_at) where status in ('uploading', 'staged');
 create index artifacts_doomed on holdfast.artifacts (touched_at) where status = 'doomed';
+create index artifacts_uncounted on holdfast.artifacts (id) where status = 'doomed' and counted;
 create index artifacts_gone on holdfast.artifacts (touched_at) where status = 'gone';
 
 -- How long files are kept, unless the one who saves them says: the narrowest rule counts. '' is everything.
