@@ -7,6 +7,7 @@ import signal
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from holdfast.engine.connection import Database, connected
 from holdfast.errors import InvalidError
 from holdfast.settings import Secret, Settings, parse_duration
 from holdfast.worker import Options, Worker
+from holdfast.worker.declared import declare
 from holdfast.worker.instruments import watched_over
 from holdfast.worker.processes import Supervisor
 from holdfast.worker.shares import Share, parse_shares
@@ -62,7 +64,10 @@ def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
     shares = [share for share in options.get("queues", ()) if isinstance(share, Share)]
     chosen = [share.queue for share in shares]
     _check_queues(found, chosen)
-    url, _server = embedded.locate(settings)
+    url, server = embedded.locate(settings)
+    if server is not None:
+        options["revive"] = partial(revive, settings, server)
+    options["child_types"] = frozenset(found.tasks)
     options["child"] = [sys.executable, "-u", "-m", "holdfast.cli.child", app]
     session.serve(serve(settings, url, found.only(chosen), options))
 
@@ -79,6 +84,13 @@ def _options(queues: str, given: dict[str, Any]) -> Options:
         until="once" if given["once"] else "drained" if given["drain"] else "stopped",
         max_jobs=given["max_jobs"],
     )
+
+
+def revive(settings: Settings, server: embedded.Server) -> None:
+    """Start the embedded database again, because it went down with its keeper. Called from a thread."""
+    again = embedded.start(settings)
+    server.release()
+    server.claim = again.claim
 
 
 def _check_queues(app: apps.App, chosen: list[str]) -> None:
@@ -111,6 +123,7 @@ async def supervise(settings: Settings, count: int) -> int:
 async def serve(settings: Settings, url: Secret, app: apps.App, options: Options) -> None:
     async with connected(url, settings) as connection:
         await install.verify(connection)
+        await declare(connection, app.source, app.tasks.values(), app.schedules.values())
     async with Database(url, settings) as database:
         options["lifespan"] = app.lifespan
         tasks = webhooks.with_delivery(app.tasks, options.get("queues", ()), database)

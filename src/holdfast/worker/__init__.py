@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict, Unpack
 from uuid import UUID
@@ -29,7 +29,7 @@ from holdfast.version import __version__
 from holdfast.worker.attempts import Attempts
 from holdfast.worker.consumers import AnyConsumer, Consumers
 from holdfast.worker.contexts import Contexts
-from holdfast.worker.duties import Upkeep
+from holdfast.worker.duties import Reviver, Upkeep
 from holdfast.worker.executor import AnyTask
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.files import Files
@@ -49,7 +49,11 @@ LEAVE_SECONDS = 2.0
 
 
 class Options(TypedDict, total=False):
-    """How a worker works. `child` is the command that starts a child process for tasks which ask for one."""
+    """How a worker works.
+
+    `child` is the command that starts a child process for tasks, `child_types` what it can run. `revive` is
+    called in a thread, again and again while the database is away: it may be ours to start.
+    """
 
     queues: Sequence[str | Share]
     concurrency: int
@@ -57,6 +61,8 @@ class Options(TypedDict, total=False):
     state: Any
     lifespan: Lifespan[Any] | None
     child: Sequence[str] | None
+    child_types: Collection[str]
+    revive: Callable[[], object] | None
     until: Literal["stopped", "drained", "once"]
     max_jobs: int | None
 
@@ -83,7 +89,8 @@ class Worker:
         files = Files(database)
         self.contexts = Contexts(database, state=options.get("state"), files=files)
         child = options.get("child")
-        self._children = Children(child, database, self._line) if child else None
+        known = options.get("child_types", self._tasks)
+        self._children = Children(child, database, self._line, known) if child else None
         self._attempts = Attempts(
             self._tasks, self._fetcher.running, self._outbox, self._threads, self._children, self.contexts
         )
@@ -98,6 +105,7 @@ class Worker:
             self.about,
         )
         self._upkeep = Upkeep(database, self._is_busy, files.keep_house)
+        self._reviver = Reviver(options.get("revive"), lambda: self._fetcher.failing)
         heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
         self._listener = Listener(database.url, database.settings, heard)
         self._started = {
@@ -152,6 +160,7 @@ class Worker:
             self._fetcher.start()
         self._consumers.start()
         self._upkeep.start()
+        self._reviver.start()
         telemetry.emit("worker.started", worker=self.name, **self._started)
         try:
             await stop.wait()
@@ -185,6 +194,7 @@ class Worker:
         self._fetcher.claiming = False
         self._consumers.stop_reading()
         await self._upkeep.stop()
+        await self._reviver.stop()
         await self._listener.stop()
         await self._settled(lambda: self._grace)
         for attempt in self._fetcher.running.all():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -30,7 +30,9 @@ OVERTIME = 2.0
 
 
 class Isolation(Protocol):
-    """Child processes, one task at a time each."""
+    """Child processes, one task at a time each. `types` are the tasks they know."""
+
+    types: Collection[str]
 
     async def run(self, attempt: Attempt) -> Verdict | None: ...
 
@@ -60,7 +62,11 @@ class Attempts:
 
     def isolated(self, claimed: Claimed) -> bool:
         """Whether it runs in a child: because it asks for it, or because it may have killed a worker."""
-        return self._isolation is not None and (claimed.crashes > 0 or self._tasks[claimed.type].process)
+        return (
+            self._isolation is not None
+            and (claimed.crashes > 0 or self._tasks[claimed.type].process)
+            and claimed.type in self._isolation.types
+        )
 
     def launch(self, tasks: Sequence[Claimed]) -> None:
         now = time.monotonic()

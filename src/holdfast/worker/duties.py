@@ -17,6 +17,7 @@ from holdfast.worker.service import Service
 
 BUSY_SECONDS = 30.0
 IDLE_SECONDS = 600.0
+AWAY_SECONDS = 1.0
 
 
 class Upkeep(Service):
@@ -47,3 +48,21 @@ class Upkeep(Service):
             await asyncio.sleep(BUSY_SECONDS / 10)
             self._waited += BUSY_SECONDS / 10
         self._waited = 0.0
+
+
+class Reviver(Service):
+    """While the database is away: it may be the embedded one, which goes down with its keeper."""
+
+    def __init__(self, revive: Callable[[], object] | None, away: Callable[[], bool]) -> None:
+        super().__init__()
+        self._revive = revive
+        self._away = away
+
+    def start(self) -> None:
+        if self._revive is not None:
+            super().start()
+
+    async def step(self) -> None:
+        await asyncio.sleep(AWAY_SECONDS)
+        if self._away() and self._revive is not None:
+            await asyncio.to_thread(self._revive)

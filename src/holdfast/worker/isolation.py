@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast.engine.connection import Database
 from holdfast.worker.executor import Verdict, timed_out
@@ -29,8 +29,10 @@ class Children:
         command: Sequence[str],
         database: Database,
         line: Callable[[], int | None],
+        types: Collection[str],
         most_tasks: int = RECYCLE_AFTER,
     ) -> None:
+        self.types = types
         self._command = list(command)
         self._database = database
         self._line = line

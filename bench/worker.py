@@ -1,0 +1,208 @@
+"""How fast worker processes drain no-op tasks, how soon they wake up, and what they hold in memory.
+
+    python bench/worker.py postgresql://...          a server on which databases may be made
+
+Seconds depend on what else the machine does; processor time per task hardly does, so both are printed. Server
+time is that of all its processes, where they can be seen (same machine, Linux).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from holdfast import Client, task
+from holdfast.engine import install, scratch
+from holdfast.engine.connection import Connection, connected
+from holdfast.settings import Secret, Settings, load
+
+QUEUE = "bench"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@task(queue=QUEUE)
+async def noop(n: int) -> None:
+    pass
+
+
+@task(queue=QUEUE)
+def plain(n: int) -> None:
+    pass
+
+
+@task(queue=QUEUE)
+async def stamp(sent: float) -> float:
+    return time.monotonic() - sent
+
+
+@task(queue=QUEUE)
+async def sleeper(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def database(server: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+    name = f"hf_bench_{uuid4().hex[:12]}"
+    await scratch.create(server, name, settings)
+    url = scratch.on_database(server, name)
+    try:
+        await install.migrate(url, settings)
+        yield url
+    finally:
+        await scratch.drop(server, name, settings)
+
+
+def worker(url: Secret, *options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "--log-level", "warning", "worker", __file__, *options],
+        env={**os.environ, "HOLDFAST_DATABASE_URL": url.reveal()},
+    )
+
+
+def server_seconds(postmaster: int) -> float:
+    """Processor time of a server and all its processes, as far as they live."""
+    total = 0
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if postmaster in (int(place.name), int(fields[1])):
+                total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+async def postmaster_of(connection: Connection) -> int:
+    """Of a server on this machine: the parent of the process that serves us."""
+    pid = await connection.fetchval("select pg_backend_pid()")
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # noqa: ASYNC240
+
+
+@dataclass
+class Bench:
+    server: Secret
+    settings: Settings
+    tasks: int
+    concurrency: int
+
+    async def drain(self, processes: int = 1, which: str = "noop") -> None:
+        """From the first outcome to the last, with the work of starting and ending left out."""
+        async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
+            await self._submit(url, which, self.tasks)
+            await connection.execute("vacuum analyze holdfast.tasks")
+            postmaster = await postmaster_of(connection)
+            before, used = server_seconds(postmaster), _children_seconds()
+            running = [worker(url, "-c", str(self.concurrency), "--drain") for _ in range(processes)]
+            for process in running:
+                await asyncio.to_thread(process.wait)
+            server = server_seconds(postmaster) - before
+            client = _children_seconds() - used - processes * self._idle_seconds(url)
+            seconds = await connection.fetchval(
+                "select extract(epoch from max(finished_at) - min(finished_at))::float8 from holdfast.history"
+            )
+            done = await connection.fetchval("select count(*) from holdfast.history")
+            print(
+                f"drain {which:6} {processes} process(es): {done / seconds:9,.0f}/s   "
+                f"worker {client / done * 1e6:5.1f} us/task   server {server / done * 1e6:5.1f} us/task"
+            )
+
+    def _idle_seconds(self, url: Secret) -> float:
+        """What a worker costs that finds nothing to do."""
+        before = _children_seconds()
+        worker(url, "--drain").wait()
+        return _children_seconds() - before
+
+    async def _submit(self, url: Secret, which: str, count: int) -> None:
+        kinds = {"noop": noop, "plain": plain}
+        async with Client(url.reveal(), settings=self.settings) as client:
+            for at in range(0, count, 1000):
+                await client.submit_many([kinds[which](n) for n in range(at, min(at + 1000, count))])
+
+    async def plain(self) -> None:
+        await self.drain(which="plain")
+
+    async def two(self) -> None:
+        await self.drain(processes=2)
+
+    async def wakeup(self) -> None:
+        """From the submit of a task to a sleeping worker until its first line runs."""
+        async with database(self.server, self.settings) as url:
+            process = worker(url)
+            async with Client(url.reveal(), settings=self.settings) as client:
+                await (await client.submit(stamp(time.monotonic()))).result()
+                seen: list[float] = []
+                for _ in range(60):
+                    await asyncio.sleep(0.7)  # asleep again
+                    job = await client.submit(stamp(time.monotonic()))
+                    seen.append(await job.result() * 1000)
+            process.terminate()
+            process.wait()
+        seen.sort()
+        print(
+            f"wake-up: p50 {statistics.median(seen):.1f} ms   p98 {seen[58]:.1f} ms   most {seen[-1]:.1f} ms"
+        )
+
+    async def memory(self) -> None:
+        """10,000 tasks that sleep at once, then rounds of no-ops: what one process holds."""
+        async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
+            process = worker(url, "-c", "10000")
+            async with Client(url.reveal(), settings=self.settings) as client:
+                for _ in range(10):
+                    await client.submit_many([sleeper(20.0) for _ in range(1000)])
+            most = 0
+            while await connection.fetchval("select count(*) from holdfast.tasks"):
+                running = await connection.fetchval(
+                    "select count(*) from holdfast.tasks where status = 'running'"
+                )
+                most = max(most, running)
+                await asyncio.sleep(1)
+            print(f"memory: {most:,} slept at once, {_resident(process.pid):.0f} MiB after")
+            for number in range(3):
+                await self._submit(url, "noop", self.tasks)
+                while await connection.fetchval("select exists (select from holdfast.tasks)"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.5)
+                done = (number + 1) * self.tasks
+                print(f"memory: {_resident(process.pid):.1f} MiB after {done:,} no-ops")
+            process.terminate()
+            process.wait()
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _resident(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("server")
+    parser.add_argument("--tasks", type=int, default=100_000)
+    parser.add_argument("--concurrency", type=int, default=400)
+    parser.add_argument("--only", default="drain,two,plain,wakeup,memory")
+    given = parser.parse_args()
+    bench = Bench(Secret(given.server), load({}), given.tasks, given.concurrency)
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        name: getattr(bench, name) for name in ("drain", "two", "plain", "wakeup", "memory")
+    }
+    for name in given.only.split(","):
+        await parts[name]()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,56 @@
+"""A worker with the embedded database, which goes down with its keeper: the worker starts it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+
+import hard_app as app
+import pytest
+from embedded_processes import Place, kill, place
+
+from holdfast import Client
+from holdfast.engine import embedded
+from holdfast.testing import eventually
+
+SOON = timedelta(seconds=60)
+
+
+@pytest.fixture
+def here() -> Generator[Place]:
+    with place(alone=True) as here:
+        yield here
+
+
+def holdfast(here: Place, *words: str) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if "DATABASE_URL" not in name}
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), *words],
+        env={**environment, "RECORD": str(here.folder.parent / "record")},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+async def test_the_embedded_database_is_started_again(here: Place) -> None:
+    assert holdfast(here, "migrate").wait(60) == 0
+    worker = holdfast(here, "worker", app.__file__)
+    try:
+        with embedded.start(here.settings) as server:
+            async with Client(server.url.reveal(), settings=here.settings) as client:
+                assert await (await client.submit(app.other(1))).result(within=SOON) == 1
+        kill(here.home.keeper_pid)
+        record = Path(here.folder.parent / "record")
+        await eventually(here.home.has_keeper, within=SOON)  # by the worker: nobody else is left
+        server = embedded.find(here.settings) or embedded.start(here.settings)
+        with server:
+            async with Client(server.url.reveal(), settings=here.settings) as client:
+                assert await (await client.submit(app.other(2))).result(within=SOON) == 2
+        assert len({line.split()[0] for line in record.read_text().splitlines()}) == 1
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(40)
