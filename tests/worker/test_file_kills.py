@@ -69,7 +69,7 @@ async def test_kills_between_upload_and_commit(
     print(f"seed {seed}: killed {killed}; {len(found)} files of {KILLS * AT_ONCE} tasks are visible")  # noqa: T201
 
 
-@pytest.mark.timeout(180 + 5 * LEAN_KILLS)
+@pytest.mark.timeout(300 + 6 * LEAN_KILLS)
 async def test_kills_of_lean_processes(
     workers: Workers,
     url: Secret,
@@ -97,7 +97,8 @@ async def test_kills_of_lean_processes(
                 killed[phase] += 1
                 living.add(await born(nursery))
                 await clock.advance(timedelta(seconds=21))
-            patience = timedelta(seconds=150)
+            living |= {await born(nursery) for _ in range(2)}
+            patience = timedelta(seconds=150 + LEAN_KILLS)
             await eventually(lambda: ended(conn, clock), within=patience, what="the end of all tasks")
             found = await check(conn, store)
             await clock.advance(timedelta(minutes=2))
