@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -37,8 +37,7 @@ async def declare(
 
 
 def _type_body(task: Task[..., Any]) -> dict[str, Any]:
-    describe: Callable[[Task[..., Any]], Any] = getattr(payloads, "schema_of", _nothing)
-    schema = describe(task)
+    schema = payloads.schema_of(task)
     text = msgspec.json.encode(schema, order="deterministic")
     return {
         "name": task.name,
@@ -54,7 +53,3 @@ def _type_body(task: Task[..., Any]) -> dict[str, Any]:
         },
         "version": __version__,
     }
-
-
-def _nothing(_: object) -> None:
-    return None

@@ -1,5 +1,11 @@
 -- Schedules, the catalogue of task types, and lanes that are shared fairly and do not last for ever.
 
+-- Workers are at work meanwhile. Every submit reads `options` first and every exchange and beat `workers`: behind these two they
+-- wait without holding anything, so that the other tables can be had without a deadlock.
+lock table holdfast.options, holdfast.workers in access exclusive mode;
+lock table holdfast.queues, holdfast.kinds, holdfast.limit_rules, holdfast.lanes, holdfast.tasks, holdfast.jobs, holdfast.limits,
+  holdfast.history, holdfast.events, holdfast.attempts, holdfast.edges, holdfast.steps, holdfast.batches, holdfast.keys in access exclusive mode;
+
 create table holdfast.schedules (
   name text primary key check (octet_length(name) between 1 and 200),
   cron text,                                 -- five fields; or

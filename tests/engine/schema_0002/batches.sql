@@ -1,0 +1,104 @@
+-- Batches: jobs counted together, with one callback after the last.
+--
+-- A batch is open until it is closed. A member is counted once, by the same change that ends it. Whoever, under the
+-- lock of the batch, finds it closed and complete submits the callback and writes its id down.
+
+create or replace function holdfast.open_batch(p_name text default null, p_callback jsonb default null, p_owner text default null)
+returns uuid
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_id uuid := holdfast.new_id();
+begin
+  if v_user is not null and p_callback is not null then
+    perform holdfast.check_public(p_callback);
+  end if;
+  insert into holdfast.batches (id, name, owner, callback) values (v_id, p_name, coalesce(v_user, p_owner), p_callback);
+  return v_id;
+end $$;
+
+create or replace function holdfast.join_batch(p_batch text, p_count integer) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  if p_batch is null then
+    return;
+  end if;
+  update holdfast.batches b set total = b.total + p_count
+  where b.id = p_batch::uuid and b.closed_at is null and (v_user is null or b.owner = v_user);
+  if not found then
+    perform holdfast.refuse('HF003', format('There is no open batch %s.', p_batch), 'batch', 'Open a new one.');
+  end if;
+end $$;
+
+create or replace function holdfast.close_batch(p_id uuid) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_now timestamptz := holdfast.now();
+begin
+  update holdfast.batches b set closed_at = coalesce(b.closed_at, v_now) where b.id = p_id and (v_user is null or b.owner = v_user);
+  if not found then
+    perform holdfast.refuse('HF002', format('There is no batch %s.', p_id), 'id');
+  end if;
+  perform holdfast.complete_batch(p_id, v_now);
+  return holdfast.get_batch(p_id);
+end $$;
+
+create or replace function holdfast.get_batch(p_id uuid) returns jsonb
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return (
+  select to_jsonb(b) - 'callback' from holdfast.batches b
+  where b.id = p_id and b.owner is not distinct from coalesce(holdfast.calling_user(), b.owner));
+end $$;
+
+-- Ended members, as after_ended has them: counted per batch, batches in the order of their ids.
+create or replace function holdfast.count_members(p_after jsonb, p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_batch record;
+begin
+  for v_batch in
+    select a.batch_id as id, count(*) as ended, count(*) filter (where a.status = 'failed') as failed
+    from jsonb_to_recordset(p_after) as a (batch_id uuid, status text)
+    where a.batch_id is not null group by a.batch_id order by a.batch_id
+  loop
+    update holdfast.batches b set ended = b.ended + v_batch.ended, failed = b.failed + v_batch.failed where b.id = v_batch.id;
+    perform holdfast.complete_batch(v_batch.id, p_now);
+  end loop;
+end $$;
+
+create or replace function holdfast.complete_batch(p_id uuid, p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_batch holdfast.batches;
+begin
+  update holdfast.batches b set finished_at = p_now, keep_until = p_now + interval '7 days'
+  where b.id = p_id and b.closed_at is not null and b.finished_at is null and b.ended >= b.total
+  returning * into v_batch;
+  if v_batch.callback is not null then
+    update holdfast.batches b set callback_job = (holdfast.submit_as(v_batch.owner, v_batch.callback) ->> 'id')::uuid where b.id = p_id;
+  end if;
+end $$;
+
+-- A job that the engine itself submits for an owner.
+create or replace function holdfast.submit_as(p_owner text, p_job jsonb) returns jsonb
+language plpgsql set search_path = '' as $$
+declare
+  v_id uuid := holdfast.new_id();
+  v_now timestamptz := holdfast.now();
+begin
+  perform pg_current_xact_id();
+  if p_job ? 'tasks' then
+    perform holdfast.insert_graph(v_id, p_job, p_owner, v_now);
+  else
+    perform holdfast.insert_single(v_id, p_job, null, p_owner, v_now);
+  end if;
+  return jsonb_build_object('id', v_id);
+end $$;
+
+call holdfast.allow('holdfast_worker', 'open_batch', 'close_batch', 'get_batch');
+call holdfast.allow('service_role', 'open_batch', 'close_batch', 'get_batch');
+call holdfast.allow('authenticated', 'open_batch', 'close_batch', 'get_batch');

@@ -1,0 +1,128 @@
+-- Cancel: decided by one change of the row, and final. Whatever the holder of the lease sends later is stale; it learns
+-- of it with its next beat.
+
+create or replace function holdfast.cancel_job(p_id uuid, p_reason text default null) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_done boolean;
+begin
+  if not holdfast.may_see(p_id, v_user) then
+    perform holdfast.refuse('HF002', format('There is no job %s.', p_id), 'id');
+  end if;
+  v_done := holdfast.cancel_one(p_id, p_reason, holdfast.now());
+  return jsonb_build_object('cancelled', v_done, 'status', holdfast.job_status(p_id));
+end $$;
+
+-- Whether this call cancelled it. Takes locks in the order of leases.sql.
+create or replace function holdfast.cancel_one(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
+language plpgsql set search_path = '' as $$
+declare
+  v_task holdfast.tasks;
+  v_error jsonb := holdfast.error_in('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.')));
+  v_lanes bigint[];
+  v_ended uuid[];
+begin
+  select * into v_task from holdfast.tasks t where t.id = p_job_id and t.job_id is null for update;
+  if found then
+    perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
+      holdfast.end_task(v_task, 'cancelled', null, v_error, false, p_now), p_now);
+    return true;
+  end if;
+  perform from holdfast.jobs j where j.id = p_job_id and j.finished_at is null for update;
+  if not found then
+    return false;
+  end if;
+  with alive as materialized (
+    select t.id, t.lane_id, t.status from holdfast.tasks t
+    where t.job_id = p_job_id and t.status || '' in ('waiting', 'scheduled', 'ready', 'running')
+    order by t.id for update
+  ), ended as (
+    update holdfast.tasks t set status = 'cancelled', error = v_error, finished_at = p_now, nonce = null, lease_until = null
+    from alive a where t.id = a.id
+    returning t.id, case when a.status = 'running' then t.lane_id end as lane_id
+  )
+  select array_agg(e.id), array_agg(e.lane_id) filter (where e.lane_id is not null)
+  into v_ended, v_lanes from ended e;
+  -- All tasks that were alive have ended, so the edges between them have nothing left to decide.
+  update holdfast.edges e set satisfied = true where e.job_id = p_job_id and not e.satisfied;
+  perform holdfast.after_ended(v_lanes, holdfast.count_tasks(v_ended, p_now), p_now);
+  return true;
+end $$;
+
+-- One task of a job; its children follow the policy of their edges.
+create or replace function holdfast.cancel_task(p_id uuid, p_reason text default null) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_now timestamptz := holdfast.now();
+  v_job uuid := (select t.job_id from holdfast.tasks t where t.id = p_id);
+  v_task holdfast.tasks;
+begin
+  if not holdfast.may_see(coalesce(v_job, p_id), v_user) then
+    perform holdfast.refuse('HF002', format('There is no task %s.', p_id), 'id');
+  end if;
+  if v_job is null then
+    return holdfast.cancel_one(p_id, p_reason, v_now);
+  end if;
+  perform pg_current_xact_id();
+  perform from holdfast.jobs j where j.id = v_job for update;
+  select * into v_task from holdfast.tasks t
+  where t.id = p_id and t.status || '' in ('waiting', 'scheduled', 'ready', 'running') for update;
+  if not found then
+    return false;
+  end if;
+  perform holdfast.end_task(v_task, 'cancelled', null,
+    holdfast.error_in('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.'))), false, v_now);
+  perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
+    holdfast.settle(array[p_id], v_now), v_now);
+  return true;
+end $$;
+
+-- Every live job that fits the filter {owner, type, queue, labels, batch, ids}, up to p_limit; answers how many. Call
+-- again until it answers 0.
+create or replace function holdfast.cancel_jobs(p_filter jsonb, p_reason text default null, p_limit integer default 1000)
+returns integer
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+  v_now timestamptz := holdfast.now();
+  v_id uuid;
+  v_count integer := 0;
+begin
+  if p_filter is null or not p_filter ?| '{owner,type,queue,labels,batch,ids}' then
+    perform holdfast.refuse('HF004', 'The filter names nothing.', 'filter', 'Give owner, type, queue, labels, batch or ids.');
+  end if;
+  for v_id in
+    select t.id from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
+    where t.job_id is null and (v_user is null or t.owner = v_user)
+      and (not p_filter ? 'owner' or t.owner = p_filter ->> 'owner')
+      and (not p_filter ? 'type' or l.type = p_filter ->> 'type')
+      and (not p_filter ? 'queue' or l.queue = p_filter ->> 'queue')
+      and (not p_filter ? 'labels' or t.labels @> (p_filter -> 'labels'))
+      and (not p_filter ? 'batch' or t.batch_id = (p_filter ->> 'batch')::uuid)
+      and (not p_filter ? 'ids' or t.id = any (array(select jsonb_array_elements_text(p_filter -> 'ids')::uuid)))
+    order by t.id limit p_limit
+  loop
+    v_count := v_count + holdfast.cancel_one(v_id, p_reason, v_now)::int;
+  end loop;
+  for v_id in
+    select j.id from holdfast.jobs j
+    where j.finished_at is null and (v_user is null or j.owner = v_user)
+      and (not p_filter ? 'owner' or j.owner = p_filter ->> 'owner')
+      and (not p_filter ? 'type' or j.type = p_filter ->> 'type')
+      and (not p_filter ? 'queue' or exists (select from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
+        where t.job_id = j.id and l.queue = p_filter ->> 'queue'))
+      and (not p_filter ? 'labels' or j.labels @> (p_filter -> 'labels'))
+      and (not p_filter ? 'batch' or j.batch_id = (p_filter ->> 'batch')::uuid)
+      and (not p_filter ? 'ids' or j.id = any (array(select jsonb_array_elements_text(p_filter -> 'ids')::uuid)))
+    order by j.id limit greatest(p_limit - v_count, 0)
+  loop
+    v_count := v_count + holdfast.cancel_one(v_id, p_reason, v_now)::int;
+  end loop;
+  return v_count;
+end $$;
+
+call holdfast.allow('holdfast_worker', 'cancel_job', 'cancel_task', 'cancel_jobs');
+call holdfast.allow('service_role', 'cancel_job', 'cancel_task', 'cancel_jobs');
+call holdfast.allow('authenticated', 'cancel_job', 'cancel_task', 'cancel_jobs');

@@ -1,0 +1,19 @@
+-- Users read their own rows and nothing else: jobs, tasks, history, attempts, events and batches they own.
+-- Made once, when the role is there: a policy that exists is left alone, because making it locks the table.
+
+do $$
+declare
+  v_table text;
+begin
+  if not exists (select from pg_roles where rolname = 'authenticated') then
+    return;
+  end if;
+  foreach v_table in array '{jobs,tasks,history,attempts,events,batches}'::text[] loop
+    if not exists (select from pg_policies where schemaname = 'holdfast' and tablename = v_table and policyname = 'own_rows') then
+      execute format('create policy own_rows on holdfast.%I for select to authenticated
+        using (owner = (select holdfast.current_user_id()))', v_table);
+    end if;
+  end loop;
+end $$;
+
+call holdfast.allow_read('authenticated', 'jobs', 'tasks', 'history', 'attempts', 'events', 'batches');

@@ -1,0 +1,168 @@
+-- Tick: everything that falls due with time, in bounded steps that any number of callers may run at once.
+--
+-- Scheduled tasks become ready, leases that ran out are taken back, tasks past their latest start are dropped,
+-- ended jobs move to the history, days are made and forgotten. Claims do the first two themselves.
+-- Every step picks rows with `skip locked` and checks them again under the lock.
+--
+-- The horizon is the time up to which the last sweep looked; the next one starts a little before it, so that dead
+-- index entries of finished work are not walked again and again. It is a hint: every half minute a sweep looks at all.
+
+create or replace function holdfast.sweep_due(p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_now bigint := extract(epoch from p_now) * 1000000;
+  v_at bigint := (select last_value from holdfast.horizon);
+  v_full bigint := (select last_value from holdfast.full_sweep);
+  v_from timestamptz := '-infinity';
+begin
+  if v_at between v_now - 200000 and v_now then
+    return;
+  end if;
+  if v_full between v_now - 30000000 and v_now and v_at <= v_now then
+    v_from := 'epoch'::timestamptz + v_at * interval '1 microsecond';
+  end if;
+  -- A sweep that reached its limit is not over: the next call goes on from the same place.
+  if (holdfast.promote_due(v_from - interval '1 minute', p_now, 1000) < 1000)
+    and (holdfast.reclaim(v_from - interval '2 seconds', p_now, 200) < 200) then
+    perform setval('holdfast.horizon', v_now);
+    if v_from = '-infinity' then
+      perform holdfast.expire_unstarted(p_now, 200), setval('holdfast.full_sweep', v_now);
+    end if;
+  end if;
+end $$;
+
+-- Scheduled tasks that are due become ready, in the order in which they fell due.
+create or replace function holdfast.promote_due(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_count integer;
+  v_lanes bigint[];
+begin
+  with due as materialized (
+    select t.id from holdfast.tasks t
+    where t.status = 'scheduled' and t.due_at >= p_from and t.due_at <= p_now
+    order by t.due_at limit p_limit
+    for update skip locked
+  ), ready as (
+    update holdfast.tasks t set status = 'ready', pos = nextval('holdfast.positions')
+    from due d where t.id = d.id
+    returning t.lane_id
+  )
+  select count(*)::int, array_agg(distinct r.lane_id) into v_count, v_lanes from ready r;
+  if v_count > 0 then
+    perform holdfast.wake(v_lanes);
+  end if;
+  return v_count;
+end $$;
+
+-- Leases that ran out. An attempt past its time limit has failed; else its worker is gone: no attempt is charged, but
+-- the crash is counted, so that a task which kills its workers ends after a few of them.
+create or replace function holdfast.reclaim(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_one record;
+  v_task holdfast.tasks;
+  v_end record;
+  v_lanes bigint[] := '{}';
+  v_after jsonb := '[]';
+  v_count integer := 0;
+begin
+  for v_one in select * from holdfast.lost_leases(p_from, p_now, p_limit) loop
+    if v_one.job_id is not null then
+      perform from holdfast.jobs j where j.id = v_one.job_id for update skip locked;
+      continue when not found;
+    end if;
+    select * into v_task from holdfast.tasks t
+    where t.id = v_one.id and t.status || '' = 'running' and t.lease_until <= p_now for update skip locked;
+    continue when not found;
+    select * into v_end from holdfast.apply_outcome(v_task, case when v_one.overdue then 'fail' else 'crash' end,
+      case when v_one.overdue then '{"type": "TimedOut", "message": "The attempt reached its time limit."}'::jsonb
+        else '{"type": "WorkerLost", "message": "The worker stopped renewing its lease."}'::jsonb end, false, p_now);
+    v_lanes := v_lanes || v_end.lane;
+    v_after := v_after || coalesce(v_end.after, '[]');
+    if v_end.ended then
+      v_after := v_after || holdfast.settle(array[v_one.id], p_now);
+    end if;
+    v_count := v_count + 1;
+  end loop;
+  perform holdfast.after_ended(v_lanes, v_after, p_now);
+  return v_count;
+end $$;
+
+create or replace function holdfast.lost_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
+returns table (id uuid, job_id uuid, overdue boolean)
+language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  return query
+  select t.id, t.job_id, t.started_at + k.timeout_s * interval '1 second' <= p_now
+  from (
+    select t.id, t.job_id, t.lane_id, t.started_at from holdfast.tasks t
+    where t.status = 'running' and t.lease_until >= p_from and t.lease_until <= p_now
+    order by t.lease_until limit p_limit
+  ) as t
+  join holdfast.lanes l on l.id = t.lane_id
+  join holdfast.kinds k on k.id = l.kind_id
+  order by t.job_id is not null, t.job_id, t.id;
+end $$;
+
+-- Tasks that did not start in time end as cancelled, with error type Expired.
+create or replace function holdfast.expire_unstarted(p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_one record;
+  v_task holdfast.tasks;
+  v_after jsonb := '[]';
+  v_count integer := 0;
+begin
+  for v_one in
+    select t.id, t.job_id from holdfast.tasks t
+    where t.start_before <= p_now and t.status || '' in ('waiting', 'scheduled', 'ready')
+    order by t.job_id is not null, t.job_id, t.id limit p_limit
+  loop
+    if v_one.job_id is not null then
+      perform from holdfast.jobs j where j.id = v_one.job_id for update skip locked;
+      continue when not found;
+    end if;
+    select * into v_task from holdfast.tasks t
+    where t.id = v_one.id and t.start_before <= p_now and t.status || '' in ('waiting', 'scheduled', 'ready')
+    for update skip locked;
+    continue when not found;
+    v_after := v_after || holdfast.end_task(v_task, 'cancelled', null, jsonb_build_object('type', 'Expired',
+      'message', format('Did not start before %s.', v_task.start_before)), false, p_now);
+    if v_one.job_id is not null then
+      v_after := v_after || holdfast.settle(array[v_one.id], p_now);
+    end if;
+    v_count := v_count + 1;
+  end loop;
+  perform holdfast.after_ended(null, v_after, p_now);
+  return v_count;
+end $$;
+
+-- Seconds until something falls due that no notification announces; null when nothing will.
+create or replace function holdfast.next_event_s(p_queues text[], p_types text[], p_now timestamptz)
+returns double precision
+language plpgsql stable set search_path = '' set jit = off set enable_seqscan = off as $$
+declare
+  v_from timestamptz := 'epoch'::timestamptz + (select last_value from holdfast.horizon) * interval '1 microsecond';
+  v_due timestamptz;
+  v_lease timestamptz;
+  v_limit timestamptz;
+begin
+  select t.due_at into v_due from holdfast.tasks t
+  where t.status = 'scheduled' and t.due_at >= v_from - interval '1 minute' order by t.due_at limit 1;
+  select t.lease_until into v_lease from holdfast.tasks t
+  where t.status = 'running' and t.lease_until >= v_from - interval '2 seconds' order by t.lease_until limit 1;
+  -- Ready work behind a limit: keys wake up and rates refill without a word.
+  if exists (select from holdfast.limits) then
+    select min(greatest(i.asleep_until, p_now + coalesce(1 / r.rate, 1) * interval '1 second')) into v_limit
+    from holdfast.lanes l
+    join holdfast.limits i on i.id = any (l.limit_ids)
+    join holdfast.limit_rules r on r.name = i.rule
+    where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types))
+      and exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor);
+  end if;
+  v_due := least(v_due, v_lease, v_limit);
+  return case when v_due is not null then greatest(extract(epoch from v_due - p_now), 0.01) end;
+end $$;
