@@ -81,6 +81,8 @@ def server_seconds(postmaster: int) -> float:
                 continue
             if postmaster in (int(place.name), int(fields[1])):
                 total += int(fields[11]) + int(fields[12])
+            if postmaster == int(place.name):
+                total += int(fields[13]) + int(fields[14])  # of those that have ended
     return total / TICKS
 
 

@@ -246,6 +246,16 @@ async def test_children_are_used_again_and_end_with_their_worker(hard: Workers, 
     await eventually(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
 
 
+async def test_a_cancelled_job_stops_without_waiting_for_the_next_beat(hard: Workers, client: Client) -> None:
+    """The lease is two minutes long, and half a minute passes between beats."""
+    await hard.start()
+    job = await client.submit(app.patient("closed"))
+    await eventually(lambda: hard.seen("began", "closed", 1), within=SOON)
+    await job.cancel()
+    log = hard.folder / "worker0.log"
+    await eventually(lambda: "outcome=stopped" in log.read_text(), within=timedelta(seconds=20))
+
+
 async def test_a_cancelled_job_kills_its_child(hard: Workers, client: Client) -> None:
     worker = await hard.start()
     job = await client.submit(app.waits_alone("closed"))

@@ -120,6 +120,7 @@ class Worker:
         self._fetcher.taker = self
         self._fetcher.hears = lambda: self._listener.healthy
         self._fetcher.on_command = self._heartbeat.commanded = self._obey
+        self._fetcher.on_cancel = self._heartbeat.look_now
         self._fetcher.on_nothing = self._found_nothing
         self._fetcher.budget = options.get("max_jobs")
 

@@ -68,6 +68,7 @@ class Fetcher(Service):
         self.budget: int | None = None  # tasks that may still be claimed; None: any number
         self.hears: Callable[[], bool] = lambda: False
         self.on_command: Callable[[Command], None] = lambda _: None
+        self.on_cancel: Callable[[], None] = lambda: None
         self.on_nothing: Callable[[], None] = lambda: None
         self._bell = asyncio.Event()
         self._look_at = 0.0
@@ -85,8 +86,12 @@ class Fetcher(Service):
         self.shares.refresh()
         self._bell.set()
 
-    def heard(self, _: str) -> None:
-        self.wake()
+    def heard(self, what: str) -> None:
+        """A queue with work, a command for somebody, or that something was cancelled."""
+        if what == "cancel":
+            self.on_cancel()
+        else:
+            self.wake()
 
     def _freed(self) -> None:
         if self.shares.held_back:

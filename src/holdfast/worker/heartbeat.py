@@ -136,6 +136,11 @@ class Heartbeat:
         if parts:
             self._send(parts)
 
+    def look_now(self) -> None:
+        """Something was cancelled: ask about all leases, whether they are due or not."""
+        if len(self._running):
+            self._say(b"N")
+
     def _beat_pulse(self) -> None:
         """Proves that the loop turns."""
         if self._thread is not None or not self._ended.is_set():

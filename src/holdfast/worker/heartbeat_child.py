@@ -88,24 +88,27 @@ class HeartbeatProcess:
         self._frames = Frames()
         self._held: dict[bytes, Held] = {}
         self._next_due = float("inf")
+        self._all_at = float("inf")
         self._blame: bytes | None = None
         self._about: bytes | None = None
         self._orderly = False
         self._closed = asyncio.Event()  # nobody holds the other end: the worker and its children are gone
         self._bell = asyncio.Event()
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._start: Start | None = None
         self._told: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self._settings = Settings()
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
-        beating = asyncio.create_task(self._beat_for_ever())
+        work = [asyncio.create_task(part) for part in (self._beat_for_ever(), self._answer_for_ever())]
         killed: bytes | None = None
         while not (self._closed.is_set() or self._dead()):
             await asyncio.sleep(TICK)
             killed = killed or self._kill_if_it_hangs()
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
+        for part in work:
+            part.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), CHILDREN_SECONDS)
         while self._orderly and self._held and not self._dead():  # noqa: ASYNC110  (no event tells)
@@ -137,6 +140,10 @@ class HeartbeatProcess:
                 self._held.pop(name, None)
         elif kind == b"B":
             self._blame = body or None
+        elif kind == b"N":
+            self._all_at = time.monotonic() if self._held else float("inf")
+            self._next_due = min(self._next_due, self._all_at)
+            self._bell.set()
         elif kind == b"A":
             self._about = body
             self._bell.set()
@@ -243,8 +250,9 @@ class HeartbeatProcess:
     async def _renew(self, connection: Connection, start: Start) -> None:
         """Those that are due, and with them those that soon will be."""
         now = time.monotonic()
-        due = {n: h for n, h in self._held.items() if now >= h.renewed_at + h.lease_s * SHARE / 2}
-        if any(now >= held.renewed_at + held.lease_s * SHARE for held in due.values()):
+        asked, self._all_at = now >= self._all_at, float("inf")
+        due = {n: h for n, h in self._held.items() if asked or now >= h.renewed_at + h.lease_s * SHARE / 2}
+        if due and (asked or any(now >= h.renewed_at + h.lease_s * SHARE for h in due.values())):
             patience = max(0.5, min(h.renewed_at + h.lease_s for h in due.values()) - now)
             beating = leases.beat(connection, worker=start.worker, held=[h.lease for h in due.values()])
             answer = await asyncio.wait_for(beating, patience)
@@ -270,10 +278,16 @@ class HeartbeatProcess:
         self._next_due = min(
             (held.renewed_at + held.lease_s * SHARE for held in self._held.values()), default=float("inf")
         )
+        self._next_due = min(self._next_due, self._all_at)
 
     def _answer(self, kind: Kind, body: bytes = b"") -> None:
-        with contextlib.suppress(OSError):  # full or closed: the worker stops its tasks by its own clock
-            self._socket.send(frame(kind, body))
+        self._outgoing.put_nowait(frame(kind, body))
+
+    async def _answer_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # closed: the worker stops its tasks by its own clock
+            while True:
+                await loop.sock_sendall(self._socket, await self._outgoing.get())
 
     # The end
 

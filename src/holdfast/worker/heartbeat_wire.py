@@ -4,8 +4,8 @@ A frame is one letter, the length of the rest, and the rest. Leases travel as fi
 task passes here; everything else is rare and is msgpack.
 
 To the heartbeat: S how to begin, H leases to hold, D leases to drop (16 bytes of id each), B the task that
-blocks the loop (its id, or nothing), A what the worker says about itself, E we end in good order. Back: R a
-round of renewals, W words about trouble, C a command, O ready to hold leases.
+blocks the loop (its id, or nothing), A what the worker says about itself, N renew all now, E we end in good
+order. Back: R a round of renewals, W words about trouble, C a command, O ready to hold leases.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEASE = struct.Struct("<16sqiffB")  # id, nonce, attempt, lease_s, timeout_s, is
 PULSE = struct.Struct("<d")
 ID_BYTES = 16
 
-Kind = Literal[b"S", b"H", b"D", b"B", b"A", b"E", b"R", b"W", b"C", b"O"]
+Kind = Literal[b"S", b"H", b"D", b"B", b"A", b"N", b"E", b"R", b"W", b"C", b"O"]
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

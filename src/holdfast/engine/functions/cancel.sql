@@ -1,5 +1,5 @@
 -- Cancel: decided by one change of the row, and final. Whatever the holder of the lease sends later is stale; it learns
--- of it with its next beat.
+-- of it by a notification, and with its next beat at the latest.
 
 create or replace function holdfast.cancel_job(p_id uuid, p_reason text default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -27,6 +27,7 @@ begin
   if found then
     perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
       holdfast.end_task(v_task, 'cancelled', null, v_error, false, p_now), p_now);
+    perform holdfast.tell_cancelled(v_task.status = 'running');
     return true;
   end if;
   perform from holdfast.jobs j where j.id = p_job_id and j.finished_at is null for update;
@@ -47,7 +48,17 @@ begin
   -- All tasks that were alive have ended, so the edges between them have nothing left to decide.
   update holdfast.edges e set satisfied = true where e.job_id = p_job_id and not e.satisfied;
   perform holdfast.after_ended(v_lanes, holdfast.count_tasks(v_ended, p_now), p_now);
+  perform holdfast.tell_cancelled(v_lanes is not null);
   return true;
+end $$;
+
+-- Workers look after their leases at once instead of with their next beat. One notification however many were cancelled.
+create or replace function holdfast.tell_cancelled(p_running boolean) returns void
+language plpgsql set search_path = '' as $$
+begin
+  if p_running then
+    perform pg_notify('holdfast', 'cancel');
+  end if;
 end $$;
 
 -- One task of a job; its children follow the policy of their edges.
@@ -76,6 +87,7 @@ begin
     holdfast.error_in('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.'))), false, v_now);
   perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
     holdfast.settle(array[p_id], v_now), v_now);
+  perform holdfast.tell_cancelled(v_task.status = 'running');
   return true;
 end $$;
 
