@@ -1,5 +1,6 @@
-"""The API beside a Django project, under /work: the ASGI application of both."""
+"""The API beside a Django project, under /tasks: the ASGI application of both."""
 
+# pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
@@ -33,4 +34,4 @@ async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
 
 
-app = Starlette(routes=[Mount("/work", work), Mount("/", get_asgi_application())], lifespan=lifespan)
+app = Starlette(routes=[Mount("/tasks", work), Mount("/", get_asgi_application())], lifespan=lifespan)

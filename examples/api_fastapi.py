@@ -1,4 +1,4 @@
-"""The API inside a FastAPI application, under /work."""
+"""The API inside a FastAPI application, under /tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
-app.mount("/work", work)
+app.mount("/tasks", work)
 
 
 @app.get("/")

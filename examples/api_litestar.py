@@ -1,4 +1,4 @@
-"""The API inside a Litestar application, under /work."""
+"""The API inside a Litestar application, under /tasks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from litestar import Litestar, asgi, get
 from api_reports import app as work
 
 
-@asgi("/work", is_mount=True, copy_scope=True)
+@asgi("/tasks", is_mount=True, copy_scope=True)
 async def mounted(scope: Any, receive: Any, send: Any) -> None:
     # Litestar hands over the rest of the path; the prefix is what our own links begin with.
-    path = "/work/" + scope["path"].strip("/")
-    await work({**scope, "path": path, "root_path": "/work"}, receive, send)
+    path = "/tasks/" + scope["path"].strip("/")
+    await work({**scope, "path": path, "root_path": "/tasks"}, receive, send)
 
 
 @get("/")

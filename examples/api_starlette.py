@@ -1,4 +1,4 @@
-"""The API inside a Starlette application, under /work."""
+"""The API inside a Starlette application, under /tasks."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
 
 
-app = Starlette(routes=[Route("/", home), Mount("/work", work)], lifespan=lifespan)
+app = Starlette(routes=[Route("/", home), Mount("/tasks", work)], lifespan=lifespan)

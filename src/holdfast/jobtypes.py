@@ -44,11 +44,11 @@ class JobType(Generic[P]):
 
     def __call__(self, params: P | Mapping[str, Any]) -> Graph:
         """The graph for these parameters, which are checked first unless they have their type already."""
-        checked: P = (
-            params
-            if isinstance(params, self.params)
-            else payloads.from_json(params, self.params, what="params")
-        )
+        checked: P
+        if isinstance(params, self.params):
+            checked = params
+        else:
+            checked = payloads.from_json(params, self.params, what="params")
         work = self.build(checked)
         if isinstance(work, Call):
             graph = Graph(self.name)

@@ -21,10 +21,10 @@ ANN = bearer(token("ann"))
     ("name", "prefix"),
     [
         ("api_reports", ""),
-        ("api_starlette", "/work"),
-        ("api_fastapi", "/work"),
-        ("api_litestar", "/work"),
-        ("api_django", "/work"),
+        ("api_starlette", "/tasks"),
+        ("api_fastapi", "/tasks"),
+        ("api_litestar", "/tasks"),
+        ("api_django", "/tasks"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,7 +1,7 @@
 """The HTTP API: one ASGI application, alone (`holdfast api`) or mounted in another one.
 
     app = create_app(settings, types=[report])          # uvicorn module:app
-    fastapi_app.mount("/work", create_app(settings))    # or inside your own
+    fastapi_app.mount("/tasks", create_app(settings))    # or inside your own
 
 The parts: `protection` is around every request, `operations` guards every endpoint, `identity` says who
 asks and opens the one transaction in which the database decides, and every noun has a file of routes.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -104,7 +104,9 @@ def create_app(
 
 
 def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
-    return tasks if isinstance(tasks, Mapping) else {task.name: task for task in tasks}
+    if isinstance(tasks, Mapping):
+        return cast("Mapping[str, Task[..., Any]]", tasks)
+    return {task.name: task for task in tasks}
 
 
 def _routes() -> list[BaseRoute]:

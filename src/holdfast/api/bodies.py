@@ -79,7 +79,7 @@ def _refuse_depth(value: Json) -> None:
 def _inside(value: Json) -> list[Json]:
     if isinstance(value, dict):
         return list(cast("dict[str, Any]", value).values())
-    return value if isinstance(value, list) else []
+    return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 def _refuse_nul(value: Json) -> None:
@@ -90,8 +90,8 @@ def _refuse_nul(value: Json) -> None:
         for key, inner in cast("dict[str, Any]", value).items():
             _refuse_nul(key)
             _refuse_nul(inner)
-    elif isinstance(value, list):
-        for inner in value:
+    else:
+        for inner in _inside(value):
             _refuse_nul(inner)
 
 

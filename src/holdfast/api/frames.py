@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -117,8 +117,10 @@ def _seconds_between(first: str | None, last: str | None) -> float | None:
 
 def for_users(frame: Frame) -> Frame:
     """Without what is not meant for users: errors keep their public part only."""
-    if isinstance(frame.body, dict) and frame.body.get("error") is not None:
-        return Frame(frame.event, {**frame.body, "error": public_error(frame.body["error"])})
+    given: object = frame.body
+    body = cast("dict[str, Json]", given) if isinstance(given, dict) else {}
+    if body.get("error") is not None:
+        return Frame(frame.event, {**body, "error": public_error(body["error"])})
     return frame
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import msgspec
@@ -105,9 +105,10 @@ async def start(request: Request) -> Response:
     example={"type": "add", "queue": "default", "args": {"x": 1, "y": 2}},
 )
 async def submit(request: Request) -> Response:
-    job = await json_body(request)
-    if not isinstance(job, dict):
+    given = await json_body(request)
+    if not isinstance(given, dict):
         raise InvalidError("A job is an object.", field="body")
+    job = cast("dict[str, Json]", given)
     return _accepted(request, await starting.submit(request, job))
 
 

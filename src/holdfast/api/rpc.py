@@ -8,7 +8,7 @@ status codes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -126,9 +126,10 @@ def _schema(request: Request, profile: str | None) -> str:
     return profile
 
 
-async def _call(request: Request, schema: str, arguments: Json, *, read_only: bool) -> Response:
-    if not isinstance(arguments, dict):
+async def _call(request: Request, schema: str, given: Json, *, read_only: bool) -> Response:
+    if not isinstance(given, dict):
         raise CallError("PGRST102", "All arguments are to be given by name, in an object")
+    arguments = cast("dict[str, Json]", given)
     async with acting(request) as connection:
         if read_only:
             await rpc.read_only(connection)
@@ -137,7 +138,7 @@ async def _call(request: Request, schema: str, arguments: Json, *, read_only: bo
         text = await rpc.call(connection, function, arguments, as_text=read_only)
     if text is None:
         return Response(status_code=204)
-    headers = {}
+    headers: dict[str, str] = {}
     if function.many:
         rows: list[Any] = msgspec.json.decode(text)
         headers["Content-Range"] = f"0-{len(rows) - 1}/*" if rows else "*/*"

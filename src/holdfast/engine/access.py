@@ -159,8 +159,8 @@ async def revoke_key(connection: Connection, prefix_or_id: str) -> int:
 
 
 def _key(row: Any) -> ServiceKey:
-    names = ServiceKey.__struct_fields__
-    return ServiceKey(**{name: tuple(row[name]) if name == "scopes" else row[name] for name in names})
+    shown = {name: row[name] for name in ServiceKey.__struct_fields__}
+    return msgspec.convert(shown, ServiceKey)
 
 
 async def record(
@@ -180,10 +180,11 @@ async def list_audit(
 ) -> list[AuditEntry]:
     """Newest first. `before` is the last id of the page before."""
     rows = await connection.fetch("select * from holdfast.list_audit($1, $2)", before, limit)
-    return [
-        AuditEntry(**{**dict(row), "detail": None if row["detail"] is None else _json.decode(row["detail"])})
-        for row in rows
-    ]
+    return [msgspec.convert({**row, "detail": _decoded(row["detail"])}, AuditEntry) for row in rows]
+
+
+def _decoded(text: str | None) -> Json:
+    return None if text is None else _json.decode(text)
 
 
 async def issue_ticket(
