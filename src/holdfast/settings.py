@@ -108,6 +108,7 @@ class Settings:
     )
     egress_allow: str = setting("", "private networks or hosts, with commas, that webhooks may be sent to")
     systems_schema: str = setting("public", "schema that holds the tables of the ready-made systems")
+    template_folder: Path | None = setting(None, "folder with templates of your own for document export")
     font_folders: str = setting("", "folders, with commas, where documents find more fonts")
     text_url: str | None = setting(None, "OpenAI-compatible server that writes texts; else the local writer")
     text_key: Secret | None = setting(None, "key for `text_url`")

@@ -7,15 +7,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 import pytest
 from callers import Stream, bearer, token, watching
 from gated_press import GatedPress
 
-from holdfast.errors import HoldfastError, TooManyError
-from holdfast.systems import exports
-from holdfast.systems.exports import Limits, ordering, records, work
-from holdfast.systems.exports.options import read_wanted
+from holdfast.errors import HoldfastError
+from holdfast.systems.exports import records, work
 from holdfast.testing import Clock, eventually
 from house import KEY, PDF, House
 
@@ -252,144 +249,3 @@ async def test_a_batch_is_watched_as_one(house: House) -> None:
     assert (part.status_code, part.json()["completedCount"]) == (206, 2)
     zipped = await ann.get(f"{path}/download?partial=true")
     assert (zipped.status_code, zipped.content[:2]) == (200, b"PK")
-
-
-async def test_a_day_has_a_hundred_exports(house: House) -> None:
-    ann, bob = house.user(), house.user()
-    document = await ann.document()
-    await ann.export(document)
-    async with house.db.connection() as connection:
-        await connection.execute("update export_usage set operations = 99")
-    asked = await asyncio.gather(
-        *(ann.post(PDF, {"documentId": document, "options": {"margins": {"top": n / 10}}}) for n in range(6))
-    )
-    assert sorted(each.status_code for each in asked) == [202] + [429] * 5
-    refused = next(each for each in asked if each.status_code == 429)
-    assert 0 < int(refused.headers["retry-after"]) <= 86_400
-    assert "100" in refused.json()["detail"]
-    assert await ann.export(document)  # the same as the first one: it costs nothing
-    await bob.export(await bob.document())
-    async with house.db.connection() as connection:
-        await connection.execute("update export_usage set day = day - 1")
-    await ann.export(document, templateSlug="modern")
-
-
-async def test_a_hundred_megabytes_are_enough(house: House) -> None:
-    ann = house.user()
-    document = await ann.document()
-    job = await ann.export(document)
-    async with house.worker():
-        await ann.ended(job)
-    async with house.db.connection() as connection:
-        await connection.execute("update export_history set file_size = 104857600")
-    refused = await ann.post(PDF, {"documentId": document})
-    assert refused.status_code == 507
-    assert "100.00MB / 100MB" in refused.json()["detail"]
-    assert (await ann.delete(f"/api/v1/export/history/{job}")).status_code == 204
-    await ann.export(document)
-
-
-async def test_only_so_many_wait(house: House) -> None:
-    ann = house.user()
-    document = await ann.document()
-    for number in range(3):
-        await ann.export(document, options={"margins": {"top": number / 10}})
-    wanted = read_wanted({"documentId": document}, ["modern"], "modern", kind="one")
-    async with house.db.transaction() as connection:
-        documents = await ordering.documents_of(connection, "public", ann.id, wanted.documents)
-        with pytest.raises(TooManyError, match="wait already"):
-            await ordering.order(connection, "public", ann.id, documents, wanted, Limits(waiting=3))
-
-
-async def test_history_counts_downloads_and_outlives_the_document(house: House) -> None:
-    ann = house.user()
-    document = await ann.document()
-    job = await ann.export(document, templateSlug="classic")
-    async with house.worker():
-        told = await ann.ended(job)
-    for _ in range(2):
-        assert (await ann.get(told["resultUrl"])).status_code == 302
-    link = (await ann.get(f"{told['resultUrl']}?as=json")).json()
-    assert (await house.web.get(link["url"])).content.startswith(b"%PDF")
-    async with house.db.connection() as connection:
-        await connection.execute("delete from documents where id = $1", document)
-    listed = (await ann.get("/api/v1/export/history")).json()["history"]
-    assert [(each["id"], each["downloadCount"], each["documentId"]) for each in listed] == [(job, 3, None)]
-    assert listed[0]["templateSlug"] == "classic"
-    assert (await ann.get(told["resultUrl"])).status_code == 302
-
-
-async def test_documents_that_cannot_be_printed_fail_with_the_field_and_nothing_else(house: House) -> None:
-    ann = house.user()
-    job_of: dict[str, str] = {}
-    broken: dict[str, Any] = {
-        "empty": {},
-        "null": None,
-        "text": "just text",
-        "wrong": {"profile": {"name": "x", "email": {"secret": "content"}}},
-        "long": {"profile": {"name": "x" * 300}},
-    }
-    async with house.db.connection() as connection:
-        for name, data in broken.items():
-            made = await connection.fetchval(
-                "insert into documents (user_id, title, data) values ($1, $2, $3::jsonb) returning id",
-                ann.id, name, msgspec.json.encode(data).decode(),
-            )  # fmt: skip
-            job_of[name] = await ann.export(str(made))
-        gone = await ann.document()
-        job_of["gone"] = await ann.export(gone)
-        await connection.execute("delete from documents where id = $1", gone)
-    async with house.worker():
-        told = {name: await ann.ended(job) for name, job in job_of.items()}
-    assert {each["status"] for each in told.values()} == {"failed"}
-    assert all(
-        each["error"] and "secret" not in each["error"] and "xxx" not in each["error"]
-        for each in told.values()
-    )
-    assert "email" in told["wrong"]["error"] or "profile" in told["wrong"]["error"]
-    async with house.db.connection() as connection:
-        tries = await connection.fetch("select attempts from export_jobs")
-    assert {row["attempts"] for row in tries} == {1}
-
-
-async def test_a_store_that_is_full_is_tried_again(house: House) -> None:
-    ann = house.user()
-    job = await ann.export(await ann.document())
-    place = house.db.settings.home / "files"
-    place.write_bytes(b"a file where the folder should be")
-
-    async def waits() -> Any:
-        async with house.db.connection() as connection:
-            return await connection.fetchval(
-                "select run_after from export_jobs where id = $1 and status = 'pending' and attempts = 1", job
-            )
-
-    async with house.worker():
-        await eventually(waits, within=timedelta(seconds=40))
-    async with house.db.connection() as connection:
-        assert await connection.fetchval("select count(*) from export_history") == 0
-
-
-async def test_a_page_can_be_looked_at_before(house: House) -> None:
-    ann = house.user()
-    document = await ann.document("jonas")
-    first = await ann.get(f"/api/v1/export/preview/{document}?template=modern")
-    assert (first.status_code, first.headers["x-page-count"]) == (200, "2")
-    assert first.content.startswith(b"\x89PNG")
-    assert (await ann.get(f"/api/v1/export/preview/{document}?page=3")).status_code == 404
-    assert (await ann.get(f"/api/v1/export/preview/{document}?template=x")).status_code == 400
-
-
-async def test_installing_again_keeps_what_is_there(house: House) -> None:
-    ann = house.user()
-    await ann.document()
-    async with house.db.connection() as connection:
-        await connection.execute("select holdfast.put_limit('exports', 'exports', 'export_pdf', false, 7)")
-        await exports.install(connection)
-        await exports.install(connection, "elsewhere")
-        assert (
-            await connection.fetchval("select max_running from holdfast.limit_rules where name = 'exports'")
-            == 7
-        )
-        assert await connection.fetchval("select count(*) from documents") == 1
-        assert await connection.fetchval("select count(*) from elsewhere.documents") == 0

@@ -11,10 +11,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.api import services_of
 from holdfast.api.frames import Frame
 from holdfast.api.views import KEPT_BACK
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.systems.exports.options import BadRequestError, FieldError
+from holdfast.systems.exports.templates import templates_in
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 STATUS = {
@@ -83,6 +85,10 @@ def fielded(endpoint: Endpoint) -> Endpoint:
 def refusal(errors: list[FieldError]) -> Response:
     body = {"type": "about:blank", "title": "The request is not valid", "status": 400, "errors": errors}
     return Response(msgspec.json.encode(body), 400, media_type="application/problem+json")
+
+
+def templates_of(request: Request) -> list[str]:
+    return list(templates_in(services_of(request).settings.template_folder))
 
 
 def id_in(request: Request, what: str) -> UUID:

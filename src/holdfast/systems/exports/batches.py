@@ -19,9 +19,9 @@ from holdfast.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
 from holdfast.systems.exports import ordering, records
-from holdfast.systems.exports.answers import ENDED, fielded, id_in
+from holdfast.systems.exports.answers import ENDED, fielded, id_in, templates_of
 from holdfast.systems.exports.options import read_wanted
-from holdfast.systems.exports.templates import DEFAULT, TEMPLATES
+from holdfast.systems.exports.templates import DEFAULT
 
 PING_SECONDS = 15.0
 
@@ -46,7 +46,7 @@ class Batches:
 
     async def start(self, request: Request) -> Response:
         owner, schema = await owner_of(request), schema_of(request)
-        wanted = read_wanted(await json_body(request), list(TEMPLATES), DEFAULT, kind="batch")
+        wanted = read_wanted(await json_body(request), templates_of(request), DEFAULT, kind="batch")
         async with acting(request) as connection:
             documents = await ordering.documents_of(connection, schema, owner, wanted.documents)
         async with acting(request, as_service=True) as connection:

@@ -17,10 +17,10 @@ from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
 from holdfast.systems.exports import ordering, records
-from holdfast.systems.exports.answers import encode, fielded, id_in
+from holdfast.systems.exports.answers import encode, fielded, id_in, templates_of
 from holdfast.systems.exports.documents import read_resume, samples, title_of
 from holdfast.systems.exports.options import BadRequestError, FieldError, read_wanted
-from holdfast.systems.exports.templates import DEFAULT, TEMPLATES
+from holdfast.systems.exports.templates import DEFAULT
 
 LINK = timedelta(hours=1)
 EVENTS = "text/event-stream"
@@ -72,7 +72,7 @@ class Routes:
 
     async def export(self, request: Request) -> Response:
         owner, schema = await owner_of(request), schema_of(request)
-        wanted = read_wanted(await json_body(request), list(TEMPLATES), DEFAULT, kind="one")
+        wanted = read_wanted(await json_body(request), templates_of(request), DEFAULT, kind="one")
         async with acting(request) as connection:
             documents = await ordering.documents_of(connection, schema, owner, wanted.documents)
         async with acting(request, as_service=True) as connection:
@@ -156,7 +156,7 @@ class Routes:
         owner = await owner_of(request)
         async with acting(request) as connection:
             rows = await records.list_documents(connection, schema_of(request), owner)
-        return answer({"documents": rows, "templates": list(TEMPLATES)})
+        return answer({"documents": rows, "templates": templates_of(request)})
 
     async def add_document(self, request: Request) -> Response:
         owner, given = await owner_of(request), await json_body(request)

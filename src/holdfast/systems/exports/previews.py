@@ -13,7 +13,7 @@ from holdfast.systems.exports import records
 from holdfast.systems.exports.answers import fielded, id_in
 from holdfast.systems.exports.documents import printable, read_resume
 from holdfast.systems.exports.options import BadRequestError, FieldError
-from holdfast.systems.exports.templates import DEFAULT, TEMPLATES
+from holdfast.systems.exports.templates import DEFAULT, templates_in
 from holdfast.systems.printing import Layout, Meta, Press
 from holdfast.systems.workshop import make_press
 
@@ -36,9 +36,10 @@ class Previews:
 
     async def page(self, request: Request) -> Response:
         owner, slug = await owner_of(request), request.query_params.get("template", DEFAULT)
-        template, number = TEMPLATES.get(slug), request.query_params.get("page", "1")
+        known = templates_in(services_of(request).settings.template_folder)
+        template, number = known.get(slug), request.query_params.get("page", "1")
         if template is None or not number.isdigit() or len(number) > 3:
-            raise BadRequestError([FieldError("template", f"must be one of {', '.join(TEMPLATES)}")])
+            raise BadRequestError([FieldError("template", f"must be one of {', '.join(known)}")])
         async with acting(request) as connection:
             found = await records.find_document(
                 connection, schema_of(request), id_in(request, "document"), owner

@@ -18,7 +18,7 @@ from holdfast.model import Artifact
 from holdfast.systems.exports import records
 from holdfast.systems.exports.documents import Resume, printable, read_resume
 from holdfast.systems.exports.options import ExportOptions
-from holdfast.systems.exports.templates import DEFAULT, TEMPLATES
+from holdfast.systems.exports.templates import DEFAULT, templates_in
 from holdfast.systems.printing import Meta, Printed
 from holdfast.systems.workshop import Workshop
 
@@ -82,7 +82,7 @@ def _checked(document: records.Document) -> Resume:
 async def _printed(
     work: Workshop, document: records.Document, resume: Resume, template: str, options: ExportOptions
 ) -> Printed:
-    path = TEMPLATES.get(template)
+    path = templates_in(work.client.settings.template_folder).get(template)
     if path is None:
         raise Reject(f"There is no template {template!r}.")
     meta = Meta(

@@ -13,3 +13,11 @@ TEMPLATES: Final[dict[str, Path]] = {
     "paper": FOLDER / "paper.html",
 }
 DEFAULT: Final = "minimal"
+
+
+def templates_in(folder: Path | None) -> dict[str, Path]:
+    """Those that come with the system and the user's own: files .typ and .html, by their names."""
+    if folder is None:
+        return TEMPLATES
+    own = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".typ", ".html")}
+    return {**TEMPLATES, **own}
