@@ -39,7 +39,7 @@ def configure(settings: Settings) -> None:
 
 def _log_event(name: str, fields: dict[str, Any]) -> None:
     level = _LEVELS.get(name, logging.INFO)
-    if fields.get("outcome") == "failed":
+    if fields.get("outcome") in {"fail", "reject", "crash", "bury"}:
         level = logging.WARNING
     log = logging.getLogger("holdfast")
     if log.isEnabledFor(level):
