@@ -23,7 +23,7 @@ from schemathesis.specs.openapi import checks as openapi
 from holdfast.api import create_app
 from holdfast.settings import Secret, Settings
 
-EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))
 # Not `positive_data_acceptance`: what has the right shape may still name nothing that is there.
 CHECKS = [
     checks.not_a_server_error,
