@@ -30,7 +30,7 @@ from holdfast.payloads import to_json
 from holdfast.worker.blocking import Blocking
 from holdfast.worker.children import Children
 from holdfast.worker.desk import Desk
-from holdfast.worker.lines import Line, Lines
+from holdfast.worker.lines import Lines
 from holdfast.worker.steps import Steps, revive
 
 T = TypeVar("T")
@@ -146,22 +146,8 @@ class Context:
         """Kept with the attempt. Never waits and never fails."""
         if self._lines is None:
             self._lines = Lines()
-        first = not len(self._lines)
-        self._lines.add(level, message, fields)
-        if first and self.said is not None:
+        if self._lines.add(level, message, fields) and self.said is not None:
             self.said(self)
-
-    def relay(self, lines: list[Line], progress: Progress | None = None) -> None:
-        """What the attempt said in a child process, where it has a context of its own."""
-        if progress is not None:
-            self._progress = progress
-        if lines:
-            if self._lines is None:
-                self._lines = Lines()
-            first = not len(self._lines)
-            self._lines.put_back(lines)
-            if first and self.said is not None:
-                self.said(self)
 
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """What `fn(*args)` answers, or answered in an earlier attempt. Plain functions run in a thread."""

@@ -45,12 +45,14 @@ class Lines:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._last)
 
-    def add(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+    def add(self, level: str, message: str, fields: Mapping[str, Any]) -> bool:
+        """True when nothing was waiting before: the writer must be told."""
         level = level if level in LEVELS else "info"
         text = clean(message, MESSAGE_CHARACTERS)
         kept = {clean(name, 100): _plain(value) for name, value in list(fields.items())[:FIELDS]}
         size = len(text) + sum(len(name) + len(str(value)) for name, value in kept.items()) + 50
         with self._lock:
+            first = not self._waiting and not self._last
             self._count += 1
             line = Line(seq=self._count, at=datetime.now(UTC), level=level, message=text, fields=kept or None)
             if self._count <= MOST_LINES and self._bytes + size <= MOST_BYTES:
@@ -60,6 +62,7 @@ class Lines:
                 self._bytes = MOST_BYTES  # once full, full: no short line slips in between
                 self._left_out += len(self._last) == LAST_LINES
                 self._last.append(line)
+            return first
 
     def take(self, *, ended: bool) -> list[Line]:
         """What is to be written now; with the attempt's end also the newest of those beyond the bounds."""
@@ -74,7 +77,7 @@ class Lines:
 
     def put_back(self, lines: list[Line]) -> None:
         with self._lock:
-            self._waiting = sorted([*lines, *self._waiting], key=lambda line: line.seq)
+            self._waiting = [*lines, *self._waiting]
 
     def _gap(self, after: Line) -> Line:
         message = f"{self._left_out} lines are left out here: an attempt keeps {MOST_LINES}."
