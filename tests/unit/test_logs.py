@@ -23,7 +23,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 def test_json_lines_parse_whatever_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(Settings(log_format="json"))
     telemetry.emit(
-        "task.finished", error='line\n"two"\x1b[31m', seconds=1.5, outcome="failed", key=Secret("hunter2")
+        "task.finished", error='line\n"two"\x1b[31m', seconds=1.5, outcome="fail", key=Secret("hunter2")
     )
     err = capsys.readouterr().err
     assert err.count("\n") == 1

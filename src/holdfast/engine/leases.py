@@ -96,6 +96,7 @@ class _Header(msgspec.Struct):
     command: Command | None = None
 
 
+_fine: list[Answer] = ["ok"]
 _header = msgspec.json.Decoder(_Header)
 _beat = msgspec.json.Decoder(Beat)
 _json = msgspec.json.Decoder()
@@ -124,7 +125,7 @@ async def exchange(
     )
     header = _header.decode(rows[-1][8])
     return Exchange(
-        answers=header.answers if header.answers is not None else ["ok"] * len(outcomes),
+        answers=header.answers if header.answers is not None else _fine * len(outcomes),
         tasks=_claimed(rows[:-1], header),
         cursors=bytes(header.cursors).decode(),
         next_s=header.next_s,

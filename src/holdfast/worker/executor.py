@@ -105,7 +105,7 @@ def arguments(task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any]
     plan = plan_of(task)
     given: dict[str, Any] = {}
     for name, value in args.items():
-        kind = type(value)
+        kind: type[Any] = type(value)
         if name not in plan.hints:
             raise _unfit(task, plan, args)
         if kind is plan.exact[name]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Collection, Sequence
 
 from holdfast.engine.connection import Database
@@ -37,6 +38,7 @@ class Children:
         self._database = database
         self._line = line
         self._most_tasks = most_tasks
+        self._starting = asyncio.Semaphore(max(1, os.cpu_count() or 1))  # starting is what costs
         self._idle: list[Child] = []
         self._all: set[Child] = set()
         self._timers: dict[Child, asyncio.TimerHandle] = {}
@@ -47,8 +49,9 @@ class Children:
             child = await self._take(attempt)
         except ChildDied as problem:
             return problem.verdict(attempt, started=False)
-        if attempt.stopped is not None:
-            self._give_back(child)
+        if child is None or attempt.stopped is not None:
+            if child is not None:
+                self._give_back(child)
             return stopped_early(attempt)
         try:
             verdict = await child.perform(attempt)
@@ -68,17 +71,30 @@ class Children:
         everyone, self._all, self._idle = self._all, set[Child](), []
         await asyncio.gather(*(child.end() for child in everyone), return_exceptions=True)
 
-    async def _take(self, attempt: Attempt) -> Child:
+    async def _take(self, attempt: Attempt) -> Child | None:
+        # Until there is a child there is nobody to tell; if it is stopped meanwhile, the child is not used.
+        attempt.on_stop = lambda _: None
+        return self._waiting_one() or await self._next_one(attempt)
+
+    def _waiting_one(self) -> Child | None:
         while self._idle:
             child = self._idle.pop()
             self._timers.pop(child).cancel()
             if child.alive:
                 return child
             self._all.discard(child)
+        return None
+
+    async def _next_one(self, attempt: Attempt) -> Child | None:
+        """A new one, unless one becomes free first: after a crash a hundred suspects may ask at once."""
+        async with self._starting:
+            if attempt.stopped is not None:
+                return None
+            return self._waiting_one() or await self._new_one()
+
+    async def _new_one(self) -> Child:
         child = Child(self._command, self._database, self._line())
         self._all.add(child)
-        # Until it is ready there is nobody to tell; if it is stopped meanwhile, the child is not used.
-        attempt.on_stop = lambda _: None
         try:
             await child.start()
         except BaseException:
