@@ -1,0 +1,28 @@
+"""Document export and reports inside an application of your own: `uvicorn examples.systems_app:app`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import Client
+from holdfast.api import create_app
+from holdfast.systems import exports, reports
+
+app = create_app(
+    routes=[*exports.routes(exports.Limits(a_day=500)), *reports.routes()],
+    tasks=[*exports.tasks, *reports.tasks],
+    types=reports.types,
+)
+
+
+async def prepare() -> None:
+    """Once, and again after every upgrade: the tables, views, functions and limits of the systems."""
+    async with Client() as client:
+        database = await client.open()
+        async with database.connection() as connection:
+            await exports.install(connection)
+            await reports.install(connection)
+
+
+if __name__ == "__main__":
+    asyncio.run(prepare())
