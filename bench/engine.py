@@ -258,17 +258,27 @@ class Bench:
             await conn.close()
             await submit(url, self.tasks, keys=100)
             (await drain(url, "drain, 100 keys, 10 each at once", self.tasks, batch=100)).show(self.base)
+            await submit(url, self.tasks, keys=100)
+            async with pinned(url):
+                (await drain(url, "the same, old snapshot", self.tasks, batch=100)).show(self.base)
+
+    async def keys(self) -> None:
+        """Keys that take turns, without a limit: 100 of them, then 5,000."""
+        for count in (100, 5000):
+            async with database(self.server, self.settings) as url:
+                await submit(url, self.tasks, keys=count)
+                (await drain(url, f"drain, {count:,} keys in turn", self.tasks, batch=100)).show(self.base)
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("server")
     parser.add_argument("--tasks", type=int, default=100_000)
-    parser.add_argument("--only", default="drain,pinned,writer,backlog,limits")
+    parser.add_argument("--only", default="drain,pinned,writer,backlog,limits,keys")
     given = parser.parse_args()
     bench = Bench(Secret(given.server), load({}), given.tasks)
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        name: getattr(bench, name) for name in ("drain", "pinned", "writer", "backlog", "limits")
+        name: getattr(bench, name) for name in ("drain", "pinned", "writer", "backlog", "limits", "keys")
     }
     for name in given.only.split(","):
         await parts[name]()

@@ -71,6 +71,10 @@ drop index holdfast.lanes_queue;
 create index lanes_plain on holdfast.lanes (queue, type) where limit_key is null and share is null;
 create index lanes_shared on holdfast.lanes (queue, type) where limit_key is not null or share is not null;
 
+-- All rows of a page are claimed at about the same time. With room for a second version of each, their new versions are written to
+-- the log without what stays the same: 926 bytes a task instead of 1,070 to claim, finish and keep it.
+alter table holdfast.tasks set (fillfactor = 50);
+
 -- When lanes were tidied last, in seconds since 1970: a hint.
 create sequence holdfast.lanes_tidied as bigint minvalue 0 start 0;
 
