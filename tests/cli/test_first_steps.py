@@ -18,6 +18,7 @@ from hands import Hand
 from shell import Captured, Shell
 from terminal import Terminal
 
+from holdfast.cli.dev_stage import has_job_types
 from holdfast.cli.root import run
 from holdfast.settings import Secret
 from holdfast.version import __version__
@@ -241,6 +242,25 @@ def test_what_it_is(capsys: Captured, tmp_path: Path) -> None:
     assert "It has: add." in capsys.readouterr().err
     assert run(["openapi"]) == 0
     assert json.loads(capsys.readouterr().out)["openapi"].startswith("3.1")
+
+
+def test_a_job_type_is_submitted_like_a_task(shell: Shell, tmp_path: Path) -> None:
+    app = tmp_path / "typed_job.py"
+    app.write_text(
+        "import msgspec\nfrom holdfast import Graph, task\nfrom holdfast.jobtypes import job\n"
+        "class Order(msgspec.Struct):\n    pages: int\n    title: str = 'x'\n"
+        "@task(queue='sums')\ndef page(n: int) -> int:\n    return n\n"
+        "@job('report', params=Order)\ndef report(order: Order) -> Graph:\n    g = Graph('report')\n"
+        "    [g.add(page(n)) for n in range(order.pages)]\n    return g\n"
+    )
+    assert has_job_types(str(app))
+    assert not has_job_types(str(tmp_path / "nowhere.py"))
+    job_id = shell("submit", "report", "--app", str(app), "pages=3", "title=7").strip()
+    [shown] = shell.json("job", "show", job_id)
+    assert (shown["type"], len(shown["tasks"])) == ("report", 3)
+    assert shown["params"] == {"pages": 3, "title": "7"}
+    assert json.loads(shell("schema", "report", "--app", str(app)))["required"] == ["pages"]
+    assert "params" in shell("submit", "report", "--app", str(app), "pages=many", code=2)
 
 
 def test_text_becomes_what_the_schema_says(shell: Shell, tmp_path: Path) -> None:

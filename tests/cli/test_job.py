@@ -95,6 +95,7 @@ def test_the_same_key_is_the_same_job(shell: Shell) -> None:
         (["", "a=1"], "type"),
         (["x" * 300], "type"),
         (["t", "--batch", "nope"], "batch"),
+        (["t", 'a:="\\u0000"'], "NUL"),
     ],
 )
 def test_what_cannot_be_submitted_is_named(shell: Shell, words: list[str], says: str) -> None:

@@ -7,18 +7,19 @@ says that width is a number.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 
 from holdfast import payloads
-from holdfast.bodies import policy_of
+from holdfast.bodies import policy_of, work_body
 from holdfast.cli import apps
 from holdfast.client import Client
 from holdfast.engine import operate
 from holdfast.engine.catalogue import list_types
 from holdfast.errors import NotFoundError
+from holdfast.jobtypes import JobType
 
 Schema = dict[str, Any]
 _PLAIN: dict[str, Any] = {
@@ -38,7 +39,14 @@ class Known:
     body: dict[str, Any]
     schema: Schema | None = None
     doc: str | None = None
-    about: dict[str, Any] = field(default_factory=dict[str, Any])
+    kind: JobType[Any] | None = None
+
+    def job(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The body of a job with these arguments, as `submit` takes it."""
+        if self.kind is not None:
+            return work_body(self.kind(self.fitted(args)))
+        stored = msgspec.Raw(payloads.to_json(self.fitted(args), what="args"))
+        return {**self.body, "args": stored, "check": True}
 
     def fitted(self, args: dict[str, Any]) -> dict[str, Any]:
         properties = cast("dict[str, Any]", (self.schema or {}).get("properties", {}))
@@ -107,15 +115,26 @@ async def _seen(client: Client, name: str, queue: str | None) -> dict[str, Any]:
 
 
 def in_app(app: str, name: str) -> Known:
-    tasks = apps.load(app).tasks
+    found = apps.load(app)
+    if name in found.types:
+        kind = found.types[name]
+        return Known({}, _params_schema(kind), kind.doc, kind)
+    tasks = found.tasks
     task = tasks.get(name)
     if task is None:
-        raise NotFoundError(
-            f"There is no task {name!r} in {app}.", fix=f"It has: {', '.join(sorted(tasks))}."
-        )
+        known = ", ".join(sorted([*tasks, *found.types]))
+        raise NotFoundError(f"There is no task {name!r} in {app}.", fix=f"It has: {known}.")
     body = {"type": task.name, "queue": task.queue, **policy_of(task)}
-    about = {"queue": task.queue, "app": app}
-    return Known(body, payloads.schema_of(cast("Any", task)), task.function.__doc__, about)
+    return Known(body, payloads.schema_of(cast("Any", task)), task.function.__doc__)
+
+
+def _params_schema(kind: JobType[Any]) -> Schema | None:
+    try:
+        (schema,), definitions = msgspec.json.schema_components([kind.params], ref_template="#/$defs/{name}")
+    except TypeError:  # a type of another library: fitted by nobody, checked when the graph is built
+        return None
+    inner = definitions.get(str(schema.get("$ref", "")).rpartition("/")[2], schema)
+    return {**inner, "$defs": definitions}
 
 
 async def registered(client: Client, name: str) -> Known | None:
@@ -126,7 +145,7 @@ async def registered(client: Client, name: str) -> Known | None:
     if found is None:
         return None
     body = {"type": name, "queue": found["queue"], **_policy(found["options"] or {})}
-    return Known(body, found["schema"], found["doc"], found)
+    return Known(body, found["schema"], found["doc"])
 
 
 def _policy(options: dict[str, Any]) -> dict[str, Any]:

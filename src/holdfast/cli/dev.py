@@ -19,7 +19,7 @@ import click
 from holdfast.cli import dev_feed, processes, samples, words
 from holdfast.cli.api import listen, local_service_key
 from holdfast.cli.dev_feed import Feed
-from holdfast.cli.dev_stage import Stage, login_link
+from holdfast.cli.dev_stage import Stage, has_job_types, login_link
 from holdfast.cli.keys import Keys
 from holdfast.cli.processes import Child, interruption
 from holdfast.cli.session import Session, pass_session
@@ -75,14 +75,16 @@ def _stage(session: Session, app: str | None, port: int | None, *, samples_too: 
     folder.mkdir(parents=True, exist_ok=True)
     chosen = _free_port(settings.api_port if port is None else port)
     environment = session.as_environment()
-    api = Child("API", ["api", "--port", str(chosen)], folder / "api.log", environment=environment)
+    served = [app] if app and has_job_types(app) else []
+    arguments = ["api", *served, "--port", str(chosen)]
+    api = Child("API", arguments, folder / "api.log", environment=environment)
     workers: list[Child] = []
     if app:
         workers.append(Child("worker", ["worker", app], folder / "worker.log", environment=environment))
     if samples_too:
         arguments = ["worker", samples.__name__]
         workers.append(Child("samples", arguments, folder / "samples.log", environment=environment))
-    return Stage(session.out, folder, f"http://127.0.0.1:{chosen}", app, api, workers)
+    return Stage(session.out, f"http://127.0.0.1:{chosen}", api, workers, serves_app=bool(served))
 
 
 def _free_port(wanted: int) -> int:
@@ -157,7 +159,18 @@ async def _loop(stage: Stage, client: Client, keys: Keys, interrupted: asyncio.E
         await feed.show(client)
         stage.greet()
         stage.show_log()
-        await stage.mend(await asyncio.to_thread(next, watching))
+        changed = await asyncio.to_thread(next, watching)
+        if changed:
+            await _migrate_again(stage, client)
+        await stage.mend(changed)
+
+
+async def _migrate_again(stage: Stage, client: Client) -> None:
+    """Whoever works on Holdfast itself saves migrations and functions too."""
+    try:
+        await install.migrate((await client.open()).url, client.settings)
+    except HoldfastError as problem:
+        stage.out.line(f"! {words.clean(str(problem), 300)}")
 
 
 async def _obey(key: str, stage: Stage, client: Client, feed: Feed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import http.client
 import re
@@ -23,11 +24,10 @@ _STARTED = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
 @dataclass
 class Stage:
     out: Output
-    folder: Path
     url: str
-    app: str | None
     api: Child
     workers: list[Child]
+    serves_app: bool = False  # the API has the application's job types, and must be started anew with them
     following: bool = False
     _read: dict[Path, int] = field(default_factory=dict[Path, int])
     _mourned: set[str] = field(default_factory=set[str])
@@ -66,16 +66,19 @@ class Stage:
         return await asyncio.to_thread(_status, self.url, "/dashboard/login") == 200
 
     async def mend(self, changed: set[str]) -> None:
-        """Start the application's worker anew when code changed. One that died waits for that."""
+        """Start what runs the application's code anew when it changed. What died waits for that."""
         if changed:
             mine = [child for child in self.workers if child.name == "worker"]
+            if self.serves_app:
+                mine.append(self.api)
             if mine:
-                self.out.line(f"{Path(min(changed)).name} changed: restarting the worker")
+                names = " and the ".join(child.name for child in mine)
+                self.out.line(f"{Path(min(changed)).name} changed: restarting the {names}")
                 await self.restart(mine)
         for child in self.children:
             if not child.alive and child.name not in self._mourned:
                 self._mourned.add(child.name)
-                again = "save a file to try again" if child.name == "worker" else "r starts it again"
+                again = "r starts it again" if child.name == "samples" else "save a file, or press r"
                 self.out.line(f"the {child.name} ended: {words.clean(child.last_words(), 300)}  ({again})")
 
     def greet(self) -> None:
@@ -117,6 +120,19 @@ def _status(url: str, path: str) -> int:
         return 0
     finally:
         connection.close()
+
+
+def has_job_types(app: str) -> bool:
+    """Whether an application's file has functions under `@job(...)`; its code is read, not run."""
+    place = app.partition(":")[0]
+    path = Path(place) if place.endswith(".py") else Path(place.replace(".", "/") + ".py")
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    calls = [each.func for f in functions for each in f.decorator_list if isinstance(each, ast.Call)]
+    return any("job" in {getattr(call, "id", None), getattr(call, "attr", None)} for call in calls)
 
 
 async def login_link(client: Client, url: str) -> str | None:

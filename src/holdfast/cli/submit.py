@@ -17,7 +17,6 @@ from holdfast.client import Client
 from holdfast.engine import jobs
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.model import Job
-from holdfast.payloads import to_json
 
 FOREVER = timedelta(days=36_500)
 
@@ -54,10 +53,9 @@ def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any
     async def work() -> int:
         async with session.client() as client:
             known = await catalogue.find(client, task, options["app"], options["queue"])
-            fitted = known.fitted(cast("dict[str, Any]", given))
-            body = {**known.body, "args": fitted, "check": True, **_options(options)}
+            body = {**known.job(cast("dict[str, Any]", given)), **_options(options)}
             async with (await client.open()).connection() as connection:
-                made = await jobs.submit(connection, to_json(body, what="the job"))
+                made = await jobs.submit(connection, msgspec.json.encode(body))
             return await _afterwards(session, client, made, options)
 
     return session.run(work())
