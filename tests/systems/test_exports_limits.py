@@ -166,8 +166,16 @@ async def test_installing_again_keeps_what_is_there(house: House) -> None:
         )
         assert await connection.fetchval("select count(*) from documents") == 1
         assert await connection.fetchval("select count(*) from elsewhere.documents") == 0
+        # Nothing is done while the text that was run is the text there is.
+        await connection.execute("drop trigger documents_next_version on documents")
+        await exports.ensure(connection)
+        assert await connection.fetchval(TRIGGERS) == 0
+        await connection.execute("comment on table documents is 'made by an older version'")
+        await exports.ensure(connection)
+        assert await connection.fetchval(TRIGGERS) == 1
 
 
+TRIGGERS = "select count(*) from pg_trigger where tgrelid = 'public.documents'::regclass and not tgisinternal"
 OWN = """#import "@local/holdfast:1.0.0": *
 #show: setup.with(font: serif)
 = Own template

@@ -154,7 +154,7 @@ async def serve(
     async with connected(url, settings) as connection:
         await install.verify(connection)
         for system in served.systems:
-            await system.install(connection)
+            await system.ensure(connection, settings.systems_schema)
     host, port = listener.getsockname()[:2]
     dashboard = create_dashboard if served.dashboard else None
     async with Database(url, settings) as database:

@@ -20,11 +20,12 @@ from holdfast.systems.exports.endpoints import Routes
 from holdfast.systems.exports.ordering import Limits
 from holdfast.systems.exports.previews import Previews
 from holdfast.systems.exports.work import QUEUE, export_cleanup, export_pdf
-from holdfast.systems.tables import install_script
+from holdfast.systems.tables import install_script, is_current
 from holdfast.systems.workshop import workshop
 
 __all__ = [
     "Limits",
+    "ensure",
     "export_cleanup",
     "export_pdf",
     "install",
@@ -37,6 +38,7 @@ __all__ = [
 
 PER_USER = 3
 IN_TOTAL = 20
+TABLES, MARK = Path(__file__).parent / "tables.sql", "table documents"
 lifespan = workshop
 tasks = (export_pdf, export_cleanup)
 types = ()
@@ -54,9 +56,15 @@ def mount(limits: Limits | None = None) -> dict[str, Any]:
     return {"routes": routes(limits), "tasks": tasks, "types": types}
 
 
+async def ensure(connection: Any, schema: str = "public") -> None:
+    """Install what is missing or was made by another version; otherwise change nothing."""
+    if not await is_current(connection, TABLES, schema, MARK):
+        await install(connection, schema)
+
+
 async def install(connection: Any, schema: str = "public") -> None:
     """Make the tables and the limits. Run again, it keeps what is there, limits that were tuned included."""
-    await install_script(connection, Path(__file__).parent / "tables.sql", schema)
+    await install_script(connection, TABLES, schema, MARK)
     known = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
     for name, per_key, most in (("exports of one user", True, PER_USER), ("exports", False, IN_TOTAL)):
         if name not in known:

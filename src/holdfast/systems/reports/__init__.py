@@ -25,12 +25,13 @@ from holdfast.systems.reports.work import (
     pdf_generation,
     text_generation,
 )
-from holdfast.systems.tables import install_script
+from holdfast.systems.tables import install_script, is_current
 from holdfast.systems.workshop import workshop
 
 __all__ = [
     "audio_generation",
     "calculating",
+    "ensure",
     "finalizing",
     "install",
     "lifespan",
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 TEXTS_AT_ONCE, RECORDINGS_AT_ONCE = 16, 8
+TABLES, MARK = Path(__file__).parent / "tables.sql", "view jobs"
 lifespan = workshop
 tasks = (calculating, text_generation, pdf_generation, audio_generation, finalizing)
 types = (nuclear_v2,)
@@ -59,9 +61,15 @@ def mount(prefix: str = "/reports") -> dict[str, Any]:
     return {"routes": routes(prefix), "tasks": tasks, "types": types}
 
 
+async def ensure(connection: Any, schema: str = "public") -> None:
+    """Install what is missing or was made by another version; otherwise change nothing."""
+    if not await is_current(connection, TABLES, schema, MARK):
+        await install(connection, schema)
+
+
 async def install(connection: Any, schema: str = "public") -> None:
     """Make the views, the functions and the limits. Run again, it keeps limits that were tuned."""
-    await install_script(connection, Path(__file__).parent / "tables.sql", schema)
+    await install_script(connection, TABLES, schema, MARK)
     known = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
     for name, kind, most in (
         ("texts of a provider", text_generation.name, TEXTS_AT_ONCE),
