@@ -59,7 +59,7 @@ def run(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
 def test_a_user_s_tests_pass_or_say_what_is_wrong_and_leave_nothing(project: Path, temporary: Path) -> None:
     code, text = run(project, temporary, "test_right.py", "test_wrong.py", "-n", "2")
     assert code == 1, text
-    assert "5 failed, 8 passed" in text, text
+    assert "5 failed, 9 passed" in text, text
     for said in (
         "Killed after the await in charge_carelessly:",
         "the snapshot differs",

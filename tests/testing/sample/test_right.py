@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
@@ -31,6 +32,14 @@ async def test_an_order_sends_thanks(hf: Holdfast) -> None:
     ]
     assert await rows(hf, "select recipient from sent") == ["ann"]
     assert hf.submitted(shop.send)[0].status == "succeeded"
+
+
+@pytest.mark.asyncio
+async def test_code_without_a_loop_is_redirected_too(hf: Holdfast) -> None:
+    job = await asyncio.to_thread(shop.client.blocking.submit, shop.send("bob"))
+    hf.assert_submitted(shop.send("bob"))
+    await hf.drain()
+    assert await asyncio.to_thread(job.result) == "hello to bob"
 
 
 @pytest.mark.asyncio
