@@ -126,13 +126,30 @@ async def test_a_long_poll_ends_with_a_change(api: httpx.AsyncClient, conn: Conn
     assert (await api.get(f"/api/jobs/{job}", headers={**ANN, "if-none-match": tag})).status_code == 304
 
 
-async def test_the_quota_holds_for_many_at_once(db: Database, api_settings: Settings) -> None:
+async def test_the_quota_holds_for_many_at_once_on_every_way_in(
+    db: Database, api_settings: Settings, conn: Connection
+) -> None:
     app = create_app(replace(api_settings, user_jobs=5), database=db, types=[book])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as api:
         calls = [api.post("/api/jobs/start", json={"type": "book"}, headers=ANN) for _ in range(40)]
         answers = [answer.status_code for answer in await asyncio.gather(*calls)]
         assert (answers.count(202), answers.count(429)) == (5, 35)
         assert (await api.post("/api/jobs/start", json={"type": "book"}, headers=BOB)).status_code == 202
+        await conn.execute("""insert into holdfast.options values ('public_types', '["t"]')""")
+        jobs = {"content-profile": "holdfast"}
+        for name, body in (
+            ("submit", {"p_job": {"type": "t"}}),
+            ("submit_many", {"p_jobs": [{"type": "t"}] * 5}),
+        ):
+            at_quota = await api.post(f"/rest/v1/rpc/{name}", json=body, headers={**ANN, **jobs})
+            assert (at_quota.status_code, at_quota.json()["code"]) == (429, "HF006"), at_quota.text
+        kept = {**BOB, "idempotency-key": "k"}
+        for status in (202, 200):
+            answer = await api.post("/api/jobs/start", json={"type": "book"}, headers=kept)
+            assert answer.status_code == status
+        app.state.holdfast.settings = replace(api_settings, user_jobs=1)
+        assert (await api.post("/api/jobs/start", json={"type": "book"}, headers=kept)).status_code == 200
+        assert (await api.post("/api/jobs/start", json={"type": "book"}, headers=BOB)).status_code == 429
 
 
 async def test_users_see_no_traceback_and_no_message_not_meant_for_them(

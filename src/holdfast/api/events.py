@@ -64,6 +64,9 @@ async def stream(request: Request, job_id: UUID, *, encode: Encode = frames.enco
     if after is not None and job["status"] in ENDED and after >= job["event_seq"]:
         close()
         return Response(status_code=204, headers=viewer.headers)
+    if request.method == "HEAD":
+        close()
+        return Response(media_type=EventStream.media_type, headers=viewer.headers)
     hub.known(job_id, job["event_seq"])
     told = Telling(job, artifacts, viewer, encode)
     return EventStream(told.frames(subscription, after, missed), viewer.headers, close)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections import deque
@@ -33,6 +34,7 @@ GLANCE_SECONDS = 0.5
 SHARE = 20  # a glance may take one part in so many of the time
 RENEW_SECONDS = 45.0
 AT_ONCE = 500  # events of one job read in one go
+_log = logging.getLogger("holdfast.api")
 WAITING = 1000  # events a slow stream may fall behind before it has to start over
 
 
@@ -163,7 +165,12 @@ class Hub:
                 self._mark(job_id)
 
     async def _run(self) -> None:
-        """While somebody watches. Errors of the database cost time, not the streams."""
+        """While somebody watches. Nothing is awaited between the last look and the end: nobody is missed."""
+        while self._watched:
+            await self._serve()
+
+    async def _serve(self) -> None:
+        """Errors of the database cost time, not the streams."""
         self._listener = Listener(self._database.url, self._settings, {CHANNEL: self._heard})
         self._listener.start()
         glanced, pause = 0.0, GLANCE_SECONDS
@@ -183,10 +190,16 @@ class Hub:
                         await self._deliver(connection)
                 except HoldfastError as problem:
                     telemetry.emit("database.away", error=str(problem), retry_in=pause)
-                    self._dirty.update(self._watched)
-                    await asyncio.sleep(pause)
+                    await self._rest(pause)
+                except Exception:
+                    _log.exception("event streams: unexpected")
+                    await self._rest(pause)
         finally:
             await self._stop_listening()
+
+    async def _rest(self, pause: float) -> None:
+        self._dirty.update(self._watched)
+        await asyncio.sleep(pause)
 
     async def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None

@@ -17,16 +17,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.api.bodies import json_body
-from holdfast.api.identity import acting
+from holdfast.api.identity import acting, identify
 from holdfast.api.operations import admit, operation
 from holdfast.api.problems import status_of
 from holdfast.api.services import services_of
-from holdfast.engine import rpc
+from holdfast.engine import access, rpc
+from holdfast.engine.connection import Connection
 from holdfast.engine.rpc import CallError
 from holdfast.errors import HoldfastError, from_sqlstate
 from holdfast.model import Json
 
 OBJECT = "application/vnd.pgrst.object+json"
+SUBMITTING = {"submit", "submit_many", "submit_within"}
 
 # PostgREST's table of statuses: the longest prefix of the code decides.
 _STATUS = {
@@ -114,7 +116,8 @@ async def _answered(request: Request, profile: str | None, arguments: Any, *, re
         status = status_of(problem)
         if status >= 500:
             raise
-        return refused(CallError("PGRST102", problem.message, hint=problem.fix), status)
+        code = problem.sqlstate or "PGRST102"
+        return refused(CallError(code, problem.message, hint=problem.fix), status)
 
 
 def _schema(request: Request, profile: str | None) -> str:
@@ -135,6 +138,7 @@ async def _call(request: Request, schema: str, given: Json, *, read_only: bool) 
             await rpc.read_only(connection)
         name = request.path_params["function"]
         function = await services_of(request).functions.find(connection, schema, name, list(arguments))
+        await _reserve(request, connection, function, arguments)
         text = await rpc.call(connection, function, arguments, as_text=read_only)
     if text is None:
         return Response(status_code=204)
@@ -151,6 +155,19 @@ async def _call(request: Request, schema: str, given: Json, *, read_only: bool) 
                 )
             text = msgspec.json.encode(rows[0]).decode()
     return Response(text, headers=headers, media_type="application/json")
+
+
+async def _reserve(
+    request: Request, connection: Connection, function: rpc.Function, arguments: dict[str, Json]
+) -> None:
+    """The quota of a user holds on this way in as well."""
+    caller = await identify(request)
+    if caller.owner is None or function.schema != "holdfast" or function.name not in SUBMITTING:
+        return
+    many: Json = arguments.get("p_jobs")
+    count = max(len(many), 1) if isinstance(many, list) else 1  # pyright: ignore[reportUnknownArgumentType]
+    most = services_of(request).settings.user_jobs
+    await access.reserve_jobs(connection, caller.owner, most - count + 1)
 
 
 def routes() -> list[BaseRoute]:

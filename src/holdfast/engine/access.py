@@ -211,6 +211,11 @@ def _ticket(row: Any) -> Ticket | None:
     return None if row is None or row["job_id"] is None else Ticket(**dict(row))
 
 
+async def reserve_jobs(connection: Connection, owner: str, most: int) -> None:
+    """TooManyError when the owner has `most` unfinished jobs; holds until the transaction ends."""
+    await connection.execute("select holdfast.reserve_jobs($1, $2)", owner, most)
+
+
 async def submit_within(connection: Connection, job: bytes, owner: str, most: int) -> Submitted:
     """Submit for an owner; TooManyError when they have `most` unfinished jobs, counted as it is done."""
     call = "select holdfast.submit_within($1, $2, $3)"

@@ -118,11 +118,22 @@ begin
   end if;
 end $$;
 
--- Both in one call, for the sake of the round trip.
+create or replace function holdfast.has_key(p_owner text, p_key text) returns boolean
+language plpgsql stable security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  return exists (
+    select from holdfast.keys k where k.scope = 'key:' || coalesce(v_user, p_owner, '') and k.key = p_key);
+end $$;
+
+-- Both in one call, for the sake of the round trip. A repeated request is answered with its job, quota or not.
 create or replace function holdfast.submit_within(p_job jsonb, p_owner text, p_most integer) returns jsonb
 language plpgsql set search_path = '' as $$
 begin
-  perform holdfast.reserve_jobs(p_owner, p_most);
+  if not holdfast.has_key(p_owner, p_job ->> 'key') then
+    perform holdfast.reserve_jobs(p_owner, p_most);
+  end if;
   return holdfast.submit(p_job);
 end $$;
 
@@ -147,5 +158,5 @@ begin
 end $$;
 
 call holdfast.allow('service_role', 'create_key', 'check_key', 'list_keys', 'revoke_key', 'issue_ticket', 'redeem_ticket',
-  'check_pass', 'reserve_jobs', 'submit_within');
-call holdfast.allow('authenticated', 'reserve_jobs', 'submit_within');
+  'check_pass', 'reserve_jobs', 'has_key', 'submit_within');
+call holdfast.allow('authenticated', 'reserve_jobs', 'has_key', 'submit_within');
