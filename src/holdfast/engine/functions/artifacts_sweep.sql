@@ -22,15 +22,24 @@ end $$;
 
 -- Files whose time is over, of one owner or of all.
 create or replace function holdfast.expire_artifacts(p_owner text, p_now timestamptz, p_limit integer) returns integer
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
   v_ids uuid[] := array(
     select f.id from holdfast.artifacts f
     where f.status = 'visible' and f.expires_at <= p_now and (p_owner is null or f.owner = p_owner)
     order by f.expires_at limit p_limit for update skip locked);
+  v_one record;
 begin
-  update holdfast.artifacts f set status = 'doomed', why = 'expired', touched_at = p_now where f.id = any (v_ids);
-  perform holdfast.uncount(v_ids, p_now);
+  for v_one in
+    with gone as (
+      -- Visible files of somebody are always counted.
+      update holdfast.artifacts f set status = 'doomed', why = 'expired', touched_at = p_now, counted = false
+      where f.id = any (v_ids) returning f.owner, f.size
+    )
+    select g.owner, sum(g.size)::bigint as bytes, count(*) as files from gone g where g.owner is not null group by g.owner order by g.owner
+  loop
+    perform holdfast.use_storage(v_one.owner, -v_one.bytes, -v_one.files, p_now);
+  end loop;
   return cardinality(v_ids);
 end $$;
 

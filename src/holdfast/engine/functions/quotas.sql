@@ -86,7 +86,7 @@ end $$;
 create or replace function holdfast.use_operations(p_owner text, p_count bigint, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_limit bigint := (holdfast.quota_for(p_owner)).operations;
+  v_limit bigint := (select q.operations from holdfast.quotas q where q.owner in (p_owner, '') order by q.owner = '' limit 1);
   v_day date := (p_now at time zone 'UTC')::date;
   v_used bigint;
 begin

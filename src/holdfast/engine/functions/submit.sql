@@ -200,7 +200,7 @@ begin
     return jsonb_build_object('id', v_held, 'created', false, 'status', coalesce(holdfast.job_status(v_held), 'forgotten'),
       'tasks', holdfast.task_names(v_held));
   end if;
-  if v_owner is not null then
+  if v_owner is not null and exists (select from holdfast.quotas) then
     perform holdfast.use_operations(v_owner, 1, v_now);
   end if;
   if v_tasks is null then
