@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import msgspec
 import pytest
 from hands import graph, refused, submit
@@ -111,7 +111,7 @@ def some_value(rng: random.Random, depth: int = 0) -> Any:
 
 async def test_the_same_verdict_as_jsonschema(conn: Connection) -> None:
     rng = random.Random(4)
-    validator = jsonschema.Draft202012Validator(SCHEMA)
+    validator = jsonschema_rs.Draft202012Validator(SCHEMA)
     values: list[Any] = []
     for _ in range(3000):
         names = rng.sample(list(SCHEMA["properties"]), rng.choice((0, 1, 1, 1, 2)))
