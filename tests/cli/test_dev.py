@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Generator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from terminal import Terminal
 from holdfast.cli.dev import is_near
 from holdfast.cli.root import run
 from holdfast.settings import Secret
+from holdfast.testing import eventually
 
 APP = """
 from holdfast import task
@@ -42,6 +44,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.timeout(300)
 async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Path) -> None:
     dev.until("keys: ", within=90)
     assert url.reveal() not in dev.text
@@ -90,6 +93,15 @@ async def test_a_session_of_development(dev: Terminal, url: Secret, tmp_path: Pa
     assert "nothing is left running" in dev.text
     assert "Traceback" not in dev.text
     assert all(gone(child) for child in children)
+
+
+@pytest.mark.timeout(200)
+async def test_killed_with_9_it_leaves_nothing_running(dev: Terminal) -> None:
+    dev.until("worker is up: greet", within=90)
+    children = children_of(dev.process.pid)
+    dev.process.kill()
+    dev.process.wait()
+    await eventually(lambda: all(gone(child) for child in children), within=timedelta(seconds=60))
 
 
 @pytest.mark.parametrize(
