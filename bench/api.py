@@ -235,10 +235,32 @@ async def read(base: str, conn: asyncpg.Connection, rows: int) -> None:
         before = time.perf_counter()
         await line.ask("GET", "/api/jobs?limit=50", token(row["owner"]))
         lists.append(time.perf_counter() - before)
+    bare: list[float] = []
+    for _ in range(500):
+        before = time.perf_counter()
+        await line.ask("GET", "/healthz", "-")
+        bare.append(time.perf_counter() - before)
     print(
         f"read     among {rows:,} rows (filled in {filled:.0f} s): GET p50 {percentile(took, 0.5):.1f} ms, "
-        f"p95 {percentile(took, 0.95):.1f} ms; own list p95 {percentile(lists, 0.95):.1f} ms"
+        f"p95 {percentile(took, 0.95):.1f} ms; own list p95 {percentile(lists, 0.95):.1f} ms; "
+        f"/healthz alone p50 {percentile(bare, 0.5):.1f} ms, p95 {percentile(bare, 0.95):.1f} ms"
     )
+    await _inside(conn, sample[0]["id"], sample[0]["owner"])
+
+
+async def _inside(conn: asyncpg.Connection, job: uuid.UUID, owner: str) -> None:
+    """What the same costs the database, as the user: counted pages and its own time."""
+    for call in (f"holdfast.get_job('{job}')", "holdfast.list_jobs('{}', null, 50)"):
+        async with conn.transaction():
+            await conn.execute(
+                "select set_config('request.jwt.claims', $1, true)", json.dumps({"sub": owner})
+            )
+            await conn.execute("set local role authenticated")
+            for _ in range(3):
+                rows = await conn.fetch(f"explain (analyze, buffers, timing off) select * from {call}")
+        lines = [row[0].strip() for row in rows]
+        told = [line for line in lines if line.startswith(("Buffers", "Execution"))]
+        print(f"         inside the database, {call.partition('(')[0]}: {'; '.join(dict.fromkeys(told))}")
 
 
 @asynccontextmanager

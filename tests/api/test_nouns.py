@@ -126,3 +126,17 @@ async def test_metrics_tell_of_the_database_and_of_this_process(api: httpx.Async
     assert 'holdfast_api_requests_total{method="GET",status="200"} 1' in lines
     assert (await api.get("/metrics")).status_code == 401
     assert (await api.get("/metrics", headers=ANN)).status_code == 403
+
+
+async def test_services_search_jobs_and_causes(api: httpx.AsyncClient, conn: Connection) -> None:
+    hand = Hand(conn)
+    for kind in ("a", "b"):
+        await api.post("/api/jobs", json={"type": kind, "queue": "q", "owner": "ann"}, headers=SERVICE)
+        await hand.finish(
+            await hand.one(), "reject", {"type": "SiteDown", "message": "no", "fingerprint": "f"}
+        )
+    found = (await api.get("/api/search?q=type:a", headers=SERVICE)).json()
+    assert [row["type"] for row in found["rows"]] == ["a"]
+    assert "SiteDown" in (await api.get("/api/errors", headers=SERVICE)).text
+    assert (await api.get("/api/search?q=nonsense:::x", headers=SERVICE)).status_code in (200, 422)
+    assert (await api.get("/api/search", headers=ANN)).status_code == 403

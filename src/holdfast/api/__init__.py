@@ -27,6 +27,7 @@ from holdfast.api import (
     browser,
     figures,
     files,
+    finding,
     health,
     jobs,
     keys,
@@ -111,8 +112,8 @@ def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:
 
 def _routes() -> list[BaseRoute]:
     nouns = (
-        health, figures, jobs, tasks, uploads, batches, files, schedules, queues, messages, keys, webhooks,
-        rpc, browser, openapi,
+        health, figures, jobs, finding, tasks, uploads, batches, files, schedules, queues, messages, keys,
+        webhooks, rpc, browser, openapi,
     )  # fmt: skip
     return [route for noun in nouns for route in noun.routes()]
 
