@@ -23,7 +23,7 @@ from holdfast.worker.context import current
 from holdfast.worker.contexts import Contexts
 from holdfast.worker.executor import AnyTask, Verdict, arguments, failure, judge, timed_out, verdict_of
 from holdfast.worker.outbox import Outbox
-from holdfast.worker.running import RELEASED, TIME_LIMIT, Attempt, Running
+from holdfast.worker.running import HANDED_BACK, RELEASED, TIME_LIMIT, Attempt, Running
 from holdfast.worker.threads import Threads
 
 OVERTIME = 2.0
@@ -77,6 +77,7 @@ class Attempts:
             wanted = task.wants_context or self._capture or self.isolated(claimed)
             context = self._contexts.make(claimed) if wanted else None
             attempt = Attempt(claimed, task, context, now)
+            attempt.isolated = self.isolated(claimed)
             self._running.add(attempt)
             first = min(first, claimed.timeout_s)
             attempt.runner = create(self._run(attempt))
@@ -119,7 +120,7 @@ class Attempts:
 
     async def _verdict(self, attempt: Attempt) -> Verdict | None:
         task, claimed, context = attempt.task, attempt.claimed, attempt.context
-        if self._isolation is not None and self.isolated(claimed):
+        if self._isolation is not None and attempt.isolated:
             return await self._isolation.run(attempt)
         try:
             given = arguments(task, claimed.args, claimed.parents)
@@ -133,12 +134,11 @@ class Attempts:
         return verdict_of(await self._threads.run(partial(task.function, *first, **given)))
 
     def _interrupted(self, attempt: Attempt) -> Verdict | None:
-        """Released at shutdown: nobody is charged. Lost or cancelled: there is nothing left to say."""
         if attempt.stopped is None:
             return failure("fail", RuntimeError("the task cancelled itself"))
         if attempt.stopped == TIME_LIMIT:
             return timed_out(attempt.task)
-        return Verdict("release", None, RELEASED) if attempt.stopped == RELEASED else None
+        return Verdict("release", None, attempt.stopped) if attempt.stopped in HANDED_BACK else None
 
     def _end(self, attempt: Attempt, verdict: Verdict | None) -> None:
         if attempt.ended:
@@ -198,7 +198,7 @@ class Attempts:
         attempt.mark_stopped(TIME_LIMIT)
         if attempt.on_stop is _let_it_see:
             self._threads.give_up()
-        lost = attempt.stopped not in {TIME_LIMIT, RELEASED}
+        lost = attempt.stopped not in {TIME_LIMIT, RELEASED}  # it may still run: not handed back
         self._end(attempt, None if lost else timed_out(attempt.task, more=" and did not stop when told to"))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -105,7 +105,7 @@ def arguments(task: AnyTask, args: Mapping[str, Any], parents: Mapping[str, Any]
     plan = plan_of(task)
     given: dict[str, Any] = {}
     for name, value in args.items():
-        kind: type[Any] = type(value)
+        kind = cast("object", type(value))
         if name not in plan.hints:
             raise _unfit(task, plan, args)
         if kind is plan.exact[name]:

@@ -31,7 +31,7 @@ from holdfast.settings import Secret, Settings
 from holdfast.worker.heartbeat_child import Pulse
 from holdfast.worker.heartbeat_wire import Frames, Kind, Round, Start, frame, holding, ids_in
 from holdfast.worker.reports import Reports
-from holdfast.worker.running import Attempt, Running
+from holdfast.worker.running import UNRENEWED, Attempt, Running
 from holdfast.worker.watchdog import Watchdog
 
 Companion = Callable[[threading.Event], Coroutine[Any, Any, None]]
@@ -169,7 +169,7 @@ class Heartbeat:
         if before is not None:
             before.close()
         self._send(frame(b"S", msgspec.msgpack.encode(self._beginning())))
-        held = [(a.claimed, a.on_stop is not None and a.task.process) for a in self._running.all()]
+        held = [(a.claimed, a.isolated) for a in self._running.all()]
         if held:
             self._send(holding(held))
         self._told_about = 0.0
@@ -250,7 +250,7 @@ class Heartbeat:
         for attempt in self._running.all():
             shortest = min(shortest, attempt.claimed.lease_s)
             if now >= attempt.must_stop_at:
-                self._stop(attempt, "lease not renewed in time")
+                self._stop(attempt, UNRENEWED)
         return shortest * 0.05
 
     def _tell_about(self, now: float) -> None:

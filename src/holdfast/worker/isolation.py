@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from holdfast.engine.connection import Database
 from holdfast.worker.executor import Verdict, timed_out
 from holdfast.worker.isolation_process import Child, ChildDied
-from holdfast.worker.running import RELEASED, TIME_LIMIT, Attempt
+from holdfast.worker.running import HANDED_BACK, TIME_LIMIT, Attempt
 
 RECYCLE_AFTER = 100
 IDLE_SECONDS = 60.0
@@ -126,7 +126,7 @@ class Children:
 def stopped_early(attempt: Attempt) -> Verdict | None:
     if attempt.stopped == TIME_LIMIT:
         return timed_out(attempt.task, more=", most of it waiting for its child process to start")
-    return Verdict("release", None, RELEASED) if attempt.stopped == RELEASED else None
+    return Verdict("release", None, attempt.stopped) if attempt.stopped in HANDED_BACK else None
 
 
 def _look_away(ending: asyncio.Future[None]) -> None:

@@ -27,14 +27,14 @@ from holdfast.worker.heartbeat_wire import Frames, Kind
 from holdfast.worker.heartbeat_wire import frame as framed
 from holdfast.worker.isolation_wire import Begin, Ended, Given, Line, Problem, Question, Reply, plain
 from holdfast.worker.memory import anonymous_bytes
-from holdfast.worker.running import RELEASED, TIME_LIMIT, Attempt
+from holdfast.worker.running import HANDED_BACK, RELEASED, TIME_LIMIT, UNRENEWED, Attempt
 
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 WATCH_SECONDS = 0.1
 LAST_LINES = 60
 # How long code in a child has to stop by itself, by the reason. Without a lease it has no time at all.
-PATIENCE = {TIME_LIMIT: 1.0, "cancelled": 2.0, RELEASED: 3.0, "lease not renewed in time": 0.5}
+PATIENCE = {TIME_LIMIT: 1.0, "cancelled": 2.0, RELEASED: 3.0, UNRENEWED: 0.5}
 ASKED = frozenset({"get_steps", "save_step", "add_tasks", "submit"})
 
 
@@ -52,7 +52,7 @@ class ChildDied(Exception):  # noqa: N818  (it is what happened, not a mistake o
         if stopped == TIME_LIMIT:
             return timed_out(attempt.task, more=", did not stop when told to, and was killed")
         if stopped is not None:
-            return Verdict("release", None, RELEASED) if stopped == RELEASED else None
+            return Verdict("release", None, stopped) if stopped in HANDED_BACK else None
         if not started:
             problem = RuntimeError(f"the child process did not start: {self.reason}")
             return failure("fail", problem, message="\n".join([str(problem), *self.lines]))
@@ -158,13 +158,13 @@ class Child:
         if ended.completed and attempt.context is not None:
             attempt.context.completed = True
         if ended.kind is None:
-            return Verdict("release", None, RELEASED) if attempt.stopped == RELEASED else None
+            return Verdict("release", None, attempt.stopped) if attempt.stopped in HANDED_BACK else None
         return Verdict(ended.kind, ended.body, ended.error)
 
     def stop(self, reason: str) -> None:
         """Ask the code in it to stop; kill it if it does not in time."""
         patience = PATIENCE.get(reason, 0.0)
-        if self._attempt is not None and reason.startswith("lease not renewed"):
+        if self._attempt is not None and reason == UNRENEWED:
             patience = min(patience, self._attempt.claimed.lease_s * 0.05)
         if patience > 0:
             self._send(b"X", reason.encode())

@@ -15,6 +15,10 @@ from holdfast.worker.context import Context
 MARGIN = 0.15
 TIME_LIMIT = "time limit"
 RELEASED = "released"
+UNRENEWED = "lease not renewed in time"
+# A task that has stopped for these reasons is handed back: nobody is charged. If it was lost or cancelled
+# there is nothing left to say.
+HANDED_BACK = frozenset({RELEASED, UNRENEWED})
 
 
 class Attempt:
@@ -25,6 +29,7 @@ class Attempt:
         "claimed",
         "context",
         "ended",
+        "isolated",
         "on_stop",
         "renewed_at",
         "runner",
@@ -42,6 +47,7 @@ class Attempt:
         self.runner: asyncio.Task[None] | None = None
         self.began = False
         self.ended = False
+        self.isolated = False  # runs in a child process
         self.stopped: str | None = None
         self.on_stop: Callable[[str], None] | None = None  # instead of being cancelled: threads and children
 
