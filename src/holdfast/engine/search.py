@@ -106,6 +106,8 @@ async def search_jobs(
     page = msgspec.json.decode(answer, type=Page)
     if not counted:
         return page
+    if before is None and (page.next is None or page.partly):  # all that was looked at is on this page
+        return msgspec.structs.replace(page, count=len(page.rows), exact=not page.partly)
     count = await count_jobs(connection, query, owner=owner)
     return msgspec.structs.replace(page, count=count.count, exact=count.exact)
 

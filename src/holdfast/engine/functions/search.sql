@@ -10,7 +10,10 @@ create or replace function holdfast.search_plan(p_query jsonb, p_before uuid,
   out before uuid, out since uuid, out ids uuid[], out not_ids uuid[], out owners text[], out not_owners text[],
   out states text[], out not_states text[], out kinds bigint[], out types text[], out not_types text[], out errors text[],
   out not_errors text[], out workers bigint[], out batches uuid[], out args jsonb, out result jsonb, out only_failed boolean, out only_running boolean, out only_scheduled boolean,
-  out live boolean, out ended boolean, out more jsonb, out plain boolean, out now timestamptz)
+  out live boolean, out ended boolean, out patterns text[], out not_patterns text[], out args_any jsonb[],
+  out not_args jsonb[], out result_any jsonb[], out not_result jsonb[], out labels_any jsonb[], out label_names text[], out not_labels jsonb[],
+  out not_label_names text[], out attempt_least double precision, out attempt_most double precision, out wait_least double precision,
+  out wait_most double precision, out run_least double precision, out run_most double precision, out more jsonb, out plain boolean, out now timestamptz)
 language plpgsql stable set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
@@ -46,10 +49,22 @@ begin
   only_scheduled := coalesce(states <@ '{scheduled,retrying}', false);
   live := states is null or not states <@ '{succeeded,partial,failed,cancelled,ended}';
   ended := states is null or states && '{succeeded,partial,failed,cancelled,ended}';
-  -- What needs a function call a row, kept apart so that the usual searches do without.
-  more := nullif(jsonb_strip_nulls(jsonb_build_object('labels', p_query -> 'labels', 'text', p_query -> 'text',
-    'attempt', p_query -> 'attempt', 'wait', p_query -> 'wait', 'run', p_query -> 'run',
-    'args', nullif((p_query -> 'args') - 'all', '{}'), 'result', nullif((p_query -> 'result') - 'all', '{}'))), '{}');
+  patterns := holdfast.search_patterns(p_query #> '{text,in}');
+  not_patterns := holdfast.search_patterns(p_query #> '{text,not}');
+  args_any := holdfast.search_shapes(p_query #> '{args,in,0}');
+  not_args := holdfast.search_shapes(p_query #> '{args,not}');
+  result_any := holdfast.search_shapes(p_query #> '{result,in,0}');
+  not_result := holdfast.search_shapes(p_query #> '{result,not}');
+  labels_any := holdfast.label_shapes(p_query #> '{labels,in,0}');
+  label_names := holdfast.label_keys(p_query #> '{labels,in,0}');
+  not_labels := holdfast.label_shapes(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
+  not_label_names := holdfast.label_keys(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
+  select b.at_least, b.at_most into attempt_least, attempt_most from holdfast.search_bounds(p_query -> 'attempt') as b;
+  select b.at_least, b.at_most into wait_least, wait_most from holdfast.search_bounds(p_query -> 'wait') as b;
+  select b.at_least, b.at_most into run_least, run_most from holdfast.search_bounds(p_query -> 'run') as b;
+  -- What is left needs a function call a row: the second list and further ones of the same field.
+  more := nullif(jsonb_strip_nulls(jsonb_build_object('args', nullif((p_query #> '{args,in}') - 0, '[]'),
+    'result', nullif((p_query #> '{result,in}') - 0, '[]'), 'labels', nullif((p_query #> '{labels,in}') - 0, '[]'))), '{}');
   plain := p_query - '{since,until}'::text[] = '{}' or (only_failed and p_query - '{since,until,state}'::text[] = '{}');
 end $$;
 
@@ -111,76 +126,60 @@ begin
     or position(lower(w) in lower(coalesce(p_error ->> 'type', '') || ': ' || coalesce(p_error ->> 'message', ''))) > 0);
 end $$;
 
-create or replace function holdfast.number_fits(p_tests jsonb, p_value double precision) returns boolean
+-- Comparisons as the least and the most that fit; null where nothing is asked.
+create or replace function holdfast.search_bounds(p_tests jsonb, out at_least double precision, out at_most double precision)
 language plpgsql immutable set search_path = '' as $$
 begin
-  return not exists (
-    select from jsonb_to_recordset(p_tests) as t (op text, value double precision)
-    where (case t.op when '>' then p_value > t.value when '>=' then p_value >= t.value when '<' then p_value < t.value
-      when '<=' then p_value <= t.value else p_value = t.value end) is not true);
+  select max(case when t.op in ('>=', '=') then t.value when t.op = '>' then t.value + 1e-6 end),
+    min(case when t.op in ('<=', '=') then t.value when t.op = '<' then t.value - 1e-6 end)
+  into at_least, at_most from jsonb_to_recordset(p_tests) as t (op text, value double precision);
 end $$;
 
--- {"in": [[shape, ...], ...], "not": [shape, ...]}: of each list one must fit, of the second none.
-create or replace function holdfast.shape_fits(p_value jsonb, p_test jsonb) returns boolean
+create or replace function holdfast.search_shapes(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
-  return not exists (select from jsonb_array_elements(p_test -> 'in') as one
-      where not exists (select from jsonb_array_elements(one.value) as s where p_value @> s.value))
-    and not exists (select from jsonb_array_elements(p_test -> 'not') as s where p_value @> s.value);
+  return case when jsonb_typeof(p_list) = 'array' then array(select jsonb_array_elements(p_list)) end;
 end $$;
 
-create or replace function holdfast.label_fits(p_labels jsonb, p_wanted jsonb) returns boolean
+-- Labels {name, values} as shapes that contain one of the values; and the names of those that ask for no value.
+create or replace function holdfast.label_shapes(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
-  return exists (select from jsonb_array_elements(p_wanted) as w
-    where p_labels ? (w.value ->> 'name') and (not w.value ? 'values' or w.value -> 'values' @> (p_labels -> (w.value ->> 'name'))));
+  return (select array_agg(jsonb_build_object(l ->> 'name', v)) from jsonb_array_elements(p_list) as l, jsonb_array_elements(l -> 'values') as v);
 end $$;
 
-create or replace function holdfast.word_fits(p_word text, p_id uuid, p_type text, p_owner text, p_error jsonb) returns boolean
+create or replace function holdfast.label_keys(p_list jsonb) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
-  return position(lower(p_word) in lower(p_type)) > 0 or p_owner = p_word or p_id::text like replace(p_word, '%', '') || '%'
-    or holdfast.error_fits(p_error, array[p_word]);
+  return (select array_agg(l ->> 'name') from jsonb_array_elements(p_list) as l where not l ? 'values');
 end $$;
 
--- The tests of a query that need more than a comparison.
-create or replace function holdfast.more_fits(
-  p_more jsonb, p_row holdfast.all_tasks, p_now timestamptz) returns boolean
-language plpgsql stable set search_path = '' as $$
+-- Whether each of the lists has a shape, or a label, that fits.
+create or replace function holdfast.more_fits(p_more jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
+language plpgsql immutable set search_path = '' as $$
 begin
-  return (not p_more ? 'labels' or (
-      not exists (select from jsonb_array_elements(p_more #> '{labels,in}') as l where not holdfast.label_fits(coalesce(p_row.labels, '{}'), l.value))
-      and not exists (select from jsonb_array_elements(p_more #> '{labels,not}') as l where holdfast.label_fits(coalesce(p_row.labels, '{}'), l.value))))
-    and (not p_more ? 'text' or (
-      not exists (select from jsonb_array_elements(p_more #> '{text,in}') as l where not exists (
-        select from jsonb_array_elements_text(l.value) as w where holdfast.word_fits(w, p_row.id, p_row.type, p_row.owner, p_row.error)))
-      and not exists (select from jsonb_array_elements(p_more #> '{text,not}') as l, jsonb_array_elements_text(l.value) as w
-        where holdfast.word_fits(w, p_row.id, p_row.type, p_row.owner, p_row.error))))
-    and (not p_more ? 'attempt' or holdfast.number_fits(p_more -> 'attempt', p_row.attempt))
-    and (not p_more ? 'wait' or holdfast.number_fits(p_more -> 'wait',
-      extract(epoch from coalesce(p_row.started_at, p_now) - p_row.due_at)::double precision))
-    and (not p_more ? 'run' or holdfast.number_fits(p_more -> 'run',
-      extract(epoch from coalesce(p_row.finished_at, p_now) - p_row.started_at)::double precision))
-    and (not p_more ? 'args' or holdfast.shape_fits(coalesce(p_row.args, '{}'), p_more -> 'args'))
-    and (not p_more ? 'result' or holdfast.shape_fits(coalesce(p_row.output, 'null'), p_more -> 'result'));
+  return not exists (select from jsonb_array_elements(p_more -> 'args') as one where not exists (
+      select from unnest(p_args) as a where a @> any (holdfast.search_shapes(one.value))))
+    and not exists (select from jsonb_array_elements(p_more -> 'result') as one where not exists (
+      select from unnest(p_outputs) as a where a @> any (holdfast.search_shapes(one.value))))
+    and not exists (select from jsonb_array_elements(p_more -> 'labels') as one
+      where (p_labels @> any (holdfast.label_shapes(one.value)) or p_labels ?| holdfast.label_keys(one.value)) is not true);
 end $$;
 
--- A job of several tasks in the shape of a task, for the tests above.
-create or replace function holdfast.job_as_task(p_job holdfast.jobs) returns holdfast.all_tasks
-language plpgsql stable set search_path = '' as $$
-declare
-  v_row holdfast.all_tasks;
+-- Words as regular expressions that mean just them: one for each list, of which one word must be there.
+create or replace function holdfast.search_patterns(p_lists jsonb) returns text[]
+language plpgsql immutable set search_path = '' as $$
 begin
-  v_row.id := p_job.id;
-  v_row.type := p_job.type;
-  v_row.owner := p_job.owner;
-  v_row.labels := p_job.labels;
-  v_row.args := p_job.params;
-  v_row.output := p_job.output;
-  v_row.error := p_job.error;
-  v_row.due_at := holdfast.id_time(p_job.id);
-  v_row.started_at := p_job.started_at;
-  v_row.finished_at := p_job.finished_at;
-  v_row.attempt := (select max(t.attempt) from holdfast.tasks t where t.job_id = p_job.id);
-  return v_row;
+  if jsonb_typeof(p_lists) is distinct from 'array' then
+    return null;
+  end if;
+  return array(select string_agg(regexp_replace(lower(w), '([][\\.(){}*+?^$|])', '\\\1', 'g'), '|')
+    from jsonb_array_elements(p_lists) with ordinality as l (words, n), jsonb_array_elements_text(l.words) as w group by l.n);
 end $$;
+
+-- What a word is looked for in.
+create or replace function holdfast.search_text(p_id uuid, p_type text, p_owner text, p_error jsonb) returns text
+language sql stable parallel safe as $$
+  select pg_catalog.lower(pg_catalog.concat_ws(' ', p_id::pg_catalog.text, p_type, p_owner, p_error operator(pg_catalog.->>) 'type',
+    p_error operator(pg_catalog.->>) 'message'))
+$$;

@@ -50,7 +50,19 @@ begin
         and (v.workers is null or t.worker_id = any (v.workers))
         and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
         and (v.errors is null or holdfast.error_fits(t.error, v.errors)) and (v.not_errors is null or not holdfast.error_fits(t.error, v.not_errors))
-        and (v.more is null or (select holdfast.more_fits(v.more, a, v.now) from holdfast.all_tasks a where a.id = t.id))
+        and (v.patterns is null or holdfast.search_text(t.id, (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) ~ all (v.patterns))
+        and (v.not_patterns is null or holdfast.search_text(t.id, (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) !~ all (v.not_patterns))
+        and (v.args_any is null or t.args @> any (v.args_any)) and (v.not_args is null or (t.args @> any (v.not_args)) is not true)
+        and (v.result_any is null or t.output @> any (v.result_any)) and (v.not_result is null or (t.output @> any (v.not_result)) is not true)
+        and ((v.labels_any is null and v.label_names is null) or t.labels @> any (v.labels_any) or t.labels ?| v.label_names)
+        and (v.not_labels is null or (t.labels @> any (v.not_labels)) is not true)
+        and (v.not_label_names is null or (t.labels ?| v.not_label_names) is not true)
+        and (v.attempt_least is null or t.attempt >= v.attempt_least) and (v.attempt_most is null or t.attempt <= v.attempt_most)
+        and (v.wait_least is null or extract(epoch from coalesce(t.started_at, v.now) - t.due_at) >= v.wait_least)
+        and (v.wait_most is null or extract(epoch from coalesce(t.started_at, v.now) - t.due_at) <= v.wait_most)
+        and (v.run_least is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) >= v.run_least)
+        and (v.run_most is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) <= v.run_most)
+        and (v.more is null or holdfast.more_fits(v.more, array[t.args], array[t.output], t.labels))
       limit p_limit)
     union all
     (select h.id from (
@@ -66,7 +78,19 @@ begin
         and (v.workers is null or h.worker_id = any (v.workers))
         and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
         and (v.errors is null or holdfast.error_fits(h.error, v.errors)) and (v.not_errors is null or not holdfast.error_fits(h.error, v.not_errors))
-        and (v.more is null or (select holdfast.more_fits(v.more, a, v.now) from holdfast.all_tasks a where a.id = h.id))
+        and (v.patterns is null or holdfast.search_text(h.id, (select k.type from holdfast.kinds k where k.id = h.kind_id), h.owner, h.error) ~ all (v.patterns))
+        and (v.not_patterns is null or holdfast.search_text(h.id, (select k.type from holdfast.kinds k where k.id = h.kind_id), h.owner, h.error) !~ all (v.not_patterns))
+        and (v.args_any is null or h.args @> any (v.args_any)) and (v.not_args is null or (h.args @> any (v.not_args)) is not true)
+        and (v.result_any is null or h.output @> any (v.result_any)) and (v.not_result is null or (h.output @> any (v.not_result)) is not true)
+        and ((v.labels_any is null and v.label_names is null) or h.labels @> any (v.labels_any) or h.labels ?| v.label_names)
+        and (v.not_labels is null or (h.labels @> any (v.not_labels)) is not true)
+        and (v.not_label_names is null or (h.labels ?| v.not_label_names) is not true)
+        and (v.attempt_least is null or h.attempt >= v.attempt_least) and (v.attempt_most is null or h.attempt <= v.attempt_most)
+        and (v.wait_least is null or extract(epoch from coalesce(h.started_at, v.now) - h.due_at) >= v.wait_least)
+        and (v.wait_most is null or extract(epoch from coalesce(h.started_at, v.now) - h.due_at) <= v.wait_most)
+        and (v.run_least is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) >= v.run_least)
+        and (v.run_most is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) <= v.run_most)
+        and (v.more is null or holdfast.more_fits(v.more, array[h.args], array[h.output], h.labels))
       limit p_limit)
     union all
     (select j.id from (
@@ -89,8 +113,17 @@ begin
           or exists (select from holdfast.history h where h.job_id = j.id and h.output @> v.result))
         and (v.errors is null or holdfast.job_error_fits(j.id, j.error, v.errors))
         and (v.not_errors is null or not holdfast.job_error_fits(j.id, j.error, v.not_errors))
-        and (v.more is null or (holdfast.payloads_fit(j.id, j.params, v.more) and holdfast.more_fits(v.more - '{args,result}'::text[],
-          holdfast.job_as_task((select o from holdfast.jobs o where o.id = j.id)), v.now)))
+        and (v.patterns is null or holdfast.search_text(j.id, j.type, j.owner, j.error) ~ all (v.patterns)) and (v.not_patterns is null or holdfast.search_text(j.id, j.type, j.owner, j.error) !~ all (v.not_patterns))
+        and ((v.labels_any is null and v.label_names is null) or j.labels @> any (v.labels_any) or j.labels ?| v.label_names)
+        and (v.not_labels is null or (j.labels @> any (v.not_labels)) is not true)
+        and (v.not_label_names is null or (j.labels ?| v.not_label_names) is not true)
+        and (v.wait_least is null or extract(epoch from coalesce(j.started_at, v.now) - holdfast.id_time(j.id)) >= v.wait_least)
+        and (v.wait_most is null or extract(epoch from coalesce(j.started_at, v.now) - holdfast.id_time(j.id)) <= v.wait_most)
+        and (v.run_least is null or extract(epoch from coalesce(j.finished_at, v.now) - j.started_at) >= v.run_least)
+        and (v.run_most is null or extract(epoch from coalesce(j.finished_at, v.now) - j.started_at) <= v.run_most)
+        and ((coalesce(v.attempt_least, v.attempt_most) is null and coalesce(v.args_any, v.not_args, v.result_any, v.not_result) is null
+          and v.more is null) or holdfast.members_fit(j.id, j.params, j.labels, v.args_any, v.not_args, v.result_any, v.not_result,
+            v.attempt_least, v.attempt_most, v.more))
       limit p_limit)
   ) as f order by f.id desc limit p_limit;
 end $$;
@@ -102,29 +135,26 @@ begin
     or exists (select from holdfast.history h where h.job_id = p_job and h.kind_id = any (p_kinds));
 end $$;
 
--- The payload tests of a query, for a job of several tasks: any of them may fit, and none may where it is excluded.
-create or replace function holdfast.payloads_fit(p_job uuid, p_params jsonb, p_more jsonb) returns boolean
+-- The tests that look at the tasks of a job: any of them may fit, and none may where it is excluded.
+create or replace function holdfast.members_fit(
+  p_job uuid, p_params jsonb, p_labels jsonb, p_args_any jsonb[], p_not_args jsonb[], p_result_any jsonb[], p_not_result jsonb[],
+  p_attempt_least double precision, p_attempt_most double precision, p_more jsonb) returns boolean
 language plpgsql stable set search_path = '' as $$
 declare
   v_args jsonb[];
   v_outputs jsonb[];
+  v_attempt integer;
 begin
-  if not p_more ?| '{args,result}' then
-    return true;
-  end if;
-  select array_agg(f.args), array_agg(f.output) into v_args, v_outputs from (
-    select p_params as args, null::jsonb as output
-    union all select t.args, t.output from holdfast.tasks t where t.job_id = p_job
-    union all select h.args, h.output from holdfast.history h where h.job_id = p_job) as f;
-  return holdfast.shapes_fit(v_args, p_more -> 'args') and holdfast.shapes_fit(v_outputs, p_more -> 'result');
-end $$;
-
-create or replace function holdfast.shapes_fit(p_values jsonb[], p_test jsonb) returns boolean
-language plpgsql immutable set search_path = '' as $$
-begin
-  return not exists (select from jsonb_array_elements(p_test -> 'in') as one
-      where not exists (select from jsonb_array_elements(one.value) as s, unnest(p_values) as v where v @> s.value))
-    and not exists (select from jsonb_array_elements(p_test -> 'not') as s, unnest(p_values) as v where v @> s.value);
+  select array_agg(f.args), array_agg(f.output), max(f.attempt) into v_args, v_outputs, v_attempt from (
+    select p_params as args, null::jsonb as output, null::integer as attempt
+    union all select t.args, t.output, t.attempt from holdfast.tasks t where t.job_id = p_job
+    union all select h.args, h.output, h.attempt from holdfast.history h where h.job_id = p_job) as f;
+  return (p_args_any is null or exists (select from unnest(v_args) as a where a @> any (p_args_any)))
+    and (p_not_args is null or not exists (select from unnest(v_args) as a where a @> any (p_not_args)))
+    and (p_result_any is null or exists (select from unnest(v_outputs) as a where a @> any (p_result_any)))
+    and (p_not_result is null or not exists (select from unnest(v_outputs) as a where a @> any (p_not_result)))
+    and (p_attempt_least is null or v_attempt >= p_attempt_least) and (p_attempt_most is null or v_attempt <= p_attempt_most)
+    and (p_more is null or holdfast.more_fits(p_more, v_args, v_outputs, p_labels));
 end $$;
 
 create or replace function holdfast.job_error_fits(p_job uuid, p_error jsonb, p_words text[]) returns boolean
