@@ -9,8 +9,10 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hands import Hand
 from shell import Captured, Shell
 
+from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
 
 
@@ -88,6 +90,24 @@ def test_a_session(shell: Shell, agent: Agent) -> None:
     assert agent.tool("errors") == {"causes": []}
     assert agent.tool("workers") == {"workers": []}
     assert agent.ask("ping") == {}
+
+
+def test_secrets_stay_here_wherever_they_turn_up(shell: Shell, agent: Agent) -> None:
+    words = ["api_key=sk-live-12345", 'login:={"password": "hunter2!", "user": "ann"}', "url=x"]
+    job_id = shell("submit", "t", "-q", "q", *words).strip()
+
+    async def fail(connection: Connection) -> None:
+        hand = Hand(connection)
+        trace = "call('sk-live-12345') pg://u:geheim@db/x token=abcdef123 Authorization: Bearer zzz999"
+        body = {"type": "E", "message": "401 for sk-live-12345 and hunter2!", "traceback": trace}
+        await hand.finish(await hand.one(), "reject", body)
+
+    shell.ask(fail)
+    seen = json.dumps([agent.tool("show_job", id=job_id), agent.tool("list_jobs")])
+    for secret in ("sk-live-12345", "hunter2!", "geheim", "abcdef123", "zzz999"):
+        assert secret not in seen
+    assert '"user": "ann"' in seen
+    assert "cannot be searched for" in agent.tool("list_jobs", search="args.login.password:hunter2!")
 
 
 def test_what_a_tool_refuses_is_told_and_the_session_goes_on(agent: Agent) -> None:

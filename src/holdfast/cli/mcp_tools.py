@@ -14,11 +14,11 @@ from msgspec import Meta
 from holdfast import search as grammar
 from holdfast.cli import reasons
 from holdfast.cli.naming import job_named
-from holdfast.cli.redaction import redacted
+from holdfast.cli.redaction import SECRET, redacted
 from holdfast.cli.who import record
 from holdfast.engine import insight, jobs, operate, search
 from holdfast.engine.connection import Connection
-from holdfast.errors import InvalidError, NotFoundError
+from holdfast.errors import InvalidError, NotFoundError, RefusedError
 
 Found = dict[str, Any]
 MOST_TASKS = 50
@@ -84,7 +84,10 @@ class Tool:
 
 
 async def _list_jobs(connection: Connection, asked: Searching) -> Found:
-    page = await search.search_jobs(connection, grammar.parse(asked.search), limit=asked.limit)
+    query = grammar.parse(asked.search)
+    if any(SECRET.search(step) for term in query.terms for step in term.path):
+        raise RefusedError("What is hidden cannot be searched for: one could find it out by guessing.")
+    page = await search.search_jobs(connection, query, limit=asked.limit)
     return {"jobs": page.rows, "more": page.next is not None, "searched_all": not page.partly}
 
 
