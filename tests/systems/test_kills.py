@@ -17,7 +17,7 @@ from holdfast.testing import Clock, eventually
 from house import KEY, House
 
 STAGES = ("fetched", "rendered", "printed", "stored", "history")
-LATE = timedelta(seconds=60)
+LATE = timedelta(seconds=90)
 VISIBLE = "select count(*) from holdfast.artifacts where status = 'visible'"
 CRASHED = "select count(*) from holdfast.attempts where outcome = 'crashed'"
 
@@ -54,6 +54,7 @@ async def killed_at(workers: Workers, *stages: str) -> None:
         (workers.folder / f"stop {stage}").unlink()
 
 
+@pytest.mark.timeout(300)
 async def test_an_export_survives_the_death_of_its_worker_at_every_stage(
     house: House, workers: Workers, clock: Clock
 ) -> None:
@@ -96,7 +97,12 @@ async def _ended(house: House, jobs: list[str]) -> list[dict[str, Any]]:
         assert not [job for job in told if job["status"] in ("failed", "cancelled")], told
         return told if all(job["status"] == "succeeded" for job in told) else None
 
-    found: list[dict[str, Any]] = await eventually(all_ended, within=LATE)
+    try:
+        found: list[dict[str, Any]] = await eventually(all_ended, within=LATE)
+    except AssertionError as late:
+        told = [(await house.web.get(f"/api/jobs/{job}", headers=bearer(KEY))).json() for job in jobs]
+        open_tasks = [task for job in told for task in job["tasks"] if task["status"] != "succeeded"]
+        raise AssertionError(open_tasks) from late
     return found
 
 
@@ -108,6 +114,7 @@ async def _swept(house: House, keys: set[str]) -> None:
     assert found == keys
 
 
+@pytest.mark.timeout(300)
 async def test_a_report_survives_the_death_of_its_workers_at_every_stage(
     bindery: House, workers: Workers, clock: Clock
 ) -> None:
