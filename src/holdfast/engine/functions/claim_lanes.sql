@@ -51,6 +51,9 @@ language plpgsql volatile set search_path = '' set plan_cache_mode = force_gener
 set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
+  if not exists (select from holdfast.lanes l where l.queue = any (p_queues) and l.limit_key is null and l.share is null) then
+    return;
+  end if;
   return query
   with now as materialized (
     select pg_snapshot_xmin(s)::text::bigint as oldest, pg_snapshot_xmax(s)::text::bigint as next,
