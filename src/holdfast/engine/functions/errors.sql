@@ -59,25 +59,23 @@ end $$;
 -- What the newest attempts of a cause tell: the error, types, workers and versions it was seen with, and how many jobs.
 create or replace function holdfast.cause_sample(p_cause text, p_since timestamptz, p_owner text) returns jsonb
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
-begin
-  return (
-  with newest as materialized (
-    select a.task_id, a.job_id, a.error_type, a.message, a.worker_id, a.ended_at from holdfast.attempts a
+declare
+  v_newest holdfast.attempts[] := array(
+    select a from holdfast.attempts a
     where a.fingerprint = p_cause and a.ended_at >= p_since and a.keep_until >= p_since + interval '30 days'
       and (p_owner is null or a.owner = p_owner)
-    order by a.ended_at desc limit 500
-  )
-  select jsonb_build_object(
-    'type', (select n.error_type from newest n order by n.ended_at desc limit 1),
-    'message', (select n.message from newest n order by n.ended_at desc limit 1),
-    'jobs', (select count(distinct n.job_id) from newest n), 'jobs_exact', (select count(*) < 500 from newest n),
-    'tasks', (select array_agg(distinct t.type) from (select n.task_id from newest n order by n.ended_at desc limit 20) as n
-      join holdfast.all_tasks t on t.id = n.task_id),
-    'queues', (select array_agg(distinct t.queue) from (select n.task_id from newest n order by n.ended_at desc limit 20) as n
-      join holdfast.all_tasks t on t.id = n.task_id),
-    'workers', (select array_agg(distinct w.name) from newest n join holdfast.workers w on w.id = n.worker_id),
-    'versions', (select array_agg(distinct w.about ->> 'version') filter (where w.about ->> 'version' is not null)
-      from newest n join holdfast.workers w on w.id = n.worker_id)));
+    order by a.ended_at desc limit 500);
+  -- As an array, so that the tasks are looked up one by one whatever the planner thinks of a join.
+  v_tasks uuid[] := array(select n.task_id from unnest(v_newest[1:20]) as n);
+  v_workers bigint[] := array(select distinct n.worker_id from unnest(v_newest) as n);
+begin
+  return jsonb_build_object('type', v_newest[1].error_type, 'message', v_newest[1].message,
+    'jobs', (select count(distinct n.job_id) from unnest(v_newest) as n), 'jobs_exact', cardinality(v_newest) < 500,
+    'tasks', (select array_agg(distinct t.type) from holdfast.all_tasks t where t.id = any (v_tasks)),
+    'queues', (select array_agg(distinct t.queue) from holdfast.all_tasks t where t.id = any (v_tasks)),
+    'workers', (select array_agg(distinct w.name) from holdfast.workers w where w.id = any (v_workers)),
+    'versions', (select array_agg(distinct w.about ->> 'version') from holdfast.workers w
+      where w.id = any (v_workers) and w.about ->> 'version' is not null));
 end $$;
 
 -- One cause, with its newest attempts. Null when it was not seen since then.
