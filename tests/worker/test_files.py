@@ -208,18 +208,18 @@ async def test_code_without_a_loop_reaches_files_too(hall: Client) -> None:
     assert await asyncio.to_thread(plain) == b"plain"
 
 
-async def test_the_guide_s_pictures(url: Secret, tmp_path: Path) -> None:
+async def test_the_guide_s_drawings(url: Secret, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "HOLDFAST_DATABASE_URL": url.reveal(),
         "HOLDFAST_HOME": str(tmp_path),
     }
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast", "worker", "examples/pictures.py", env=environment, cwd=ROOT
+        sys.executable, "-m", "holdfast", "worker", "examples/drawings.py", env=environment, cwd=ROOT
     )
     try:
         done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "examples/pictures.py"], env=environment, cwd=ROOT,
+            subprocess.run, [sys.executable, "examples/drawings.py"], env=environment, cwd=ROOT,
             capture_output=True, text=True, check=True, timeout=90,
         )  # fmt: skip
     finally:
