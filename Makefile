@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: screenshots help demo dev test test-18 test-15 fast campaign campaign-short mutants bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: screenshots help demo dev test test-18 test-15 fast campaign campaign-short campaign-files mutants bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
