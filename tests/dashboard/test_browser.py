@@ -257,6 +257,24 @@ def test_a_stream_that_was_cut_goes_on_and_a_hidden_page_has_none(
     assert shown.dashboard.live.viewers == 1
 
 
+def test_the_database_goes_away_and_comes_back(shown: Exhibition, tab: Callable[..., Tab]) -> None:
+    page = tab("viewer").open(f"{shown.base}/workers")
+    expect(page.locator("#pulse")).to_have_text("live")
+    shown.let_in(False)
+    try:
+        expect(page.locator("#banner")).to_contain_text("database does not answer")
+        expect(page.locator("#live")).to_contain_text("worker-1")
+        again = page.context.new_page()
+        again.goto(f"{shown.base}/workers")
+        expect(again.locator("#banner")).to_be_visible()
+        expect(again.locator("#live")).to_contain_text("worker-1")
+        again.close()
+    finally:
+        shown.let_in(True)
+    expect(page.locator("#banner")).to_be_hidden()
+    expect(page.locator("#pulse")).to_have_text("live")
+
+
 def wait_for(check: Callable[[], bool], within: float = 30) -> None:
     deadline = time.monotonic() + within
     while not check():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
 from exhibition import Exhibition
+from hands import Hand
 
 from holdfast.dashboard.registry import SCREENS
+from holdfast.engine import jobs, scratch
+from holdfast.engine.connection import Connection
 
 PATHS = [
     "/",
@@ -59,3 +64,32 @@ def test_every_page_answers(shown: Exhibition) -> None:
             bare = path.partition("?")[0]
             seen |= {name for name, entry in SCREENS.items() if entry.pattern.match(bare)}
         assert seen == set(SCREENS), "a page that no test looks at"
+
+
+def test_a_worker_that_died_is_quiet_then_lost_and_its_task_is_tried_again(shown: Exhibition) -> None:
+    async def begin(conn: Connection) -> str:
+        made = await jobs.submit(conn, {"type": "fatal", "queue": "fatal", "base_s": 0})
+        await Hand(conn, "dying", ["fatal"]).take(1)
+        return str(made.id)
+
+    job = shown.ask(begin)
+    with shown.visitor("viewer") as client:
+        assert state_of(client.get("/workers").text, "dying") == "live"
+        shown.ask(lambda conn: scratch.move_clock(conn, timedelta(seconds=70)))
+        assert state_of(client.get("/workers").text, "dying") == "quiet"
+        shown.ask(lambda conn: scratch.move_clock(conn, timedelta(seconds=60)))
+        assert state_of(client.get("/workers").text, "dying") == "lost"
+        shown.ask(lambda conn: Hand(conn, "heir", ["fatal"]).take(1))
+        shown.ask(lambda conn: scratch.move_clock(conn, timedelta(seconds=30)))
+        shown.ask(lambda conn: Hand(conn, "heir", ["fatal"]).take(1))
+        page = client.get(f"/jobs/{job}").text
+        assert "WorkerLost" in page
+        assert "crashed" in page
+        assert "attempt</dt><dd>2" in page
+
+
+def state_of(page: str, worker: str) -> str:
+    row = page[page.index(f">{worker}</a>") :]
+    found = re.search(r'class="state \w+">.*?<span>(\w+)</span>', row)
+    assert found is not None
+    return found[1]

@@ -43,6 +43,7 @@ class Exhibition:
     url: Secret
     settings: Settings
     dashboard: Dashboard
+    server_url: Secret
     ids: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
@@ -56,6 +57,21 @@ class Exhibition:
                 await connection.close()
 
         return apart(run())
+
+    def let_in(self, allowed: bool) -> None:
+        """Whether the database takes connections; those that are there end."""
+        name = self.url.reveal().rpartition("/")[2].partition("?")[0]
+
+        async def run() -> None:
+            connection = await asyncpg.connect(self.server_url.reveal())
+            await connection.execute(f"alter database {name} with allow_connections {str(allowed).lower()}")
+            if not allowed:
+                await connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name
+                )
+            await connection.close()
+
+        apart(run())
 
     def link(self, role: str = "admin", name: str = "ann") -> str:
         return self.ask(lambda conn: login_link(conn, self.base, name=name, role=role))
@@ -115,7 +131,7 @@ def exhibited(
     ready.wait(20)
     try:
         base = f"http://127.0.0.1:{listener.getsockname()[1]}/dashboard"
-        yield Exhibition(base, url, settings, made[0], ids)
+        yield Exhibition(base, url, settings, made[0], server_url, ids)
     finally:
         holder[0][0].should_exit = True
         thread.join(20)

@@ -1,0 +1,102 @@
+"""How long the pages take with many rows: `python bench/dashboard.py [millions]`.
+
+Makes a database of its own with that many ended jobs, a tenth of that waiting, and failures among them; then
+asks what the pages ask, and prints milliseconds of processor time in the server and by the clock, per call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from holdfast import settings as settings_module
+from holdfast.engine import embedded, insight, install, operate, search
+from holdfast.engine.connection import Connection
+
+ROUNDS = 3
+FILL = """
+insert into holdfast.kinds (queue, type) select 'q' || n % 5, 't' || n from generate_series(0, 19) as n;
+insert into holdfast.lanes (kind_id, queue, type) select id, queue, type from holdfast.kinds;
+insert into holdfast.history (id, kind_id, nonce, due_at, started_at, finished_at, keep_until, attempt,
+  failures, crashes, priority, status, args, error, owner)
+select holdfast.new_id(holdfast.id_stem(at), '00'), 1 + n % 20, n, at, at + interval '1 second',
+  at + interval '3 seconds', at + interval '8 days', 1, 0, 0, 0,
+  case when n % 200 = 0 then 'failed' else 'succeeded' end,
+  jsonb_build_object('n', n, 'url', 'https://example.org/' || n),
+  case when n % 200 = 0 then '{"type": "TimeoutError", "message": "slow"}'::jsonb end, 'owner' || n % 1000
+from (
+  select n, now() - (%(rows)s - n) * interval '80 milliseconds' as at from generate_series(1, %(rows)s) as n
+) as s;
+insert into holdfast.attempts (task_id, job_id, attempt, outcome, started_at, ended_at, keep_until,
+  error_type, message, fingerprint)
+select h.id, h.id, 1, 'failed', h.started_at, h.finished_at, h.finished_at + interval '30 days',
+  'TimeoutError', 'slow', 'TimeoutError f' || (hashtext(h.id::text) & 31)
+from holdfast.history h where h.status = 'failed';
+insert into holdfast.tasks (id, lane_id, pos, due_at, status, args)
+select holdfast.new_id(holdfast.id_stem(now()), '00'), 1 + n % 20, nextval('holdfast.positions'), now(),
+  'ready', '{}' from generate_series(1, %(rows)s / 10) as n;
+"""
+
+
+async def main(millions: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+        Path(home).chmod(0o755)  # noqa: ASYNC240
+        settings = settings_module.load({"home": home}, environ={})
+        server = embedded.start(settings, options={"fsync": "off", "shared_buffers": "512MB"})
+        try:
+            await install.migrate(server.url, settings)
+            connection = await asyncpg.connect(server.url.reveal())
+            await connection.execute(FILL.replace("%(rows)s", str(int(millions * 1e6))))
+            await connection.execute("vacuum analyze")
+            await measured(connection)
+            await connection.close()
+        finally:
+            server.release()
+            embedded.stop(settings)
+
+
+async def measured(on: Connection) -> None:
+    now = await on.fetchval("select holdfast.now()")
+    asked: dict[str, Callable[[], Awaitable[Any]]] = {
+        "jobs, first page": lambda: search.search_jobs(on, "", counted=True),
+        "jobs, failed": lambda: search.search_jobs(on, "state:failed", counted=True),
+        "jobs, a type": lambda: search.search_jobs(on, "task:t7", counted=True),
+        "jobs, an owner": lambda: search.search_jobs(on, "owner:owner77", counted=True),
+        "jobs, running (none)": lambda: search.search_jobs(on, "state:running", counted=True),
+        "jobs, payload not there": lambda: search.search_jobs(on, "args.url:nowhere", counted=True),
+        "jobs, a word not there": lambda: search.search_jobs(on, "nowhere", counted=True),
+        "jobs, cancelled (none)": lambda: search.search_jobs(on, "state:cancelled", counted=True),
+        "errors": lambda: search.error_groups(on),
+        "errors, 7 days": lambda: search.error_groups(on, since=now - timedelta(days=7)),
+        "queues": lambda: operate.task_queues(on),
+        "troubles": lambda: insight.troubles(on, now - timedelta(hours=24)),
+        "samples of an hour": lambda: insight.tick_views(on),
+        "figures": lambda: insight.figures(on, 6),
+        "figures by type": lambda: insight.type_figures(on, 24),
+        "database": lambda: insight.database_page(on),
+    }
+    for name, question in asked.items():
+        before, began = cpu_ms(on), time.monotonic()
+        for _ in range(ROUNDS):
+            await question()
+        took = (time.monotonic() - began) * 1000 / ROUNDS
+        print(f"{name:28} processor {(cpu_ms(on) - before) / ROUNDS:7.0f} ms   clock {took:7.0f} ms")
+
+
+def cpu_ms(on: Connection) -> float:
+    """What the server process of this connection has used so far; the honest measure on a shared machine."""
+    used = Path(f"/proc/{on.get_server_pid()}/stat").read_text().rpartition(")")[2].split()
+    return (int(used[11]) + int(used[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 1))
