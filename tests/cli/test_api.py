@@ -19,7 +19,6 @@ from holdfast.errors import HoldfastError, RefusedError
 from holdfast.settings import Secret
 from holdfast.testing import eventually
 
-
 SOON = timedelta(seconds=60)  # a process starts slowly on a busy machine
 
 
