@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.cli import samples
 from holdfast.settings import Secret
+from holdfast.systems.providers.mp3 import measure
 from holdfast.testing import eventually
 
 
@@ -37,9 +38,10 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.timeout(300)
 async def test_the_demo_runs_its_jobs_and_leaves_nothing_running(url: Secret, tmp_path: Path) -> None:
     process = start(url, tmp_path)
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate(timeout=280)
     assert process.returncode == 0, out
     assert len(re.findall(r"succeeded", out)) >= 3
     assert "17984" in out
@@ -47,9 +49,16 @@ async def test_the_demo_runs_its_jobs_and_leaves_nothing_running(url: Secret, tm
     assert "succeeded  4459" in out
     assert "30 read, 1 unreadable one in the dead letters" in out
     assert (tmp_path / "demo" / "julia.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("amara.pdf", "jonas.pdf", "lucia.pdf", "report.pdf"):
+        assert (tmp_path / "demo" / name).read_bytes().startswith(b"%PDF")
+    sound = measure((tmp_path / "demo" / "report-chapter1.mp3").read_bytes())
+    assert sound is not None
+    assert sound.bit_rate == 128
+    assert sound.seconds > 20
     assert url.reveal() not in out
 
 
+@pytest.mark.timeout(300)
 async def test_a_failed_job_makes_the_exit_code_1(url: Secret, tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "julia.png").mkdir()  # the drawing cannot be written, however often it is tried
@@ -62,11 +71,12 @@ async def test_a_failed_job_makes_the_exit_code_1(url: Secret, tmp_path: Path) -
          f"holdfast.cli.main(['--home', {str(tmp_path)!r}, 'demo'])"],
         env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate(timeout=280)
     assert process.returncode == 1, out
     assert "IsADirectoryError" in out or "Is a directory" in out
 
 
+@pytest.mark.timeout(300)
 async def test_stay_keeps_it_up_until_told_to_stop(url: Secret, tmp_path: Path) -> None:
     process = start(url, tmp_path, "--stay")
     assert process.stdout
@@ -76,12 +86,12 @@ async def test_stay_keeps_it_up_until_told_to_stop(url: Secret, tmp_path: Path) 
         assert line, seen
         seen += line
     children = children_of(process.pid)
-    assert len(children) == 2
+    assert len(children) == 3
 
     def restarted() -> bool:
         (tmp_path / "app.py").write_text("x = 1")  # again and again: it may not be watching yet
         now = children_of(process.pid)
-        return len(now) == 2 and not set(now) & set(children)
+        return len(now) == 3 and not set(now) & set(children)
 
     await eventually(restarted, within=timedelta(seconds=60))
     children += children_of(process.pid)
@@ -95,7 +105,7 @@ async def test_stay_keeps_it_up_until_told_to_stop(url: Secret, tmp_path: Path) 
 
 async def test_killed_with_9_it_leaves_nothing_running_either(url: Secret, tmp_path: Path) -> None:
     process = start(url, tmp_path, "--stay")
-    await eventually(lambda: len(children_of(process.pid)) == 2, within=timedelta(seconds=30))
+    await eventually(lambda: len(children_of(process.pid)) == 3, within=timedelta(seconds=30))
     children = children_of(process.pid)
     process.kill()
     process.communicate(timeout=30)
