@@ -132,6 +132,8 @@ async def says(ctx: Ctx, number: int) -> dict[str, object]:
     ctx.progress(1, 2, phase="half")
     ctx.log("in the child", pid=os.getpid())
     logging.getLogger("app").warning("from the library")
+    while not place("gate").exists():
+        await asyncio.sleep(0.01)
     doubled = await ctx.step("double", double, number)
     child = await ctx.submit(short(number))
     return {"doubled": doubled, "child": str(child), "pid": os.getpid(), "attempt": ctx.attempt}
