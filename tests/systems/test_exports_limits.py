@@ -228,3 +228,10 @@ async def test_html_templates_are_printed_by_chromium(house: House) -> None:
     refused = await ann.export(document, templateSlug="paper", options={"standard": "a-2b"})
     async with house.worker():
         assert "PDF/A" in (await ann.ended(refused))["error"]
+
+
+async def test_the_routes_are_described(house: House) -> None:
+    paths = (await house.web.get("/api/openapi.json")).json()["paths"]
+    for path in ("/api/v1/export/pdf", "/api/v1/export/batch"):
+        assert paths[path]["post"]["requestBody"]
+    assert len([path for path in paths if path.startswith("/api/v1/export/")]) == 14

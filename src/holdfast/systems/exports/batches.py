@@ -20,7 +20,7 @@ from holdfast.errors import GoneError, NotFoundError
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
 from holdfast.systems.exports import ordering, records
 from holdfast.systems.exports.answers import ENDED, fielded, id_in, templates_of
-from holdfast.systems.exports.options import read_wanted
+from holdfast.systems.exports.options import BatchBody, read_wanted
 from holdfast.systems.exports.templates import DEFAULT
 
 PING_SECONDS = 15.0
@@ -35,7 +35,7 @@ class Batches:
             return operation(summary, tag="exports", **more)(fielded(endpoint))
 
         return [
-            Route("/api/v1/export/batch", make(self.start, "Export up to ten documents", status=202),
+            Route("/api/v1/export/batch", make(self.start, "Export ten documents", body=BatchBody, status=202),
                   methods=["POST"]),
             Route("/api/v1/export/batch/{id}", make(self.status, "How far a batch is"), methods=["GET"]),
             Route("/api/v1/export/batch/{id}/stream", make(self.stream, "Watch a batch",

@@ -19,7 +19,7 @@ from holdfast.systems.desk import client_of, file_name, find_file, owner_of, sch
 from holdfast.systems.exports import ordering, records
 from holdfast.systems.exports.answers import encode, fielded, id_in, templates_of
 from holdfast.systems.exports.documents import read_resume, samples, title_of
-from holdfast.systems.exports.options import BadRequestError, FieldError, read_wanted
+from holdfast.systems.exports.options import BadRequestError, ExportBody, FieldError, read_wanted
 from holdfast.systems.exports.templates import DEFAULT
 
 LINK = timedelta(hours=1)
@@ -51,7 +51,14 @@ class Routes:
             (
                 "POST",
                 "/pdf",
-                make(self.export, "Export a document", answer=JobId, status=202, others=refused),
+                make(
+                    self.export,
+                    "Export a document",
+                    body=ExportBody,
+                    answer=JobId,
+                    status=202,
+                    others=refused,
+                ),
             ),
             ("GET", "/job/{id}", make(self.status, "How far an export is", answer=ExportView)),
             ("DELETE", "/job/{id}", make(self.cancel, "Cancel an export, waiting or running")),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
 from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.systems.printing import ColorMode, Layout, Margins, PageSize, Quality, Standard
 
@@ -45,6 +46,20 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             quality=self.quality,
             color_mode=self.color_mode,
         )
+
+
+class ExportBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A request for one document, as OpenAPI tells it; `read_wanted` reads it field by field."""
+
+    document_id: UUID
+    template_slug: str | None = None
+    options: ExportOptions = ExportOptions()
+
+
+class BatchBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    document_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MOST_DOCUMENTS)]
+    template_slug: str | None = None
+    options: ExportOptions = ExportOptions()
 
 
 class Wanted(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,7 @@ from holdfast.model import Artifact
 from holdfast.systems.desk import client_of, owner_of
 from holdfast.systems.reports.answers import STATUS, TYPES, Telling, shown
 from holdfast.systems.reports.chapters import CHAPTERS
+from holdfast.systems.reports.people import ReportParams
 from holdfast.systems.reports.work import TYPE, nuclear_v2
 
 LINK = timedelta(hours=1)
@@ -27,10 +28,15 @@ MOST_WAITING = 20  # reports of one user that have not ended
 _submitter = Client()
 
 
+class StartReport(msgspec.Struct):
+    type: Literal["nuclear_v2"]
+    params: ReportParams
+
+
 def routes(prefix: str) -> list[BaseRoute]:
     root = f"{prefix}/api/jobs"
     listed: list[tuple[str, str, Any]] = [
-        ("POST", "/start", _described(start, "Start a report", status=202)),
+        ("POST", "/start", _described(start, "Start a report", body=StartReport, status=202)),
         ("GET", "", _described(list_jobs, "Your reports, newest first")),
         ("GET", "/{id}", _described(get_job, "A report, its progress and its files")),
         ("DELETE", "/{id}", _described(cancel, "Cancel a report")),
