@@ -23,6 +23,7 @@ from holdfast.systems.exports.answers import ENDED, fielded, id_in, templates_of
 from holdfast.systems.exports.options import BatchBody, read_wanted
 from holdfast.systems.exports.templates import DEFAULT
 
+ROOT = "/api/v1/export/batch"
 PING_SECONDS = 15.0
 
 
@@ -34,15 +35,14 @@ class Batches:
         def make(endpoint: Any, summary: str, **more: Any) -> Any:
             return operation(summary, tag="exports", **more)(fielded(endpoint))
 
-        return [
-            Route("/api/v1/export/batch", make(self.start, "Export ten documents", body=BatchBody, status=202),
-                  methods=["POST"]),
-            Route("/api/v1/export/batch/{id}", make(self.status, "How far a batch is"), methods=["GET"]),
-            Route("/api/v1/export/batch/{id}/stream", make(self.stream, "Watch a batch",
-                  media="text/event-stream"), methods=["GET"]),
-            Route("/api/v1/export/batch/{id}/download", make(self.download, "A batch as ZIP",
-                  media="application/zip", others={206: "It is not complete"}), methods=["GET"]),
-        ]  # fmt: skip
+        events, zipped = "text/event-stream", "application/zip"
+        listed: list[tuple[str, str, Any]] = [
+            ("POST", "", make(self.start, "Export up to ten documents", body=BatchBody, status=202)),
+            ("GET", "/{id}", make(self.status, "How far a batch is")),
+            ("GET", "/{id}/stream", make(self.stream, "Watch a batch", media=events)),
+            ("GET", "/{id}/download", make(self.download, "A batch as ZIP", media=zipped)),
+        ]
+        return [Route(f"{ROOT}{path}", endpoint, methods=[method]) for method, path, endpoint in listed]
 
     async def start(self, request: Request) -> Response:
         owner, schema = await owner_of(request), schema_of(request)
@@ -163,4 +163,4 @@ def shown(batch: UUID, items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _zip_path(batch: UUID) -> str:
-    return f"/api/v1/export/batch/{batch}/download"
+    return f"{ROOT}/{batch}/download"
