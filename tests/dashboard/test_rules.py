@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
+import io
 import re
-from collections.abc import Iterator
+import zipfile
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -16,8 +19,9 @@ from hands import Hand, outcome
 
 from holdfast.dashboard import ROLES
 from holdfast.dashboard.registry import DEEDS, DOWNLOADS, SCREENS
-from holdfast.engine import access, insight, jobs, search
+from holdfast.engine import access, artifacts, insight, jobs, search
 from holdfast.engine.connection import Connection
+from holdfast.storage import open_store
 
 SECRET = "hunter2-secret"
 # Forms that would be right, for every action there is. What they need is made anew for each role.
@@ -361,6 +365,42 @@ def test_a_slow_database_shows_the_last_good_page(shown: Exhibition) -> None:
         for answer in (known, unknown):
             assert "took longer than two seconds" in answer.text
         assert "Needs attention" in known.text
+
+
+def test_files_are_fetched_as_attachments_by_those_who_may(shown: Exhibition) -> None:
+    text = b"<script>alert(1)</script>"
+
+    async def keep(conn: Connection) -> tuple[str, UUID]:
+        batch = await jobs.open_batch(conn, "files", owner="acme")
+        job = await jobs.submit(
+            conn, {"type": "legacy", "queue": "files", "owner": "acme", "batch": str(batch)}
+        )
+        about = {"name": "evil.html", "kind": "file", "content_type": "text/html", "job": str(job.id)}
+        staged = await artifacts.stage_file(conn, about)
+
+        async def pieces() -> AsyncGenerator[bytes]:
+            yield text
+
+        await open_store(shown.settings).put(staged.key, pieces())
+        digest = hashlib.sha256(text).hexdigest()
+        await artifacts.record(conn, staged.id, None, size=len(text), sha256=digest, meta={})
+        return str(staged.id), batch
+
+    file, batch = shown.ask(keep)
+    with shown.visitor("viewer") as client:
+        answer = client.get(f"/files/{file}/content")
+        assert (answer.status_code, answer.content) == (200, text)
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["content-disposition"].startswith("attachment")
+        assert "sandbox" in answer.headers["content-security-policy"]
+        packed = client.get(f"/batches/{batch}/zip")
+        with zipfile.ZipFile(io.BytesIO(packed.content)) as archive:
+            assert text in [archive.read(name) for name in archive.namelist()]
+    with shown.visitor("support", "acme") as client:
+        assert client.get(f"/files/{file}/content").status_code == 403
+    with shown.visitor("viewer", "zeta") as client:
+        assert client.get(f"/files/{file}/content").status_code == 404
+        assert client.get(f"/batches/{batch}/zip").status_code == 404
 
 
 def test_spreadsheets_get_no_formulas(shown: Exhibition) -> None:

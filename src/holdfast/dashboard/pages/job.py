@@ -13,7 +13,7 @@ from holdfast.dashboard.pages.jobs import shown
 from holdfast.dashboard.redaction import HIDDEN, Redactor
 from holdfast.dashboard.registry import deed, screen
 from holdfast.dashboard.site import Deed, Page, View
-from holdfast.dashboard.words import plural
+from holdfast.dashboard.words import between, plural
 from holdfast.engine import artifacts, insight, jobs, logs
 from holdfast.engine.connection import Connection
 
@@ -115,7 +115,9 @@ def _sentence(reason: Row, told: Row, view: View) -> dict[str, Any]:
             "link": None,
         }
     if kind == "scheduled":
+        overdue = (between(reason["until"], view.now) or 0) > 1
         text = "is tried again" if told["attempt"] else "is due"
+        text = "fell due, and no worker has taken it up yet" if overdue else text
         return {"text": text, "until": reason["until"], "link": None}
     if kind == "queued":
         text = f"is next: {plural(reason['ahead'], 'task')} ahead of it"
