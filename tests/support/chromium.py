@@ -1,4 +1,4 @@
-"""Debian's Chromium for tests that look at pages. In CI it is fetched; elsewhere the tests run where it is found."""
+"""Debian's Chromium, for tests that look at pages. In CI it is fetched; elsewhere it is used where found."""
 
 from __future__ import annotations
 
