@@ -55,7 +55,7 @@ def demo(session: Session, stay: bool) -> int:
         results.mkdir(parents=True, exist_ok=True)
         port = _port(settings)
         here, token = demo_systems.door(settings)
-        here["HOLDFAST_HOME"] = str(settings.home.absolute())  # of the database and the files
+        here |= session.as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
         served = ["api", "--port", str(port), "--system", "exports", "--system", "reports"]
         children = [
             Child("API", served, results / "api.log", environment=here),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -54,6 +55,8 @@ def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
     tasks without charging an attempt, messages visible at once. The second one releases at once.
     """
     settings = session.settings
+    # An application's own `Client()` means the same database and the same files as its worker.
+    os.environ.update(session.as_environment())  # house: environment (passed on, not read)
     if given["health_port"] is not None:
         settings = replace(settings, health_port=given["health_port"])
     logs.configure(settings)
