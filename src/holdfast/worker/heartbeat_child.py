@@ -106,14 +106,16 @@ class HeartbeatProcess:
         while not (self._closed.is_set() or self._dead()):
             await asyncio.sleep(TICK)
             killed = killed or self._kill_if_it_hangs()
+        held, self._held = self._held, {}
         for part in work:
             part.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        # Not for ever: `wait_for` may swallow a cancellation that comes together with what it waits for.
+        await asyncio.wait(work, timeout=TICK)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), CHILDREN_SECONDS)
-        while self._orderly and self._held and not self._dead():  # noqa: ASYNC110  (no event tells)
+        while self._orderly and held and not self._dead():  # noqa: ASYNC110  (no event tells)
             await asyncio.sleep(TICK)  # what it could not stop ends with it
-        await self._hand_in(killed)
+        await self._hand_in(held, killed)
 
     # What the worker says
 
@@ -291,12 +293,12 @@ class HeartbeatProcess:
 
     # The end
 
-    async def _hand_in(self, killed: bytes | None) -> None:
+    async def _hand_in(self, left: dict[bytes, Held], killed: bytes | None) -> None:
         """What the dead worker held, so that others need not wait for the leases to run out."""
         start = self._start
-        if start is None or not self._held:
+        if start is None or not left:
             return
-        outcomes = [self._outcome(name, held, killed) for name, held in self._held.items()]
+        outcomes = [self._outcome(name, held, killed) for name, held in left.items()]
         until = time.monotonic() + LAST_SECONDS
         while time.monotonic() < until:
             try:
@@ -351,5 +353,6 @@ def main() -> None:
 
     async def beat() -> None:
         await HeartbeatProcess(connection, pulse).run()
+        os._exit(0)  # whatever still waits for something waits in vain
 
     asyncio.run(beat())

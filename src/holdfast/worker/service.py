@@ -7,7 +7,6 @@ grows and is jittered, so that a hundred workers do not come back in the same mi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from abc import ABC, abstractmethod
@@ -40,9 +39,10 @@ class Service(ABC):
     async def stop(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
-            loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loop
+            # Again and again: `wait_for` may swallow a cancellation that comes with what it waits for.
+            while not loop.done():
+                loop.cancel()
+                await asyncio.wait({loop}, timeout=0.2)
 
     async def _run(self) -> None:
         while True:
