@@ -62,9 +62,13 @@ async def order(
     wanted: Wanted,
     limits: Limits,
 ) -> list[Ordered]:
-    """Submit an export of each document, on a transaction of the service."""
+    """Submit an export of each document, on a transaction of the service.
+
+    What takes time comes before the submissions: a worker is woken by them and finds nothing until the commit.
+    """
     used = await records.usage(connection, schema, owner)
     _check_room(used, limits)
+    waiting = await records.unfinished(connection, schema, owner)
     made = [await _submitted(connection, schema, owner, document, wanted) for document in documents]
     fresh = sum(each.created for each in made)
     if used.operations + fresh > limits.a_day:
@@ -73,8 +77,13 @@ async def order(
             fix="Try again tomorrow.",
             retry_after=_until_tomorrow(),
         )
+    if fresh and waiting + fresh > limits.waiting:
+        raise TooManyError(
+            f"More than {limits.waiting} of your exports wait already.",
+            fix="Wait for some of them to finish.",
+            retry_after=30,
+        )
     if fresh:
-        await _check_queue(connection, schema, owner, limits)
         await records.count_operations(connection, schema, owner, used.day, fresh)
     return made
 
@@ -105,16 +114,6 @@ def _check_room(used: records.Usage, limits: Limits) -> None:
         raise QuotaError(
             f"Storage quota exceeded ({used.bytes / MB:.2f}MB / {limits.bytes / MB:.0f}MB).",
             fix="Delete old exports to continue.",
-        )
-
-
-async def _check_queue(connection: Any, schema: str, owner: str, limits: Limits) -> None:
-    waiting = await records.unfinished(connection, schema, owner)
-    if waiting > limits.waiting:
-        raise TooManyError(
-            f"More than {limits.waiting} of your exports wait already.",
-            fix="Wait for some of them to finish.",
-            retry_after=30,
         )
 
 
