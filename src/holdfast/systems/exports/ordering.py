@@ -64,7 +64,7 @@ async def order(
 ) -> list[Ordered]:
     """Submit an export of each document, on a transaction of the service.
 
-    What takes time comes before the submissions: a worker is woken by them and finds nothing until the commit.
+    What takes time comes before the submissions: a worker that they wake finds nothing until the commit.
     """
     used = await records.usage(connection, schema, owner)
     _check_room(used, limits)
