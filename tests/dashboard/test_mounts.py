@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,16 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.services import Services
 from holdfast.dashboard import Visitor, create_dashboard, login_link
+from holdfast.dashboard.live import Live
+from holdfast.dashboard.site import Page, Site, View
+from holdfast.engine import jobs, operate
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
 
@@ -150,3 +155,41 @@ async def test_streams_tell_proxies_not_to_wait(services: Services) -> None:
     assert headers["x-accel-buffering"] == "no"
     assert "no-transform" in headers["cache-control"]
     assert headers["content-type"].startswith("text/event-stream")
+
+
+async def test_two_hundred_viewers_cost_one(services: Services, conn: Connection) -> None:
+    """A page is made once for all who see the same, and the database is asked once for all of them."""
+    site = Site(services)
+    live = Live(site)
+    made = 0
+
+    async def make(view: View) -> Page:
+        nonlocal made
+        made += 1
+        count = sum(queue["ready"] for queue in await operate.task_queues(view.connection))
+        return Page("problem.html", "x", {"text": f"there are {count} tasks", "code": 1})
+
+    async def watch(n: int) -> tuple[int, str]:
+        session = site.signer.session(site.signer.start(Visitor(f"viewer {n}", "viewer")))
+        assert session is not None
+        view = View(site, session, "", "/queues", QueryParams(""), {}, {})
+        seen = ""
+        async for frame in live.stream(view, make, ""):
+            if b"event: page" in frame:
+                seen = frame.decode()
+                started.release()
+            if "there are 1 tasks" in seen:
+                return n, seen
+        raise AssertionError("the stream ended")
+
+    started = asyncio.Semaphore(0)
+    watching = [asyncio.create_task(watch(n)) for n in range(200)]
+    for _ in range(200):
+        await asyncio.wait_for(started.acquire(), 60)
+    assert live.viewers == 200
+    before = made
+    await jobs.submit(conn, {"type": "t", "queue": "q"})
+    answers = await asyncio.wait_for(asyncio.gather(*watching), 60)
+    assert len(answers) == 200
+    assert made - before <= 3
+    assert live.viewers == 0

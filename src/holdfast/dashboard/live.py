@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -29,6 +30,7 @@ PING_SECONDS = 15.0
 OLDEST_SECONDS = 20.0  # times pass even if nothing happens: "quiet" and "lost" come by themselves
 TOKEN = "%%token%%"  # noqa: S105  (stands for each visitor's own in what they share)
 
+_log = logging.getLogger("holdfast.dashboard")
 Make = Callable[[View], Awaitable[Page]]
 
 
@@ -131,6 +133,10 @@ class Live:
                 one.html, one.mark = html, hashlib.sha256(html.encode()).hexdigest()[:16]
         except HoldfastError as trouble:
             problem = f"This page could not be brought up to date: {trouble.message}"
+        except Exception:
+            # One page that cannot be made must not stop the others.
+            _log.exception("the page %s could not be made", one.view.path)
+            problem = "This page could not be brought up to date. It was logged."
         one.made_at = time.monotonic()
         one.pause = min(max(LOOK_SECONDS / 2, 10 * (one.made_at - began)), 30.0)
         one.problem = problem
