@@ -185,7 +185,7 @@ async def served(settings: Settings, database: Database) -> AsyncIterator[str]:
         types=reports.types,
     )
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
