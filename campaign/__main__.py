@@ -21,7 +21,7 @@ from campaign.runs import Run, failover, server, work, workers
 RUNS: dict[str, Run] = {run.name: run for run in (*workers.RUNS, *server.RUNS, *work.RUNS, *failover.RUNS)}
 
 
-async def play(run: Run, size: str, seed: int) -> dict[str, Any]:
+async def play(run: Run, size: str, seed: int, slack_s: float = 1.0) -> dict[str, Any]:
     """One run in an arena of its own; what it did, and everything it broke."""
     began = time.monotonic()
     dose = run.short if size == "short" else run.full
@@ -35,7 +35,9 @@ async def play(run: Run, size: str, seed: int) -> dict[str, Any]:
         await ring.stop_workers()
         async with ring.connection() as connection:
             limits = dict.fromkeys(work.LIMITED, 2) if run.name == "limits" else {}
-            history = await checker.read(ring.records, connection, limits=limits, forgets=ring.forgets)
+            history = await checker.read(
+                ring.records, connection, limits=limits, forgets=ring.forgets, slack_s=slack_s
+            )
         broken += [str(each) for each in checker.judge(history, *run.rules)]
         log = ring.folder / "workers.log"
         surprises = (
@@ -59,6 +61,7 @@ def main() -> int:
     parser.add_argument("--dose", choices=("short", "full"), default="short")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--report", type=Path, default=None, help="append one JSON object a run to this file")
+    parser.add_argument("--slack", type=float, default=1.0, help="seconds beyond the lease to be taken over")
     parser.add_argument("--list", action="store_true")
     said = parser.parse_args()
     if said.list:
@@ -70,7 +73,7 @@ def main() -> int:
     seed = said.seed if said.seed is not None else random.SystemRandom().randrange(1 << 31)
     failed = False
     for name in said.runs or RUNS:
-        result = asyncio.run(play(RUNS[name], said.dose, seed))
+        result = asyncio.run(play(RUNS[name], said.dose, seed, said.slack))
         failed |= bool(result["broken"])
         print(json.dumps({**result, "broken": result["broken"][:10]}), flush=True)
         if said.report:

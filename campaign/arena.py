@@ -76,12 +76,16 @@ class Arena:
             await asyncio.sleep(0.01)
 
     def kill(self, pid: int) -> None:
-        """Kill -9, and write down when; the moment after the signal is the latest it can have run."""
+        """Kill -9, and write down when it was gone, with all that it had started: that ends with it."""
+        family = [pid, *_descendants(pid)]
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        while Path(f"/proc/{pid}").exists() and not _is_zombie(pid):
-            time.sleep(0.0005)
-        self.recorder.write("killed", note=str(pid))
+        for member in family:
+            if member != pid and not (self.records / f"{member}.rec").exists():
+                continue  # it ran no task; the process that renews leases outlives its worker for a moment
+            while not _is_gone(member):
+                time.sleep(0.0005)
+            self.recorder.write("killed", note=str(member))
         self.alive.discard(pid)
 
     def send(self, pid: int, number: signal.Signals) -> None:
@@ -118,7 +122,7 @@ class Arena:
         """Until everything has ended, with workers that are replaced when they die."""
         deadline = time.monotonic() + seconds
         while await self._left():
-            self.alive = {pid for pid in self.alive if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)}
+            self.alive = {pid for pid in self.alive if not _is_gone(pid)}
             while len(self.alive) < workers:
                 await self.worker()
             if time.monotonic() > deadline:
@@ -137,11 +141,26 @@ class Arena:
             self.send(pid, signal.SIGTERM)
         deadline = time.monotonic() + seconds
         for pid in list(self.alive):
-            while Path(f"/proc/{pid}").exists() and not _is_zombie(pid) and time.monotonic() < deadline:
+            while not _is_gone(pid) and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
-            if Path(f"/proc/{pid}").exists() and not _is_zombie(pid):
+            if not _is_gone(pid):
                 self.kill(pid)
             self.alive.discard(pid)
+
+
+def _is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
+
+
+def _descendants(pid: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(place.parent.name)] = int(place.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, of in parents.items() if of == parent]
+    return found[1:]
 
 
 def _is_zombie(pid: int) -> bool:

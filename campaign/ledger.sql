@@ -8,8 +8,8 @@ create table campaign.ledger (
   is_now text not null,
   attempt integer not null,
   nonce bigint,
-  lease_until timestamptz,
-  xid xid8 not null default pg_current_xact_id()
+  lease_until timestamptz
+
 );
 create function campaign.note_task() returns trigger language plpgsql security definer set search_path = '' as $$
 begin

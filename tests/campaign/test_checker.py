@@ -40,13 +40,16 @@ def test_a_good_history_has_no_fault() -> None:
 
 
 def twice(second_begins: float, first_ends: str = "end") -> History:
+    freed = int((second_begins - 0.1) * S)
     first_end = Line(3 * S, 2, "end", "t", 1) if first_ends == "end" else Line(3 * S, 9, "killed", note="2")
     return story(
         Line(1 * S, 2, "begin", "t", 1, "k"), first_end,
         Line(int(second_begins * S), 4, "begin", "t", 2, "k"), Line(20 * S, 4, "end", "t", 2),
         ledger=[
-            Entry(1, "t", None, "ready", 0, None, 1), Entry(2, "t", "ready", "running", 1, 11, 2),
-            Entry(3, "t", "running", "running", 2, 12, 3), Entry(4, "t", "history", "succeeded", 2, 12, 4),
+            Entry(1, "t", None, "ready", 0, None, 0), Entry(2, "t", "ready", "running", 1, 11, S // 2),
+            Entry(3, "t", "running", "ready", 1, None, freed),
+            Entry(4, "t", "ready", "running", 2, 12, freed),
+            Entry(5, "t", "history", "succeeded", 2, 12, 20 * S),
         ],
     )  # fmt: skip
 
