@@ -13,12 +13,13 @@ demo: setup-run  ## set everything up, run the demonstration jobs, show their pr
 dev: setup-run  ## database, API, dashboard, a worker that reloads on save, sample jobs; k kills it with -9
 	@$(VENV)/holdfast dev
 
-# In CI the suite runs a second time, on Debian's PostgreSQL 15.
+# In CI what depends on the server's version runs a second time, on Debian's PostgreSQL 15.
+ON_15 := tests/engine tests/client tests/worker/test_context_engine.py tests/worker/test_consumers.py
 test: test-18 $(if $(CI),test-15)  ## every test, on a real PostgreSQL
 test-18: setup-dev
-	@$(VENV)/pytest -n auto
+	@$(VENV)/pytest -n auto --dist worksteal
 test-15: setup-dev
-	@HOLDFAST_PG_BIN="$$(scripts/postgres15.sh)" $(VENV)/pytest -n auto
+	@HOLDFAST_PG_BIN="$$(scripts/postgres15.sh)" $(VENV)/pytest -n auto --dist worksteal $(ON_15)
 
 fast: setup-dev  ## the tests that need no server
 	@$(VENV)/pytest tests/unit -q
