@@ -18,7 +18,7 @@ def test_the_orders_and_their_tests(tmp_path: Path) -> None:
     config.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", str(config), "--rootdir", str(tmp_path),
-         "-p", "holdfast.testing.plugin", "-p", "no:cacheprovider", str(EXAMPLES / "test_orders.py")],
+         "-p", "no:cacheprovider", str(EXAMPLES / "test_orders.py")],
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip

@@ -111,6 +111,12 @@ def configure_django(url: str) -> None:
         "HOST": parts.hostname,
         "PORT": parts.port,
     }
-    if not django.conf.settings.configured:
-        django.conf.settings.configure(DATABASES={"default": database})
+    if not django.conf.settings.configured:  # with what the example of the API needs, which may come later
+        others = {"ROOT_URLCONF": "api_django", "ALLOWED_HOSTS": ["*"], "SECRET_KEY": "not for real"}
+        django.conf.settings.configure(DATABASES={"default": database}, **others)
         django.setup()
+    elif not django.conf.settings.DATABASES:
+        django.conf.settings.DATABASES = {"default": database}
+        connections = django.db.connections
+        connections.__dict__.pop("settings", None)
+        connections._settings = None

@@ -19,7 +19,7 @@ CONFIG = """
 [pytest]
 holdfast_app = shop
 asyncio_default_fixture_loop_scope = function
-addopts = -p holdfast.testing.plugin -p no:cacheprovider
+addopts = -p no:cacheprovider
 filterwarnings =
     error
     ignore::pytest.PytestUnraisableExceptionWarning

@@ -208,6 +208,8 @@ async def _execute(run: _Run, connection: Connection, file: str, sql: str) -> No
 
 def _located(problem: asyncpg.PostgresError, url: Secret, file: str, sql: str) -> errors.HoldfastError:
     ours = translate(problem, url)
+    if isinstance(ours, errors.ConflictError | errors.InvalidError):  # of a caller; here nobody asked
+        ours = errors.DatabaseError(f"The database answered {problem.sqlstate}: {problem}.")
     line = _line(problem, sql)
     ours.message = f"{file}{f', line {line}' if line else ''}: {ours.message} Nothing was changed."
     return ours
