@@ -14,7 +14,7 @@ dev: setup-run  ## database, API, dashboard, a worker that reloads on save, samp
 	@$(VENV)/holdfast dev
 
 # In CI what depends on the server's version runs a second time, on Debian's PostgreSQL 15.
-ON_15 := tests/engine tests/client tests/worker/test_context_engine.py tests/worker/test_consumers.py
+ON_15 := tests/engine tests/client/test_borrowed.py tests/worker/test_context_engine.py --ignore-glob="*test_embedded*"
 test: test-18 $(if $(CI),test-15)  ## every test, on a real PostgreSQL
 test-18: setup-dev
 	@$(VENV)/pytest -n auto --dist worksteal
