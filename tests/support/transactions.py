@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -115,8 +116,10 @@ def configure_django(url: str) -> None:
         others = {"ROOT_URLCONF": "api_django", "ALLOWED_HOSTS": ["*"], "SECRET_KEY": "not for real"}
         django.conf.settings.configure(DATABASES={"default": database}, **others)
         django.setup()
-    elif not django.conf.settings.DATABASES:
+    elif "postgresql" not in str(django.conf.settings.DATABASES):  # the example came first, with none
         django.conf.settings.DATABASES = {"default": database}
         connections = django.db.connections
         connections.__dict__.pop("settings", None)
         connections._settings = None
+        with contextlib.suppress(AttributeError):
+            del connections["default"]
