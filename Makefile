@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: screenshots help demo dev test test-18 test-15 fast campaign campaign-short campaign-files mutants bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: screenshots help demo dev test test-18 test-15 test-long fast campaign campaign-short campaign-files mutants bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -14,12 +14,14 @@ dev: setup-run  ## database, API, dashboard, a worker that reloads on save, samp
 	@$(VENV)/holdfast dev
 
 # In CI what depends on the server's version runs a second time, on Debian's PostgreSQL 15.
-ON_15 := tests/engine tests/client/test_borrowed.py tests/worker/test_context_engine.py --ignore-glob="*test_embedded*"
-test: test-18 $(if $(CI),test-15)  ## every test, on a real PostgreSQL
+ON_15 := tests/engine/queues $(addprefix tests/engine/test_,access.py cancel.py claim.py dependencies.py finish.py history.py leases.py limits.py schedules.py submit.py)
+test: test-18 $(if $(CI),test-15)  ## the tests, on a real PostgreSQL
 test-18: setup-dev
-	@$(VENV)/pytest -n auto --dist worksteal
+	@$(VENV)/pytest -n auto --dist worksteal -m "not long"
 test-15: setup-dev
 	@HOLDFAST_PG_BIN="$$(scripts/postgres15.sh)" $(VENV)/pytest -n auto --dist worksteal $(ON_15)
+test-long: setup-dev  ## those that kill servers and workers again and again, whole sessions, pages in a browser
+	@$(VENV)/pytest -n auto --dist worksteal -m long
 
 fast: setup-dev  ## the tests that need no server
 	@$(VENV)/pytest tests/unit -q

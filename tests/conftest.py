@@ -30,6 +30,26 @@ HOME = "HOLDFAST_TEST_HOME"
 OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
+# What takes minutes together: servers and workers killed again and again, whole sessions, pages in a browser.
+LONG = (
+    "campaign/test_short.py",
+    "cli/test_dev.py",
+    "dashboard/test_browser.py",
+    "engine/test_embedded_kills.py",
+    "engine/test_embedded_recovery.py",
+    "systems/test_kills.py",
+    "worker/test_file_kills.py",
+    "worker/test_hard.py",
+    "worker/test_supervisor.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.as_posix().endswith(LONG):
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         home = tempfile.mkdtemp(prefix="holdfast-test-")
