@@ -180,7 +180,7 @@ async def test_empty_lanes_go_and_their_counters_too(
     async def gone(what: str) -> bool:  # a transaction of another test on the same server delays it
         await clock.advance(HOUR)
         await tick(conn)
-        return await conn.fetchval(what) == 0
+        return bool(await conn.fetchval(what) == 0)
 
     await eventually(lambda: gone(lanes))
     assert await conn.fetchval("select count(*) from holdfast.lanes") == 1
