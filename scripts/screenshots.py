@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -33,7 +33,9 @@ from holdfast.engine.connection import Database  # noqa: E402
 from holdfast.settings import Secret, Settings  # noqa: E402
 
 OUT = ROOT / "screenshots"
-CHROMIUM = os.environ.get("HOLDFAST_CHROMIUM", "/usr/bin/chromium")
+CHROMIUM = subprocess.run(
+    [ROOT / "scripts" / "chromium.sh", "--find"], capture_output=True, text=True, check=True
+).stdout.strip()
 LOOKS = {"light": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
 
 
@@ -79,7 +81,7 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
 async def main(only: str) -> None:
     OUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-pictures-") as home:
-        os.chmod(home, 0o755)  # noqa: PTH101
+        Path(home).chmod(0o755)
         settings = settings_module.load({"home": home, "service_key": "hf_pictures"}, environ={})
         server = embedded.start(settings)
         try:

@@ -5,7 +5,6 @@ result.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from callers import served, token
+from chromium import OPTIONS, program
 from cutting import Tunnel, tunnel
 from playwright.async_api import Page, async_playwright
 from starlette.requests import Request
@@ -26,7 +26,6 @@ from holdfast.settings import Settings
 from holdfast.testing import eventually
 from holdfast.worker import Worker
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 gates: dict[int, asyncio.Event] = {}
 
 
@@ -99,7 +98,7 @@ async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
 @pytest.fixture
 async def page() -> AsyncGenerator[Page]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=program(), args=OPTIONS)
         made = await (await browser.new_context(accept_downloads=True)).new_page()
         yield made
         await browser.close()
@@ -115,7 +114,6 @@ async def said(page: Page, text: str) -> None:
     )
 
 
-@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no browser here")
 @pytest.mark.timeout(240)
 async def test_a_page_submits_watches_through_a_cut_cancels_and_downloads(
     line: Tunnel, page: Page, conn: Connection, tmp_path: Path

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from chromium import OPTIONS, program
 from exhibition import Exhibition
 from hands import Hand, outcome
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -18,7 +19,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from holdfast.engine import artifacts, insight, jobs
 from holdfast.engine.connection import Connection
 
-CHROMIUM = "/usr/bin/chromium"
 AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 DARK = {"/", "/jobs?q=state:failed", "/queues", "/workers", "/bulk", "/settings", "/task?name=screenshot"}
 HOSTILE = [
@@ -37,7 +37,7 @@ HOSTILE = [
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
     with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = driver.chromium.launch(executable_path=program(), args=OPTIONS)
         yield found
         found.close()
 
