@@ -81,7 +81,7 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
 async def main(only: str) -> None:
     OUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-pictures-") as home:
-        Path(home).chmod(0o755)
+        Path(home).chmod(0o755)  # noqa: ASYNC240
         settings = settings_module.load({"home": home, "service_key": "hf_pictures"}, environ={})
         server = embedded.start(settings)
         try:
