@@ -29,6 +29,13 @@ def test_wrong_usage_is_exit_2_with_a_hint_and_no_traceback(
     assert "--help" in captured.err
 
 
+def test_a_noun_alone_says_what_it_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["workers"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Usage: holdfast workers")
+    assert "drain" in said and "error:" not in said
+
+
 def test_errors_are_objects_when_a_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nonsense", "--json"]) == 2
     assert set(json.loads(capsys.readouterr().err)) == {"error", "fix"}

@@ -119,6 +119,9 @@ def run(arguments: list[str]) -> int:
     except HoldfastError as problem:
         complain(problem.message, problem.fix, as_json=as_json)
         return problem.exit_code
+    except click.exceptions.NoArgsIsHelpError as problem:  # a noun without a verb: what it can do
+        click.echo(problem.format_message(), err=True)
+        return 2
     except click.ClickException as problem:
         hint = (
             problem.ctx.command_path if isinstance(problem, click.UsageError) and problem.ctx else "holdfast"
