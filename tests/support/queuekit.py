@@ -63,3 +63,12 @@ async def undone(conn: Connection) -> AsyncGenerator[None]:
         yield
     finally:
         await transaction.rollback()
+
+
+@asynccontextmanager
+async def acting_as(conn: Connection, role: str) -> AsyncGenerator[None]:
+    await conn.execute(f"set role {role}")
+    try:
+        yield
+    finally:
+        await conn.execute("reset role")

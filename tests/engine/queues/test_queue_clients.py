@@ -17,10 +17,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from queuekit import count, read, send
+from queuekit import acting_as, count, read, send
 
-from holdfast.engine import install
+from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
+from holdfast.engine.schema import FunctionFile, SchemaFiles
 from holdfast.settings import Secret, Settings
 
 SCRIPT = Path(__file__).parents[2] / "support" / "pgmq_client.py"
@@ -135,3 +136,24 @@ async def test_moving_back_to_pgmq_keeps_the_messages(conn: Connection, python: 
     assert await conn.fetch("select * from pgmq.q_q order by 1") == before
     assert await send(conn, 1) == [5]
     assert sorted(await read(conn)) == [3, 4, 5]
+
+
+async def test_an_upgrade_lets_workers_use_the_queues_that_are_there(
+    conn: Connection, url: Secret, settings: Settings
+) -> None:
+    """As an earlier version made them, or other hands: with row security, and nothing that opens it."""
+    await conn.execute("select pgmq.create('Old one')")
+    await send(conn, 2, "old one")
+    for table in ("q_old one", "a_old one"):
+        await conn.execute(
+            f'''drop policy holdfast_worker on pgmq."{table}"; drop policy service_role on pgmq."{table}";
+                revoke all on pgmq."{table}" from holdfast_worker, service_role'''
+        )
+    packaged = schema.packaged()
+    renewed = (*packaged.functions, FunctionFile("zzz.sql", "-- one more\nselect 1;"))
+    await install.migrate(url, settings, files=SchemaFiles(packaged.migrations, renewed))
+    async with acting_as(conn, "holdfast_worker"):
+        [first, second] = await conn.fetch("select receipt from holdfast.read_messages('old one', '1 h', 2)")
+        await conn.execute("select holdfast.archive_messages('old one', $1)", [first[0]])
+        await conn.execute("select holdfast.delete_messages('old one', $1)", [second[0]])
+        assert await conn.fetchval("select count(*) from holdfast.peek_messages('old one', 9, 'archive')") == 1

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from queuekit import count, create, read, send, undone
+from queuekit import acting_as, count, create, read, send, undone
 
 from holdfast.engine.connection import Connection
 from holdfast.testing import eventually
@@ -220,6 +220,40 @@ async def test_api_roles_cannot_touch_the_hints(conn: Connection) -> None:
         for letter in "cfz":
             right = f"select has_sequence_privilege('{role}', 'pgmq.{letter}_q', 'update, select, usage')"
             assert not await conn.fetchval(right)
+
+
+async def test_row_security_that_hides_nothing_costs_a_reader_nothing(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 6000)
+    await read(conn, 5000, 3600)
+    before = min([await visited(conn) for _ in range(5)])
+    async with acting_as(conn, "holdfast_worker"):
+        assert await conn.fetchval("select row_security_active('pgmq.q_q')")
+        assert min([await visited(conn) for _ in range(5)]) < before + 50  # from the lowest id: 140 more
+        assert await read(conn, 1000) == list(range(5101, 6001))
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        "create policy part on pgmq.q_q to anon using (msg_id > 100)",
+        """create policy whole on pgmq.q_q to anon using (true);
+           create policy less on pgmq.q_q as restrictive using (msg_id > 100)""",
+        """create policy whole on pgmq.q_q to authenticated using (true);
+           create policy part on pgmq.q_q to anon using (msg_id > 100)""",
+        """create policy whole on pgmq.q_q for update to anon using (true);
+           create policy part on pgmq.q_q for select to anon using (msg_id > 100)""",
+    ],
+)
+async def test_whoever_sees_part_of_the_rows_moves_no_hint(conn: Connection, policies: str) -> None:
+    await create(conn)
+    await conn.execute("grant all on pgmq.q_q, pgmq.c_q, pgmq.f_q, pgmq.z_q to anon")
+    await conn.execute(policies)
+    await send(conn, 1000)
+    async with acting_as(conn, "anon"):
+        assert await read(conn, 2) == [101, 102]
+    assert await hints(conn) == (0, 0)
+    assert await read(conn, 2) == [1, 2]
 
 
 async def test_no_hints_at_all_is_only_slower(conn: Connection) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
-from queuekit import count, create, refused, send
+from queuekit import acting_as, count, create, refused, send
 
 from holdfast.engine.connection import Connection
 
@@ -26,15 +23,6 @@ CALLS = {
     "delete": "pgmq_public.delete(queue_name => 'q', message_id => 3)",
     "archive": "pgmq_public.archive(queue_name => 'q', message_id => 4)",
 }
-
-
-@asynccontextmanager
-async def acting_as(conn: Connection, role: str) -> AsyncGenerator[None]:
-    await conn.execute(f"set role {role}")
-    try:
-        yield
-    finally:
-        await conn.execute("reset role")
 
 
 async def test_the_wrappers_are_supabases(conn: Connection) -> None:

@@ -95,12 +95,26 @@ language plpgsql set search_path = ''
 as $$
 declare
   v_owner text := (select pg_get_userbyid(nspowner) from pg_catalog.pg_namespace where nspname = 'pgmq');
-  v_role text;
 begin
   if v_owner <> current_user and pg_has_role(current_user, v_owner, 'usage') then
     execute format('alter table %s owner to %I', p_table, v_owner);
   end if;
   execute format('grant select on %s to pg_monitor', p_table);
+  perform pgmq._open_to_workers(p_table);
+  if exists (select from pg_catalog.pg_roles where rolname in ('anon', 'authenticated')) then
+    execute format('alter table %s enable row level security', p_table);
+  end if;
+end
+$$;
+
+-- Repeatable, and locks nothing when there is nothing to do: upgrades call it for queues that are in use.
+create or replace function pgmq._open_to_workers(p_table regclass) returns void
+language plpgsql set search_path = ''
+as $$
+declare
+  v_owner text := (select pg_get_userbyid(relowner) from pg_catalog.pg_class where oid = p_table);
+  v_role text;
+begin
   for v_role in
     select rolname from pg_catalog.pg_roles where rolname in ('service_role', 'holdfast_worker') and rolname <> v_owner
   loop
@@ -110,9 +124,6 @@ begin
       execute format('create policy %1$I on %2$s to %1$I using (true) with check (true)', v_role, p_table);
     end if;
   end loop;
-  if exists (select from pg_catalog.pg_roles where rolname in ('anon', 'authenticated')) then
-    execute format('alter table %s enable row level security', p_table);
-  end if;
 end
 $$;
 

@@ -17,8 +17,8 @@
 --
 -- The cursor moves to the first message that was visible, taken or not, so rolling back a read needs no repair.
 -- The floor moves in several steps (_mark_floor, _publish_floor), because ids do not commit in order and a delete may
--- roll back; in between, its state is in a session setting, which PostgreSQL takes back when a transaction aborts. Whoever sees only part of the rows (row security, an older snapshot, a filter)
--- moves no hint; whoever has no right on the sequences uses none.
+-- roll back; in between, its state is in a session setting, which PostgreSQL takes back when a transaction aborts. Whoever sees only part of the rows (row
+-- security that hides some, an older snapshot, a filter) moves no hint; whoever has no right on the sequences uses none.
 
 create or replace function pgmq._hint(p_queue text, p_letter text) returns regclass
 language plpgsql stable
@@ -27,6 +27,20 @@ declare
   v_hint regclass := to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, p_letter)));
 begin
   return case when has_sequence_privilege(v_hint, 'select') and has_sequence_privilege(v_hint, 'update') then v_hint end;
+end
+$$;
+
+-- Whether row security hides nothing from us: a policy lets us see every row, and none takes that back. So workers and
+-- others with such a policy, which _hand_over makes, read with the hints as the owner does.
+create or replace function pgmq._sees_all(p_table regclass) returns boolean
+language plpgsql stable
+as $$
+begin
+  return not row_security_active(p_table) or (
+    select coalesce(bool_and(p.polpermissive), false) and coalesce(bool_or(
+             p.polcmd in ('*', 'r') and pg_get_expr(p.polqual, p.polrelid) = 'true'
+             and exists (select from unnest(p.polroles) r where r = 0 or pg_has_role(r, 'usage'))), false)
+      from pg_catalog.pg_policy p where p.polrelid = p_table);
 end
 $$;
 
@@ -87,7 +101,7 @@ declare
   v_full bigint;
   v_head bigint;
 begin
-  if array_position(v_hints, null) is not null or row_security_active(v_table)
+  if array_position(v_hints, null) is not null or not pgmq._sees_all(v_table)
     or current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
   then
     return pgmq._first_visible(v_table, -9223372036854775808, p_now, p_filter);
