@@ -81,6 +81,46 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     partly: bool = False
 
 
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that are counted together. `then` is the job that followed the last of them."""
+
+    id: UUID
+    name: str | None
+    owner: str | None
+    total: int
+    ended: int
+    failed: int
+    closed_at: datetime | None
+    finished_at: datetime | None
+    then: UUID | None = msgspec.field(default=None, name="callback_job")
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a task is not running, or since when it is. `about` has the particulars, named as in SQL."""
+
+    task: str
+    task_id: UUID
+    status: TaskStatus
+    reason: str
+    about: dict[str, Any]
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit with what it is used by: `running` over all keys, and the keys that hold the most."""
+
+    name: str
+    queue: str | None
+    type: str | None
+    per_key: bool
+    max_running: int | None
+    rate: float | None
+    burst: float | None
+    running: int
+    keys: int
+    asleep_until: datetime | None
+    fullest: list[str] | None
+
+
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as the database has it. `next_at` is None while it is paused."""
 

@@ -72,6 +72,19 @@ def test_the_quickstart_s_application(url: Secret, run: Any) -> None:
     assert outputs[0] == outputs[1]
 
 
+def test_the_guide_s_print_shop(url: Secret, run: Any) -> None:
+    run("-m", "holdfast", "worker", "examples/printing.py")
+    told = subprocess.run(
+        [sys.executable, "examples/printing.py"], env=environment(url), cwd=ROOT,
+        capture_output=True, text=True, check=True, timeout=120,
+    ).stdout.splitlines()  # fmt: skip
+    assert told[1] == "page 1 | page 2 | queued"
+    assert "['Moby Dick: page 1, page 2']" in told
+    assert "100 of 100 ended, 0 failed" in told
+    assert "[('paused', 'out of paper')]" in told
+    assert told[-2:] == ["failed OSError", "True"]
+
+
 async def test_the_guide_s_orders(
     url: Secret, run: Any, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,28 +12,31 @@ from uuid import UUID
 import msgspec
 
 from holdfast import settings as settings_module
+from holdfast.client.batches import Batches, BatchHandle
 from holdfast.client.blocking import BlockingClient
 from holdfast.client.bodies import Options, Say, job_body
 from holdfast.client.files import Files
 from holdfast.client.handles import JobHandle
+from holdfast.client.limits import Limits
 from holdfast.client.queues import Queues
 from holdfast.client.schedules import Schedules
 from holdfast.client.watching import Watcher
 from holdfast.definitions import Call
-from holdfast.engine import borrowed, embedded, jobs
+from holdfast.engine import borrowed, embedded, insight, jobs, limits
 from holdfast.engine.connection import Database
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.graphs import Graph
 from holdfast.jobtypes import JobType, by_name, find
-from holdfast.model import Job, JobPage, LogLine
+from holdfast.model import ENDED, Job, JobPage, LogLine, Reason, Task, TaskStatus
 from holdfast.settings import Secret, Settings
 from holdfast.tracing import tracing_of
 
-__all__ = ["Client", "JobHandle"]
+__all__ = ["BatchHandle", "Client", "JobHandle"]
 
 R = TypeVar("R")
+MOST_EXPLAINED = 20  # tasks of one job
 
 
 class Client:
@@ -59,16 +62,20 @@ class Client:
         self.queues = Queues(self)
         self.files = Files(self)
         self.schedules = Schedules(self)
+        self.batches = Batches(self)
+        self.limits = Limits(self)
         self._watcher = Watcher(self.open)
         self.blocking = BlockingClient(self)
 
     @property
     def settings(self) -> Settings:
+        """What this client goes by: those it was given, else the environment's."""
         if self._settings is None:
             self._settings = settings_module.load()
         return self._settings
 
     async def open(self) -> Database:
+        """The pool of connections; `async with client:` opens it early and closes it at the end."""
         if self._database is None:
             url = self._url
             if url is None:
@@ -78,6 +85,7 @@ class Client:
         return self._database
 
     async def close(self) -> None:
+        """Close all connections. The next call opens them again."""
         await self._watcher.close()
         database, self._database = self._database, None
         if database is not None:
@@ -134,6 +142,7 @@ class Client:
         return {**say, "labels": tracing.stamp(say.get("labels"), name, queue)}
 
     def handle(self, work: Call[Any] | Graph, submitted: jobs.Submitted) -> JobHandle[Any]:
+        """What `submit` answers with."""
         return JobHandle(self, submitted.id, _returns(work), created=submitted.created)
 
     async def submit_many(self, calls: Iterable[Call[R]], **say: Unpack[Say]) -> list[JobHandle[R]]:
@@ -148,6 +157,7 @@ class Client:
         return [self.handle(call, each) for call, each in zip(calls, made, strict=True)]
 
     async def get(self, job: UUID | str) -> Job:
+        """A job with its tasks. NotFoundError when there is none, or none any more."""
         async with (await self.open()).connection() as connection:
             return _job(await jobs.get_job(connection, _id(job)), job)
 
@@ -163,6 +173,36 @@ class Client:
         async with (await self.open()).connection() as connection:
             await jobs.cancel_job(connection, _id(job), reason)
             return _job(await jobs.get_job(connection, _id(job)), job)
+
+    async def retry(
+        self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
+    ) -> Job:
+        """Run again what failed or was cancelled; or the named tasks and all that come after them."""
+        names = None if from_tasks is None else list(from_tasks)
+        async with (await self.open()).connection() as connection:
+            await jobs.retry_job(connection, _id(job), from_tasks=names, delay=delay)
+            return _job(await jobs.get_job(connection, _id(job)), job)
+
+    async def explain(self, job: UUID | str) -> list[Reason]:
+        """Why is this not running? The reasons of each task that has not ended, or of all when all have."""
+        found = await self.get(job)
+        open_ = [task for task in found.tasks if task.status not in ENDED] or found.tasks
+        reasons: list[Reason] = []
+        async with (await self.open()).connection() as connection:
+            for task in open_[:MOST_EXPLAINED]:
+                told = await insight.explain_task(connection, task.id)
+                reasons += [_reason(task, told["status"], each) for each in told.get("reasons") or ()]
+        return reasons
+
+    async def pause(self, queue: str, *, why: str | None = None, by: str | None = None) -> None:
+        """Claim nothing of a queue of tasks until it is resumed. What runs goes on."""
+        async with (await self.open()).connection() as connection:
+            await limits.pause_queue(connection, queue, why=why, by=by)
+
+    async def resume(self, queue: str) -> bool:
+        """False when it was not paused."""
+        async with (await self.open()).connection() as connection:
+            return await limits.resume_queue(connection, queue)
 
     async def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]:
         """The job now, and again after each change, until it has ended or `within` is over."""
@@ -205,6 +245,11 @@ def _job(found: dict[str, Any] | None, asked: UUID | str) -> Job:
     if found is None:
         raise NotFoundError(f"There is no job {asked}.", field="id")
     return msgspec.convert(found, Job)
+
+
+def _reason(task: Task, status: TaskStatus, told: dict[str, Any]) -> Reason:
+    about = {name: value for name, value in told.items() if name != "reason"}
+    return Reason(task=task.name, task_id=task.id, status=status, reason=told["reason"], about=about)
 
 
 def _id(job: UUID | str) -> UUID:

@@ -21,7 +21,7 @@ from holdfast.client.schedules import BlockingSchedules
 from holdfast.definitions import Call
 from holdfast.engine import borrowed
 from holdfast.graphs import Graph
-from holdfast.model import Job
+from holdfast.model import Job, JobPage, Reason
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -63,6 +63,15 @@ class BlockingClient:
 
     def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
         return self.run(self._client.cancel(job, reason=reason))
+
+    def retry(self, job: UUID | str, *, from_tasks: Iterable[str] | None = None) -> Job:
+        return self.run(self._client.retry(job, from_tasks=from_tasks))
+
+    def explain(self, job: UUID | str) -> list[Reason]:
+        return self.run(self._client.explain(job))
+
+    def jobs(self, search: str = "", **where: Any) -> JobPage:
+        return self.run(self._client.jobs(search, **where))
 
     def close(self) -> None:
         if self._loop is not None:

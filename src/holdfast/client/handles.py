@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast import payloads
 from holdfast.errors import TaskFailedError
-from holdfast.model import Job
+from holdfast.model import Job, Reason
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -20,6 +20,8 @@ class Watching(Protocol):
     async def get(self, job: UUID | str) -> Job: ...
     def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]: ...
     async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job: ...
+    async def retry(self, job: UUID | str, *, from_tasks: Iterable[str] | None = None) -> Job: ...
+    async def explain(self, job: UUID | str) -> list[Reason]: ...
 
 
 class JobHandle(Generic[R_co]):
@@ -35,12 +37,23 @@ class JobHandle(Generic[R_co]):
         return f"JobHandle({self.id})"
 
     async def get(self) -> Job:
+        """The job now, with its tasks."""
         return await self._client.get(self.id)
 
     async def cancel(self, *, reason: str | None = None) -> Job:
+        """Cancel it. The job that comes back says what is true from now on."""
         return await self._client.cancel(self.id, reason=reason)
 
+    async def retry(self, *, from_tasks: Iterable[str] | None = None) -> Job:
+        """Run again what failed or was cancelled; or the named tasks and all that come after them."""
+        return await self._client.retry(self.id, from_tasks=from_tasks)
+
+    async def explain(self) -> list[Reason]:
+        """Why is this not running?"""
+        return await self._client.explain(self.id)
+
     def watch(self, *, within: timedelta | None = None) -> AsyncIterator[Job]:
+        """The job now, and again after each change, until it has ended or `within` is over."""
         return self._client.watch(self.id, within=within)
 
     async def result(self, *, within: timedelta | None = None) -> R_co:

@@ -1,0 +1,141 @@
+"""Batches, limits and control from Python: `client.batches`, `client.limits`, `retry`, `explain`, `pause`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from holdfast import Client, task
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.settings import Secret, Settings
+from holdfast.worker import Worker
+
+SOON = timedelta(seconds=30)
+mended: set[str] = set()
+
+
+@task(queue="pages", retries=0)
+async def page(number: int) -> int:
+    if number < 0:
+        raise ValueError("a page before the first")
+    return number
+
+
+@task(queue="pages", retries=0)
+async def broken(what: str) -> str:
+    if what not in mended:
+        raise RuntimeError(f"{what} is broken")
+    return what
+
+
+@task(queue="after")
+async def bind(title: str) -> str:
+    return title
+
+
+@pytest.fixture
+async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
+    async with Client(url.reveal(), settings=settings) as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(db: Database) -> AsyncGenerator[Worker]:
+    worker = Worker(db, {each.name: each for each in (page, broken, bind)})
+    stop = asyncio.Event()
+    running = asyncio.create_task(worker.run(stop))
+    yield worker
+    stop.set()
+    await running
+
+
+async def test_what_follows_a_batch_follows_once_and_last(client: Client, worker: Worker) -> None:
+    async with client.batches.open("a book", then=bind("a book"), owner="ann") as batch:
+        await batch.submit(page(1))
+        await batch.submit_many(page(n) for n in (2, 3, -1))
+        assert (await batch.get()).closed_at is None
+    seen = await batch.wait(within=SOON)
+    assert (seen.name, seen.owner, seen.total, seen.ended, seen.failed) == ("a book", "ann", 4, 4, 1)
+    assert seen.then is not None
+    async for after in client.watch(seen.then, within=SOON):
+        last = after
+    assert last.output == "a book"
+    assert [job.id for job in (await client.jobs("type:bind")).rows] == [seen.then]
+
+
+async def test_a_batch_left_by_an_error_stays_open_and_nothing_follows(
+    client: Client, worker: Worker
+) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with client.batches.open(then=bind("half")) as batch:
+            job = await batch.submit(page(1))
+            raise ZeroDivisionError
+    assert await job.result(within=SOON) == 1
+    seen = await client.batches.get(batch.id)
+    assert (seen.ended, seen.closed_at, seen.then) == (1, None, None)
+    with pytest.raises(TimeoutError, match="has not ended"):
+        await batch.wait(within=timedelta(0))
+    await client.batches.handle(batch.id).close()
+    assert (await batch.wait(within=SOON)).then is not None
+
+
+async def test_a_closed_batch_takes_no_more_and_an_empty_one_ends_at_once(client: Client) -> None:
+    batch = await client.batches.open("empty")
+    assert (await batch.close()).finished_at is not None
+    with pytest.raises(ConflictError, match="no open batch"):
+        await batch.submit(page(1))
+    with pytest.raises(InvalidError, match="one batch"):
+        await batch.submit_many([], batch=uuid4())
+    for wrong, error in ((uuid4(), NotFoundError), ("nonsense", InvalidError)):
+        with pytest.raises(error):
+            await client.batches.get(wrong)
+
+
+async def test_cancelling_a_batch_ends_what_waits(client: Client) -> None:
+    async with client.batches.open() as batch:
+        made = await batch.submit_many(page(n) for n in range(5))
+    assert await batch.cancel(reason="changed my mind") == 5
+    assert {(await job.get()).status for job in made} == {"cancelled"}
+    assert (await batch.wait(within=SOON)).ended == 5
+
+
+async def test_a_failed_job_is_run_again(client: Client, worker: Worker) -> None:
+    job = await client.submit(broken("pump"))
+    with pytest.raises(Exception, match="pump is broken"):
+        await job.result(within=SOON)
+    mended.add("pump")
+    assert not (await job.retry()).ended
+    assert await job.result(within=SOON) == "pump"
+    with pytest.raises(NotFoundError):
+        await client.retry(uuid4())
+
+
+async def test_a_job_says_why_it_is_not_running(client: Client) -> None:
+    await client.pause("pages", why="moving house", by="ann")
+    job = await client.submit(page(1))
+    reasons = {each.reason: each for each in await job.explain()}
+    assert reasons["paused"].about["why"] == "moving house"
+    assert (reasons["paused"].task, reasons["paused"].status) == ("page", "ready")
+    assert "no_worker" in reasons
+    assert await client.resume("pages")
+    assert not await client.resume("pages")
+    assert {each.reason for each in await client.explain(job.id)} == {"no_worker"}
+
+
+async def test_limits_are_put_changed_listed_and_removed(client: Client, conn: Connection) -> None:
+    await client.limits.put("openai", type="page", per_key=True, max_running=4)
+    await client.limits.put("openai", type="page", per_key=True, max_running=2, rate=0.5)
+    (found,) = await client.limits.list()
+    assert (found.name, found.type, found.per_key, found.max_running, found.rate, found.running) == (
+        "openai", "page", True, 2, 0.5, 0,
+    )  # fmt: skip
+    with pytest.raises(InvalidError):
+        await client.limits.put("nothing", type="page")
+    assert await client.limits.remove("openai")
+    assert not await client.limits.remove("openai")
+    assert await client.limits.list() == []
