@@ -318,24 +318,6 @@ begin
   return v_lanes;
 end $$;
 
--- Tells sleeping workers that there is work in these lanes: one notification per queue and transaction, and none
--- when nobody sleeps. Inside a longer transaction of the caller the worker may fall asleep before the commit,
--- so that there every worker seen lately counts as sleeping.
-create or replace function holdfast.wake(p_lanes bigint[]) returns void
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
-begin
-  perform pg_notify('holdfast', q.queue)
-  from (
-    select distinct l.queue from holdfast.lanes l
-    where l.id = any (p_lanes)
-      and exists (
-        select from holdfast.workers w
-        where (w.sleeping or statement_timestamp() > transaction_timestamp() + interval '20 milliseconds')
-          and l.queue = any (w.queues) and (w.types is null or l.type = any (w.types)))
-  ) as q
-  where octet_length(q.queue) < 7900;
-end $$;
-
 call holdfast.allow('holdfast_worker', 'submit', 'submit_many');
 call holdfast.allow('service_role', 'submit', 'submit_many');
 call holdfast.allow('authenticated', 'submit', 'submit_many');

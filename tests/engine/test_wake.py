@@ -1,0 +1,156 @@
+"""Waking: a worker that sleeps when work is committed is told, however long ago the work was submitted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import asyncpg
+import pytest
+from hands import QUEUE, Hand, outcome, submit
+
+from holdfast import task
+from holdfast.engine import jobs, leases
+from holdfast.engine.connection import Connection, Database
+from holdfast.settings import Secret
+from holdfast.testing import eventually
+from holdfast.worker import Worker, fetcher
+
+
+class Ear:
+    """What was said to workers, in order. A word of its own tells that nothing more is on its way."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._all: list[str] = []
+
+    async def listen(self) -> None:
+        await self._conn.add_listener("holdfast", lambda *told: self._all.append(str(told[-1])))
+
+    async def heard(self) -> list[str]:
+        await self._conn.execute("select pg_notify('holdfast', 'that is all')")
+        await eventually(lambda: "that is all" in self._all, what="a word of its own")
+        heard, self._all = self._all[: self._all.index("that is all")], []
+        return heard
+
+
+@pytest.fixture
+async def ear(url: Secret) -> AsyncGenerator[Ear]:
+    conn = await asyncpg.connect(url.reveal())
+    ear = Ear(conn)
+    await ear.listen()
+    yield ear
+    await conn.close()
+
+
+async def awake(hand: Hand) -> Any:
+    """A worker that found something."""
+    await submit(hand.conn, queue=hand.queues[0])
+    return await hand.one()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
+async def test_who_falls_asleep_before_the_commit_is_told(
+    conn: Connection, second: Connection, ear: Ear, isolation: Any
+) -> None:
+    hand = Hand(conn)
+    await awake(hand)
+    await ear.heard()
+    async with second.transaction(isolation=isolation):
+        made = await submit(second)  # nobody sleeps now
+        assert await hand.take(5) == []  # and now somebody does
+        assert await ear.heard() == []
+    assert await ear.heard() == [QUEUE]
+    assert [t.id for t in await hand.take(5)] == [made]
+
+
+async def test_who_is_awake_at_the_commit_is_not_told(conn: Connection, second: Connection, ear: Ear) -> None:
+    hand = Hand(conn)
+    assert await hand.take(5) == []
+    async with second.transaction():
+        await submit(second)  # somebody sleeps now
+        await ear.heard()
+        other = await submit(conn)
+        assert [t.id for t in await hand.take(1)] == [other]  # and wakes up
+        await ear.heard()
+    assert await ear.heard() == []
+
+
+async def test_a_transaction_says_it_once_for_each_queue(
+    conn: Connection, second: Connection, ear: Ear
+) -> None:
+    assert await Hand(conn, queues=[QUEUE, "other"]).take(5) == []
+    async with second.transaction():
+        for n in range(20):
+            await submit(second, queue=QUEUE if n % 2 else "other")
+        await jobs.submit_many(second, [{"type": "t", "queue": QUEUE, "limit_key": str(n)} for n in range(9)])
+        await submit(second, queue="nobody")
+    assert sorted(await ear.heard()) == ["other", QUEUE]
+    await submit(second)  # the next transaction says it again
+    assert await ear.heard() == [QUEUE]
+    assert await conn.fetchval("select count(*) from holdfast.bells") == 0
+
+
+async def test_what_is_rolled_back_wakes_nobody_and_hides_nothing(
+    conn: Connection, second: Connection, ear: Ear
+) -> None:
+    hand = Hand(conn)
+    assert await hand.take(5) == []
+    for kept in (False, True):
+        async with second.transaction():
+            undone = second.transaction()
+            await undone.start()
+            await submit(second)
+            await undone.rollback()
+            if kept:
+                await submit(second)
+        assert await ear.heard() == ([QUEUE] if kept else [])
+
+
+async def test_a_task_that_is_given_back_in_a_long_transaction(
+    conn: Connection, second: Connection, ear: Ear
+) -> None:
+    hand = Hand(conn)
+    task = await awake(hand)
+    await ear.heard()
+    async with second.transaction():
+        answer = await leases.exchange(
+            second, worker="hand", outcomes=[outcome(task, "release")], slots=0, queues=[QUEUE]
+        )
+        assert list(answer.answers) == ["ok"]
+        assert await hand.take(5) == []
+    assert QUEUE in await ear.heard()
+
+
+@task(queue="wakes")
+async def nothing() -> None:
+    pass
+
+
+async def test_a_worker_runs_it_without_looking_again(
+    conn: Connection, second: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker looks again once and then sleeps for longer than the test may take."""
+    monkeypatch.setattr(fetcher, "FALLING_ASLEEP", (0.05,))
+    monkeypatch.setattr(fetcher, "SAFETY_POLL", 600.0)
+    monkeypatch.setattr(fetcher, "BLIND_POLL", 600.0)
+    stop = asyncio.Event()
+    running = asyncio.create_task(Worker(db, {nothing.name: nothing}).run(stop))
+    asleep = "select count(*) = 1 from holdfast.workers where sleeping"
+
+    async def sleeps() -> bool:
+        return bool(await conn.fetchval(asleep))
+
+    await eventually(sleeps, what="a worker that sleeps")
+    await conn.execute("update holdfast.workers set sleeping = false")  # as if it were about to
+    async with second.transaction():
+        made = await submit(second, type=nothing.name, queue="wakes")
+        await conn.execute("update holdfast.workers set sleeping = true")
+
+    async def done() -> bool:
+        return bool(await conn.fetchval("select holdfast.job_status($1)", made) == "succeeded")
+
+    await eventually(done, what="the task to run")
+    stop.set()
+    await running
