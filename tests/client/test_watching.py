@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from hands import Hand, tick
 
 from holdfast import Client, Graph, task
 from holdfast.client import watching
+from holdfast.engine import jobs
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
-from holdfast.testing import eventually
+from holdfast.testing import Clock, eventually
 from holdfast.worker import Worker
 
 WITHIN = timedelta(seconds=40)
@@ -76,6 +79,35 @@ async def test_results_are_announced(client: Client, hearing: Callable[[], Await
     wrong = await client.submit(fails())
     with pytest.raises(Exception, match="ValueError"):
         await wrong.result(within=WITHIN)
+
+
+@pytest.mark.usefixtures("working")
+@pytest.mark.parametrize(
+    "how", ["cancel", "cancel by filter", "expire", "lose the lease", "lose it for good"]
+)
+async def test_an_end_that_no_worker_reports_is_announced(
+    client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection, clock: Clock, how: str
+) -> None:
+    await hearing()
+    body: dict[str, Any] = {"type": "never", "queue": "elsewhere"}
+    if how == "expire":
+        body["expires_at"] = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    if how.startswith("lose"):
+        body |= {"crashes": 1 if how == "lose it for good" else 5, "lease_s": 30}
+    job = (await jobs.submit(conn, body)).id
+    if how.startswith("lose"):
+        await Hand(conn, queues=["elsewhere"]).one()
+    changes = client.watch(job, within=WITHIN)
+    assert (await anext(changes)).status == ("running" if how.startswith("lose") else "queued")
+    if how == "cancel":
+        await client.cancel(job)
+    elif how == "cancel by filter":
+        assert await conn.fetchval("""select holdfast.cancel_jobs('{"queue": "elsewhere"}')""") == 1
+    else:
+        await clock.advance(timedelta(minutes=2))
+        await tick(conn)
+    after = {"lose the lease": "queued", "lose it for good": "failed"}.get(how, "cancelled")
+    assert (await anext(changes)).status == after
 
 
 @pytest.mark.usefixtures("working")

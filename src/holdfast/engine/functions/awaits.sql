@@ -10,7 +10,7 @@ begin
   on conflict (job_id, watcher) do update set until = excluded.until;
 end $$;
 
--- For outcomes that were just recorded; nearly always nobody waits.
+-- For tasks that just ended or were given back; nearly always nobody waits.
 create or replace function holdfast.announce_ended(p_ids uuid[]) returns void
 language plpgsql set search_path = '' as $$
 begin

@@ -27,6 +27,7 @@ begin
   if found then
     perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
       holdfast.end_task(v_task, 'cancelled', null, v_error, false, p_now), p_now);
+    perform holdfast.announce_ended(array[p_job_id]);
     perform holdfast.tell_cancelled(v_task.status = 'running');
     return true;
   end if;

@@ -68,7 +68,7 @@ declare
   v_end record;
   v_lanes bigint[] := '{}';
   v_after jsonb := '[]';
-  v_count integer := 0;
+  v_ids uuid[] := '{}';
 begin
   for v_one in select * from holdfast.lost_leases(p_from, p_now, p_limit) loop
     if v_one.job_id is not null then
@@ -86,10 +86,11 @@ begin
     if v_end.ended then
       v_after := v_after || holdfast.settle(array[v_one.id], p_now);
     end if;
-    v_count := v_count + 1;
+    v_ids := v_ids || v_one.id;
   end loop;
+  perform holdfast.announce_ended(v_ids);
   perform holdfast.after_ended(v_lanes, v_after, p_now);
-  return v_count;
+  return cardinality(v_ids);
 end $$;
 
 create or replace function holdfast.lost_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
@@ -117,7 +118,7 @@ declare
   v_one record;
   v_task holdfast.tasks;
   v_after jsonb := '[]';
-  v_count integer := 0;
+  v_ids uuid[] := '{}';
 begin
   for v_one in
     select t.id, t.job_id from holdfast.tasks t
@@ -137,10 +138,11 @@ begin
     if v_one.job_id is not null then
       v_after := v_after || holdfast.settle(array[v_one.id], p_now);
     end if;
-    v_count := v_count + 1;
+    v_ids := v_ids || v_one.id;
   end loop;
+  perform holdfast.announce_ended(v_ids);
   perform holdfast.after_ended(null, v_after, p_now);
-  return v_count;
+  return cardinality(v_ids);
 end $$;
 
 -- Seconds until something falls due that no notification announces; null when nothing will.
