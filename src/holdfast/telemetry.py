@@ -43,6 +43,7 @@ EVENTS: Final[dict[str, str]] = {
     "message.lost": "someone else has the message now, or it is gone: queue, message",
     "message.dead": "a message went to the dead letters: queue, message, error",
     "files.swept": "files that nobody wants any more were deleted: deleted, expired, lost",
+    "webhook.off": "a webhook failed for so long that it was switched off: webhook, error",
     "api.started": "the API listens: url",
     "api.request": "a request was answered: method, path, status, seconds",
 }

@@ -21,11 +21,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import egress
+from holdfast import egress, telemetry
 from holdfast.definitions import Task, task
 from holdfast.engine import webhooks as stored
 from holdfast.engine.connection import Database
-from holdfast.errors import Reject
+from holdfast.errors import RefusedError, Reject
 
 TYPE = "holdfast.webhook"
 QUEUE = "webhooks"
@@ -78,12 +78,22 @@ def delivery(database: Database) -> Task[..., dict[str, Any]]:
         async with database.connection() as connection:
             to = await stored.get_delivery(connection, webhook)
         if to is None:
-            raise Reject("The webhook was deleted.")
+            raise Reject("The webhook was deleted or is switched off.")
         text = msgspec.json.encode({"type": event, "data": body})
-        target = await egress.resolve(to.url, allowed)
-        answer = await egress.post(target, text, headers(to.secret, delivery, text))
-        _refuse(answer)
+        try:
+            target = await egress.resolve(to.url, allowed)
+            answer = await egress.post(target, text, headers(to.secret, delivery, text))
+            _refuse(answer)
+        except Exception as problem:
+            await _note(webhook, _told(problem), gone=isinstance(problem, Reject))
+            raise
+        await _note(webhook)
         return {"status": answer.status}
+
+    async def _note(webhook: UUID, error: str | None = None, *, gone: bool = False) -> None:
+        async with database.connection() as connection:
+            if await stored.note_delivery(connection, webhook, error, gone=gone):
+                telemetry.emit("webhook.off", webhook=str(webhook), error=error or "")
 
     return deliver
 
@@ -105,6 +115,17 @@ def headers(secret: str, message_id: str, body: bytes) -> dict[str, str]:
         "webhook-timestamp": now,
         "webhook-signature": signature(secret, message_id, now, body),
     }
+
+
+def _told(problem: Exception) -> str:
+    """For the owner of the webhook, who is not to learn what our network looks like."""
+    if isinstance(problem, (Reject, UndeliveredError)):
+        return str(problem)
+    if isinstance(problem, RefusedError):
+        return "The host is not known, or not one that may be called."
+    if isinstance(problem, TimeoutError):
+        return "The other side did not answer in time."
+    return "The other side could not be reached."
 
 
 def _refuse(answer: egress.Answer) -> None:

@@ -17,6 +17,7 @@ from hands import Hand, submit
 from starlette.applications import Starlette
 
 from holdfast.api import create_app
+from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed
 from holdfast.settings import Settings
@@ -228,3 +229,109 @@ async def test_a_revoked_key_ends_its_streams(
         await first(stream, "snapshot")
         await conn.execute("select holdfast.revoke_key($1)", key[:11])
         assert await stream.next() is None
+
+
+async def saved(conn: Connection, task: Claimed, name: str) -> None:
+    staged = await artifacts.stage(conn, task, {"name": name, "content_type": "text/plain"})
+    await artifacts.record(conn, staged.id, task, size=3, sha256="0" * 64, meta={})
+
+
+async def test_a_file_is_told_when_it_becomes_visible_and_once(
+    web: httpx.AsyncClient, conn: Connection
+) -> None:
+    job, hand = await start(web, 1), Hand(conn)
+    async with watching(web, f"/api/jobs/{job}/events", ANN) as stream:
+        await first(stream, "snapshot")
+        page = await hand.one()
+        await saved(conn, page, "a.txt")
+        await saved(conn, page, "b.txt")
+        await hand.finish(page)
+        seen = await stream.until("artifact")
+        told = [seen[-1], await stream.next()]
+        assert [frame.event for frame in seen] == ["state", "task", "progress", "artifact"]
+        last = await hand.one()
+        await saved(conn, last, "whole.txt")
+        await hand.finish(last)
+        rest = await stream.until("end")
+    names = [
+        frame.data["name"] for frame in [*told, *rest] if frame is not None and frame.event == "artifact"
+    ]
+    assert names == ["a.txt", "b.txt", "whole.txt"]
+    assert rest[-1].data["artifacts"] == 3
+    # Whoever was cut off between the two files is told the second one and the rest.
+    back = {**ANN, "last-event-id": str(told[0].id)}  # type: ignore[union-attr]
+    async with watching(web, f"/api/jobs/{job}/events", back) as stream:
+        again = await stream.until("end")
+    assert [f.data["name"] for f in again if f.event == "artifact"] == ["b.txt", "whole.txt"]
+    ids = [int(frame.id) for frame in again if frame.id]
+    assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("owner", ["ann", None])
+async def test_the_files_of_a_job_of_one_task_are_told_before_its_end(
+    web: httpx.AsyncClient, conn: Connection, owner: str | None
+) -> None:
+    job: UUID = await submit(conn, owner=owner)
+    hand = Hand(conn)
+    async with watching(web, f"/api/jobs/{job}/events", SERVICE) as stream:
+        await first(stream, "snapshot")
+        task = await hand.one()
+        await report(conn, task, 10)  # a job that has an event has all of them
+        await saved(conn, task, "a.txt")
+        await hand.finish(task)
+        seen = await stream.until("end")
+    assert [frame.event for frame in seen][-2:] == ["artifact", "end"]
+    after = {**SERVICE, "last-event-id": str(seen[-1].id)}
+    assert (await web.get(f"/api/jobs/{job}/events", headers=after)).status_code == 204
+
+
+async def test_a_batch_is_watched_through_a_cut_to_its_end(web: httpx.AsyncClient, conn: Connection) -> None:
+    batch = (await web.post("/api/batches", json={"name": "b"}, headers=ANN)).json()["id"]
+    for _ in range(3):
+        await submit(conn, owner="ann", batch=batch, attempts=1)
+    hand = Hand(conn)
+    path = f"/api/batches/{batch}/events"
+    async with watching(web, path, ANN) as stream:
+        snapshot = await first(stream, "snapshot")
+        assert (snapshot["v"], snapshot["state"], snapshot["total"], snapshot["name"]) == (1, "open", 3, "b")
+        await web.post(f"/api/batches/{batch}/close", headers=ANN)
+        assert (await first(stream, "progress"))["state"] == "running"
+        await hand.finish(await hand.one())
+        frame = await stream.next()
+        assert frame is not None
+        assert (frame.data["ended"], frame.data["percent"]) == (1, 33.3)
+    await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
+    ticket = (await web.post(f"/api/batches/{batch}/ticket", headers=ANN)).json()["ticket"]
+    async with watching(web, f"{path}?after={frame.id}&ticket={ticket}") as stream:
+        assert await first(stream, "progress") == {
+            "state": "running",
+            "percent": 66.7,
+            "total": 3,
+            "ended": 2,
+            "failed": 1,
+        }
+        await hand.finish(await hand.one())
+        end = (await stream.until("end"))[-1]
+        assert (end.data["state"], end.data["ended"], end.data["failed"]) == ("failed", 3, 1)
+        assert await stream.next() is None
+    over = await web.get(path, headers={**ANN, "last-event-id": str(end.id)})
+    assert over.status_code == 204
+    async with watching(web, path, SERVICE) as stream:
+        assert [frame.event for frame in await stream.until("end")] == ["snapshot", "end"]
+    assert (await web.get(path, headers=bearer(token("bob")))).status_code == 404
+    closed_again = (await web.post(f"/api/batches/{batch}/close", headers=ANN)).json()
+    assert closed_again["event_seq"] == int(end.id or 0)
+
+
+async def test_users_do_not_read_what_a_timeout_was_called_inside(
+    web: httpx.AsyncClient, conn: Connection
+) -> None:
+    job: UUID = await submit(conn, owner="ann", attempts=1)
+    hand = Hand(conn)
+    inside = {"type": "TimeoutError", "message": "10.0.0.3:5432 did not answer", "traceback": "t"}
+    await hand.finish(await hand.one(), "fail", inside)
+    shown = (await web.get(f"/api/jobs/{job}", headers=ANN)).json()
+    told = {"type": "TimedOut", "message": "This took too long and was stopped."}
+    assert shown["error"] == told
+    async with watching(web, f"/api/jobs/{job}/events", ANN) as stream:
+        assert "10.0.0.3" not in str([frame.data for frame in await stream.until("end")])

@@ -35,6 +35,7 @@ BODIES: dict[str, Any] = {
     "post_messages_queue_archive": {"ids": [1]},
     "post_messages_queue_delete": {"ids": [1]},
     "post_webhooks": {"url": "https://example.org/hook", "events": ["job.failed"]},
+    "patch_webhooks_id": {"active": True},
     "put_hooks_name": {"type": "t"},
     "post_tasks_id_snooze": {"lease": "1.1", "delay_s": 1},
 }

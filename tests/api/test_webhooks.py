@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,12 +14,12 @@ import msgspec
 import pytest
 from books import KEY
 from callers import bearer, token
-from hands import Hand, submit
+from hands import Hand, submit, tick
 
 from holdfast import webhooks
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Settings
-from holdfast.testing import eventually
+from holdfast.testing import Clock, eventually
 from holdfast.worker import Worker
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
@@ -145,6 +146,106 @@ async def test_webhooks_are_ones_own_and_cost_nothing_when_gone(
         await webhook(api, "https://example.org/x", ANN)
     body = {"url": "https://example.org/x", "events": ["job.failed"]}
     assert (await api.post("/api/webhooks", json=body, headers=ANN)).status_code == 429
+
+
+async def test_one_that_fails_for_days_is_switched_off_and_can_be_switched_on_again(
+    api: httpx.AsyncClient, conn: Connection, clock: Clock
+) -> None:
+    made = await webhook(api, "https://example.org/x", ANN)
+    note = "select holdfast.note_delivery($1, $2)"
+    for _ in range(30):
+        assert await conn.fetchval(note, made["id"], "The other side answered 500.") is False
+    await clock.advance(timedelta(days=2))
+    await conn.fetchval(note, made["id"], None)  # one success forgives all
+    assert (await api.get("/api/webhooks", headers=ANN)).json()[0]["failing_since"] is None
+    for _ in range(19):
+        await conn.fetchval(note, made["id"], "The other side answered 500.")
+    await clock.advance(timedelta(days=4))
+    [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
+    assert (listed["active"], listed["failures"]) == (True, 19)
+    assert await conn.fetchval(note, made["id"], "The other side answered 502.") is True
+    [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
+    assert (listed["active"], listed["off_why"]) == (False, "The other side answered 502.")
+    hand = Hand(conn)
+    await submit(conn, owner="ann")
+    await hand.finish(await hand.one())
+    assert await Hand(conn, queues=["webhooks"]).take(1) == []
+    audit = "select actor, action from holdfast.audit where target = $1 order by id"
+    assert [tuple(row) for row in await conn.fetch(audit, made["id"])][-1] == ("holdfast", "webhook.off")
+    switch = f"/api/webhooks/{made['id']}"
+    assert (await api.patch(switch, json={"active": True}, headers=BOB)).status_code == 404
+    assert (await api.patch(switch, json={"active": "yes"}, headers=ANN)).status_code == 422
+    assert (await api.patch(switch, json={"active": True}, headers=ANN)).status_code == 204
+    [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
+    assert (listed["active"], listed["failures"], listed["off_why"]) == (True, 0, None)
+    assert [tuple(row) for row in await conn.fetch(audit, made["id"])][-1] == ("user:ann", "webhook.on")
+
+
+async def test_an_address_that_is_gone_is_not_called_again(
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+) -> None:
+    receiver.answers = [410]
+    await webhook(api, receiver.url, ANN)
+    hand = Hand(conn)
+    for _ in range(2):
+        await submit(conn, owner="ann")
+        await hand.finish(await hand.one())
+    off = "select off_why from holdfast.webhooks where not active"
+
+    async def gone() -> object:
+        return await conn.fetchval(off)
+
+    await delivered(db, settings, gone)
+    assert await conn.fetchval(off) == "The other side says that this address is gone."
+
+
+async def test_what_went_wrong_is_told_without_what_our_network_looks_like(
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+) -> None:
+    await webhook(api, "http://nowhere.invalid/hook", ANN)
+    await webhook(api, receiver.url, ANN)
+    hand = Hand(conn)
+    await submit(conn, owner="ann")
+    await hand.finish(await hand.one())
+    for task in await Hand(conn, queues=["webhooks"]).take(2):
+        with pytest.raises(Exception):  # noqa: B017, PT011  (whatever it is, the owner reads our words)
+            await webhooks.delivery(db).function(**msgspec.convert(task.args, dict[str, Any]))
+    told = {each["last_error"] for each in (await api.get("/api/webhooks", headers=ANN)).json()}
+    assert told == {"The host is not known, or not one that may be called."}
+
+
+async def test_files_that_are_about_to_expire_are_told_once(
+    api: httpx.AsyncClient, conn: Connection, clock: Clock
+) -> None:
+    events = {"events": ["artifact.expiring"]}
+    await webhook(api, "https://example.org/ann", ANN, **events)
+    await webhook(api, "https://example.org/bob", BOB, **events)
+    await webhook(api, "https://example.org/all", SERVICE, **events, types=["other"])
+    for name, owner, hours in (("a", "ann", 30), ("b", "ann", 31), ("c", "eve", 30), ("short", "ann", 2)):
+        await file(conn, name, owner=owner, hours=hours)
+    found = "select args from holdfast.all_tasks where type = 'holdfast.webhook' order by id"
+    await tick(conn)
+    first = [msgspec.json.decode(row["args"]) for row in await conn.fetch(found)]
+    assert [[each["name"] for each in told["body"]["artifacts"]] for told in first] == [["short"]]
+    await clock.advance(timedelta(hours=6.5))
+    await tick(conn)
+    await clock.advance(timedelta(hours=1))
+    await tick(conn)
+    told = [msgspec.json.decode(row["args"]) for row in await conn.fetch(found)]
+    names = [each["name"] for one in told for each in one["body"]["artifacts"]]
+    assert sorted(names) == ["a", "b", "short"]
+    assert {one["event"] for one in told} == {"artifact.expiring"}
+    assert {one["body"]["owner"] for one in told} == {"ann"}
+
+
+async def file(conn: Connection, name: str, *, owner: str, hours: float) -> None:
+    """A visible file that nobody's task made."""
+    add = """insert into holdfast.artifacts (id, job_id, owner, kind, name, key, content_type, size, sha256,
+        status, created_at, touched_at, expires_at)
+      select i, i, $2, 'file', $1, $1, 'text/plain', 1, repeat('0', 64), 'visible', n, n,
+        n + $3 * interval '1 hour'
+      from holdfast.new_id() as i, holdfast.now() as n"""
+    await conn.execute(add, name, owner, hours)
 
 
 async def sent(api: httpx.AsyncClient, secret: str, body: bytes, **changes: str) -> httpx.Response:

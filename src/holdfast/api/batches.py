@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -13,9 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.api.bodies import answer, body_of, found, uuid_in
+from holdfast.api import tickets
+from holdfast.api.bodies import answer, body_of, found, query_of, uuid_in
+from holdfast.api.events import stream
+from holdfast.api.frames import encode_batch
 from holdfast.api.identity import acting, identify
+from holdfast.api.jobs import EventsQuery, TicketView
 from holdfast.api.operations import operation
+from holdfast.api.watched import read_batch
 from holdfast.engine import access, jobs
 from holdfast.errors import InvalidError
 
@@ -38,6 +43,8 @@ class BatchView(msgspec.Struct, kw_only=True):
     total: int = 0
     ended: int = 0
     failed: int = 0
+    status: Literal["open", "running", "succeeded", "failed"] = "open"
+    event_seq: int = 0
     closed_at: datetime | None = None
     finished_at: datetime | None = None
     callback_job: UUID | None = None
@@ -107,6 +114,37 @@ async def cancel_batch(request: Request) -> Response:
     return answer(CancelledMembers(cancelled=count))
 
 
+@operation(
+    "Watch a batch as server-sent events",
+    tag="batches",
+    access="anyone",  # a ticket takes the place of a token
+    scope="jobs",
+    query=EventsQuery,
+    media="text/event-stream",
+    others={204: "The batch has ended and you have all of it", **_MISSING},
+    headers=("Last-Event-ID",),
+)
+async def events(request: Request) -> Response:
+    query_of(request, EventsQuery)
+    return await stream(request, uuid_in(request), encode=encode_batch, read=read_batch, noun="batch")
+
+
+@operation(
+    "A ticket to watch a batch once, for what cannot send headers",
+    tag="batches",
+    scope="jobs",
+    answer=TicketView,
+    status=201,
+    others=_MISSING,
+)
+async def ticket(request: Request) -> Response:
+    batch_id = uuid_in(request)
+    async with acting(request) as connection:
+        found(await jobs.get_batch(connection, batch_id), "batch")
+    made = await tickets.issue(request, batch_id)
+    return answer(TicketView(ticket=made, expires_s=int(tickets.TICKET_LIFE.total_seconds())), 201)
+
+
 def _view(batch: Any) -> BatchView:
     return msgspec.convert(batch, BatchView)
 
@@ -117,4 +155,6 @@ def routes() -> list[BaseRoute]:
         Route("/api/batches/{id}", get_batch, methods=["GET"]),
         Route("/api/batches/{id}", cancel_batch, methods=["DELETE"]),
         Route("/api/batches/{id}/close", close_batch, methods=["POST"]),
+        Route("/api/batches/{id}/events", events, methods=["GET"]),
+        Route("/api/batches/{id}/ticket", ticket, methods=["POST"]),
     ]

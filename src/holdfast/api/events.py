@@ -1,4 +1,4 @@
-"""Live progress of a job as server-sent events; docs/guide/http-api.md has the format, version 1.
+"""Live progress of a job or a batch as server-sent events; docs/guide/http-api.md has the format, version 1.
 
 The first frame is a snapshot from which a page can draw everything; after it come the stored events of the
 job, each with its stored number as the id, and `end`, after which the server closes. A client that comes back
@@ -25,12 +25,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.api import frames, tickets
-from holdfast.api.attachments import artifacts_of
 from holdfast.api.bodies import found
 from holdfast.api.frames import Encode
 from holdfast.api.hub import Happening, Subscription
 from holdfast.api.services import services_of
 from holdfast.api.tickets import Viewer
+from holdfast.api.watched import Read, read_job
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, TooManyError
 from holdfast.model import ENDED, Json
@@ -41,13 +41,20 @@ RETRY_MILLISECONDS = 2000
 MISSED = 1000  # more than so many missed events are told as one snapshot
 
 
-async def stream(request: Request, job_id: UUID, *, encode: Encode = frames.encode) -> Response:
-    """The answer that streams a job. `encode` turns events into frames of another vocabulary."""
+async def stream(
+    request: Request,
+    job_id: UUID,
+    *,
+    encode: Encode = frames.encode,
+    read: Read = read_job,
+    noun: str = "job",
+) -> Response:
+    """The answer that streams a job, or what `read` reads. `encode` makes frames of another vocabulary."""
     hub = services_of(request).listener
     after = resume_point(request)
     viewer = await tickets.viewer_of(request, job_id)
     release = _count(request, viewer)
-    subscription = hub.subscribe(job_id)
+    subscription = hub.subscribe(job_id, read)
 
     def close() -> None:
         hub.unsubscribe(job_id, subscription)
@@ -55,9 +62,8 @@ async def stream(request: Request, job_id: UUID, *, encode: Encode = frames.enco
 
     try:
         async with viewer.acting() as connection:
-            job = found(await jobs.get_job(connection, job_id), "job")
+            job = found(await read(connection, job_id), noun)
             missed = await _missed(connection, job, after)
-            artifacts = await artifacts_of(connection, job_id)
     except BaseException:
         close()
         raise
@@ -68,7 +74,7 @@ async def stream(request: Request, job_id: UUID, *, encode: Encode = frames.enco
         close()
         return Response(media_type=EventStream.media_type, headers=viewer.headers)
     hub.known(job_id, job["event_seq"])
-    told = Telling(job, artifacts, viewer, encode)
+    told = Telling(job, viewer, encode, read)
     return EventStream(told.frames(subscription, after, missed), viewer.headers, close)
 
 
@@ -114,11 +120,11 @@ def _count(request: Request, viewer: Viewer) -> Callable[[], None]:
 class Telling:
     """One stream: what it has sent, and what is to be sent next."""
 
-    def __init__(self, job: dict[str, Json], artifacts: list[Json], viewer: Viewer, encode: Encode) -> None:
+    def __init__(self, job: dict[str, Json], viewer: Viewer, encode: Encode, read: Read) -> None:
         self._job = job
-        self._artifacts = artifacts
         self._viewer = viewer
         self._encode = encode
+        self._read = read
         self._sent = 0
         self._held: Happening | None = None
         self._progress_at = 0.0
@@ -165,7 +171,7 @@ class Telling:
     async def _start_over(self) -> bytes:
         """The client is too slow for every event: tell it where the job stands instead."""
         async with self._viewer.acting() as connection:
-            job = await jobs.get_job(connection, UUID(self._job["id"]))
+            job = await self._read(connection, UUID(self._job["id"]))
         self._job = job or self._job
         self._sent = self._job["event_seq"]
         return self._snapshot(resync=True)
@@ -196,13 +202,12 @@ class Telling:
 
     def _snapshot(self, *, resync: bool) -> bytes:
         job = self._viewer.view(self._job)
-        body = {"job": job, "artifacts": self._artifacts, "resync": resync}
+        body = {"job": job, "artifacts": self._job["files"], "resync": resync}
         return b"".join(frames.numbered(self._encode("snapshot", body, job), self._job["event_seq"]))
 
     def _end(self, job: dict[str, Json]) -> bytes:
         shown = self._viewer.view(job)
-        files = job.get("files", self._artifacts)
-        made = self._encode("end", {"job": shown, "artifacts": files}, shown)
+        made = self._encode("end", {"job": shown, "artifacts": job["files"]}, shown)
         return b"".join(frames.numbered(made, max(job["event_seq"], self._sent)))
 
 

@@ -45,6 +45,27 @@ def encode(kind: str, body: dict[str, Json], job: dict[str, Json]) -> Sequence[F
     return [Frame(kind, body)]
 
 
+def encode_batch(kind: str, body: dict[str, Json], batch: dict[str, Json]) -> Sequence[Frame]:
+    """The same for a batch: `snapshot`, `progress` and `end`, each with all there is to know of it."""
+    if kind == "snapshot":
+        shown = {"v": VERSION, "batch": batch["id"], "name": batch["name"], **_counts(batch)}
+        return [Frame("snapshot", {**shown, "resync": True} if body["resync"] else shown)]
+    if kind == "end":
+        return [Frame("end", {"batch": batch["id"], **_counts(batch), "callback_job": batch["callback_job"]})]
+    return [Frame("progress", _counts(body))] if kind == "progress" else []  # the end has its own
+
+
+def _counts(batch: dict[str, Json]) -> dict[str, Json]:
+    total, ended = batch["total"], batch["ended"]
+    return {
+        "state": batch["status"],
+        "percent": round(100 * ended / total, 1) if total else None,
+        "total": total,
+        "ended": ended,
+        "failed": batch["failed"],
+    }
+
+
 def snapshot(job: dict[str, Json], files: list[Json], *, resync: bool = False) -> dict[str, Json]:
     """Everything a page needs to draw a job from nothing."""
     progress = job["progress"]

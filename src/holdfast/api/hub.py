@@ -1,4 +1,4 @@
-"""Events of jobs for any number of streams, at the cost of two connections.
+"""Events of jobs and batches for any number of streams, at the cost of two connections.
 
 One connection of the process listens, and one at a time of the pool reads, however many streams are open. A
 stream subscribes first and reads where the job stands afterwards; what it is handed from then on begins
@@ -21,8 +21,8 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import telemetry
-from holdfast.api.attachments import artifacts_of
-from holdfast.engine import access, jobs
+from holdfast.api.watched import Read, read_job
+from holdfast.engine import access
 from holdfast.engine.connection import Database
 from holdfast.engine.listen import Listener
 from holdfast.errors import HoldfastError
@@ -34,6 +34,7 @@ GLANCE_SECONDS = 0.5
 SHARE = 20  # a glance may take one part in so many of the time
 RENEW_SECONDS = 45.0
 AT_ONCE = 500  # events of one job read in one go
+ENDS = ("job", "batch")  # kinds of events that may tell of an end
 _log = logging.getLogger("holdfast.api")
 WAITING = 1000  # events a slow stream may fall behind before it has to start over
 
@@ -85,8 +86,9 @@ class Subscription:
 
 @dataclass
 class Watched:
-    """A job that somebody looks at. `at` is the last event handed out, None until a reader said."""
+    """What somebody looks at. `at` is the last event handed out, None until a reader said."""
 
+    read: Read
     at: int | None = None
     streams: set[Subscription] = field(default_factory=set[Subscription])
     ended: dict[str, Any] | None = None
@@ -110,9 +112,9 @@ class Hub:
     def streams(self) -> int:
         return sum(len(watched.streams) for watched in self._watched.values())
 
-    def subscribe(self, job_id: UUID) -> Subscription:
+    def subscribe(self, job_id: UUID, read: Read = read_job) -> Subscription:
         subscription = Subscription()
-        self._watched.setdefault(job_id, Watched()).streams.add(subscription)
+        self._watched.setdefault(job_id, Watched(read)).streams.add(subscription)
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run(), name="event streams")
         self._rung.set()
@@ -241,19 +243,18 @@ class Hub:
             watched.at = seq
             for stream in watched.streams:
                 stream.push(Happening(seq, at, kind, body))
-            if kind == "job":
+            if kind in ENDS:
                 (over.add if body.get("status") in ENDED else over.discard)(job_id)
-        for job_id in over:
-            await self._end(connection, job_id)
         for job_id, count in counts.items():
-            if count >= AT_ONCE:
+            if count >= AT_ONCE:  # the end is told behind what is still to be read
                 self._mark(job_id)
+            elif job_id in over:
+                await self._end(connection, job_id)
 
     async def _end(self, connection: Any, job_id: UUID) -> None:
         watched = self._watched.get(job_id)
-        job = await jobs.get_job(connection, job_id)
+        job = None if watched is None else await watched.read(connection, job_id)
         if watched is not None and job is not None and job["status"] in ENDED:
-            job["files"] = await artifacts_of(connection, job_id)
             watched.ended = job
             for stream in watched.streams:
                 stream.end(job)

@@ -17,10 +17,11 @@ from holdfast.api.identity import Caller
 from holdfast.engine.insight import Attempt
 from holdfast.model import JobStatus, Json, TaskStatus
 
-FOR_USERS = frozenset(
-    {"PublicError", "Reject", "Cancel", "Cancelled", "Skipped", "ParentFailed", "Expired", "TimeoutError"}
-)
+FOR_USERS = frozenset({"PublicError", "Reject", "Cancel", "Cancelled", "Skipped", "ParentFailed", "Expired"})
 KEPT_BACK = "Something went wrong while working on this."
+# The time limit of an attempt, told by whoever noticed it; and of whatever the task itself waited for.
+TIMED_OUT = frozenset({"TimedOut", "TimeoutError"})
+TOO_LONG = "This took too long and was stopped."
 
 
 class ProgressView(msgspec.Struct, kw_only=True):
@@ -100,6 +101,8 @@ def public_error(error: Json) -> Json:
     kind = str(error.get("type") or "Error")
     if kind in FOR_USERS:
         shown = {"type": kind, "message": str(error.get("message") or "")}
+    elif kind in TIMED_OUT:
+        shown = {"type": "TimedOut", "message": TOO_LONG}
     else:
         shown = {"type": "Error", "message": KEPT_BACK}
     return {**shown, "task": error["task"]} if error.get("task") else shown

@@ -25,7 +25,9 @@ from holdfast.engine import webhooks as stored
 from holdfast.errors import InvalidError, NotFoundError
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Event = Literal["job.succeeded", "job.partial", "job.failed", "job.cancelled", "batch.completed"]
+Event = Literal[
+    "job.succeeded", "job.partial", "job.failed", "job.cancelled", "batch.completed", "artifact.expiring"
+]
 _HOOKS: dict[str, Any] = {"tag": "hooks", **OPERATING}
 
 
@@ -33,9 +35,15 @@ class NewWebhook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Without `types`, jobs of every type. `owner` is for services; without it, jobs of everybody."""
 
     url: Annotated[str, Meta(min_length=8, max_length=2000)]
-    events: Annotated[list[Event], Meta(min_length=1, max_length=5)]
+    events: Annotated[list[Event], Meta(min_length=1, max_length=6)]
     types: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
     owner: Name | None = None
+
+
+class Switch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """On again counts its failures anew; off keeps it and its secret."""
+
+    active: bool
 
 
 class MadeWebhook(msgspec.Struct, kw_only=True):
@@ -86,6 +94,26 @@ async def create(request: Request) -> Response:
 async def list_webhooks(request: Request) -> Response:
     async with acting(request) as connection:
         return answer(await stored.list_webhooks(connection))
+
+
+@operation(
+    "Switch a webhook on or off",
+    tag="webhooks",
+    scope="jobs",
+    body=Switch,
+    status=204,
+    others={404: "There is no such webhook"},
+)
+async def switch(request: Request) -> Response:
+    webhook_id, wanted = uuid_in(request), await body_of(request, Switch)
+    caller = await identify(request)
+    async with acting(request) as connection:
+        if not await stored.switch_webhook(connection, webhook_id, on=wanted.active):
+            raise NotFoundError("There is no such webhook.")
+    async with acting(request, as_service=True) as connection:
+        deed = "webhook.on" if wanted.active else "webhook.off"
+        await access.record(connection, caller.name, deed, str(webhook_id))
+    return Response(status_code=204)
 
 
 @operation(
@@ -178,6 +206,7 @@ def routes() -> list[BaseRoute]:
     return [
         Route("/api/webhooks", create, methods=["POST"]),
         Route("/api/webhooks", list_webhooks, methods=["GET"]),
+        Route("/api/webhooks/{id}", switch, methods=["PATCH"]),
         Route("/api/webhooks/{id}", delete, methods=["DELETE"]),
         Route("/api/hooks", list_hooks, methods=["GET"]),
         Route("/api/hooks/{name}", put_hook, methods=["PUT"]),

@@ -13,6 +13,8 @@ from holdfast.engine.connection import Connection
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """`failing_since` is when the first attempt failed since one was well; `off_why` says why it is off."""
+
     id: UUID
     owner: str | None
     url: str
@@ -20,6 +22,11 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     types: list[str] | None
     active: bool
     created_at: datetime
+    failing_since: datetime | None
+    failures: int
+    last_error: str | None
+    off_at: datetime | None
+    off_why: str | None
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +74,23 @@ async def delete_webhook(connection: Connection, webhook_id: UUID) -> bool:
     return bool(await connection.fetchval("select holdfast.delete_webhook($1)", webhook_id))
 
 
+async def switch_webhook(
+    connection: Connection, webhook_id: UUID, *, on: bool, why: str | None = None
+) -> bool:
+    return bool(await connection.fetchval("select holdfast.switch_webhook($1, $2, $3)", webhook_id, on, why))
+
+
+async def note_delivery(
+    connection: Connection, webhook_id: UUID, error: str | None = None, *, gone: bool = False
+) -> bool:
+    """How an attempt ended. True when the webhook was switched off by it."""
+    return bool(
+        await connection.fetchval("select holdfast.note_delivery($1, $2, $3)", webhook_id, error, gone)
+    )
+
+
 async def get_delivery(connection: Connection, webhook_id: UUID) -> Delivery | None:
-    """None when the webhook was deleted since."""
+    """None when the webhook was deleted or switched off since."""
     row = await connection.fetchrow("select * from holdfast.get_delivery($1)", webhook_id)
     return None if row is None else Delivery(**dict(row))
 

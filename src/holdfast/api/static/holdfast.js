@@ -47,17 +47,19 @@ export class Holdfast {
   // A link that works for some minutes, for location.href or an <a download>.
   async link(artifact) { return (await this.call("GET", `/api/artifacts/${artifact}/link`)).url; }
 
-  async *watch(id, { signal } = {}) {
+  watchBatch(id, options = {}) { return this.watch(id, { ...options, kind: "batches" }); }
+
+  async *watch(id, { signal, kind = "jobs" } = {}) {
     const waiting = [];
     let last = "", wake = () => {}, source = null, ended = false;
     const put = (item) => { waiting.push(item); wake(); };
     const open = async () => {
-      const ticket = this.token ? (await this.call("POST", `/api/jobs/${id}/ticket`)).ticket : null;
+      const ticket = this.token ? (await this.call("POST", `/api/${kind}/${id}/ticket`)).ticket : null;
       if (ended) return;
       const query = new URLSearchParams();
       if (ticket) query.set("ticket", ticket);
       if (last) query.set("after", last);
-      source = new EventSource(`${this.base}/api/jobs/${id}/events?${query}`);
+      source = new EventSource(`${this.base}/api/${kind}/${id}/events?${query}`);
       for (const event of EVENTS) {
         source.addEventListener(event, (message) => {
           if (message.lastEventId) last = message.lastEventId;

@@ -225,6 +225,8 @@ end $$;
 -- successes of the same task, or the same attempt, saved under the same name. p_after: [{files: true, id, attempt, nonce}].
 create or replace function holdfast.show_artifacts(p_after jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+declare
+  v_shown jsonb;
 begin
   with ended as materialized (
     select a.id, a.attempt, a.nonce from jsonb_to_recordset(p_after) as a (id uuid, attempt integer, nonce bigint, files boolean)
@@ -237,11 +239,41 @@ begin
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
       expires_at = p_now + coalesce(f.ttl_s, holdfast.ttl_for(f.owner, f.type)) * interval '1 second'
     from mine m where f.id = m.id and m.place = 1
+    returning f.id, f.job_id, f.kind, f.name, f.content_type as type, f.size, f.expires_at
+  ), replaced as (
+    update holdfast.artifacts f set status = 'doomed', why = 'replaced', touched_at = p_now
+    from mine m
+    where f.task_id = m.task_id and f.kind = m.kind and f.name = m.name
+      and ((m.place = 1 and f.status = 'visible') or (m.place > 1 and f.id = m.id))
   )
-  update holdfast.artifacts f set status = 'doomed', why = 'replaced', touched_at = p_now
-  from mine m
-  where f.task_id = m.task_id and f.kind = m.kind and f.name = m.name
-    and ((m.place = 1 and f.status = 'visible') or (m.place > 1 and f.id = m.id));
+  select jsonb_agg(to_jsonb(s) order by s.id) into v_shown from shown s;
+  perform holdfast.tell_artifacts(v_shown, p_now);
+end $$;
+
+-- One event for each file, behind that of the end which showed it: whoever reads one can read the other. The jobs are
+-- locked by the caller. Jobs of one task that nobody owns or watched have no events.
+create or replace function holdfast.tell_artifacts(p_shown jsonb, p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_job record;
+  v_seq bigint;
+  v_owner text;
+begin
+  for v_job in
+    select (s ->> 'job_id')::uuid as id, jsonb_agg(s - 'job_id') as files from jsonb_array_elements(p_shown) as s group by 1 order by 1
+  loop
+    update holdfast.jobs j set event_seq = j.event_seq + jsonb_array_length(v_job.files) where j.id = v_job.id
+    returning j.event_seq, j.owner into v_seq, v_owner;
+    if not found then
+      update holdfast.history h set event_seq = h.event_seq + jsonb_array_length(v_job.files) where h.id = v_job.id and h.event_seq is not null
+      returning h.event_seq, h.owner into v_seq, v_owner;
+    end if;
+    if found then
+      insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
+      select v_job.id, v_seq - jsonb_array_length(v_job.files) + f.place, p_now, p_now + interval '7 days', v_owner, 'artifact', f.file
+      from jsonb_array_elements(v_job.files) with ordinality as f (file, place);
+    end if;
+  end loop;
 end $$;
 
 -- One file, visible or gone; null when there was none or it is not the caller's.

@@ -2,6 +2,8 @@
 --
 -- A batch is open until it is closed. A member is counted once, by the same change that ends it. Whoever, under the
 -- lock of the batch, finds it closed and complete submits the callback and writes its id down.
+--
+-- Closing a batch and ends of its members are events of the batch, with numbers of its own; joining it is not.
 
 create or replace function holdfast.open_batch(p_name text default null, p_callback jsonb default null, p_owner text default null)
 returns uuid
@@ -38,11 +40,14 @@ declare
   v_user text := holdfast.calling_user();
   v_now timestamptz := holdfast.now();
 begin
-  update holdfast.batches b set closed_at = coalesce(b.closed_at, v_now) where b.id = p_id and (v_user is null or b.owner = v_user);
-  if not found then
+  update holdfast.batches b set closed_at = v_now, event_seq = b.event_seq + 1
+  where b.id = p_id and b.closed_at is null and (v_user is null or b.owner = v_user);
+  if found then
+    perform holdfast.complete_batch(p_id, v_now);
+    perform holdfast.tell_batch(p_id, v_now);
+  elsif holdfast.get_batch(p_id) is null then
     perform holdfast.refuse('HF002', format('There is no batch %s.', p_id), 'id');
   end if;
-  perform holdfast.complete_batch(p_id, v_now);
   return holdfast.get_batch(p_id);
 end $$;
 
@@ -50,7 +55,7 @@ create or replace function holdfast.get_batch(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (
-  select to_jsonb(b) - 'callback' from holdfast.batches b
+  select to_jsonb(b) - 'callback' || jsonb_build_object('status', holdfast.batch_status(b)) from holdfast.batches b
   where b.id = p_id and b.owner is not distinct from coalesce(holdfast.calling_user(), b.owner));
 end $$;
 
@@ -65,9 +70,28 @@ begin
     from jsonb_to_recordset(p_after) as a (batch_id uuid, status text)
     where a.batch_id is not null group by a.batch_id order by a.batch_id
   loop
-    update holdfast.batches b set ended = b.ended + v_batch.ended, failed = b.failed + v_batch.failed where b.id = v_batch.id;
+    update holdfast.batches b set ended = b.ended + v_batch.ended, failed = b.failed + v_batch.failed, event_seq = b.event_seq + 1
+    where b.id = v_batch.id;
     perform holdfast.complete_batch(v_batch.id, p_now);
+    perform holdfast.tell_batch(v_batch.id, p_now);
   end loop;
+end $$;
+
+create or replace function holdfast.batch_status(p_batch holdfast.batches) returns text
+language plpgsql immutable set search_path = '' as $$
+begin
+  return case when p_batch.finished_at is not null then case when p_batch.failed > 0 then 'failed' else 'succeeded' end
+    when p_batch.closed_at is not null then 'running' else 'open' end;
+end $$;
+
+-- The event that its number was taken for by the caller.
+create or replace function holdfast.tell_batch(p_id uuid, p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+begin
+  insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
+  select b.id, b.event_seq, p_now, p_now + interval '7 days', b.owner, case when b.finished_at is null then 'progress' else 'batch' end,
+    jsonb_build_object('status', holdfast.batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed)
+  from holdfast.batches b where b.id = p_id;
 end $$;
 
 create or replace function holdfast.complete_batch(p_id uuid, p_now timestamptz) returns void

@@ -209,7 +209,7 @@ begin
   v_did := v_did || jsonb_build_object('forgotten', holdfast.forget_jobs(v_now, p_limit) + holdfast.forget_rows(v_now, p_limit));
   v_did := v_did || jsonb_build_object('cursors', holdfast.check_cursors(), 'lanes', holdfast.tidy_lanes(v_now, p_limit));
   -- Other capabilities bring their own step, if they are installed.
-  foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_views}'::text[] loop
+  foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_views,tick_webhooks}'::text[] loop
     if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then
       execute format('select holdfast.%I($1)::text', v_step) into v_answer using p_limit;
       v_did := v_did || jsonb_build_object(v_step, v_answer);

@@ -1,4 +1,4 @@
--- Watched jobs: their events are announced on the channel `holdfast_events`, with the id of the job, and no others are,
+-- Watched jobs and batches: their events are announced on the channel `holdfast_events`, with the id of the job, and no others are,
 -- so that progress which nobody looks at costs no notification.
 
 create or replace function holdfast.watch_jobs(p_watcher text, p_jobs uuid[]) returns void
@@ -37,7 +37,9 @@ begin
   union all
   select t.id, coalesce(t.event_seq, 0), holdfast.as_job_status(t.status) from holdfast.tasks t where t.id = any (p_jobs) and t.job_id is null
   union all
-  select h.id, coalesce(h.event_seq, 0), h.status from holdfast.history h where h.id = any (p_jobs) and h.job_id is null;
+  select h.id, coalesce(h.event_seq, 0), h.status from holdfast.history h where h.id = any (p_jobs) and h.job_id is null
+  union all
+  select b.id, b.event_seq, holdfast.batch_status(b) from holdfast.batches b where b.id = any (p_jobs);
 end $$;
 
 create or replace function holdfast.watched_events(p_jobs uuid[], p_after bigint[], p_limit integer)

@@ -14,29 +14,31 @@ declare
   v_event text;
 begin
   foreach v_event in array p_events loop
-    if v_event not in ('job.succeeded', 'job.partial', 'job.failed', 'job.cancelled', 'batch.completed') then
+    if v_event not in ('job.succeeded', 'job.partial', 'job.failed', 'job.cancelled', 'batch.completed', 'artifact.expiring') then
       perform holdfast.refuse('HF004', format('There is no event %s.', quote_literal(left(v_event, 60))), 'events',
-        'Choose of job.succeeded, job.partial, job.failed, job.cancelled and batch.completed.');
+        'Choose of job.succeeded, job.partial, job.failed, job.cancelled, batch.completed and artifact.expiring.');
     end if;
   end loop;
   perform pg_advisory_xact_lock(1213154901, 0);
   if v_user is not null and (select count(*) from holdfast.webhooks w where w.owner = v_user) >= 20 then
     perform holdfast.refuse('HF006', 'You have twenty webhooks, which is the most.', null, 'Delete one first.');
   end if;
-  insert into holdfast.webhooks (id, owner, url, events, types, secret, created_at)
-  values (v_id, v_owner, p_url, p_events, p_types, p_secret, holdfast.now());
+  insert into holdfast.webhooks (id, owner, url, events, types, secret, created_at, told_until)
+  values (v_id, v_owner, p_url, p_events, p_types, p_secret, holdfast.now(), holdfast.now());
   perform holdfast.hear_ends(true);
   return v_id;
 end $$;
 
 create or replace function holdfast.list_webhooks()
-returns table (id uuid, owner text, url text, events text[], types text[], active boolean, created_at timestamptz)
+returns table (id uuid, owner text, url text, events text[], types text[], active boolean, created_at timestamptz,
+  failing_since timestamptz, failures integer, last_error text, off_at timestamptz, off_why text)
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
 begin
   return query
-  select w.id, w.owner, w.url, w.events, w.types, w.active, w.created_at from holdfast.webhooks w
+  select w.id, w.owner, w.url, w.events, w.types, w.active, w.created_at, w.failing_since, w.failures, w.last_error, w.off_at, w.off_why
+  from holdfast.webhooks w
   where v_user is null or w.owner = v_user order by w.id desc limit 1000;
 end $$;
 
@@ -52,6 +54,73 @@ begin
   end if;
   perform holdfast.hear_ends(exists (select from holdfast.webhooks));
   return true;
+end $$;
+
+-- On again, as if it had never failed; or off. False when there is no such webhook.
+create or replace function holdfast.switch_webhook(p_id uuid, p_on boolean, p_why text default null) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  update holdfast.webhooks w set active = p_on, failing_since = null, failures = 0, last_error = null,
+    off_at = case when not p_on then holdfast.now() end, off_why = case when not p_on then left(coalesce(p_why, 'Switched off by hand.'), 500) end,
+    told_until = case when p_on and not w.active then holdfast.now() else w.told_until end
+  where w.id = p_id and (v_user is null or w.owner = v_user);
+  return found;
+end $$;
+
+-- How an attempt to deliver ended; null: well. One that has failed for three days and twenty times in a row, or whose address says that
+-- it is gone, is switched off. Deliveries of a webhook that works write nothing. True when this switched it off.
+create or replace function holdfast.note_delivery(p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_hook holdfast.webhooks;
+begin
+  if p_error is null then
+    update holdfast.webhooks w set failing_since = null, failures = 0, last_error = null where w.id = p_id and w.failing_since is not null;
+    return false;
+  end if;
+  update holdfast.webhooks w set failing_since = coalesce(w.failing_since, v_now), failures = w.failures + 1, last_error = left(p_error, 500)
+  where w.id = p_id and w.active returning * into v_hook;
+  if not found or not (p_gone or (v_hook.failures >= 20 and v_hook.failing_since <= v_now - interval '3 days')) then
+    return false;
+  end if;
+  update holdfast.webhooks w set active = false, off_at = v_now, off_why = v_hook.last_error where w.id = p_id;
+  perform holdfast.record('holdfast', 'webhook.off', p_id::text, jsonb_build_object('url', v_hook.url, 'why', v_hook.last_error,
+    'failures', v_hook.failures, 'failing_since', v_hook.failing_since));
+  return true;
+end $$;
+
+-- Files that expire within a day are told once to whoever asked, by job. A file that lives for less than a day is not.
+create or replace function holdfast.tick_webhooks(p_limit integer default 1000) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_hook record;
+  v_told record;
+  v_count integer := 0;
+begin
+  for v_hook in
+    select w.id, w.owner, w.types, coalesce(w.told_until, w.created_at) as told_until from holdfast.webhooks w
+    where w.active and 'artifact.expiring' = any (w.events) order by w.id for update skip locked
+  loop
+    with due as materialized (
+      select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.type as job_type from holdfast.artifacts f
+      where f.status = 'visible' and f.expires_at > greatest(v_hook.told_until, v_now) and f.expires_at <= v_now + interval '1 day'
+        and (v_hook.owner is null or f.owner = v_hook.owner)
+      order by f.expires_at fetch first (p_limit) rows with ties
+    ), told as (
+      select holdfast.tell_webhook(v_hook.id, 'artifact.expiring', jsonb_build_object('job', d.job_id, 'owner', min(d.owner), 'expires_at',
+        min(d.expires_at), 'artifacts', jsonb_agg(to_jsonb(d) - '{job_id,owner,job_type}'::text[] order by d.id)))
+      from due d where v_hook.types is null or d.job_type = any (v_hook.types) group by d.job_id
+    )
+    select (select count(*)::int from due) as files, (select max(d.expires_at) from due d) as last, (select count(*) from told) as jobs into v_told;
+    update holdfast.webhooks w set told_until = case when v_told.files < p_limit then v_now + interval '1 day' else v_told.last end
+    where w.id = v_hook.id;
+    v_count := v_count + v_told.files;
+  end loop;
+  return v_count;
 end $$;
 
 -- What the delivering task needs: where to, signed with what. Nothing when the webhook is gone.
@@ -84,12 +153,18 @@ end $$;
 create or replace function holdfast.tell_webhooks(p_event text, p_type text, p_owner text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
-  perform holdfast.submit_as(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks', 'attempts', 9, 'base_s', 5,
-      'cap_s', 21600, 'timeout_s', 60, 'limit_key', w.id, 'args', jsonb_build_object('webhook', w.id, 'event', p_event,
-        'delivery', holdfast.new_id(), 'body', p_body)))
+  perform holdfast.tell_webhook(w.id, p_event, p_body)
   from holdfast.webhooks w
   where w.active and p_event = any (w.events) and (w.owner is null or w.owner = p_owner)
     and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook';
+end $$;
+
+create or replace function holdfast.tell_webhook(p_id uuid, p_event text, p_body jsonb) returns void
+language plpgsql set search_path = '' as $$
+begin
+  perform holdfast.submit_as(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks', 'attempts', 9, 'base_s', 5,
+    'cap_s', 21600, 'timeout_s', 60, 'limit_key', p_id, 'args', jsonb_build_object('webhook', p_id, 'event', p_event,
+      'delivery', holdfast.new_id(), 'body', p_body)));
 end $$;
 
 create or replace function holdfast.tell_of_tasks() returns trigger
@@ -144,7 +219,7 @@ begin
   return found;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_delivery');
-call holdfast.allow('service_role', 'put_webhook', 'list_webhooks', 'delete_webhook', 'get_delivery', 'put_hook', 'get_hook', 'list_hooks',
+call holdfast.allow('holdfast_worker', 'get_delivery', 'note_delivery');
+call holdfast.allow('service_role', 'put_webhook', 'list_webhooks', 'switch_webhook', 'delete_webhook', 'get_delivery', 'note_delivery', 'put_hook', 'get_hook', 'list_hooks',
   'delete_hook');
-call holdfast.allow('authenticated', 'put_webhook', 'list_webhooks', 'delete_webhook');
+call holdfast.allow('authenticated', 'put_webhook', 'list_webhooks', 'switch_webhook', 'delete_webhook');
