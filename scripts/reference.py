@@ -1,4 +1,4 @@
-"""Write docs/reference/{settings,events,errors,cli}.md from the code. `--check` only says whether they are fresh."""
+"""Write docs/reference/{settings,events,errors,cli,python,http}.md from the code. `--check` only says whether they are fresh."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+import reference_http
+import reference_python
 from holdfast import errors, telemetry
 from holdfast.cli.root import root
 from holdfast.settings import CHOICES, PREFIX, Settings
@@ -104,7 +106,22 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
                 yield from commands(below, f"{path} {name}")
 
 
-PAGES = {"settings.md": settings, "events.md": events, "errors.md": error_table, "cli.md": cli}
+def python() -> str:
+    return reference_python.page().replace("{note}", NOTE, 1)
+
+
+def http() -> str:
+    return reference_http.page().replace("{note}", NOTE, 1)
+
+
+PAGES = {
+    "settings.md": settings,
+    "events.md": events,
+    "errors.md": error_table,
+    "cli.md": cli,
+    "python.md": python,
+    "http.md": http,
+}
 
 
 def main() -> int:

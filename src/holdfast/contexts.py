@@ -120,21 +120,45 @@ class Ctx(Protocol[State_co]):
         ...
 
     @property
-    def task_id(self) -> str: ...
+    def task_id(self) -> str:
+        """The id of this task: the same for every attempt."""
+        ...
+
     @property
-    def job_id(self) -> str: ...
+    def job_id(self) -> str:
+        """The job it belongs to."""
+        ...
+
     @property
-    def owner(self) -> str | None: ...
+    def owner(self) -> str | None:
+        """Whose job it is."""
+        ...
+
     @property
-    def attempt(self) -> int: ...
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        ...
+
     @property
-    def deadline(self) -> datetime: ...
+    def deadline(self) -> datetime:
+        """When this attempt is stopped at the latest."""
+        ...
+
     @property
-    def cancelled(self) -> bool: ...
+    def cancelled(self) -> bool:
+        """Whether it should stop: the job was cancelled, the lease lost, or the worker is going."""
+        ...
+
     @property
-    def idempotency_key(self) -> str: ...
+    def idempotency_key(self) -> str:
+        """For services that take one: the same for every attempt, and for no other task."""
+        ...
+
     @property
-    def blocking(self) -> BlockingCtx: ...
+    def blocking(self) -> BlockingCtx:
+        """What is awaited here, for plain functions."""
+        ...
+
     def progress(
         self,
         done: float | None = None,
@@ -142,8 +166,14 @@ class Ctx(Protocol[State_co]):
         *,
         phase: str | None = None,
         message: str | None = None,
-    ) -> None: ...
-    def check(self) -> None: ...
+    ) -> None:
+        """How far it is. Kept in memory; the newest is written a few times a second at most."""
+        ...
+
+    def check(self) -> None:
+        """Stop here if it should stop. For plain functions and long loops, which nobody can interrupt."""
+        ...
+
     def track(
         self,
         items: Iterable[T] | AsyncIterable[T],
@@ -164,6 +194,10 @@ class Ctx(Protocol[State_co]):
     ) -> R: ...
     @overload
     async def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run it once and remember what it returned: a later attempt is given that instead."""
+        ...
+
     async def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID:
         """Add work: a child of this job, or with `detached=True` a job of its own.
 
@@ -189,4 +223,6 @@ class Ctx(Protocol[State_co]):
         """Store a file. Others see it when this attempt has succeeded, and not at all otherwise."""
         ...
 
-    def open(self, artifact: Artifact | str) -> AbstractAsyncContextManager[Reading]: ...
+    def open(self, artifact: Artifact | str) -> AbstractAsyncContextManager[Reading]:
+        """Read a file of this job: one that it saved, or one of a task before it."""
+        ...

@@ -22,8 +22,9 @@ from holdfast.client.queues import Queues
 from holdfast.client.schedules import Schedules
 from holdfast.client.watching import Watcher
 from holdfast.definitions import Call
-from holdfast.engine import borrowed, embedded, insight, jobs, limits
+from holdfast.engine import borrowed, embedded, insight, jobs
 from holdfast.engine.connection import Database
+from holdfast.engine.limits import pause_queue, resume_queue
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import InvalidError, NotFoundError
@@ -197,12 +198,12 @@ class Client:
     async def pause(self, queue: str, *, why: str | None = None, by: str | None = None) -> None:
         """Claim nothing of a queue of tasks until it is resumed. What runs goes on."""
         async with (await self.open()).connection() as connection:
-            await limits.pause_queue(connection, queue, why=why, by=by)
+            await pause_queue(connection, queue, why=why, by=by)
 
     async def resume(self, queue: str) -> bool:
         """False when it was not paused."""
         async with (await self.open()).connection() as connection:
-            return await limits.resume_queue(connection, queue)
+            return await resume_queue(connection, queue)
 
     async def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]:
         """The job now, and again after each change, until it has ended or `within` is over."""

@@ -118,7 +118,7 @@ class Opening:
 
 
 class Batches:
-    """`client.batches`."""
+    """Jobs that are counted together."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

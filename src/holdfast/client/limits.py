@@ -30,6 +30,8 @@ class LimitSay(TypedDict, total=False):
 
 
 class Limits:
+    """How much may run at once and start a second."""
+
     def __init__(self, client: Client) -> None:
         self._client = client
 
