@@ -97,6 +97,14 @@ class BlockingCtx(Protocol):
     def track(
         self, items: Iterable[T], total: float | None = None, *, phase: str | None = None
     ) -> Iterator[T]: ...
+    def report(
+        self,
+        done: float | None = None,
+        total: float = 100,
+        *,
+        phase: str | None = None,
+        message: str | None = None,
+    ) -> None: ...
     def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID: ...
     def assert_lease(self, on: object) -> None: ...
@@ -168,6 +176,17 @@ class Ctx(Protocol[State_co]):
         message: str | None = None,
     ) -> None:
         """How far it is. Kept in memory; the newest is written a few times a second at most."""
+        ...
+
+    async def report(
+        self,
+        done: float | None = None,
+        total: float = 100,
+        *,
+        phase: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """`progress` that is stored when this returns: stages are seen however soon the next one comes."""
         ...
 
     def check(self) -> None:

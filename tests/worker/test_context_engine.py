@@ -77,6 +77,25 @@ class Spy:
         return n + 1
 
 
+async def test_each_report_is_stored_when_it_returns(
+    conn: Connection, hand: Hand, make: Make, clock: Clock
+) -> None:
+    made = await submit(conn, owner="ann")
+    (claimed,) = await hand.take()
+    ctx = make(claimed)
+    for done in (25, 50, 50, 75):
+        await ctx.report(done, phase=f"at {done}")
+    ctx.progress(60)
+    assert ctx.unreported() is None  # the bar does not run backwards, and there is nothing left to send
+    told = [e.body for e in await jobs.job_events(conn, made) if e.kind == "progress"]
+    assert [(body["percent"], body["phase"]) for body in told if body] == [
+        (25, "at 25"), (50, "at 50"), (75, "at 75"),
+    ]  # fmt: skip
+    await again(hand, clock, claimed)
+    with pytest.raises(LeaseLostError):
+        await ctx.report(90)
+
+
 async def test_a_step_that_succeeded_is_not_done_again(
     conn: Connection, hand: Hand, make: Make, clock: Clock
 ) -> None:

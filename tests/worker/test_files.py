@@ -126,6 +126,106 @@ async def test_a_retry_shows_its_own_files_only(
     assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 2
 
 
+CALLED: list[int] = []
+
+
+@task(retry=TWICE)
+async def saves_in_a_step(ctx: Ctx, fails: int) -> tuple[Artifact, int]:
+    async def draw() -> Artifact:
+        CALLED.append(ctx.attempt)
+        return await ctx.save("drawing", f"by {ctx.attempt}".encode())
+
+    drawing = await ctx.step("draw", draw)
+    async with ctx.open(drawing) as content, ctx.open("drawing") as same:
+        assert await content.read() == await same.read()
+    await ctx.save(f"note {ctx.attempt}", b"x")
+    if ctx.attempt <= fails:
+        raise OSError("the first times")
+    return drawing, ctx.attempt
+
+
+@task(retry=TWICE)
+def saves_in_a_step_of_a_thread(ctx: Ctx) -> int:
+    def draw() -> str:
+        return ctx.blocking.save("drawing", f"by {ctx.attempt}".encode()).name
+
+    ctx.blocking.step("draw", draw)
+    if ctx.attempt == 1:
+        raise OSError("the first time")
+    return ctx.attempt
+
+
+@task(retry=TWICE, process=True)
+async def saves_in_a_step_of_a_child(ctx: Ctx) -> int:
+    async def draw() -> str:
+        return (await ctx.save("drawing", f"by {ctx.attempt}".encode())).name
+
+    await ctx.step("draw", draw)
+    if ctx.attempt == 1:
+        raise OSError("the first time")
+    return ctx.attempt
+
+
+async def test_what_a_step_saved_is_seen_with_the_success_of_a_later_attempt(
+    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+) -> None:
+    CALLED.clear()
+    job = await run(hall, saves_in_a_step(1), saves_in_a_step, owner="ann")
+    drawing, attempt = await job.result()
+    assert (attempt, CALLED) == (2, [1])
+    seen = {each.name: each for each in await hall.files.list(job=job.id)}
+    assert set(seen) == {"drawing", "note 2"}
+    assert seen["drawing"].id == drawing.id
+    async with hall.files.open(seen["drawing"]) as content:
+        assert await content.read() == b"by 1"
+    await clock.advance(timedelta(minutes=2))
+    await hall.files.sweep()
+    assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
+    assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 2
+
+
+@pytest.mark.parametrize("work", [saves_in_a_step_of_a_thread, saves_in_a_step_of_a_child])
+async def test_steps_in_threads_and_child_processes_keep_their_files_too(hall: Client, work: Any) -> None:
+    job = await run(hall, work(), work)
+    assert await job.result() == 2
+    (seen,) = await hall.files.list(job=job.id)
+    async with hall.files.open(seen) as content:
+        assert await content.read() == b"by 1"
+
+
+async def test_a_step_is_remembered_with_its_files_or_not_at_all(
+    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+) -> None:
+    CALLED.clear()
+    job = await run(hall, saves_in_a_step(3), saves_in_a_step, owner="ann")
+    with pytest.raises(TaskFailedError):
+        await job.result()
+    assert CALLED == [1]
+    assert await hall.files.list(job=job.id) == []
+    # Run again at once, the step is skipped and its file is still there; it fails once more.
+    await conn.execute("select holdfast.retry_job($1)", job.id)
+    await run(hall, fails_first(), saves_in_a_step, fails_first)
+    assert CALLED == [1]
+    assert [each.name for each in await hall.files.list(job=job.id)] == ["drawing", "note 4"]
+    # Once they are gone, the step is done again.
+    for file in await hall.files.list(job=job.id):
+        await hall.files.delete(file.id)
+    await conn.execute("select holdfast.retry_job($1)", job.id)
+    await run(hall, fails_first(), saves_in_a_step, fails_first)
+    assert CALLED == [1, 5]
+    assert [each.name for each in await hall.files.list(job=job.id)] == ["drawing", "note 5"]
+
+
+async def test_a_task_that_fails_for_good_leaves_nothing_of_its_steps(
+    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+) -> None:
+    await run(hall, saves_in_a_step(9), saves_in_a_step, owner="ann")
+    await clock.advance(timedelta(minutes=2))
+    await hall.files.sweep()
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+    assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 0
+
+
 @task(retry=ONCE)
 async def bad(ctx: Ctx, what: str) -> None:
     names = {"nul": "a\0b", "long": "x" * 4000, "up": "..", "slash": "a/b", "half": "\ud83d"}

@@ -236,6 +236,21 @@ async def complete(connection: Connection, lease: Lease, output: bytes | None = 
     )
 
 
+async def report(
+    connection: Connection, lease: Lease, percent: float | None, phase: str | None, message: str | None
+) -> None:
+    """Progress of one task, with an event of its own."""
+    await connection.execute(
+        "select holdfast.progress($1, $2, $3, $4, $5, $6)",
+        lease.id,
+        lease.attempt,
+        lease.nonce,
+        percent,
+        phase,
+        message,
+    )
+
+
 async def get_steps(connection: Connection, lease: Lease) -> dict[str, Json]:
     """What earlier attempts of the task already did."""
     text = await connection.fetchval(
@@ -244,16 +259,18 @@ async def get_steps(connection: Connection, lease: Lease) -> dict[str, Json]:
     return cast("dict[str, Any]", _json.decode(text))
 
 
-async def save_step(connection: Connection, lease: Lease, name: str, value: bytes) -> Json:
-    """Keep the value of a step; answers with what is kept, which is the first value ever saved."""
-    text = await connection.fetchval(
-        "select holdfast.save_step($1, $2, $3, $4, $5)",
-        lease.id,
-        lease.attempt,
-        lease.nonce,
-        name,
-        value.decode(),
-    )
+async def save_step(
+    connection: Connection, lease: Lease, name: str, value: bytes, files: Sequence[UUID] = ()
+) -> Json:
+    """Keep the value of a step, and the files that it saved; answers with what is kept, which is the first
+    value ever saved.
+    """
+    said = [lease.id, lease.attempt, lease.nonce, name, value.decode()]
+    if files:
+        query = "select holdfast.save_step_files($1, $2, $3, $4, $5, $6)"
+        text = await connection.fetchval(query, *said, list(files))
+    else:
+        text = await connection.fetchval("select holdfast.save_step($1, $2, $3, $4, $5)", *said)
     return None if text is None else _json.decode(text)
 
 

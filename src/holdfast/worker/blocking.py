@@ -16,7 +16,7 @@ from holdfast.contexts import AnyCall, BlockingReading, ChildSay, Content, Readi
 from holdfast.engine.borrowed import is_sync
 from holdfast.errors import RefusedError
 from holdfast.model import Artifact
-from holdfast.worker.steps import revive
+from holdfast.worker.steps import collecting, revive
 
 if TYPE_CHECKING:
     from holdfast.worker.context import Context
@@ -43,13 +43,25 @@ class Blocking:
             context.progress(done if total else None, total or 0)
         context.check()
 
+    def report(
+        self,
+        done: float | None = None,
+        total: float = 100,
+        *,
+        phase: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        self.wait(self._context.report(done, total, phase=phase, message=message))
+
     def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         steps = self._context.steps()
         known, value = self.wait(steps.recall(name))
         if not known:
             self._context.check()
-            made: Any = fn(*args, **kwargs)
-            value = self.wait(steps.keep(name, self.wait(made) if asyncio.iscoroutine(made) else made))
+            with collecting() as files:
+                made: Any = fn(*args, **kwargs)
+                made = self.wait(made) if asyncio.iscoroutine(made) else made
+            value = self.wait(steps.keep(name, made, files))
         done: R = revive(fn, name, value)
         return done
 

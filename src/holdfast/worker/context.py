@@ -31,7 +31,7 @@ from holdfast.worker.blocking import Blocking
 from holdfast.worker.children import Children
 from holdfast.worker.desk import Desk
 from holdfast.worker.lines import Lines
-from holdfast.worker.steps import Steps, revive
+from holdfast.worker.steps import Steps, collecting, revive
 
 T = TypeVar("T")
 
@@ -114,11 +114,30 @@ class Context:
         message: str | None = None,
     ) -> None:
         """`done` of `total`; the bar never runs backwards within one attempt."""
+        self._progress = self._after(done, total, phase, message)
+
+    async def report(
+        self,
+        done: float | None = None,
+        total: float = 100,
+        *,
+        phase: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Progress that is stored when this returns, so that watchers see every stage."""
+        self.check()
+        desk, lease = self._reach("report")
+        now = self._after(done, total, phase, message)
+        # Reported before it is sent: otherwise the worker would send it too, perhaps after the next one.
+        self._reported = self._progress = now
+        await desk.report(lease, now.percent, now.phase, now.message)
+
+    def _after(self, done: float | None, total: float, phase: str | None, message: str | None) -> Progress:
         before = self._progress
         percent = before.percent
         if done is not None and total > 0:
             percent = max(percent or 0.0, min(100.0, max(0.0, 100.0 * done / total)))
-        self._progress = Progress(
+        return Progress(
             percent=percent,
             phase=_clean(phase) if phase is not None else before.phase,
             message=_clean(message) if message is not None else before.message,
@@ -155,7 +174,9 @@ class Context:
         known, value = await steps.recall(name)
         if not known:
             self.check()
-            value = await steps.keep(name, await _done(fn, args, kwargs))
+            with collecting() as files:
+                made = await _done(fn, args, kwargs)
+            value = await steps.keep(name, made, files)
         return revive(fn, name, value)
 
     async def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID:

@@ -7,6 +7,7 @@ which does the same there: every request and every answer is plain data, so that
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -19,8 +20,11 @@ from holdfast.model import Json
 class Desk(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
+    async def report(
+        self, lease: Lease, percent: float | None, phase: str | None, message: str | None, /
+    ) -> None: ...
     async def get_steps(self, lease: Lease, /) -> dict[str, Json]: ...
-    async def save_step(self, lease: Lease, name: str, value: bytes, /) -> Json: ...
+    async def save_step(self, lease: Lease, name: str, value: bytes, files: Sequence[str], /) -> Json: ...
     async def add_tasks(self, lease: Lease, tasks: bytes, /) -> dict[str, UUID]: ...
     async def submit(self, lease: Lease, job: bytes, /) -> UUID: ...
 
@@ -30,13 +34,19 @@ class DatabaseDesk:
         self._database = database
         self.loop = loop
 
+    async def report(
+        self, lease: Lease, percent: float | None, phase: str | None, message: str | None
+    ) -> None:
+        async with self._database.connection() as connection:
+            await leases.report(connection, lease, percent, phase, message)
+
     async def get_steps(self, lease: Lease) -> dict[str, Json]:
         async with self._database.connection() as connection:
             return await leases.get_steps(connection, lease)
 
-    async def save_step(self, lease: Lease, name: str, value: bytes) -> Json:
+    async def save_step(self, lease: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
         async with self._database.connection() as connection:
-            return await leases.save_step(connection, lease, name, value)
+            return await leases.save_step(connection, lease, name, value, [UUID(each) for each in files])
 
     async def add_tasks(self, lease: Lease, tasks: bytes) -> dict[str, UUID]:
         async with self._database.connection() as connection:

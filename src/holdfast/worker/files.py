@@ -30,6 +30,7 @@ from holdfast.storage import Store, open_store
 from holdfast.storage.contents import Checked, Reader, discard, merged, upload
 from holdfast.storage.names import check_name, type_of
 from holdfast.worker.context import Context
+from holdfast.worker.steps import saved
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -75,7 +76,7 @@ class Files:
         await upload(store, staged.key, reader, name=name, content_type=content_type)
         try:
             async with self._database.connection() as connection:
-                return await artifacts.record(
+                recorded = await artifacts.record(
                     connection,
                     staged.id,
                     lease,
@@ -87,6 +88,8 @@ class Files:
             if problem.sqlstate:  # the engine has said no; anything else may have been recorded
                 await discard(store, staged.key)
             raise
+        saved(recorded.id)
+        return recorded
 
     def open(self, context: Context, artifact: Artifact | str) -> AbstractAsyncContextManager[Reading]:
         return self._open(context, artifact)

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -94,12 +94,15 @@ class PipeDesk:
         else:
             answer.set_result(reply.value)
 
+    async def report(self, _: Lease, percent: float | None, phase: str | None, message: str | None) -> None:
+        await self._ask("report", percent, phase, message)
+
     async def get_steps(self, _: Lease) -> dict[str, Json]:
         steps: dict[str, Json] = await self._ask("get_steps")
         return steps
 
-    async def save_step(self, _: Lease, name: str, value: bytes) -> Json:
-        return await self._ask("save_step", name, value)
+    async def save_step(self, _: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
+        return await self._ask("save_step", name, value, list(files))
 
     async def add_tasks(self, _: Lease, tasks: bytes) -> dict[str, UUID]:
         found: dict[str, str] = await self._ask("add_tasks", tasks)

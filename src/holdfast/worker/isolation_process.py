@@ -35,7 +35,7 @@ WATCH_SECONDS = 0.1
 LAST_LINES = 60
 # How long code in a child has to stop by itself, by the reason. Without a lease it has no time at all.
 PATIENCE = {TIME_LIMIT: 1.0, "cancelled": 2.0, RELEASED: 3.0, UNRENEWED: 0.5}
-ASKED = frozenset({"get_steps", "save_step", "add_tasks", "submit"})
+ASKED = frozenset({"report", "get_steps", "save_step", "add_tasks", "submit"})
 
 
 class ChildDied(Exception):  # noqa: N818  (it is what happened, not a mistake of ours)

@@ -7,11 +7,14 @@ into what the function says that it returns.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
@@ -20,6 +23,25 @@ from holdfast.payloads import from_json, to_json
 from holdfast.worker.desk import Desk
 
 NAME_BYTES = 200
+_saved: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("holdfast_step_files", default=None)
+
+
+@contextmanager
+def collecting() -> Generator[list[str]]:
+    """While a step runs: the ids of the files that it saves, also from threads that it waits for."""
+    files: list[str] = []
+    token = _saved.set(files)
+    try:
+        yield files
+    finally:
+        _saved.reset(token)
+
+
+def saved(file: UUID) -> None:
+    """A file was saved; within a step it belongs to the step."""
+    files = _saved.get()
+    if files is not None:
+        files.append(str(file))
 
 
 class Steps:
@@ -37,10 +59,10 @@ class Steps:
                 self._done = await self._desk.get_steps(self._lease)
         return name in self._done, self._done.get(name)
 
-    async def keep(self, name: str, value: object) -> Json:
-        """The value that is kept from now on: the first one, if two ran at once."""
+    async def keep(self, name: str, value: object, files: Sequence[str] = ()) -> Json:
+        """The value that is kept from now on, with its files: the first one, if two ran at once."""
         text = to_json(value, what=f"step {name}")
-        kept = await self._desk.save_step(self._lease, name, text)
+        kept = await self._desk.save_step(self._lease, name, text, files)
         if self._done is not None:
             self._done[name] = kept
         return kept

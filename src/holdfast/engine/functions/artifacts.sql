@@ -5,6 +5,9 @@
 -- its task's success, nor the success without its files. The key of an object is never used twice: it has the row's id,
 -- the attempt and a digest of the nonce in it.
 --
+-- What was saved within a step belongs to the step once that is remembered (save_step_files): it stays staged while the task
+-- lives, and the attempt that succeeds shows it, whichever attempt it was of. A step whose files are gone is forgotten.
+--
 -- How files go again is in artifacts_sweep.sql.
 
 -- A part of a key: what every store and file system takes. Different owners never share a part.
@@ -149,7 +152,7 @@ begin
   update holdfast.tasks t set files = true where t.id = p_task_id and t.files is null;
   -- We hold the lease, so what other attempts have not shown is lost; its room is free at once.
   update holdfast.artifacts f set status = 'doomed', why = 'lost', touched_at = v_now
-  where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce);
+  where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce) and f.step is null;
   if found then
     perform holdfast.uncount(array(select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'doomed'), v_now);
   end if;
@@ -233,7 +236,7 @@ begin
     where a.files
   ), mine as materialized (
     select f.id, f.task_id, f.kind, f.name, row_number() over (partition by f.task_id, f.kind, f.name order by f.id desc) as place
-    from ended e join holdfast.artifacts f on f.task_id = e.id and f.attempt = e.attempt and f.nonce = e.nonce
+    from ended e join holdfast.artifacts f on f.task_id = e.id and ((f.attempt = e.attempt and f.nonce = e.nonce) or f.step is not null)
     where f.status = 'staged'
   ), shown as (
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
@@ -309,7 +312,7 @@ begin
   order by f.id limit p_limit;
 end $$;
 
--- A file by its name, for a running task: of its job, or saved by this very attempt. The newest, if there are several.
+-- A file by its name, for a running task: of its job, or saved by this very attempt or in a remembered step. The newest, if there are several.
 create or replace function holdfast.find_artifact(p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -319,7 +322,7 @@ begin
   select holdfast.artifact_json(f, v_now) from holdfast.tasks t join holdfast.artifacts f on f.job_id = coalesce(t.job_id, t.id)
   where t.id = p_task_id and t.attempt = p_attempt and t.nonce = p_nonce and f.name = p_name
     and ((f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now))
-      or (f.status = 'staged' and f.task_id = p_task_id and f.attempt = p_attempt and f.nonce = p_nonce))
+      or (f.status = 'staged' and f.task_id = p_task_id and ((f.attempt = p_attempt and f.nonce = p_nonce) or f.step is not null)))
   order by f.id desc limit 1);
 end $$;
 

@@ -43,14 +43,15 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Files of attempts that are over without success, and of uploads that nobody speaks for. Others are looked at again later.
+-- Files of attempts that are over without success (of steps: of tasks), and of uploads that nobody speaks for. Others are
+-- looked at again later.
 create or replace function holdfast.doom_lost_artifacts(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_lost uuid[];
 begin
   with seen as materialized (
-    select f.id, f.task_id, f.attempt, f.nonce, f.touched_at from holdfast.artifacts f
+    select f.id, f.task_id, f.attempt, f.nonce, f.step, f.touched_at from holdfast.artifacts f
     where f.status in ('uploading', 'staged') and f.touched_at < p_now - interval '30 seconds'
     order by f.touched_at limit p_limit for update skip locked
   ), judged as (
@@ -59,6 +60,8 @@ begin
       touched_at = case when s.waits then f.touched_at else p_now end
     from (
       select s.id, s.task_id is null as waits, case when s.task_id is null then s.touched_at > p_now - interval '15 minutes'
+        when s.step is not null then exists (select from holdfast.tasks t where t.id = s.task_id
+          and t.status || '' in ('waiting', 'scheduled', 'ready', 'running'))
         else exists (select from holdfast.tasks t where t.id = s.task_id and t.attempt = s.attempt and t.nonce = s.nonce
           and t.status || '' = 'running') end as held
       from seen s

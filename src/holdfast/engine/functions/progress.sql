@@ -109,6 +109,10 @@ create or replace function holdfast.get_steps(p_task_id uuid, p_attempt integer,
 language plpgsql security definer set search_path = '' as $$
 begin
   perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
+  -- A step is remembered with its files or not at all.
+  delete from holdfast.steps s where s.task_id = p_task_id and exists (
+    select from holdfast.artifacts f where f.task_id = p_task_id and f.step = s.name
+      and (f.status in ('doomed', 'gone') or f.expires_at <= holdfast.now()));
   return (select coalesce(jsonb_object_agg(s.name, s.value), '{}') from holdfast.steps s where s.task_id = p_task_id);
 end $$;
 
@@ -131,6 +135,19 @@ begin
   return v_value;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'progress', 'job_events', 'get_steps', 'save_step');
-call holdfast.allow('service_role', 'progress', 'job_events', 'get_steps', 'save_step');
+-- The same for a step that saved files. They stay with it, if it is this attempt's value that is kept.
+create or replace function holdfast.save_step_files(
+  p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text, p_value jsonb, p_files uuid[]) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_value jsonb := holdfast.save_step(p_task_id, p_attempt, p_nonce, p_name, p_value);
+begin
+  update holdfast.artifacts f set step = p_name
+  where f.id = any (p_files) and f.task_id = p_task_id and f.attempt = p_attempt and f.nonce = p_nonce and f.status = 'staged'
+    and exists (select from holdfast.steps s where s.task_id = p_task_id and s.name = p_name and s.attempt = p_attempt);
+  return v_value;
+end $$;
+
+call holdfast.allow('holdfast_worker', 'progress', 'job_events', 'get_steps', 'save_step', 'save_step_files');
+call holdfast.allow('service_role', 'progress', 'job_events', 'get_steps', 'save_step', 'save_step_files');
 call holdfast.allow('authenticated', 'job_events');

@@ -38,7 +38,9 @@ begin
     status = case when p_waits > 0 then 'waiting' when p_due > p_now then 'scheduled' else 'ready' end,
     pos = case when coalesce(p_waits, 0) = 0 and p_due <= p_now then nextval('holdfast.positions') end,
     due_at = greatest(p_due, p_now), waits = p_waits, failures = 0, crashes = 0, snoozes = null, nonce = null, lease_until = null,
-    finished_at = null, output = null, error = null, percent = null, phase = null, message = null
+    finished_at = null, output = null, error = null, percent = null, phase = null, message = null,
+    -- What a remembered step saved is to be shown by whoever succeeds.
+    files = coalesce(t.files, (select true from holdfast.artifacts f where f.task_id = p_id and f.status = 'staged' and f.step is not null limit 1))
   where t.id = p_id;
   perform holdfast.wake(array(select t.lane_id from holdfast.tasks t where t.id = p_id and t.status = 'ready'));
 end $$;
