@@ -34,7 +34,7 @@ from holdfast.api import create_app
 from holdfast.engine import install, scratch
 from holdfast.engine.connection import Database
 from holdfast.settings import Secret, Settings
-from holdfast.systems import exports, reports
+from holdfast.systems import exports, mount, reports
 from holdfast.systems.exports.documents import samples
 
 SECRET, ISSUER = "a secret for the benchmark that is long enough for HS256", "bench"
@@ -164,8 +164,8 @@ async def report_part(web: httpx.AsyncClient) -> None:
         if not first and '"docsComplete":0' not in line and '"docsComplete"' in line:
             first.append(time.perf_counter() - began)
 
-    job = (await user.post("/reports/api/jobs/start", {"type": "nuclear_v2", "params": PEOPLE}))["id"]
-    await user.until(f"/reports/api/jobs/{job}/stream", "complete", "failed", seen=seen)
+    job = (await user.post("/api/jobs/start", {"type": "nuclear_v2", "params": PEOPLE}))["id"]
+    await user.until(f"/api/jobs/{job}/stream", "complete", "failed", seen=seen)
     took = time.perf_counter() - began
     print(
         f"report of 16 documents       {took:.1f} s (target 60),"
@@ -176,14 +176,7 @@ async def report_part(web: httpx.AsyncClient) -> None:
 @asynccontextmanager
 async def served(settings: Settings, database: Database) -> AsyncIterator[str]:
     limits = exports.Limits(a_day=1_000_000, bytes=2**40, waiting=1000)
-    routes = [*exports.routes(limits), *reports.routes()]
-    app = create_app(
-        settings,
-        database=database,
-        routes=routes,
-        tasks=(*exports.tasks, *reports.tasks),
-        types=reports.types,
-    )
+    app = create_app(settings, database=database, **mount(exports.mount(limits), reports))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]

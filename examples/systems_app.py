@@ -6,13 +6,9 @@ import asyncio
 
 from holdfast import Client
 from holdfast.api import create_app
-from holdfast.systems import exports, reports
+from holdfast.systems import exports, mount, reports
 
-app = create_app(
-    routes=[*exports.routes(exports.Limits(a_day=500)), *reports.routes()],
-    tasks=[*exports.tasks, *reports.tasks],
-    types=reports.types,
-)
+app = create_app(**mount(exports.mount(exports.Limits(a_day=500)), reports))
 
 
 async def prepare() -> None:

@@ -127,7 +127,7 @@ async def test_a_report_survives_the_death_of_its_workers_at_every_stage(
 ) -> None:
     ann = bindery.user()
     params = {"person1": {"name": "Ana"}, "person2": {"name": "Bo"}, "systems": ["western"]}
-    asked = await ann.post("/reports/api/jobs/start", {"type": "nuclear_v2", "params": params})
+    asked = await ann.post("/api/jobs/start", {"type": "nuclear_v2", "params": params})
     job = asked.json()["id"]
     await killed_at(workers, "text hunger", "pdf shelter", "audio speech")
     await aftermath(bindery, clock)
@@ -135,7 +135,7 @@ async def test_a_report_survives_the_death_of_its_workers_at_every_stage(
     await aftermath(bindery, clock)
     await workers.start()
     await _ended(bindery, [job])
-    told = (await ann.get(f"/reports/api/jobs/{job}")).json()
+    told = (await ann.get(f"/api/jobs/{job}")).json()
     names = [file["name"] for file in told["artifacts"]]
     assert len(names) == len(set(names)) == 16 + 17 + 17
     async with bindery.db.connection() as connection:

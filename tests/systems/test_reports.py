@@ -24,12 +24,15 @@ from holdfast.systems.reports.work import nuclear_v2
 from holdfast.testing import Clock, eventually
 from house import KEY, House, User
 
-JOBS = "/reports/api/jobs"
+JOBS = "/api/jobs"
 PARAMS: dict[str, Any] = {
     "person1": {"name": "Ana Ruiz", "birthDate": "1984-02-29", "shoeSize": 38},
     "person2": {"name": "Bo Lind", "birthDate": "1990-07-01"},
     "systems": ["vedic", "western", "human_design"],
 }
+
+
+KINDS = {"audio_mp3": "audio", "pdf": "pdf", "json": "json"}
 
 
 async def start(user: User, params: dict[str, Any] = PARAMS) -> str:
@@ -71,7 +74,15 @@ async def test_a_report_from_start_to_end(bindery: House) -> None:
     assert {kind: sum(file["type"] == kind for file in files) for kind in ("audio_mp3", "pdf", "json")} == {
         "audio_mp3": 16, "pdf": 17, "json": 17}  # fmt: skip
     await _check_files(bindery, files)
-    assert (await ann.get(JOBS)).json()["jobs"][0]["id"] == job
+    listed = (await ann.get(JOBS)).json()["jobs"]
+    assert [(each["id"], each["status"]) for each in listed] == [(job, "complete")]
+    async with bindery.db.connection() as connection:
+        rows = await connection.fetch("select * from public.job_artifacts where job_id = $1", job)
+    # In the source's places, whatever the keys in the store are.
+    assert {(row["artifact_type"], row["storage_path"]) for row in rows} == {
+        (file["type"], f"{ann.id}/{job}/{KINDS[file['type']]}/{file['name']}") for file in files
+    }
+    assert all("://" not in str(value) for row in rows for value in row.values())
 
 
 def _check_progress(told: list[dict[str, Any]]) -> None:
@@ -83,6 +94,7 @@ def _check_progress(told: list[dict[str, Any]]) -> None:
     for each in told:
         low, high = ranges[each["phase"]]
         assert low <= each["percent"] <= high, each
+    assert [each["percent"] for each in told if each["phase"] == "calculating"][-1] == 5
     assert {"text", "pdf", "audio"} <= {each["phase"] for each in told}
 
 
@@ -138,7 +150,7 @@ def test_what_a_calendar_knows() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {}, {"type": "other", "params": PARAMS}, {"type": "nuclear_v2"}, {"type": "nuclear_v2", "params": {}},
+        {}, {"type": "nuclear_v2"}, {"type": "nuclear_v2", "params": {}},
         {"type": "nuclear_v2", "params": {**PARAMS, "systems": []}},
         {"type": "nuclear_v2", "params": {**PARAMS, "person1": {"name": ""}}},
         {"type": "nuclear_v2", "params": {**PARAMS, "person1": {"name": "x" * 201}}},
@@ -157,7 +169,7 @@ async def test_reports_belong_to_their_owners(bindery: House) -> None:
         assert (await bob.get(path)).status_code == 404
         assert (await bindery.web.get(path)).status_code == 401
     assert (await bob.delete(f"{JOBS}/{job}")).status_code == 404
-    assert (await bob.get(JOBS)).json() == {"jobs": []}
+    assert (await bob.get(JOBS)).json()["jobs"] == []
     assert (await bindery.web.post(f"{JOBS}/start", json={})).status_code == 401
     async with bindery.db.transaction() as connection:
         await connection.execute(
@@ -175,6 +187,50 @@ async def test_reports_belong_to_their_owners(bindery: House) -> None:
                 async with connection.transaction():
                     await connection.execute(statement)
     assert token(ann.id)
+
+
+async def test_the_api_keeps_its_own_words_for_what_is_no_report(bindery: House) -> None:
+    """The routes of the reports are the API's own paths: which words are used depends on job and caller."""
+    ann, bob = bindery.user(), bindery.user()
+    report = await start(ann)
+    async with bindery.db.connection() as connection:
+        other = await connection.fetchval(
+            "select holdfast.submit(jsonb_build_object('type', 'plain', 'owner', $1::text)) ->> 'id'", ann.id
+        )
+    told = (await ann.get(f"{JOBS}/{report}")).json()
+    assert set(told) >= {"id", "status", "progress", "artifacts"}
+    assert set(told["progress"]) == {"percent", "phase", "docsComplete", "docsTotal", "message"}
+    plain = await ann.get(f"{JOBS}/{other}?wait=0")
+    assert (plain.json()["status"], plain.json()["counts"]["total"]) == ("queued", 1)
+    assert plain.headers["etag"]
+    listed = {each["id"]: each for each in (await ann.get(f"{JOBS}?limit=10")).json()["jobs"]}
+    assert set(listed) == {report, other}
+    assert "docsTotal" in listed[report]["progress"]
+    assert "counts" in listed[other]
+    assert len((await ann.get(f"{JOBS}?type=plain")).json()["jobs"]) == 1
+    assert (await ann.get(f"{JOBS}?limit=none")).status_code == 422
+    assert (await ann.get(f"{JOBS}/{other}/stream")).status_code == 404
+    # A service is told in the API's words, unless it says for whom it asks.
+    service = bearer(KEY)
+    own = (await bindery.web.get(f"{JOBS}/{report}", headers=service)).json()
+    assert (own["status"], own["counts"]["total"]) == ("queued", 50)
+    for user, status in ((ann, 200), (bob, 404)):
+        acting = await bindery.web.get(f"{JOBS}/{report}", headers={**service, "x-user-id": user.id})
+        assert acting.status_code == status
+    assert (await ann.post(f"{JOBS}/start", {"type": "plain", "params": {}})).status_code == 403
+    started = await bindery.web.post(f"{JOBS}/start", headers=service, json={"type": "plain", "params": {}})
+    assert started.json()["created"] is True
+    assert (await ann.delete(f"{JOBS}/{other}")).json() == {"cancelled": True, "status": "cancelled"}
+    assert (await ann.delete(f"{JOBS}/{report}")).json()["status"] == "cancelled"
+
+
+async def test_the_same_key_is_the_same_report(bindery: House) -> None:
+    ann = bindery.user()
+    body = {"type": "nuclear_v2", "params": PARAMS}
+    headers = {**ann.headers, "idempotency-key": "once"}
+    first, second = [await bindery.web.post(f"{JOBS}/start", json=body, headers=headers) for _ in range(2)]
+    assert (first.status_code, second.status_code) == (202, 200)
+    assert first.json()["id"] == second.json()["id"]
 
 
 async def test_cancel_at_any_stage(bindery: House) -> None:
@@ -303,6 +359,32 @@ def _answer(kind: str, given: dict[str, Any]) -> Any:
     return {"name": f"{given['slug']}.bin", "size": 1}
 
 
+async def test_an_outside_worker_beats_once_a_minute_and_keeps_its_task(bindery: House, clock: Clock) -> None:
+    job = await start(bindery.user())
+    async with bindery.db.connection() as sql:
+        task = await sql.fetchval("select id from public.claim_tasks('script-1', 5, null)")
+        for _ in range(3):
+            await clock.advance(timedelta(seconds=60))
+            assert await sql.fetchval("select public.reclaim_stale_tasks()") == 0
+            assert await sql.fetchval("select public.heartbeat_task($1, 'script-1')", task)
+            ago = await sql.fetchval(
+                "select extract(epoch from holdfast.now() - heartbeat) from public.job_tasks where id = $1",
+                task,
+            )
+            assert -1 < ago < 30
+        assert await sql.fetchval("select public.complete_task($1, 'script-1', '{}')", task)
+        row = await sql.fetchrow("select * from public.job_tasks where id = $1", task)
+        assert row is not None
+        assert set(row.keys()) == {
+            "id", "job_id", "task_type", "sequence", "status", "worker_id", "claimed_at", "heartbeat",
+            "attempts", "max_attempts", "input", "output", "error",
+        }  # fmt: skip
+        assert (row["status"], row["max_attempts"], row["heartbeat"]) == ("complete", 3, None)
+        told = await sql.fetchrow("select * from public.jobs where id = $1", job)
+        assert {"id", "user_id", "type", "params", "status", "progress"} <= set((told or {}).keys())
+        assert msgspec.json.decode((told or {})["progress"])["phase"] == "text"
+
+
 async def test_an_outside_worker_may_fail_and_die(bindery: House, clock: Clock) -> None:
     ann = bindery.user()
     job = await start(ann)
@@ -314,7 +396,7 @@ async def test_an_outside_worker_may_fail_and_die(bindery: House, clock: Clock) 
         await clock.advance(timedelta(seconds=30))
         again = await sql.fetch("select * from public.claim_tasks('script-2', 1, array['calculating'])")
         assert [each["id"] for each in again] == [task]
-        await clock.advance(timedelta(seconds=120))  # and it dies
+        await clock.advance(timedelta(seconds=180))  # and it dies
         assert await sql.fetchval("select public.reclaim_stale_tasks()") == 1
         with pytest.raises(Exception, match="passed to someone else"):
             await sql.execute("select public.complete_task($1, 'script-2', null)", task)

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from holdfast import settings as settings_module
@@ -57,6 +57,7 @@ Tasks = Iterable[Task[..., Any]] | Mapping[str, Task[..., Any]]
 
 __all__ = [
     "Caller",
+    "RouteAhead",
     "Services",
     "acting",
     "create_app",
@@ -81,7 +82,8 @@ def create_app(
     dashboard: ASGIApp | Callable[[Services], ASGIApp] | None = None,
 ) -> Starlette:
     """The application. With a DATABASE_URL it opens nothing before the first request, so that it can be made
-    at import time; without one the embedded PostgreSQL is started here.
+    at import time; without one the embedded PostgreSQL is started here. `routes` come after our own, unless
+    they are `RouteAhead`.
     """
     settings = settings or settings_module.load()
     services = Services.of(
@@ -92,7 +94,7 @@ def create_app(
         tasks=_by_name(tasks),
     )
     app = Starlette(
-        routes=[*_routes(), *routes, *_mounted(dashboard, services)],
+        routes=[*_ordered([*_routes(), *routes]), *_mounted(dashboard, services)],
         middleware=[*_cors(settings), Middleware(Protected, services=services)],
         exception_handlers={
             HoldfastError: problems.on_holdfast_error,
@@ -102,6 +104,14 @@ def create_app(
     )
     app.state.holdfast = services
     return app
+
+
+class RouteAhead(Route):
+    """Takes the path of a route of ours over, and hands on what is not for it."""
+
+
+def _ordered(routes: list[BaseRoute]) -> list[BaseRoute]:
+    return sorted(routes, key=lambda route: not isinstance(route, RouteAhead))
 
 
 def _by_name(tasks: Tasks) -> Mapping[str, Task[..., Any]]:

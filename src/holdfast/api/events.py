@@ -183,7 +183,8 @@ class Telling:
         self._sent = happening.seq
         if happening.kind == "progress":
             self._held = happening
-            return self._release(now=False)
+            # An encoder may say that each one counts: stages, which are few.
+            return self._release(now=getattr(self._encode, "each", False))
         return [*self._release(now=True), *self._tell(happening)]
 
     def _release(self, *, now: bool) -> list[bytes]:

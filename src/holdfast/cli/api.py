@@ -24,6 +24,7 @@ from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, connected
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.settings import Secret, Settings
+from holdfast.systems import mount
 
 SYSTEMS = "holdfast.systems"
 STOP_SECONDS = 5  # for open answers; event streams would stay for ever
@@ -71,12 +72,8 @@ class Served:
 
     def parts(self) -> dict[str, Any]:
         """What `create_app` is given of it all."""
-        mounts: list[dict[str, Any]] = [system.mount() for system in self.systems]
-        return {
-            "types": [*self.app.types.values(), *(each for mount in mounts for each in mount["types"])],
-            "tasks": [*self.app.tasks.values(), *(each for mount in mounts for each in mount["tasks"])],
-            "routes": [route for mount in mounts for route in mount["routes"]],
-        }
+        ours = {"types": self.app.types.values(), "tasks": self.app.tasks.values()}
+        return mount(ours, *(system.mount() for system in self.systems))
 
 
 def system_module(name: str) -> ModuleType:

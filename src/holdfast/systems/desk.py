@@ -23,10 +23,16 @@ async def owner_of(request: Request) -> str:
     owner = caller.owner if caller.kind == "user" else request.headers.get("x-user-id")
     if owner is None:
         raise RefusedError("This is for users.", fix="A service says for whom in the header x-user-id.")
+    if not is_uuid(owner):
+        raise InvalidError("The id of a user must be a UUID.", field="sub")
+    return str(UUID(owner))
+
+
+def is_uuid(text: str | None) -> bool:
     try:
-        return str(UUID(owner))
+        return bool(UUID(text or ""))
     except ValueError:
-        raise InvalidError("The id of a user must be a UUID.", field="sub") from None
+        return False
 
 
 def client_of(request: Request) -> Client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -35,29 +35,34 @@ def download_path(history_id: object) -> str:
     return f"/api/v1/export/download/{history_id}"
 
 
-def encode(kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[Frame]:
+class Stages:
     """The stored events of an export as `progress`, then `completed`, `failed` or `cancelled`."""
-    if kind == "end":
-        return [_end(body["job"])]
-    if kind == "snapshot":
-        shown = body["job"]
-        return [_progress(shown, STATUS[shown["status"]], shown["progress"]["percent"])]
-    if kind == "progress":
-        return [_progress(job, "processing", body.get("percent"))]
-    if kind == "job" and STATUS.get(body.get("status", "")) not in ENDED:
-        return [_progress(job, STATUS.get(body.get("status", ""), "pending"), body.get("percent"))]
-    return []
+
+    each: Final = True  # a stage is told even if the next one follows at once
+
+    def __call__(self, kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[Frame]:
+        if kind == "end":
+            return _end(body["job"])
+        if kind == "snapshot":
+            shown = body["job"]
+            return [_progress(shown, STATUS[shown["status"]], shown["progress"]["percent"])]
+        if kind == "progress":
+            return [_progress(job, "processing", body.get("percent"))]
+        if kind == "job" and STATUS.get(body.get("status", "")) not in ENDED:
+            return [_progress(job, STATUS.get(body.get("status", ""), "pending"), body.get("percent"))]
+        return []
 
 
 def _progress(job: dict[str, Any], status: str, percent: float | None) -> Frame:
     return Frame("progress", {"jobId": job["id"], "status": status, "progress": round(percent or 0)})
 
 
-def _end(job: dict[str, Any]) -> Frame:
+def _end(job: dict[str, Any]) -> Sequence[Frame]:
     status = STATUS[job["status"]]
+    last = _progress(job, status, 100 if status == "completed" else job["progress"]["percent"])
     error = told_error(job["error"]) if status != "completed" else None
     result = download_path(job["id"]) if status == "completed" else None
-    return Frame(status, {"jobId": job["id"], "resultUrl": result, "error": error})
+    return [last, Frame(status, {"jobId": job["id"], "resultUrl": result, "error": error})]
 
 
 def told_error(error: dict[str, Any] | None) -> str | None:

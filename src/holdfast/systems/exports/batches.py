@@ -13,8 +13,9 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.api import acting, operation, services_of
 from holdfast.api.bodies import answer, json_body
-from holdfast.api.events import EventStream
-from holdfast.api.frames import Frame, written
+from holdfast.api.events import EventStream, resume_point
+from holdfast.api.frames import Frame, numbered
+from holdfast.api.hub import Subscription
 from holdfast.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
@@ -33,7 +34,7 @@ class Batches:
 
     def routes(self) -> list[BaseRoute]:
         def make(endpoint: Any, summary: str, **more: Any) -> Any:
-            return operation(summary, tag="exports", **more)(fielded(endpoint))
+            return operation(summary, tag="exports", scope="jobs", **more)(fielded(endpoint))
 
         events, zipped = "text/event-stream", "application/zip"
         listed: list[tuple[str, str, Any]] = [
@@ -60,33 +61,22 @@ class Batches:
         return answer(shown(id_in(request, "batch"), await _items(request)))
 
     async def stream(self, request: Request) -> Response:
-        """`progress` at once and after each change, then `completed`. Coming back resumes it."""
-        batch, items = id_in(request, "batch"), await _items(request)
+        """`progress` at once and after each change, then `completed`. Each frame tells all, and is numbered:
+        who comes back with the last number is sent what is newer.
+        """
+        batch, items, after = id_in(request, "batch"), await _items(request), resume_point(request)
+        if after is not None and after >= _number(items) and _over(items):
+            return Response(status_code=204)
         hub = services_of(request).listener
-        watched = {str(row["job_id"]): hub.subscribe(row["job_id"]) for row in items}
+        watched = {row["job_id"]: hub.subscribe(row["job_id"]) for row in items}
         for row in items:
-            hub.known(row["job_id"], 0)
+            hub.known(row["job_id"], row["event_seq"])
 
         def close() -> None:
             for job, subscription in watched.items():
-                hub.unsubscribe(UUID(job), subscription)
+                hub.unsubscribe(job, subscription)
 
-        async def frames() -> AsyncGenerator[bytes]:
-            yield b"retry: 2000\n\n"
-            told: dict[str, Any] = {}
-            while True:
-                now = shown(batch, await _items(request))
-                if now != told:
-                    told = now
-                    yield written(Frame("progress", now))
-                if all(job["status"] in ENDED for job in now["jobs"]):
-                    yield written(Frame("completed", {**now, "resultUrl": _zip_path(batch)}))
-                    return
-                alive = [watched[job["jobId"]] for job in now["jobs"] if job["status"] not in ENDED]
-                if not await _news(alive):
-                    yield b": ping\n\n"
-
-        return EventStream(frames(), {}, close)
+        return EventStream(_frames(request, batch, watched, after), {}, close)
 
     async def download(self, request: Request) -> Response:
         """The ZIP, streamed. An incomplete batch is told as 206; `?partial=true` gives what there is."""
@@ -111,7 +101,36 @@ class Batches:
         return zip_response(entries, f"resumes-{batch}.zip")
 
 
-async def _news(subscriptions: list[Any]) -> bool:
+async def _frames(
+    request: Request, batch: UUID, watched: dict[UUID, Subscription], after: int | None
+) -> AsyncGenerator[bytes]:
+    yield b"retry: 2000\n\n"
+    sent = -1 if after is None else after
+    while True:
+        items = await _items(request)
+        now, number = shown(batch, items), _number(items)
+        frames = [Frame("progress", now)] if number > sent else []
+        if _over(items):
+            frames = [Frame("progress", now), Frame("completed", {**now, "resultUrl": _zip_path(batch)})]
+        for frame in numbered(frames, number):
+            yield frame
+        if _over(items):
+            return
+        sent = max(sent, number)
+        if not await _news([watched[row["job_id"]] for row in items if row["status"] not in ENDED]):
+            yield b": ping\n\n"
+
+
+def _number(items: list[dict[str, Any]]) -> int:
+    """Of the state of a batch: how much has happened to its exports. It only ever grows."""
+    return sum(row["event_seq"] + (row["status"] in ENDED) for row in items)
+
+
+def _over(items: list[dict[str, Any]]) -> bool:
+    return all(row["status"] in ENDED for row in items)
+
+
+async def _news(subscriptions: list[Subscription]) -> bool:
     """Until one of the exports has changed."""
     waiting = [asyncio.ensure_future(each.wait(PING_SECONDS)) for each in subscriptions]
     try:

@@ -17,7 +17,7 @@ from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
 from holdfast.systems.exports import ordering, records
-from holdfast.systems.exports.answers import encode, fielded, id_in, templates_of
+from holdfast.systems.exports.answers import Stages, fielded, id_in, templates_of
 from holdfast.systems.exports.documents import read_resume, samples, title_of
 from holdfast.systems.exports.options import BadRequestError, ExportBody, FieldError, read_wanted
 from holdfast.systems.exports.templates import DEFAULT
@@ -69,7 +69,7 @@ class Routes:
             (
                 "POST",
                 "/cleanup",
-                make(self.clean_up, "Delete what expired", access="service", scope="jobs"),
+                make(self.clean_up, "Delete what expired", access="service"),
             ),
             ("GET", "/documents", make(self.documents, "Your documents")),
             ("POST", "/documents", make(self.add_document, "Add a document", status=201)),
@@ -111,7 +111,7 @@ class Routes:
         return answer({"message": "Job had ended already", "status": (await _export(request))["status"]})
 
     async def stream(self, request: Request) -> Response:
-        return await stream(request, id_in(request, "export"), encode=encode)
+        return await stream(request, id_in(request, "export"), encode=Stages())
 
     async def history(self, request: Request) -> Response:
         owner = await owner_of(request)
@@ -188,7 +188,7 @@ class Routes:
 
 
 def _described(endpoint: Any, summary: str, **more: Any) -> Any:
-    return operation(summary, tag="exports", **more)(fielded(endpoint))
+    return operation(summary, tag="exports", scope="jobs", **more)(fielded(endpoint))
 
 
 async def _export(request: Request) -> dict[str, Any]:

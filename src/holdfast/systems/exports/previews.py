@@ -25,7 +25,7 @@ class Previews:
         self._made: dict[str, Press] = {}
 
     def routes(self) -> list[BaseRoute]:
-        described = operation("A page of a document as PNG", tag="exports", media="image/png")
+        described = operation("A page of a document as PNG", tag="exports", scope="jobs", media="image/png")
         return [Route("/api/v1/export/preview/{id}", described(fielded(self.page)), methods=["GET"])]
 
     def _press(self, request: Request) -> Press:

@@ -97,7 +97,8 @@ async def write_history(connection: Any, schema: str, job_id: UUID, owner: str, 
         made.document.version,
         made.template,
         f"{made.document.title}.pdf",
-        made.file.key,
+        # As clients of the source know it. The object's own key is never used twice and nobody's to see.
+        f"exports/{owner}/{made.file.name}",
         made.file.size,
         made.file.id,
         made.kept,
@@ -204,7 +205,9 @@ async def get_batch(connection: Any, schema: str, batch_id: UUID, owner: str) ->
     """The exports of a batch in order; none when there is no such batch of this user."""
     query = (
         "select i.job_id, i.document_id, i.title, e.status, e.progress, e.error_message, e.result_url,"
-        " h.artifact_id, h.file_name from {}.export_batch_items i"
+        " h.artifact_id, h.file_name,"
+        " coalesce((holdfast.get_job(i.job_id) ->> 'event_seq')::bigint, 0) as event_seq"
+        " from {}.export_batch_items i"
         " join {}.export_batches b on b.id = i.batch_id and b.user_id = $2"
         " left join {}.export_jobs e on e.id = i.job_id left join {}.export_history h on h.id = i.job_id"
         " where i.batch_id = $1 order by i.position"
@@ -215,7 +218,8 @@ async def get_batch(connection: Any, schema: str, batch_id: UUID, owner: str) ->
 async def list_history(connection: Any, schema: str, owner: str) -> list[dict[str, Any]]:
     query = (
         'select id, document_id as "documentId", document_version as "documentVersion", format,'
-        ' template_slug as "templateSlug", file_name as "fileName", file_size as "fileSize",'
+        ' template_slug as "templateSlug", file_name as "fileName", file_path as "filePath",'
+        ' file_size as "fileSize",'
         ' download_count as "downloadCount", expires_at as "expiresAt", created_at as "createdAt"'
         " from {}.export_history where user_id = $1 and expires_at > holdfast.now()"
         " order by created_at desc, id limit 200"

@@ -103,6 +103,19 @@ begin
   end loop;
 end $$;
 
+-- Who works on an export, while somebody does. Users learn that it is so, and not on which machine.
+create or replace function {}.export_worker(p_id uuid) returns text
+language plpgsql stable security definer set search_path = '' as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  return (
+    select case when v_user is null then w.name else 'worker-' || w.id end
+    from holdfast.tasks t join holdfast.workers w on w.id = t.worker_id
+    where t.id = p_id and t.status = 'running' and (v_user is null or t.owner = v_user));
+end $$;
+revoke all on function {}.export_worker(uuid) from public;
+
 -- The exports as the source has them, read from the engine. PostgreSQL 14 has no views with their reader's rights: there
 -- it is for services only.
 create or replace view {}.export_jobs as
@@ -118,7 +131,7 @@ create or replace view {}.export_jobs as
     r.file_size, r.page_count,
     case when j.job #>> '{error,type}' in ('Reject', 'Cancelled') then j.job #>> '{error,message}'
       when j.job -> 'error' <> 'null' then 'Something went wrong while working on this.' end as error_message,
-    j.job #>> '{tasks,0,worker}' as locked_by,
+    case when j.job ->> 'status' = 'running' then {}.export_worker(r.id) end as locked_by,
     (j.job ->> 'started_at')::timestamptz as started_at,
     coalesce((j.job ->> 'finished_at')::timestamptz, h.created_at) as completed_at,
     r.created_at
@@ -137,6 +150,7 @@ begin
   foreach v_role in array array['service_role', 'holdfast_worker', 'authenticated'] loop
     if exists (select from pg_catalog.pg_roles where rolname = v_role) and (v_modern or v_role <> 'authenticated') then
       execute format('grant select on {}.export_jobs to %I', v_role);
+      execute format('grant execute on function {}.export_worker(uuid) to %I', v_role);
     end if;
   end loop;
 end $$;

@@ -46,13 +46,13 @@ async def export_pdf(
     """One document as PDF. Progress: 25 fetched, 50 laid out, 75 printed, 90 stored."""
     work = ctx.state
     document = await _fetched(ctx, work, document_id)
-    ctx.progress(25, phase="fetched", message="Document fetched")
+    await ctx.report(25, phase="fetched", message="Document fetched")
     resume = _checked(document)
-    ctx.progress(50, phase="rendered", message="Template filled")
+    await ctx.report(50, phase="rendered", message="Template filled")
     printed = await _printed(work, document, resume, template, options)
-    ctx.progress(75, phase="pdf", message="PDF made")
+    await ctx.report(75, phase="pdf", message="PDF made")
     file = await _stored(ctx, document_id, printed)
-    ctx.progress(90, phase="stored", message="File stored")
+    await ctx.report(90, phase="stored", message="File stored")
     exported = Exported(history=UUID(ctx.job_id), size=file.size, pages=printed.pages)
     database = await work.client.open()
     async with database.transaction() as connection:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from starlette.routing import BaseRoute
-
 from holdfast.systems import pages
 from holdfast.systems.reports import endpoints
 from holdfast.systems.reports.work import (
@@ -38,7 +36,6 @@ __all__ = [
     "mount",
     "nuclear_v2",
     "pdf_generation",
-    "routes",
     "tasks",
     "text_generation",
     "types",
@@ -51,14 +48,14 @@ tasks = (calculating, text_generation, pdf_generation, audio_generation, finaliz
 types = (nuclear_v2,)
 
 
-def routes(prefix: str = "/reports") -> list[BaseRoute]:
-    """The routes of the contract below `prefix`, and the page at `prefix` itself."""
-    return [*endpoints.routes(prefix), *pages.routes(prefix or "/reports", Path(__file__).parent / "page")]
+def mount() -> dict[str, Any]:
+    """What `create_app` is to be given: `create_app(settings, **reports.mount())`.
 
-
-def mount(prefix: str = "/reports") -> dict[str, Any]:
-    """What `create_app` is to be given: `create_app(settings, **reports.mount())`."""
-    return {"routes": routes(prefix), "tasks": tasks, "types": types}
+    The routes are at `/api/jobs`, as their clients know them, in front of the API's own of the same paths: a
+    user is told of reports in their words, and of all else in ours. The page is at `/reports`.
+    """
+    page = pages.routes("/reports", Path(__file__).parent / "page")
+    return {"routes": [*endpoints.routes(), *page], "tasks": tasks, "types": types}
 
 
 async def ensure(connection: Any, schema: str = "public") -> None:

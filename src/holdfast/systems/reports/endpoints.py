@@ -1,72 +1,111 @@
-"""Reports over HTTP, in the source's paths below a prefix of your choice."""
+"""Reports over HTTP, at the source's paths, which are also the API's own.
+
+Users are told of reports in the source's words. What is not a report, and whoever comes as a service for
+nobody, is handed on to the API's route of the same path.
+"""
 
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Message
 
 from holdfast import Client
-from holdfast.api import acting, identify, operation, stream
-from holdfast.api.bodies import answer, json_body
+from holdfast.api import RouteAhead, acting, identify, jobs, operation, stream
+from holdfast.api.bodies import answer, convert, parse, raw_body
+from holdfast.api.operations import Endpoint
+from holdfast.api.starting import key_of
+from holdfast.api.tokens import UnauthenticatedError
 from holdfast.api.views import job_view
 from holdfast.errors import InvalidError, NotFoundError, TooManyError
 from holdfast.model import Artifact
-from holdfast.systems.desk import client_of, owner_of
+from holdfast.systems.desk import client_of, is_uuid, owner_of
 from holdfast.systems.reports.answers import STATUS, TYPES, Telling, shown
 from holdfast.systems.reports.chapters import CHAPTERS
-from holdfast.systems.reports.people import ReportParams
 from holdfast.systems.reports.work import TYPE, nuclear_v2
 
+ROOT = "/api/jobs"
 LINK = timedelta(hours=1)
 MOST_WAITING = 20  # reports of one user that have not ended
 _submitter = Client()
 
 
-class StartReport(msgspec.Struct):
-    type: Literal["nuclear_v2"]
-    params: ReportParams
-
-
-def routes(prefix: str) -> list[BaseRoute]:
-    root = f"{prefix}/api/jobs"
-    listed: list[tuple[str, str, Any]] = [
-        ("POST", "/start", _described(start, "Start a report", body=StartReport, status=202)),
-        ("GET", "", _described(list_jobs, "Your reports, newest first")),
-        ("GET", "/{id}", _described(get_job, "A report, its progress and its files")),
-        ("DELETE", "/{id}", _described(cancel, "Cancel a report")),
-        (
-            "GET",
-            "/{id}/stream",
-            _described(watch, "Watch a report", access="anyone", media="text/event-stream"),
-        ),
+def routes() -> list[BaseRoute]:
+    events = "text/event-stream"
+    shared: list[tuple[str, str, Endpoint, Endpoint]] = [
+        ("POST", "/start", _described(start, "Start a report", status=202), jobs.start),
+        ("GET", "", _described(list_jobs, "Your reports and other jobs"), jobs.list_jobs),
+        ("GET", "/{id}", _described(get_job, "A report, its progress and its files"), jobs.get_job),
+        ("DELETE", "/{id}", _described(cancel, "Cancel a report"), jobs.cancel),
     ]
-    return [Route(root + path, endpoint, methods=[method]) for method, path, endpoint in listed]
+    watched = _described(watch, "Watch a report", access="anyone", media=events)
+    return [
+        *(RouteAhead(ROOT + path, _one_of(ours, core), methods=[verb]) for verb, path, ours, core in shared),
+        Route(f"{ROOT}/{{id}}/stream", watched, methods=["GET"]),
+    ]
 
 
 def _described(endpoint: Any, summary: str, **more: Any) -> Any:
-    return operation(summary, tag="reports", **more)(endpoint)
+    return operation(summary, tag="reports", scope="jobs", **more)(endpoint)
+
+
+def _one_of(ours: Endpoint, core: Endpoint) -> Endpoint:
+    """Ours for users and for services that say for whom; each admits its callers itself."""
+
+    async def endpoint(request: Request) -> Response:
+        return await (ours if await _is_for_user(request) else core)(request)
+
+    return endpoint
+
+
+async def _is_for_user(request: Request) -> bool:
+    try:
+        caller = await identify(request)
+    except UnauthenticatedError:
+        return False
+    if caller.kind == "service":
+        return "x-user-id" in request.headers
+    return caller.kind == "user" and is_uuid(caller.id)
+
+
+async def _handed_on(core: Endpoint, request: Request) -> Response:
+    """To the API's own endpoint; the caller was admitted already."""
+    made: Response = await inspect.unwrap(core)(request)
+    return made
 
 
 async def start(request: Request) -> Response:
-    owner, body = await owner_of(request), await json_body(request)
-    wanted = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-    if wanted.get("type") != TYPE:
-        raise InvalidError(f"type must be {TYPE}.", field="type")
-    params: Any = wanted.get("params")
+    text = await raw_body(request)
+    given = parse(text) if text.strip() else {}
+    body = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    if body.get("type") != TYPE:
+        return await _handed_on(jobs.start, _again(request, text))
+    params: Any = body.get("params")
     if not isinstance(params, dict):
         raise InvalidError("params must be an object.", field="params")
-    graph = nuclear_v2(cast("dict[str, Any]", params))
+    owner, graph = await owner_of(request), nuclear_v2(cast("dict[str, Any]", params))
     async with acting(request, as_service=True) as connection:
         await _check_room(connection, owner)
-        handle = await _submitter.submit(graph, owner=owner, on=connection)
+        key = key_of(request, body.get("key"))
+        handle = await _submitter.submit(graph, owner=owner, key=key, on=connection)
     told = {"id": handle.id, "jobId": handle.id, "status": "queued"}
-    return answer(told, 202, {"Location": f"{request.url.path.removesuffix('/start')}/{handle.id}"})
+    return answer(told, 202 if handle.created else 200, {"Location": f"{ROOT}/{handle.id}"})
+
+
+def _again(request: Request, body: bytes) -> Request:
+    """The request with its body unread."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request(request.scope, receive)
 
 
 async def _check_room(connection: Any, owner: str) -> None:
@@ -82,38 +121,55 @@ async def _check_room(connection: Any, owner: str) -> None:
 
 
 async def list_jobs(request: Request) -> Response:
-    await owner_of(request)
+    """Jobs of the user, newest first: reports in their words, others in the API's."""
+    owner, query = (
+        await owner_of(request),
+        convert(dict(request.query_params), jobs.JobsQuery, "query", strict=False),
+    )
+    where = {"owner": owner, "status": query.status, "type": query.type, "queue": query.queue}
     async with acting(request) as connection:
         rows = await connection.fetch(
-            "select j from holdfast.list_jobs($1, null, 50) as j",
-            msgspec.json.encode({"type": TYPE}).decode(),
+            "select j from holdfast.list_jobs($1, $2, $3) as j",
+            msgspec.json.encode({name: said for name, said in where.items() if said is not None}).decode(),
+            query.before,
+            query.limit,
         )
+    found = [msgspec.json.decode(row["j"]) for row in rows]
     caller = await identify(request)
-    jobs = [shown(job_view(msgspec.json.decode(row["j"]), caller)) for row in rows]
-    return answer({"jobs": jobs})
+    viewed = [job_view(job, caller) for job in found]
+    told = [shown(job) if job["type"] == TYPE else job for job in viewed]
+    return answer({"jobs": told, "next": found[-1]["id"] if len(found) == query.limit else None})
 
 
 async def get_job(request: Request) -> Response:
-    job_id = _id(request)
-    job = await _read(request, job_id)
+    job = await _report(request)
+    if job is None:
+        return await _handed_on(jobs.get_job, request)
     async with acting(request) as connection:
         rows = await connection.fetch(
             "select a from holdfast.list_artifacts($1, null, 1000) as a",
-            msgspec.json.encode({"job": job_id}).decode(),
+            msgspec.json.encode({"job": job["id"]}).decode(),
         )
     files = [msgspec.json.decode(row["a"]) for row in rows]
-    return answer({**shown(job), "artifacts": [await _linked(request, file) for file in files]})
+    told = {**shown(job), "artifacts": [await _linked(request, file) for file in files]}
+    return answer(told, headers={"Cache-Control": "private, no-store"})
 
 
 async def cancel(request: Request) -> Response:
-    job_id = _id(request)
-    await _read(request, job_id)
+    job = await _report(request)
+    if job is None:
+        return await _handed_on(jobs.cancel, request)
     async with acting(request) as connection:
-        told = msgspec.json.decode(await connection.fetchval("select holdfast.cancel_job($1)", job_id))
-    return answer({"id": job_id, "status": STATUS[told["status"]]})
+        told = msgspec.json.decode(
+            await connection.fetchval("select holdfast.cancel_job($1)", UUID(job["id"]))
+        )
+    return answer({"id": job["id"], "status": STATUS[told["status"]], "cancelled": told["cancelled"]})
 
 
 async def watch(request: Request) -> Response:
+    """Open to whoever shows a ticket too, which is for one job and says whose."""
+    if "ticket" not in request.query_params and await _report(request) is None:
+        raise NotFoundError("There is no such report.")
     return await stream(request, _id(request), encode=Telling())
 
 
@@ -137,18 +193,19 @@ def _title(name: str) -> str | None:
     return CHAPTERS[int(number) - 1].title if number.isdigit() and 0 < int(number) <= len(CHAPTERS) else None
 
 
-async def _read(request: Request, job_id: UUID) -> dict[str, Any]:
-    await owner_of(request)
+async def _report(request: Request) -> dict[str, Any] | None:
+    """The job if it is a report; None if it is another job, 404 if there is none that the caller may see."""
+    owner, job_id = await owner_of(request), _id(request)
     async with acting(request) as connection:
         text = await connection.fetchval("select holdfast.get_job($1)", job_id)
     job: dict[str, Any] = msgspec.json.decode(text) if text else {}
-    if job.get("type") != TYPE:
-        raise NotFoundError("There is no such report.")
-    return job_view(job, await identify(request))
+    if job.get("owner") != owner:
+        raise NotFoundError("There is no such job.")
+    return job_view(job, await identify(request)) if job["type"] == TYPE else None
 
 
 def _id(request: Request) -> UUID:
     try:
         return UUID(request.path_params["id"])
     except ValueError:
-        raise NotFoundError("There is no such report.") from None
+        raise NotFoundError("There is no such job.") from None

@@ -1,28 +1,39 @@
 -- Reports as the source has them: `jobs`, `job_tasks`, `job_artifacts` as views over the engine, and the functions with
 -- which a worker in any language takes part. `{}` is the schema. May be run again at any time.
 
--- The newest thousand reports that the reader may see: users their own, services all.
-create or replace view {}.jobs as
-  select (j ->> 'id')::uuid as id, j ->> 'owner' as user_id, j ->> 'type' as type, j -> 'params' as params,
-    case j ->> 'status' when 'queued' then 'queued' when 'running' then 'processing' when 'succeeded' then 'complete'
+-- Whose rows are shown: a user's own; null is everybody's, for services and workers.
+create or replace function {}.report_user() returns text
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return holdfast.calling_user();
+end $$;
+
+create or replace function {}.report_time(p_id uuid) returns timestamptz
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return holdfast.id_time(p_id);
+end $$;
+
+create or replace view {}.jobs with (security_barrier) as
+  select j.id, j.owner as user_id, j.type, j.params,
+    case j.status when 'queued' then 'queued' when 'running' then 'processing' when 'succeeded' then 'complete'
       when 'cancelled' then 'cancelled' else 'failed' end as status,
     jsonb_build_object(
-      'percent', (j #>> '{progress,percent}')::numeric,
-      'phase', case when j ->> 'status' = 'queued' then 'queued' when j ->> 'status' = 'succeeded' then 'complete'
-        when (j #>> '{progress,percent}')::numeric >= 95 then 'finalizing'
-        when (j #>> '{progress,percent}')::numeric >= 70 then 'audio'
-        when (j #>> '{progress,percent}')::numeric >= 50 then 'pdf'
-        when (j #>> '{progress,percent}')::numeric >= 10 then 'text' else 'calculating' end,
+      'percent', case when j.status = 'succeeded' then 100 else least(round(j.percent::numeric, 1), 99) end,
+      'phase', case when j.status = 'queued' then 'queued' when j.status = 'succeeded' then 'complete'
+        when j.percent >= 95 then 'finalizing' when j.percent >= 70 then 'audio' when j.percent >= 50 then 'pdf'
+        when j.percent >= 10 then 'text' else 'calculating' end,
       'docsComplete', (
         select count(*) from (
-          select split_part(t ->> 'name', ' ', 2) from jsonb_array_elements(holdfast.get_job((j ->> 'id')::uuid) -> 'tasks') as t
-          where t ->> 'type' in ('pdf_generation', 'audio_generation') and t ->> 'status' = 'succeeded'
+          select split_part(t.name, ' ', 2) from holdfast.all_tasks t
+          where t.job_id = j.id and t.type in ('pdf_generation', 'audio_generation') and t.status = 'succeeded'
           group by 1 having count(*) = 2) as complete),
       'docsTotal', 16,
-      'message', j #>> '{progress,message}') as progress,
-    (j ->> 'created_at')::timestamptz as created_at,
-    (j ->> 'finished_at')::timestamptz as completed_at
-  from holdfast.list_jobs('{"type": "nuclear_v2"}', null, 1000) as j;
+      'message', j.message) as progress,
+    {}.report_time(j.id) as created_at,
+    j.finished_at as completed_at
+  from holdfast.jobs j
+  where j.type = 'nuclear_v2' and ((select {}.report_user()) is null or j.owner = (select {}.report_user()));
 
 -- For services and workers of the house; end users see their jobs, not the tasks.
 create or replace view {}.job_tasks as
@@ -33,21 +44,24 @@ create or replace view {}.job_tasks as
       when t.status = 'succeeded' then 'complete' else 'failed' end as status,
     case when t.status = 'running' then w.name end as worker_id,
     t.started_at as claimed_at,
-    -- A lease is renewed with every heartbeat; when that was follows from when it ends.
-    case when t.status = 'running' then greatest(t.started_at, t.lease_until - interval '60 seconds') end as heartbeat,
+    -- A lease is renewed with every heartbeat; when that was follows from when it ends and how long it lasts.
+    case when t.status = 'running' then greatest(t.started_at, t.lease_until - k.lease_s * interval '1 second') end as heartbeat,
     t.attempt as attempts, 3 as max_attempts, t.args as input, t.output, t.error ->> 'message' as error
   from holdfast.all_tasks t
   join holdfast.jobs j on j.id = t.job_id and j.type = 'nuclear_v2'
+  left join holdfast.tasks r on r.id = t.id
+  left join holdfast.lanes l on l.id = r.lane_id
+  left join holdfast.kinds k on k.id = l.kind_id
   left join holdfast.workers w on w.id = t.worker_id;
 
-create or replace view {}.job_artifacts as
-  select (a ->> 'id')::uuid as id, (a ->> 'job_id')::uuid as job_id, (a ->> 'task_id')::uuid as task_id,
-    case a ->> 'kind' when 'audio' then 'audio_mp3' else a ->> 'kind' end as artifact_type,
-    a ->> 'key' as storage_path, (a ->> 'size')::bigint as file_size_bytes,
-    (a #>> '{meta,duration}')::double precision as duration_seconds,
-    (a ->> 'created_at')::timestamptz as created_at
-  from holdfast.list_jobs('{"type": "nuclear_v2"}', null, 1000) as j
-  cross join lateral holdfast.list_artifacts(jsonb_build_object('job', j ->> 'id'), null, 10000) as a;
+create or replace view {}.job_artifacts with (security_barrier) as
+  select f.id, f.job_id, f.task_id, case f.kind when 'audio' then 'audio_mp3' else f.kind end as artifact_type,
+    -- As clients of the source know it. The object's own key carries the attempt and is never used twice.
+    concat_ws('/', f.owner, f.job_id, f.kind, f.name) as storage_path, f.size as file_size_bytes,
+    (f.meta ->> 'duration')::double precision as duration_seconds, f.created_at
+  from holdfast.artifacts f
+  where f.type = 'nuclear_v2' and f.status = 'visible' and (f.expires_at is null or f.expires_at > now())
+    and ((select {}.report_user()) is null or f.owner = (select {}.report_user()));
 
 -- What a call was given, with the results of earlier tasks in their places.
 create or replace function {}.report_input(p_args jsonb, p_parents jsonb) returns jsonb
@@ -133,7 +147,7 @@ declare
   v_role text;
   v_function text;
 begin
-  foreach v_function in array array['report_input(jsonb, jsonb)', 'report_lease(uuid, text)', 'claim_tasks(text, integer, text[])',
+  foreach v_function in array array['report_user()', 'report_time(uuid)', 'report_input(jsonb, jsonb)', 'report_lease(uuid, text)', 'claim_tasks(text, integer, text[])',
     'heartbeat_task(uuid, text)', 'complete_task(uuid, text, jsonb)', 'fail_task(uuid, text, text)', 'reclaim_stale_tasks()'] loop
     execute format('revoke all on function {}.%s from public', v_function);
     foreach v_role in array array['service_role', 'holdfast_worker'] loop
@@ -148,6 +162,7 @@ begin
   if exists (select from pg_catalog.pg_roles where rolname = 'authenticated') then
     execute format('grant usage on schema %s to authenticated', rtrim('{}.', '.'));
     grant select on {}.jobs, {}.job_artifacts to authenticated;
+    grant execute on function {}.report_user(), {}.report_time(uuid) to authenticated;
   end if;
 end $$;
 revoke all on {}.jobs, {}.job_tasks, {}.job_artifacts from public;

@@ -26,6 +26,8 @@ from holdfast.systems.workshop import Workshop
 QUEUE: Final = "reports"
 TYPE: Final = "nuclear_v2"
 TEXT_KEY, SPEECH_KEY = "text provider", "speech provider"
+# Outside workers say that they are alive once a minute.
+LEASE = timedelta(seconds=150)
 RETRY = Retry(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
 LAYOUT = Layout(page_size="A4", margins=Margins(top=1.1, bottom=1.0, left=1.15, right=1.15))
 INSTRUCTIONS = (
@@ -51,14 +53,14 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     duration: float | None = None
 
 
-@task(queue=QUEUE, retry=RETRY, priority=30)
+@task(queue=QUEUE, retry=RETRY, lease=LEASE, priority=30)
 async def calculating(ctx: Ctx[Workshop], params: ReportParams) -> Facts:
     """What is known before a word is written. Half of it is 5 percent of the job."""
-    ctx.progress(50, phase="calculating", message="Calculating")
+    await ctx.report(50, phase="calculating", message="Calculating")
     return calculate(params)
 
 
-@task(queue=QUEUE, retry=RETRY, priority=20, timeout=timedelta(minutes=5))
+@task(queue=QUEUE, retry=RETRY, lease=LEASE, priority=20, timeout=timedelta(minutes=5))
 async def text_generation(ctx: Ctx[Workshop], slug: str, params: ReportParams, facts: Facts) -> Text:
     chapter = _chapter(slug)
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
@@ -76,7 +78,7 @@ async def _save_metadata(ctx: Ctx[Workshop], chapter: Chapter, text: Text) -> No
     )
 
 
-@task(queue=QUEUE, retry=RETRY, priority=10, timeout=timedelta(minutes=5))
+@task(queue=QUEUE, retry=RETRY, lease=LEASE, priority=10, timeout=timedelta(minutes=5))
 async def pdf_generation(ctx: Ctx[Workshop], slug: str, params: ReportParams, text: Text) -> Made:
     chapter = _chapter(slug)
     ctx.progress(1, phase="pdf", message=f"Typesetting chapter: {chapter.title}...")
@@ -86,7 +88,7 @@ async def pdf_generation(ctx: Ctx[Workshop], slug: str, params: ReportParams, te
     return Made(name=name, size=file.size, pages=printed.pages)
 
 
-@task(queue=QUEUE, retry=RETRY, timeout=timedelta(minutes=10))
+@task(queue=QUEUE, retry=RETRY, lease=LEASE, timeout=timedelta(minutes=10))
 async def audio_generation(ctx: Ctx[Workshop], slug: str, text: Text) -> Made:
     chapter = _chapter(slug)
     ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
@@ -99,7 +101,7 @@ async def audio_generation(ctx: Ctx[Workshop], slug: str, text: Text) -> Made:
     return Made(name=name, size=file.size, duration=sound.seconds)
 
 
-@task(queue=QUEUE, retry=RETRY, priority=40, timeout=timedelta(minutes=10))
+@task(queue=QUEUE, retry=RETRY, lease=LEASE, priority=40, timeout=timedelta(minutes=10))
 async def finalizing(
     ctx: Ctx[Workshop], params: ReportParams, texts: list[Text], pdfs: list[Made], recordings: list[Made]
 ) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 import { ask, bar, find, make, notice, signedIn, watch } from "./shared.js";
 
-const ROOT = "/reports/api/jobs";
+const ROOT = "/api/jobs";
 const PHASES = ["calculating", "text", "pdf", "audio", "finalizing"];
 let current = null;
 let playing = null;
