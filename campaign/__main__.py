@@ -21,11 +21,15 @@ from campaign.runs import Run, failover, server, work, workers
 RUNS: dict[str, Run] = {run.name: run for run in (*workers.RUNS, *server.RUNS, *work.RUNS, *failover.RUNS)}
 
 
-async def play(run: Run, size: str, seed: int, slack_s: float = 1.0) -> dict[str, Any]:
+async def play(
+    run: Run, size: str, seed: int, slack_s: float = 1.0, minutes: float | None = None
+) -> dict[str, Any]:
     """One run in an arena of its own; what it did, and everything it broke."""
     began = time.monotonic()
     dose = run.short if size == "short" else run.full
     async with arena(seed, dict(run.options)) as ring:
+        if minutes is not None:
+            ring.until = time.monotonic() + 60 * minutes
         told: dict[str, Any] = {}
         broken: list[str] = []
         try:
@@ -62,6 +66,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--report", type=Path, default=None, help="append one JSON object a run to this file")
     parser.add_argument("--slack", type=float, default=1.0, help="seconds beyond the lease to be taken over")
+    parser.add_argument("--minutes", type=float, default=None, help="break no more after this, in each run")
     parser.add_argument("--list", action="store_true")
     said = parser.parse_args()
     if said.list:
@@ -73,7 +78,7 @@ def main() -> int:
     seed = said.seed if said.seed is not None else random.SystemRandom().randrange(1 << 31)
     failed = False
     for name in said.runs or RUNS:
-        result = asyncio.run(play(RUNS[name], said.dose, seed, said.slack))
+        result = asyncio.run(play(RUNS[name], said.dose, seed, said.slack, said.minutes))
         failed |= bool(result["broken"])
         print(json.dumps({**result, "broken": result["broken"][:10]}), flush=True)
         if said.report:

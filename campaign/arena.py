@@ -12,14 +12,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncpg
 
-from campaign.records import Recorder
+from campaign.records import Recorder, life_of
 from campaign.servers import Server
 from holdfast import Client
 from holdfast import settings as settings_module
@@ -31,6 +31,9 @@ from holdfast.settings import Secret, Settings
 DATABASE = "arena"
 LEDGER = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
 ENDED = ("succeeded", "failed", "cancelled", "partial")
+ENOUGH_MEMORY = 8 << 30
+UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all ($1::text[]))
+  + (select count(*) from holdfast.jobs where finished_at is null)"""
 
 
 @dataclass
@@ -43,9 +46,20 @@ class Arena:
     nursery: asyncio.subprocess.Process
     recorder: Recorder
     client: Client
-    alive: set[int] = field(default_factory=set[int])
+    alive: dict[int, int] = field(default_factory=dict[int, int])  # pids and their lives
     forgets: bool = False  # acknowledged work may be lost: an asynchronous standby took over
     through: Secret | None = None  # the address workers use, if it is not the server's
+    until: float = float("inf")  # when to break no more, whatever the dose
+    few: tuple[str, ...] = ("--concurrency", "4")  # slots, where a fault shall hit a handful of tasks
+    _asking: Connection | None = None
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def faults(self, number: int) -> Iterator[int]:
+        """Numbers up to the dose, or until the time is up."""
+        for each in range(number):
+            if time.monotonic() > self.until:
+                return
+            yield each
 
     async def worker(self, *options: str) -> int:
         """Start a worker and answer with its pid."""
@@ -57,36 +71,45 @@ class Arena:
             "log": str(self.folder / "workers.log"),
             "options": ["--concurrency", "16", *options],
         }
-        self.nursery.stdin.write(json.dumps(say).encode() + b"\n")
-        await self.nursery.stdin.drain()
-        pid = int(await self.nursery.stdout.readline())
-        self.alive.add(pid)
+        async with self._starting:
+            self.nursery.stdin.write(json.dumps(say).encode() + b"\n")
+            await self.nursery.stdin.drain()
+            pid = int(await self.nursery.stdout.readline())
+        self.alive[pid] = life_of(pid)
         return pid
 
     @property
     def records(self) -> Path:
         return self.folder / "records"
 
-    async def at_work(self) -> int:
+    async def at_work(self, but: Collection[int] = ()) -> int:
         """Somebody who has begun a task by now; a worker that is still starting is no victim worth a kill."""
         while True:
-            busy = [pid for pid in sorted(self.alive) if (self.records / f"{pid}.rec").exists()]
+            busy = [pid for pid in self.alive.keys() - but if self.has_begun(pid)]
             if busy:
-                return self.random.choice(busy)
+                return self.random.choice(sorted(busy))
             await asyncio.sleep(0.01)
 
-    def kill(self, pid: int) -> None:
-        """Kill -9, and write down when it was gone, with all that it had started: that ends with it."""
-        family = [pid, *_descendants(pid)]
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        for member in family:
-            if member != pid and not (self.records / f"{member}.rec").exists():
+    def has_begun(self, pid: int) -> bool:
+        return (self.records / f"{self.alive[pid]}.rec").exists()
+
+    def kill(self, pid: int, *, family: bool = False) -> None:
+        """Kill -9, and write down when it was gone, with all that it had started: that ends with it.
+
+        With its family goes the process that renews its leases, as when a machine is lost: nobody is left who
+        could hand in what it held, and its leases run out.
+        """
+        members = {member: life_of(member) for member in (pid, *_descendants(pid))}
+        for member in members if family else [pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        for member, life in members.items():
+            if member != pid and not (self.records / f"{life}.rec").exists():
                 continue  # it ran no task; the process that renews leases outlives its worker for a moment
             while not _is_gone(member):
                 time.sleep(0.0005)
-            self.recorder.write("killed", note=str(member))
-        self.alive.discard(pid)
+            self.recorder.write("killed", note=str(life))
+        self.alive.pop(pid, None)
 
     def send(self, pid: int, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -110,24 +133,34 @@ class Arena:
             yield connection
 
     async def unfinished(self) -> int:
-        async with self.connection() as connection:
-            left = await connection.fetchval(
-                "select (select count(*) from holdfast.tasks where status <> all ($1::text[]))"
-                " + (select count(*) from holdfast.jobs where finished_at is null)",
-                list(ENDED),
-            )
-            return int(left)
+        """Tasks and jobs that have not ended; the connection is kept, as this is asked many times a second."""
+        try:
+            if self._asking is None:
+                self._asking = await asyncpg.connect(self.url.reveal(), timeout=10)
+            return int(await self._asking.fetchval(UNFINISHED, list(ENDED), timeout=20))
+        except BaseException:
+            self.forget_connection()
+            raise
+
+    def forget_connection(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.terminate()
 
     async def drained(self, seconds: float = 120.0, workers: int = 2) -> None:
         """Until everything has ended, with workers that are replaced when they die."""
         deadline = time.monotonic() + seconds
         while await self._left():
-            self.alive = {pid for pid in self.alive if not _is_gone(pid)}
-            while len(self.alive) < workers:
-                await self.worker()
+            await self.at_least(workers)
             if time.monotonic() > deadline:
                 raise AssertionError(f"{await self.unfinished()} tasks or jobs did not end in {seconds} s")
             await asyncio.sleep(0.05)
+
+    async def at_least(self, workers: int, *options: str) -> None:
+        """Replace those who have left by themselves, as a supervisor does."""
+        self.alive = {pid: life for pid, life in self.alive.items() if not _is_gone(pid)}
+        while len(self.alive) < workers:
+            await self.worker(*options)
 
     async def _left(self) -> int:
         try:
@@ -145,7 +178,7 @@ class Arena:
                 await asyncio.sleep(0.02)
             if not _is_gone(pid):
                 self.kill(pid)
-            self.alive.discard(pid)
+            self.alive.pop(pid, None)
 
 
 def _is_gone(pid: int) -> bool:
@@ -153,13 +186,11 @@ def _is_gone(pid: int) -> bool:
 
 
 def _descendants(pid: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents[int(place.parent.name)] = int(place.read_text().rpartition(")")[2].split()[1])
     found = [pid]
-    for parent in found:
-        found += [child for child, of in parents.items() if of == parent]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for place in Path(f"/proc/{each}/task").glob("*/children"):
+                found += [int(child) for child in place.read_text().split()]
     return found[1:]
 
 
@@ -172,7 +203,7 @@ def _is_zombie(pid: int) -> bool:
 
 @asynccontextmanager
 async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenerator[Arena]:
-    folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+    folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=_fast_place()))
     folder.chmod(0o755)
     (folder / "records").mkdir()
     server = Server(folder / "server", options)
@@ -181,12 +212,14 @@ async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenera
     try:
         await server.ready()
         settings = settings_module.load({"home": str(folder / "server")})
-        url = scratch.on_database(server.url, DATABASE)
+        # There is no encryption to agree on; asking for it is a good part of what a new worker costs.
+        url = Secret(scratch.on_database(server.url, DATABASE).reveal() + "?sslmode=disable")
         await _prepare(server, url, settings)
         nursery = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "campaign.nursery",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "CAMPAIGN_RECORDS": str(folder / "records")},
+            cwd=folder,  # no settings of ours are read there
         )  # fmt: skip
         client = Client(url.reveal(), settings=settings)
         ring = Arena(
@@ -197,6 +230,7 @@ async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenera
         finally:
             for pid in list(ring.alive):
                 ring.kill(pid)
+            ring.forget_connection()
             await ring.client.close()
             ring.server.destroy()
     finally:
@@ -205,6 +239,14 @@ async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenera
             await nursery.wait()
         server.destroy()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fast_place() -> Path | None:
+    """Memory, where there is enough: processes are crashed here, not machines, and what they have written outlives
+    them on either. On a disk that others use too a start after a crash takes ten seconds, here a third of one.
+    """
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > ENOUGH_MEMORY else None
 
 
 async def _prepare(server: Server, url: Secret, settings: Settings) -> None:

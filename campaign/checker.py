@@ -160,9 +160,10 @@ def i4_after_a_freeze(history: History) -> Iterable[Broken]:
     """Where processes were stopped, what they ran may overlap; what they say afterwards must not count (I3),
     and nobody runs the same attempt twice."""
     for task, runs in history.by_task.items():
-        for attempt, times in Counter(run.attempt for run in runs).items():
+        # A standby that had not heard of an attempt gives its number out again, with another nonce.
+        for lease, times in Counter((run.attempt, run.nonce * history.forgets) for run in runs).items():
             if times > 1:
-                yield Broken("I4", task, f"attempt {attempt} was run {times} times")
+                yield Broken("I4", task, f"attempt {lease[0]} was run {times} times")
 
 
 def i5_attempts(history: History) -> Iterable[Broken]:
@@ -212,8 +213,8 @@ def i10_told_is_true(history: History) -> Iterable[Broken]:
             yield Broken("I10", line.task, f"told {line.note}, and it is {history.status.get(line.task)}")
 
 
-def i12_taken_over(history: History) -> Iterable[Broken]:
-    """After a kill the task is there for others within a lease and the slack, as long as somebody looks."""
+def takeovers(history: History) -> Iterable[tuple[str, float]]:
+    """Tasks whose process was killed, and the seconds until they were there for others."""
     told: dict[str, list[Entry]] = defaultdict(list)
     for entry in history.ledger:
         told[entry.task].append(entry)
@@ -226,9 +227,14 @@ def i12_taken_over(history: History) -> Iterable[Broken]:
             if e.at > run.began and (e.is_now, e.attempt) != ("running", run.attempt)
         )
         freed = next(after, None)
-        took = (freed.at - run.ended) / NANO if freed else 0
+        yield run.task, (freed.at - run.ended) / NANO if freed else 0.0
+
+
+def i12_taken_over(history: History) -> Iterable[Broken]:
+    """After a kill the task is there for others within a lease and the slack, as long as somebody looks."""
+    for task, took in takeovers(history):
         if took > history.lease_s + history.slack_s:
-            yield Broken("I12", run.task, f"free after {took:.2f} s, the lease is {history.lease_s} s")
+            yield Broken("I12", task, f"free after {took:.2f} s, the lease is {history.lease_s} s")
 
 
 Rule = Callable[[History], Iterable[Broken]]
@@ -245,8 +251,10 @@ def judge(history: History, *more: Rule) -> list[Broken]:
     return [broken for rule in (*ALWAYS, *more) for broken in rule(history)]
 
 
-def summary(history: History) -> dict[str, int]:
+def summary(history: History) -> dict[str, object]:
     how = Counter(run.how for run in history.runs)
+    took = sorted(seconds for _, seconds in takeovers(history))
+    late = sum(seconds > history.lease_s + 1.0 for seconds in took)
     return {
         "tasks": len(history.submitted),
         "executions": len(history.runs),
@@ -255,6 +263,8 @@ def summary(history: History) -> dict[str, int]:
         "stopped": how["stop"],
         "killed": sum(line.what == "killed" for line in history.recorded),
         "ledger": len(history.ledger),
+        "taken over": {"most s": round(took[-1], 2), "later than lease + 1 s": late} if took else {},
+        "ended as": dict(Counter(history.status.get(task, "gone") for task in history.submitted)),
     }
 
 

@@ -6,22 +6,30 @@ answers with its pid. It has no threads and no loop of its own; what it forks is
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 from pathlib import Path
 
+import uvloop  # noqa: F401
+
 import campaign.app
+from campaign import spares
 from campaign.records import Recorder
+from holdfast.cli import worker as _  # noqa: F401  (what a worker imports when it starts, imported once)
 from holdfast.cli.root import run
 
 __all__ = ["main"]
+
+SPARES = 8  # one renews leases, the others run suspects
 
 
 def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead are nobody's concern here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # what is imported is shared with all that is forked
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -40,6 +48,7 @@ def _work(say: dict[str, object]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ["HOLDFAST_DATABASE_URL"] = str(say["url"])
+    spares.keep(SPARES)
     campaign.app.recorder = Recorder(Path(str(say["records"])))
     options = [str(word) for word in say["options"]]  # type: ignore[attr-defined]
     code = 1

@@ -1,7 +1,8 @@
 """What the processes of a run wrote down: one file per process, one JSON array a line, appended in one write.
 
 A process that is killed loses nothing it has written, and at most the line it was writing. Times are of
-CLOCK_MONOTONIC, which all processes of one machine share.
+CLOCK_MONOTONIC, which all processes of one machine share. A process is known by its life, not by its pid:
+those are given out again after some thousand others.
 """
 
 from __future__ import annotations
@@ -19,27 +20,39 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
     """`what` happened to `task` in attempt `attempt`; `note` is what else there is to say."""
 
     at: int
-    pid: int
+    life: int
     what: str
     task: str = ""
     attempt: int = 0
     note: str = ""
+    nonce: int = 0
+
+
+def life_of(pid: int) -> int:
+    """A number no other process has: the pid and when the system started it. 0 when it is gone."""
+    try:
+        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0
+    return (started << 22) + pid
 
 
 class Recorder:
-    """Appends lines to `<folder>/<pid>.rec`. Opens its file at the first line, so a fork gets its own."""
+    """Appends lines to `<folder>/<life>.rec`. Opens its file at the first line, so a fork gets its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pid = 0
+        self._life = 0
         self._file = -1
 
-    def write(self, what: str, task: str = "", attempt: int = 0, note: str = "") -> None:
+    def write(self, what: str, task: str = "", attempt: int = 0, note: str = "", nonce: int = 0) -> None:
         pid = os.getpid()
         if pid != self._pid:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._file, self._pid = os.open(self._folder / f"{pid}.rec", flags, 0o644), pid
-        line = Line(time.monotonic_ns(), pid, what, task, attempt, note)
+            self._pid, self._life = pid, life_of(pid)
+            self._file = os.open(self._folder / f"{self._life}.rec", flags, 0o644)
+        line = Line(time.monotonic_ns(), self._life, what, task, attempt, note, nonce)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
@@ -49,11 +62,12 @@ class Execution:
 
     task: str
     attempt: int
-    pid: int
+    life: int
     began: int
     ended: int
     how: str  # "end", "stop" (it was cancelled), "death" or "open"
     key: str
+    nonce: int = 0
 
 
 def lines(folder: Path) -> Iterator[Line]:
@@ -68,18 +82,20 @@ def lines(folder: Path) -> Iterator[Line]:
 def executions(recorded: list[Line], now: int | None = None) -> list[Execution]:
     """Pair beginnings with ends; a process that was killed ends what it ran."""
     deaths = {int(line.note): line.at for line in recorded if line.what == "killed"}
-    ends = {(e.pid, e.task, e.attempt): e for e in recorded if e.what in {"end", "stop"}}
+    ends = {(e.life, e.task, e.attempt, e.nonce): e for e in recorded if e.what in {"end", "stop"}}
     latest = now if now is not None else max((line.at for line in recorded), default=0)
     found: list[Execution] = []
     for line in recorded:
         if line.what != "begin":
             continue
-        end = ends.get((line.pid, line.task, line.attempt))
+        end = ends.get((line.life, line.task, line.attempt, line.nonce))
         if end is not None:
             ended, how = end.at, end.what
-        elif line.pid in deaths:
-            ended, how = deaths[line.pid], "death"
+        elif line.life in deaths:
+            ended, how = deaths[line.life], "death"
         else:
             ended, how = latest, "open"
-        found.append(Execution(line.task, line.attempt, line.pid, line.at, ended, how, line.note))
+        found.append(
+            Execution(line.task, line.attempt, line.life, line.at, ended, how, line.note, line.nonce)
+        )
     return sorted(found, key=lambda execution: execution.began)

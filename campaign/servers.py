@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -31,6 +32,13 @@ OPTIONS = {
     "max_wal_size": "1GB",
     "wal_level": "replica",
 }
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
 
 
 class Server:

@@ -36,9 +36,11 @@ async def _failovers(arena: Arena, dose: Dose, setting: str | None = None) -> di
     arena.url = scratch.on_database(through(primary.url, proxy.own_port), DATABASE)
     arena.client = Client(arena.url.reveal(), settings=arena.settings)
     for _ in range(FLEET):
-        await arena.worker()
+        await arena.worker(*arena.few)
+    done = 0
     async with fed(arena, dose.tasks, 200):
-        for number in range(dose.faults):
+        for number in arena.faults(dose.faults):
+            done += 1
             standby = Server(arena.folder / f"standby{number}", standby_of=primary)
             standby.start()
             await standby.ready()
@@ -56,7 +58,7 @@ async def _failovers(arena: Arena, dose: Dose, setting: str | None = None) -> di
     await arena.drained(300)
     await proxy.stop()
     arena.url = scratch.on_database(primary.url, DATABASE)
-    return {"failovers": dose.faults}
+    return {"failovers": done}
 
 
 async def _set(server: Server, setting: str) -> None:

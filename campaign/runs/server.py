@@ -15,16 +15,19 @@ from campaign.runs.workers import FLEET, fed
 
 async def _crashes(arena: Arena, dose: Dose) -> dict[str, object]:
     for _ in range(FLEET):
-        await arena.worker()
-    async with fed(arena, dose.tasks):
-        for _ in range(dose.faults):
-            await asyncio.sleep(arena.random.uniform(0.2, 1.2))
+        await arena.worker(*arena.few)
+    crashes = 0
+    async with fed(arena, dose.tasks, 200):
+        for _ in arena.faults(dose.faults):
+            crashes += 1
+            await asyncio.sleep(arena.random.uniform(0.0, 0.6))
             arena.server.crash()
-            await asyncio.sleep(arena.random.choice([0.0, 0.0, 0.0, 3.0]))
+            if arena.random.random() < 0.05:  # longer than a lease: what was held is lost
+                await asyncio.sleep(3.0)
             arena.server.start()
             await arena.server.ready()
     await arena.drained(300)
-    return {"crashes": dose.faults}
+    return {"crashes": crashes}
 
 
 async def _cut(arena: Arena, dose: Dose) -> dict[str, object]:
@@ -33,7 +36,7 @@ async def _cut(arena: Arena, dose: Dose) -> dict[str, object]:
         await arena.worker()
     ended = 0
     async with fed(arena, dose.tasks):
-        for _ in range(dose.faults):
+        for _ in arena.faults(dose.faults):
             await asyncio.sleep(arena.random.uniform(0.1, 0.6))
             async with arena.connection() as connection:
                 ended += await connection.fetchval(
@@ -50,7 +53,7 @@ async def _exhausted(arena: Arena, dose: Dose) -> dict[str, object]:
         await arena.worker()
     taken = 0
     async with fed(arena, dose.tasks):
-        for _ in range(dose.faults):
+        for _ in arena.faults(dose.faults):
             await asyncio.sleep(arena.random.uniform(0.1, 0.5))
             hoard = await _hoard(arena)
             taken += len(hoard)

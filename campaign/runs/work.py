@@ -16,7 +16,7 @@ from holdfast.errors import ConflictError
 
 
 async def _killing(arena: Arena, faults: int, done: asyncio.Event) -> None:
-    for _ in range(faults):
+    for _ in arena.faults(faults):
         await asyncio.sleep(arena.random.uniform(0.05, 0.4))
         if done.is_set():
             return

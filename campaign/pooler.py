@@ -1,0 +1,55 @@
+"""PgBouncer between workers and the server, as many have it; in either mode."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from campaign.servers import free_port
+from holdfast.settings import Secret
+
+FIND = Path(__file__).parents[1] / "scripts" / "pgbouncer.sh"
+CONFIG = """[databases]
+* = host={host} port={to} user={user} password={password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+auth_file = {folder}/users
+logfile = {folder}/log
+pool_mode = {mode}
+max_client_conn = 2000
+default_pool_size = {size}
+"""
+
+
+@contextmanager
+def pooled(url: Secret, folder: Path, mode: str, size: int) -> Generator[Secret]:
+    """The address of the same database through a pooler that has `size` connections to share."""
+    there, port = urlsplit(url.reveal()), free_port()
+    folder.mkdir()
+    config = CONFIG.format(
+        host=there.hostname, to=there.port, user=there.username, password=there.password or "",
+        port=port, folder=folder, mode=mode, size=size,
+    )  # fmt: skip
+    (folder / "config").write_text(config, encoding="utf-8")
+    (folder / "users").touch()
+    (folder / "log").touch()
+    become: dict[str, object] = {}
+    if os.geteuid() == 0:  # it refuses root
+        become = {"user": "nobody", "extra_groups": []}
+        for path in (folder, *folder.iterdir()):
+            shutil.chown(path, "nobody")
+    program = subprocess.run([FIND], check=True, capture_output=True, text=True).stdout.strip()
+    server = subprocess.Popen([program, str(folder / "config")], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
+    try:
+        yield Secret(urlunsplit(there._replace(netloc=f"{there.username}:any@127.0.0.1:{port}")))
+    finally:
+        server.terminate()
+        server.wait(20)
