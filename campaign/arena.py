@@ -133,7 +133,7 @@ class Arena:
             yield connection
 
     async def unfinished(self) -> int:
-        """Tasks and jobs that have not ended; the connection is kept, as this is asked many times a second."""
+        """Tasks and jobs that have not ended; the connection is kept, as this is asked often."""
         try:
             if self._asking is None:
                 self._asking = await asyncpg.connect(self.url.reveal(), timeout=10)
@@ -242,8 +242,8 @@ async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenera
 
 
 def _fast_place() -> Path | None:
-    """Memory, where there is enough: processes are crashed here, not machines, and what they have written outlives
-    them on either. On a disk that others use too a start after a crash takes ten seconds, here a third of one.
+    """Memory, where there is enough: processes are crashed here, not machines, and what they have written
+    outlives them on either. On a disk that others use a start after a crash can take ten seconds.
     """
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and shutil.disk_usage(memory).free > ENOUGH_MEMORY else None
