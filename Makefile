@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: screenshots help demo dev test test-18 test-15 test-long fast campaign campaign-short campaign-files mutants bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: screenshots help demo dev test test-18 test-15 test-long fast campaign campaign-short campaign-files fuzz mutants bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -34,6 +34,9 @@ campaign: setup-dev  ## the whole fault campaign, hours; SEED=n repeats one, RUN
 
 campaign-files: setup-dev  ## kill -9 between upload and commit, five hundred times; KILLS=n for another number
 	@HOLDFAST_FILE_KILLS=$(or $(KILLS),500) $(VENV)/pytest -n 0 -s -q tests/worker/test_file_kills.py
+
+fuzz: setup-dev  ## a hundred thousand generated requests to every route of the API, an hour; EXAMPLES=n of each route
+	@HOLDFAST_FUZZ_EXAMPLES=$(or $(EXAMPLES),1100) $(VENV)/pytest -n 2 -q -rA tests/api/test_fuzz.py
 
 bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side
 	@$(VENV)/python -m bench.peers $(PEERS)
