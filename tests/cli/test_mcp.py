@@ -90,6 +90,15 @@ def test_a_session(shell: Shell, agent: Agent) -> None:
     assert agent.tool("errors") == {"causes": []}
     assert agent.tool("workers") == {"workers": []}
     assert agent.ask("ping") == {}
+    resources = [each["uri"] for each in agent.ask("resources/list")["resources"]]
+    assert resources == ["holdfast://queues", "holdfast://errors", "holdfast://workers"]
+    [template] = agent.ask("resources/templates/list")["resourceTemplates"]
+    for uri in (*resources, template["uriTemplate"].replace("{id}", job_id)):
+        [content] = agent.ask("resources/read", uri=uri)["contents"]
+        assert content["mimeType"] == "application/json"
+        assert "hunter2" not in content["text"]
+    assert json.loads(content["text"])["id"] == job_id
+    assert agent.ask("resources/read", uri="holdfast://job/nothing")["code"] == -32002
 
 
 def test_secrets_stay_here_wherever_they_turn_up(shell: Shell, agent: Agent) -> None:
@@ -130,7 +139,16 @@ BREACHES = [
     (b"[]", -32600),
     (b'{"id": 1, "method": "ping"}', -32600),
     (b'{"jsonrpc": "2.0", "id": 1, "method": 5}', -32600),
-    (b'{"jsonrpc": "2.0", "id": 1, "method": "resources/list"}', -32601),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "prompts/list"}', -32601),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "resources/read"}', -32002),
+    (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///etc/passwd"}}',
+        -32002,
+    ),
+    (
+        b'{"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "holdfast://list_jobs"}}',
+        -32002,
+    ),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": [1]}', -32602),
     (b"x" * 1_000_500, -32600),
 ]

@@ -4,7 +4,8 @@ One JSON-RPC 2.0 message a line in both directions; nothing else is written to s
 `initialize` (the version is agreed on: the client's if we know it, else our newest), then
 `notifications/initialized`, then `tools/list` and `tools/call` in any number. What a tool refuses is a result
 with `isError`, so that the agent reads why; what breaks the protocol is a JSON-RPC error. Tools only read,
-unless --allow says more, and what is named like a secret is hidden.
+unless --allow says more, and what is named like a secret is hidden. What tools answer without being told more
+is there as resources too, and a job by its id: `holdfast://queues`, `holdfast://job/{id}`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from holdfast.version import __version__
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 LONGEST = 1_000_000
 PARSE, REQUEST, METHOD, PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
+MISSING = -32002
+SCHEME, JOB = "holdfast://", "holdfast://job/"
+RESOURCES = ("queues", "workers", "errors")  # tools that need no arguments
 INSTRUCTIONS = (
     "Background jobs of an application on PostgreSQL. Find jobs with list_jobs (search text such as "
     "state:failed queue:mail since:2h), look at one with show_job, ask why it does not run with why. "
@@ -119,13 +123,19 @@ class Server:
             return {"tools": [tool.described() for tool in self.tools]}
         if method == "tools/call":
             return await self._call(params)
+        if method == "resources/list":
+            return {"resources": [_resource(tool) for tool in self.tools if tool.name in RESOURCES]}
+        if method == "resources/templates/list":
+            return {"resourceTemplates": [_JOBS]}
+        if method == "resources/read":
+            return await self._read(params)
         raise BrokenError(METHOD, f"There is no method {method[:100]!r}.")
 
     def _hello(self, params: dict[str, Any]) -> dict[str, Any]:
         wanted = params.get("protocolVersion")
         return {
             "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
-            "capabilities": {"tools": {"listChanged": False}},
+            "capabilities": {"tools": {"listChanged": False}, "resources": {"listChanged": False}},
             "serverInfo": {"name": "holdfast", "title": "Holdfast", "version": __version__},
             "instructions": INSTRUCTIONS,
         }
@@ -138,14 +148,51 @@ class Server:
                 PARAMS, f"There is no tool {str(params.get('name'))[:100]!r}; there are: {known}."
             )
         try:
-            async with (await self.client.open()).connection() as connection:
-                found = await tool.run(connection, params.get("arguments") or {})
+            found = await self._ask(tool, params.get("arguments") or {})
         except HoldfastError as problem:
             return {"content": [{"type": "text", "text": str(problem)}], "isError": True}
-        except Exception as problem:
-            raise BrokenError(INTERNAL, f"{type(problem).__name__} in {tool.name}.") from problem
         text = msgspec.json.encode(found, enc_hook=str).decode()
         return {"content": [{"type": "text", "text": text}], "structuredContent": found, "isError": False}
+
+    async def _read(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What a tool answers, under an address."""
+        uri = str(params.get("uri"))[:200]
+        name, given = (
+            ("show_job", {"id": uri.removeprefix(JOB)})
+            if uri.startswith(JOB)
+            else (uri.removeprefix(SCHEME), {})
+        )
+        tool = next((t for t in self.tools if t.name == name and (given or name in RESOURCES)), None)
+        if tool is None or not uri.startswith(SCHEME):
+            raise BrokenError(MISSING, f"There is no resource {uri!r}.")
+        try:
+            found = await self._ask(tool, given)
+        except HoldfastError as problem:
+            raise BrokenError(MISSING, str(problem)) from None
+        text = msgspec.json.encode(found, enc_hook=str).decode()
+        return {"contents": [{"uri": uri, "mimeType": "application/json", "text": text}]}
+
+    async def _ask(self, tool: Tool, arguments: Any) -> dict[str, Any]:
+        try:
+            async with (await self.client.open()).connection() as connection:
+                return await tool.run(connection, arguments)
+        except HoldfastError:
+            raise
+        except Exception as problem:
+            raise BrokenError(INTERNAL, f"{type(problem).__name__} in {tool.name}.") from problem
+
+
+_JOBS = {
+    "uriTemplate": JOB + "{id}",
+    "name": "job",
+    "description": "One job with its tasks, output and failed attempts.",
+    "mimeType": "application/json",
+}
+
+
+def _resource(tool: Tool) -> dict[str, Any]:
+    about = {"name": tool.name, "description": tool.description, "mimeType": "application/json"}
+    return {"uri": SCHEME + tool.name, **about}
 
 
 def _error(asked: Any, code: int, message: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import msgspec
@@ -14,14 +14,15 @@ from msgspec import Meta
 from holdfast import search as grammar
 from holdfast.cli import reasons
 from holdfast.cli.naming import job_named
-from holdfast.cli.redaction import SECRET, redacted
 from holdfast.cli.who import record
 from holdfast.engine import insight, jobs, operate, search
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError, NotFoundError, RefusedError
+from holdfast.redaction import SECRET, Masker
 
 Found = dict[str, Any]
 MOST_TASKS = 50
+LONGEST = 4000
 
 SEARCH = (
     "Such as `state:failed task:screenshot error:Timeout since:2h args.url:https://e.example`. Fields: state "
@@ -79,8 +80,19 @@ class Tool:
             params = msgspec.convert(arguments, self.params)
         except msgspec.ValidationError as problem:
             raise InvalidError(f"The arguments do not fit: {problem}.", field="arguments") from None
-        found: Found = redacted(msgspec.to_builtins(await self.act(connection, params), enc_hook=str))
-        return found
+        found: Found = msgspec.to_builtins(await self.act(connection, params), enc_hook=str)
+        return cast("Found", _shortened(Masker().value(found)))
+
+
+def _shortened(value: Any) -> Any:
+    """With long texts cut: an agent reads all of what it is given."""
+    if isinstance(value, dict):
+        return {name: _shortened(inner) for name, inner in cast("Found", value).items()}
+    if isinstance(value, list):
+        return [_shortened(inner) for inner in value]
+    if isinstance(value, str) and len(value) > LONGEST:
+        return f"{value[:LONGEST]}… ({len(value):,} characters)"
+    return value
 
 
 async def _list_jobs(connection: Connection, asked: Searching) -> Found:
