@@ -83,6 +83,51 @@ def test_the_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
     assert found["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
+def test_the_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
+    folder = tmp_path / "pipe"
+    assert run(["init", str(folder), "--template", "pipelines"]) == 0
+    (folder / "a.txt").write_text("to be or not to be")
+    environ = environment(url, tmp_path)
+    process = worker("app.py", folder, environ)
+    try:
+        done = subprocess.run(
+            [sys.executable, "app.py", "a.txt"], cwd=folder, env=environ, capture_output=True, text=True,
+            timeout=90, check=False,
+        )  # fmt: skip
+    finally:
+        process.terminate()
+        process.wait(40)
+    assert done.returncode == 0, done.stderr
+    assert "succeeded 100%" in done.stdout
+    assert ">be</text>" in (folder / "words.svg").read_text()
+
+
+def test_the_django_template_runs(url: Secret, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    assert run(["init", str(folder), "--template", "django"]) == 0
+    environ = {**environment(url, tmp_path), "DATABASE_URL": url.reveal()}
+    subprocess.run([sys.executable, "manage.py", "migrate"], cwd=folder, env=environ, timeout=90, check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        worker("tasks.py", folder, environ),
+        subprocess.Popen(
+            [sys.executable, "manage.py", "runserver", "--noreload", str(port)], cwd=folder, env=environ
+        ),
+    ]
+    try:
+        base = f"http://127.0.0.1:{port}"
+        made = answered(f"{base}/notes", {"text": "to be or not to be"}, lambda found: True)
+        found = answered(base + made["note"], None, lambda found: found["words"])
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(40)
+    assert found["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
 def answered(address: str, body: Any, fits: Any) -> Any:
     """Asks until the server is up and its answer fits."""
     deadline = time.monotonic() + 60

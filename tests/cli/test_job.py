@@ -50,6 +50,16 @@ def broken(shell: Shell, message: str = "it broke", **error: Any) -> None:
     handle(shell, "reject", body)
 
 
+def test_a_key_that_is_taken_is_the_same_job_or_a_conflict(shell: Shell) -> None:
+    first = submitted(shell, "shoot", "--key", "k")
+    assert submitted(shell, "shoot", "--key", "k") == first
+    told = shell("submit", "shoot", "-q", "default", "--key", "k", "--on-conflict", "fail", code=4)
+    assert first in told
+    fresh = submitted(shell, "shoot", "--unique", "u", "--on-conflict", "fail")
+    assert fresh != first
+    assert "needs --key" in shell("submit", "shoot", "-q", "default", "--on-conflict", "fail", code=2)
+
+
 def test_submit_says_the_id_and_takes_pairs_json_and_files(shell: Shell, tmp_path: Path) -> None:
     first = submitted(
         shell, "shoot", "url=https://e.example", "width:=800", "--queue", "browser", "--priority", "5"

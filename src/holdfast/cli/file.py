@@ -13,11 +13,14 @@ from uuid import UUID, uuid4
 import click
 import msgspec
 
+from holdfast.cli.naming import uuid_named
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN, pairs
+from holdfast.cli.who import record
 from holdfast.client import Client
 from holdfast.client.files import OLD_ENOUGH
 from holdfast.engine import artifacts
+from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.model import Artifact
 
@@ -261,6 +264,23 @@ def _number(text: str) -> int | None:
         return round(float(text[:-1] if unit > 1 else text) * unit)
     except (ValueError, OverflowError):
         raise InvalidError(f"{text!r} is no number.", fix="Write it as 500, 100M or none.") from None
+
+
+@file.command()
+@click.argument("id")
+@click.argument("ttl", metavar="SPAN|ever")
+@pass_session
+def extend(session: Session, id: str, ttl: str) -> None:  # noqa: A002
+    """Keep one file for so long from now on, as in 30d, whatever the rules say."""
+    span = None if ttl == "ever" else SPAN.convert(ttl, None, None)
+
+    async def work(connection: Connection) -> None:
+        async with connection.transaction():
+            until = await artifacts.keep_artifact(connection, uuid_named(id, "file"), span)
+            await record(connection, "artifact.keep", id, until=until and until.isoformat())
+        session.out.line(f"Kept {'for ever' if until is None else f'until {until:%Y-%m-%d %H:%M} UTC'}.")
+
+    session.ask(work)
 
 
 @file.command()

@@ -11,21 +11,22 @@ from holdfast.errors import ConflictError
 
 TEMPLATES = Path(__file__).parent / "templates"
 RENAMED = {"gitignore": ".gitignore"}  # under its own name it would hide files of ours
-FIRST = {"script": "app.py", "fastapi": "tasks.py"}
+FIRST = {"script": "app.py", "fastapi": "tasks.py", "django": "tasks.py", "pipelines": "app.py"}
 
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--template", "-t", type=click.Choice(sorted(FIRST)), default="script", show_default=True,
-              help="script: one file; fastapi: a web application and its tasks.")  # fmt: skip
+              help="script: one file; pipelines: several tasks; fastapi, django: web and tasks.")  # fmt: skip
 @json_option
 @pass_session
 def init(session: Session, folder: Path, template: str) -> None:
     """Make a project in DIR (default: this folder) from a template. Never overwrites."""
+    root = TEMPLATES / template
     sources = {
-        folder / RENAMED.get(source.name, source.name): source
-        for source in sorted((TEMPLATES / template).iterdir())
-        if source.is_file()
+        folder / source.relative_to(root).with_name(RENAMED.get(source.name, source.name)): source
+        for source in sorted(root.rglob("*"))
+        if source.is_file() and "__pycache__" not in source.parts
     }
     there = [str(place) for place in sources if place.exists() or place.is_symlink()]
     if there:
@@ -35,6 +36,7 @@ def init(session: Session, folder: Path, template: str) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for place, source in sources.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("x", encoding="utf-8") as file:
             file.write(source.read_text(encoding="utf-8"))
     if session.out.json:
@@ -43,4 +45,5 @@ def init(session: Session, folder: Path, template: str) -> None:
     for place in sources:
         session.out.line(f"  {place}")
     inside = "" if folder == Path() else f"cd {folder} && "
-    session.out.line(f"Next: {inside}holdfast dev {FIRST[template]}")
+    what = "read README.md" if template == "django" else f"holdfast dev {FIRST[template]}"
+    session.out.line(f"Next: {inside}{what}")

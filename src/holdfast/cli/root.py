@@ -50,6 +50,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "bulk": ("bulk",),
         "workers": ("workers",),
         "limit": ("limit",),
+        "webhook": ("webhook",),
     },
     "Tell": {
         "mcp": ("mcp",),

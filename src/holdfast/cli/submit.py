@@ -15,7 +15,7 @@ from holdfast.cli.session import Session, json_option, pass_session
 from holdfast.cli.values import MOMENT, SPAN
 from holdfast.client import Client
 from holdfast.engine import jobs
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.model import Job
 
 FOREVER = timedelta(days=36_500)
@@ -30,6 +30,13 @@ FOREVER = timedelta(days=36_500)
 @click.option("--queue", "-q", shell_complete=complete_queue, help="Queue (default: the task's own).")
 @click.option("--key", help="Submitting again with the same key gives the same job.")
 @click.option("--unique", metavar="KEY", help="The same, as long as that job has not ended.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["same", "fail"]),
+    default="same",
+    show_default=True,
+    help="When --key or --unique is taken: print the job that has it, or exit with 4.",
+)
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
 @click.option("--delay", type=SPAN, help="Run after so long, as in 90s or 5m.")
 @click.option("--at", type=MOMENT, help="Run then.")
@@ -44,6 +51,8 @@ FOREVER = timedelta(days=36_500)
 @pass_session
 def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any) -> int:
     """Submit TASK with ARGS: pairs like name=text count:=3, a JSON object, - for standard input, or @file."""
+    if options["on_conflict"] == "fail" and not (options["key"] or options["unique"]):
+        raise click.UsageError("--on-conflict needs --key or --unique.")
     if options["delay"] is not None and options["at"] is not None:
         raise click.UsageError("--delay and --at exclude each other.")
     given: Any = values.body_of(args) if args else {}
@@ -56,6 +65,12 @@ def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any
             body = {**known.job(cast("dict[str, Any]", given)), **_options(options)}
             async with (await client.open()).connection() as connection:
                 made = await jobs.submit(connection, msgspec.json.encode(body))
+            if not made.created and options["on_conflict"] == "fail":
+                raise ConflictError(
+                    f"Job {made.id} has this key already.",
+                    fix=f"See: holdfast job show {made.id}",
+                    field="key",
+                )
             return await _afterwards(session, client, made, options)
 
     return session.run(work())
