@@ -31,6 +31,7 @@ from holdfast.dashboard import create_dashboard, login_link  # noqa: E402
 from holdfast.engine import embedded, install  # noqa: E402
 from holdfast.engine.connection import Database  # noqa: E402
 from holdfast.settings import Secret, Settings  # noqa: E402
+from holdfast.storage import open_store  # noqa: E402
 
 OUT = ROOT / "screenshots"
 CHROMIUM = subprocess.run(
@@ -65,12 +66,19 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
         "workers": "/workers",
         "worker": "/worker?name=worker-1",
         "schedules": "/schedules",
+        "schedule-edit": "/schedules/edit?name=nightly-report",
         "bulks": "/bulk",
         "bulk-new": "/bulk/new?verb=retry&q=state:failed",
         "bulk": f"/bulk/{ids['bulk']}",
         "batch": f"/batches/{ids['batch']}",
         "files": "/files",
+        "file-image": f"/files/{ids['files']['shot.png']}",
+        "file-text": f"/files/{ids['files']['page.html']}",
+        "file-pdf": f"/files/{ids['files']['report.pdf']}",
+        "file-audio": f"/files/{ids['files']['voice.wav']}",
+        "file-other": f"/files/{ids['files']['archive.zip']}",
         "limits": "/limits",
+        "webhooks": "/webhooks",
         "database": "/database",
         "audit": "/audit",
         "settings": "/settings",
@@ -94,7 +102,7 @@ async def main(only: str) -> None:
 
 async def taken(url: Secret, settings: Settings, only: str) -> None:
     connection = await asyncpg.connect(url.reveal())
-    ids = await gallery.fill(connection)
+    ids = await gallery.fill(connection, open_store(settings))
     async with (
         Database(url, settings) as database,
         served(database, settings) as base,

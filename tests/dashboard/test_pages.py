@@ -35,11 +35,13 @@ PATHS = [
     "/workers",
     "/worker?name=worker-1",
     "/schedules",
+    "/schedules/edit?name=nightly-report",
     "/bulk",
     "/bulk/new?verb=retry&q=state:failed",
     "/bulk/new?verb=cancel",
     "/files",
     "/limits",
+    "/webhooks",
     "/database",
     "/audit",
     "/settings",
@@ -49,7 +51,8 @@ OF_A_JOB = ["", "?tab=logs", "?tab=files", "?tab=payload", "?tab=events", "?tab=
 
 def paths(ids: dict[str, Any]) -> list[str]:
     jobs = [f"/jobs/{ids[name]}{tail}" for name in ("graph", "failed", "running") for tail in OF_A_JOB]
-    return [*PATHS, *jobs, f"/bulk/{ids['bulk']}", f"/batches/{ids['batch']}"]
+    files = [f"/files/{file}" for file in ids["files"].values()]
+    return [*PATHS, *jobs, *files, f"/bulk/{ids['bulk']}", f"/batches/{ids['batch']}"]
 
 
 def test_every_page_answers(shown: Exhibition) -> None:

@@ -19,11 +19,12 @@ from hands import Hand, outcome
 
 from holdfast.dashboard import ROLES
 from holdfast.dashboard.registry import DEEDS, DOWNLOADS, SCREENS
-from holdfast.engine import access, artifacts, insight, jobs, search
+from holdfast.engine import access, artifacts, insight, jobs, schedules, search, webhooks
 from holdfast.engine.connection import Connection
 from holdfast.storage import open_store
 
 SECRET = "hunter2-secret"
+JOB = '{"type": "export", "queue": "default"}'
 # Forms that would be right, for every action there is. What they need is made anew for each role.
 FORMS: dict[str, dict[str, str]] = {
     "/views/save": {"name": "mine", "q": "state:failed"},
@@ -46,8 +47,11 @@ FORMS: dict[str, dict[str, str]] = {
     "/schedules/pause": {"name": "heartbeat"},
     "/schedules/resume": {"name": "heartbeat"},
     "/schedules/delete": {"name": "gone"},
+    "/schedules/edit": {"name": "sweep", "cron": "*/20 * * * *", "missed": "skip", "most": "5", "job": JOB},
+    "/webhooks/{id}/switch": {"on": "yes"},
     "/limits/set": {"name": "matrix", "queue": "matrix", "max_running": "3"},
     "/limits/remove": {"name": "matrix"},
+    "/files/{id}/keep": {"span": "30 days"},
     "/files/{id}/delete": {},
     "/settings": {"theme": "dark"},
 }
@@ -83,8 +87,15 @@ def target(shown: Exhibition, path: str) -> str:
         return path.replace("{id}", str(shown.ids["bulk"]))
     if path.startswith("/batches/"):
         return path.replace("{id}", str(shown.ids["batch"]))
-    file = shown.ask(lambda conn: insight.files_page(conn, owner=None, before=None))["files"][0]["id"]
-    return path.replace("{id}", file)
+    if path.startswith("/webhooks/"):
+        return path.replace("{id}", str(shown.ask(webhooks.list_webhooks)[-1].id))
+    return path.replace("{id}", str(shown.ask(spare_file)))
+
+
+async def spare_file(conn: Connection) -> UUID:
+    staged = await artifacts.stage_file(conn, {"name": "spare.txt", "content_type": "text/plain"})
+    await artifacts.record(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
+    return staged.id
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -408,3 +419,91 @@ def test_spreadsheets_get_no_formulas(shown: Exhibition) -> None:
     with shown.visitor("viewer") as client:
         lines = client.get("/jobs/export", params={"format": "csv", "q": 'task:"=HYPERLINK(1)"'}).text
         assert ",'=HYPERLINK(1)," in lines
+
+
+def test_a_schedule_is_changed_after_a_look_at_its_times(shown: Exhibition) -> None:
+    with shown.visitor("admin") as client:
+        form = {"name": "nightly-report", "cron": "15 4 * * tue", "timezone": "UTC", "missed": "skip"}
+        form |= {"most": "3", "job": JOB}
+        looked = shown.post(client, "/schedules/edit", **form, look="yes")
+        assert looked.status_code == 200
+        assert "Tuesday at 04:15" in looked.text
+        assert looked.text.count("<li>Tue ") == 5
+        found = shown.ask(lambda conn: schedules.get_schedule(conn, "nightly-report"))
+        assert found.cron == "0 3 * * *", "a look changes nothing"
+        assert shown.post(client, "/schedules/edit", **form).status_code == 303
+        found = shown.ask(lambda conn: schedules.get_schedule(conn, "nightly-report"))
+        assert (found.cron, found.timezone, found.missed, found.most) == ("15 4 * * tue", "UTC", "skip", 3)
+        [entry] = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+        assert (entry.action, entry.target) == ("schedule.edit", "nightly-report")
+        for field, value in (
+            ("cron", "61 * * * *"),
+            ("cron", ""),
+            ("every_s", "60"),
+            ("timezone", "Mars/Olympus"),
+            ("missed", "some"),
+            ("most", "many"),
+            ("job", "{"),
+            ("job", "[]"),
+            ("job", "{}"),
+        ):
+            wrong = shown.post(client, "/schedules/edit", **{**form, field: value})
+            assert wrong.status_code == 422, (field, value)
+            assert 'role="alert"' in wrong.text
+        again = shown.ask(lambda conn: schedules.get_schedule(conn, "nightly-report"))
+        assert again == found
+        assert client.get("/schedules/edit?name=nothing").status_code == 404
+
+
+def test_files_are_shown_by_what_they_are_and_never_as_pages(shown: Exhibition) -> None:
+    kinds = {"shot.png": "<img", "report.pdf": "<iframe", "voice.wav": "<audio"}
+    kinds |= dict.fromkeys(("ocr.json", "page.html", "drawing.svg", "pretends.png"), '<pre class="json"')
+    types = {"shot.png": "image/png", "report.pdf": "application/pdf", "voice.wav": "audio/wav"}
+    with shown.visitor("viewer") as client:
+        for name, file in shown.ids["files"].items():
+            page = client.get(f"/files/{file}").text
+            assert kinds.get(name, "are not shown") in page, name
+            assert "<script>" not in page, name
+            answer = client.get(f"/files/{file}/preview")
+            assert answer.status_code == (200 if name in types else 404), name
+            if name in types:
+                assert answer.headers["content-type"] == types[name]
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert "default-src 'none'" in answer.headers["content-security-policy"]
+                assert ("sandbox" in answer.headers["content-security-policy"]) == (name != "report.pdf")
+    with shown.visitor("support") as client:
+        file = shown.ids["files"]["ocr.json"]
+        assert "18211" not in client.get(f"/files/{file}").text
+        assert client.get(f"/files/{file}/preview").status_code == 403
+    with shown.visitor("viewer", "zeta") as client:  # the job is acme's
+        for path in (f"/files/{file}", f"/files/{file}/preview", f"/files/{file}/content"):
+            assert client.get(path).status_code == 404
+
+
+def test_a_file_is_kept_longer(shown: Exhibition) -> None:
+    file = shown.ids["files"]["ocr.json"]
+    with shown.visitor("operator") as client:
+        answer = shown.post(client, f"/files/{file}/keep", span="30 days")
+        assert answer.headers["location"].endswith(f"/files/{file}")
+        kept = shown.ask(lambda conn: artifacts.get_artifact(conn, file))
+        assert kept.expires_at is not None
+        assert 29 < (kept.expires_at - kept.created_at).days <= 30
+        shown.post(client, f"/files/{file}/keep", span="for ever")
+        assert shown.ask(lambda conn: artifacts.get_artifact(conn, file)).expires_at is None
+        assert shown.post(client, f"/files/{file}/keep", span="a while").status_code == 422
+
+
+def test_a_webhook_that_was_switched_off_is_seen_and_switched_on(shown: Exhibition) -> None:
+    with shown.visitor("admin") as client:
+        page = client.get("/webhooks").text
+        assert "old.example.net" in page
+        assert SECRET not in page
+        assert "this address is gone" in client.get("/").text
+        off = next(one for one in shown.ask(webhooks.list_webhooks) if "old." in one.url)
+        assert shown.post(client, f"/webhooks/{off.id}/switch", on="yes").status_code == 303
+        assert next(one for one in shown.ask(webhooks.list_webhooks) if one.id == off.id).active
+        assert shown.post(client, f"/webhooks/{UUID(int=7)}/switch", on="yes").status_code == 404
+    with shown.visitor("viewer", "acme") as client:
+        page = client.get("/webhooks").text
+        assert "acme.example.com" in page
+        assert "billing.example.org" not in page

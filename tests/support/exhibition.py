@@ -22,6 +22,7 @@ from holdfast.dashboard.app import Dashboard
 from holdfast.engine import scratch
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
+from holdfast.storage import open_store
 
 T = TypeVar("T")
 
@@ -102,7 +103,7 @@ def exhibited(
 
     async def fill() -> None:
         connection = await asyncpg.connect(url.reveal())
-        ids.update(await gallery.fill(connection))
+        ids.update(await gallery.fill(connection, open_store(settings)))
         await connection.close()
 
     if filled:

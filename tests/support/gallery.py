@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import UUID
 
 from hands import Hand, outcome
+from sights import CONTENTS
 
 from holdfast.engine import artifacts, insight, jobs, limits, schedules
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import Limit
+from holdfast.storage import Store
 
 SCHEMA = {
     "type": "object",
@@ -41,8 +45,11 @@ ERRORS = {
 }
 
 
-async def fill(conn: Connection) -> dict[str, Any]:
-    """Jobs in every state, workers, schedules, messages, files, a bulk action, figures; the ids of some."""
+async def fill(conn: Connection, store: Store | None = None) -> dict[str, Any]:
+    """Jobs in every state, workers, schedules, messages, files, a bulk action, figures; the ids of some.
+
+    With a store, the files have bytes too.
+    """
     chance = random.Random(7)
     await _types(conn)
     graph = await _pipeline(conn)
@@ -53,7 +60,8 @@ async def fill(conn: Connection) -> dict[str, Any]:
     batch = await _batch(conn)
     await _schedules(conn)
     await _messages(conn)
-    await _files(conn, graph)
+    files = await _files(conn, graph, store)
+    await _webhooks(conn)
     await _figures(conn, chance)
     bulk = await conn.fetchval(
         "select holdfast.bulk_start('retry', $1, 'error:ConnectError', 'ann', 'DNS is back')",
@@ -65,7 +73,14 @@ async def fill(conn: Connection) -> dict[str, Any]:
     await insight.save_view(conn, "slow exports", "jobs", "task:export run:>30s", by="ann")
     await limits.put_limit(conn, Limit(name="openai", queue="ai", max_running=4, rate=5, burst=10))
     await limits.put_limit(conn, Limit(name="host", queue="browser", per_key=True, max_running=2))
-    return {"graph": graph, "failed": failed[0], "running": running, "batch": batch, "bulk": bulk}
+    return {
+        "graph": graph,
+        "failed": failed[0],
+        "running": running,
+        "batch": batch,
+        "bulk": bulk,
+        "files": files,
+    }
 
 
 async def _types(conn: Connection) -> None:
@@ -289,19 +304,45 @@ async def _messages(conn: Connection) -> None:
     await conn.execute("select * from pgmq.read('clips', 60, 3)")
 
 
-async def _files(conn: Connection, job: UUID) -> None:
-    for n, (name, kind, size) in enumerate(
-        [
-            ("shot.png", "image/png", 214_000),
-            ("ocr.json", "application/json", 8_841),
-            ("page.html", "text/html", 51_200),
-        ]
-    ):
+async def _files(conn: Connection, job: UUID, store: Store | None) -> dict[str, UUID]:
+    """One of each kind that can be shown, and one that pretends."""
+    made: dict[str, UUID] = {}
+    for days, (name, (kind, content)) in enumerate(CONTENTS.items(), 1):
         staged = await artifacts.stage_file(
             conn,
-            {"name": name, "kind": "file", "content_type": kind, "job": str(job), "ttl_s": 86400 * (n + 1)},
+            {"name": name, "kind": "file", "content_type": kind, "job": str(job), "ttl_s": 86400 * days},
         )
-        await artifacts.record(conn, staged.id, None, size=size, sha256="0" * 64, meta={})
+
+        async def pieces(content: bytes = content) -> AsyncGenerator[bytes]:
+            yield content
+
+        if store is not None:
+            await store.put(staged.key, pieces())
+        digest = hashlib.sha256(content).hexdigest()
+        await artifacts.record(conn, staged.id, None, size=len(content), sha256=digest, meta={})
+        made[name] = staged.id
+    return made
+
+
+async def _webhooks(conn: Connection) -> None:
+    made = [
+        await conn.fetchval(
+            "select holdfast.put_webhook($1, $2, 'whsec_x', null, $3)",
+            f"https://{host}/hooks/holdfast?key=hunter2-secret",
+            events,
+            owner,
+        )
+        for host, events, owner in (
+            ("billing.example.org", ["job.partial", "batch.completed"], None),
+            ("acme.example.com", ["job.partial"], "acme"),
+            ("old.example.net", ["artifact.expiring"], "zeta"),
+        )
+    ]
+    await conn.execute(
+        "select holdfast.note_delivery($1, $2)", made[1], "The other side did not answer in time."
+    )
+    gone = "The other side says that this address is gone."
+    await conn.execute("select holdfast.note_delivery($1, $2, true)", made[2], gone)
 
 
 async def _figures(conn: Connection, chance: random.Random) -> None:

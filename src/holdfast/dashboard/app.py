@@ -35,7 +35,8 @@ Who: TypeAlias = "Callable[[HTTPConnection], Awaitable[Visitor | None] | Visitor
 MOST_BYTES = 1024 * 1024
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "img-src 'self' data:; media-src 'self'; frame-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types holdfast",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",

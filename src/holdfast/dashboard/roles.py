@@ -14,10 +14,10 @@ from holdfast.errors import InvalidError
 _SEE = frozenset({"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit"})
 _LOOK = _SEE | {"payload.view", "artifact.download", "system.view", "message.view"}
 _ACT = _LOOK | {
-    *("jobs.retry", "jobs.cancel", "jobs.submit", "jobs.edit", "bulk.run", "errors.ignore"),
+    *("jobs.retry", "jobs.cancel", "jobs.submit", "jobs.edit", "bulk.run", "errors.ignore", "artifact.keep"),
     *("queue.pause", "schedule.run", "message.act", "worker.stop", "view.save", "audit.view"),
 }
-_RULE = _ACT | {"queue.limit", "schedule.edit", "artifact.delete", "payload.secret"}
+_RULE = _ACT | {"queue.limit", "schedule.edit", "artifact.delete", "payload.secret", "webhook.edit"}
 
 ROLES: Final[dict[str, frozenset[str]]] = {
     "viewer": _LOOK,

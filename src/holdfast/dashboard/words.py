@@ -35,6 +35,8 @@ TONES = {
     "left": ("slash", "mute"),
     "open": ("dot", "good"),
     "on": ("dot", "good"),
+    "off": ("stop", "bad"),
+    "failing": ("bolt", "warn"),
     "full": ("dot", "warn"),
     "asleep": ("pause", "warn"),
     "free": ("dot", "good"),

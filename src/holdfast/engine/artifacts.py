@@ -8,7 +8,7 @@ store that it is given.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -145,6 +145,15 @@ async def delete_artifact(connection: Connection, file_id: UUID) -> bool:
 async def remake_artifact(connection: Connection, file_id: UUID) -> dict[str, Json]:
     """{job_id, restarted, status}."""
     return _object(await connection.fetchval("select holdfast.remake_artifact($1)", file_id))
+
+
+async def keep_artifact(connection: Connection, file_id: UUID, ttl: timedelta | None) -> datetime | None:
+    """Keep a visible file so long from now on, or for ever. Answers until when; NotFoundError for none."""
+    seconds = None if ttl is None else ttl.total_seconds()
+    return cast(
+        "datetime | None",
+        await connection.fetchval("select holdfast.keep_artifact($1, $2)", file_id, seconds),
+    )
 
 
 async def put_rule(

@@ -6,7 +6,8 @@ from importlib import import_module
 
 NOUNS = (
     *("overview", "jobs", "job", "rerun", "errors", "queues", "tasks", "messages", "workers", "schedules"),
-    *("bulk", "files", "limits", "database", "preferences"),
+    "schedule_edit",
+    *("bulk", "files", "limits", "webhooks", "database", "preferences"),
 )
 
 

@@ -1,8 +1,9 @@
-"""Files that jobs made: who made them, how long they stay, what they cost."""
+"""Files that jobs made: what is in them, who made them, how long they stay, what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
@@ -10,14 +11,20 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast.api.files import store_of
 from holdfast.api.zips import ZipEntry, entry_of, zip_response
+from holdfast.dashboard.previews import preview_of
 from holdfast.dashboard.registry import deed, download, screen
 from holdfast.dashboard.site import Deed, Page, Site, View
 from holdfast.engine import artifacts, insight, jobs
+from holdfast.errors import InvalidError, NotFoundError, StorageError
 from holdfast.model import Artifact
 from holdfast.storage import Store
 
 LIMIT = 50
+AWAY = "The store of files does not answer."
 PAGE = 200
+KEEP = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "for ever": None}
+# Nothing in a file may run or reach anything. PDF viewers of browsers are plug-ins: no sandbox lets them in.
+_SAFELY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
 
 
 @screen("/files", "artifact.view")
@@ -33,6 +40,54 @@ async def _visible(view: View) -> Artifact:
     if not view.owns(found.owner):
         raise HTTPException(404, "There is no such file.")
     return found
+
+
+@screen("/files/{id}", "artifact.view")
+async def one(view: View) -> Page:
+    file = await _visible(view)
+    shown, trouble = None, ""
+    if view.may("artifact.download"):
+        try:
+            shown = await preview_of(store_of(view.site.services), file)
+        except (StorageError, NotFoundError) as problem:
+            trouble = "The store does not have it any more." if isinstance(problem, NotFoundError) else AWAY
+    return Page(
+        "file.html", file.name, {"file": file, "shown": shown, "trouble": trouble, "keep": KEEP}, live=False
+    )
+
+
+@download("/files/{id}/preview", "artifact.download")
+async def preview(view: View) -> Response:
+    """The bytes for the browser's own viewers, with our word for their type."""
+    store, file = store_of(view.site.services), await _visible(view)
+    found = await preview_of(store, file)
+    if found is None or found.kind == "text":
+        raise HTTPException(404, "There is no preview of this file.")
+    sandbox = "" if found.kind == "pdf" else "; sandbox"
+    return StreamingResponse(
+        _pieces(store, file.key),
+        media_type=found.media_type,
+        headers={
+            "content-disposition": "inline",
+            "content-length": str(file.size),
+            "content-security-policy": _SAFELY + sandbox,
+            "x-frame-options": "SAMEORIGIN",
+        },
+    )
+
+
+@deed("/files/{id}/keep", "artifact.keep")
+async def keep(asked: Deed) -> tuple[str, str]:
+    found, chosen = await _visible(asked.view), asked.needed("span")
+    if chosen not in KEEP:
+        raise InvalidError("Choose how long.", field="span")
+    days = KEEP[chosen]
+    until = await artifacts.keep_artifact(
+        asked.connection, found.id, None if days is None else timedelta(days=days)
+    )
+    await asked.audit("artifact.keep", found.id, name=found.name, until=until and until.isoformat())
+    lasts = "for ever" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
+    return f"/files/{found.id}", f"{found.name} is kept {lasts}."
 
 
 @download("/files/{id}/content", "artifact.download")

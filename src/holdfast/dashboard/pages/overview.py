@@ -7,11 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.dashboard import charts
+from holdfast.dashboard.pages.webhooks import address, state_of
 from holdfast.dashboard.registry import screen
 from holdfast.dashboard.site import Page, View
 from holdfast.dashboard.words import between, clip, compact, plural, seconds
-from holdfast.engine import insight, operate, queues, schedules, search
+from holdfast.engine import insight, operate, queues, schedules, search, webhooks
 from holdfast.engine.search import Bulk
+from holdfast.engine.webhooks import Webhook
 from holdfast.model import MessageMetrics, StoredSchedule
 from holdfast.search import quoted
 
@@ -69,6 +71,7 @@ async def _figures(view: View, hours: float) -> dict[str, Any]:
         "messages": await queues.metrics(on) if view.may("message.view") else [],
         "schedules": await schedules.list_schedules(on, limit=200) if view.may("system.view") else [],
         "bulks": await search.list_bulk(on, limit=20) if view.may("bulk.run") else [],
+        "webhooks": await webhooks.list_webhooks(on) if view.may("system.view") else [],
         "ready": sum(q["ready"] for q in task_queues),
         "running": sum(q["running"] for q in task_queues),
         "all_queues": task_queues,
@@ -83,6 +86,7 @@ def _attention(view: View, found: Mapping[str, Any]) -> Iterator[Item]:
     yield from _late(view, found["schedules"])
     yield from _dead(view, found["messages"])
     yield from _halted(view, found["bulks"])
+    yield from _unheard(view, found["webhooks"])
 
 
 def _stuck(view: View, found: Sequence[Row]) -> Iterator[Item]:
@@ -162,3 +166,16 @@ def _halted(view: View, found: Sequence[Bulk]) -> Iterator[Item]:
             text = f"bulk {one.verb} stopped by itself: {one.stopped_why}"
             link = view.url(f"/bulk/{one.id}")
             yield {"tone": "warn", "what": one.search or "all jobs", "text": text, "links": [("open", link)]}
+
+
+def _unheard(view: View, found: Sequence[Webhook]) -> Iterator[Item]:
+    for one in found:
+        if not view.owns(one.owner) or state_of(one) == "on" or not (one.off_why or one.last_error):
+            continue
+        text = f"switched off: {one.off_why}" if not one.active else f"fails: {one.last_error}"
+        yield {
+            "tone": "warn",
+            "what": "webhook",
+            "text": f"{address(one.url)} {clip(text, 160)}",
+            "links": [("open", view.url("/webhooks"))],
+        }

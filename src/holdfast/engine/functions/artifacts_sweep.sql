@@ -43,6 +43,25 @@ begin
   return cardinality(v_ids);
 end $$;
 
+-- A visible file is kept for so long from now on; null: for ever. Answers until when.
+create or replace function holdfast.keep_artifact(p_id uuid, p_ttl_s double precision) returns timestamptz
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_until timestamptz;
+begin
+  if p_ttl_s <= 0 or p_ttl_s > 3.2e9 then
+    perform holdfast.refuse('HF004', 'A file is kept for more than no time and less than a hundred years.', 'ttl_s');
+  end if;
+  update holdfast.artifacts f set expires_at = v_now + p_ttl_s * interval '1 second'
+  where f.id = p_id and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now)
+  returning f.expires_at into v_until;
+  if not found then
+    perform holdfast.refuse('HF002', 'There is no such file any more.', 'id');
+  end if;
+  return v_until;
+end $$;
+
 -- Files of attempts that are over without success (of steps: of tasks), and of uploads that nobody speaks for. Others are
 -- looked at again later.
 create or replace function holdfast.doom_lost_artifacts(p_now timestamptz, p_limit integer) returns integer
@@ -136,4 +155,4 @@ begin
 end $$;
 
 call holdfast.allow('holdfast_worker', 'tick_artifacts', 'claim_doomed', 'forget_doomed', 'unknown_keys');
-call holdfast.allow('service_role', 'tick_artifacts', 'claim_doomed', 'forget_doomed', 'unknown_keys');
+call holdfast.allow('service_role', 'keep_artifact', 'tick_artifacts', 'claim_doomed', 'forget_doomed', 'unknown_keys');
