@@ -93,6 +93,17 @@ class Arena:
     def has_begun(self, pid: int) -> bool:
         return (self.records / f"{self.alive[pid]}.rec").exists()
 
+    async def at_it_again(self, patience: float = 20.0) -> None:
+        """Until the workers write down that they do something, after whatever was done to them."""
+        before, deadline = self._written(), time.monotonic() + patience
+        while self._written() == before and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+    def _written(self) -> int:
+        """Bytes in the records of those alive."""
+        places = (self.records / f"{life}.rec" for life in self.alive.values())
+        return sum(place.stat().st_size for place in places if place.exists())
+
     def kill(self, pid: int, *, family: bool = False) -> None:
         """Kill -9, and write down when it was gone, with all that it had started: that ends with it.
 

@@ -20,7 +20,9 @@ async def _crashes(arena: Arena, dose: Dose) -> dict[str, object]:
     async with fed(arena, dose.tasks, 200):
         for _ in arena.faults(dose.faults):
             crashes += 1
-            await asyncio.sleep(arena.random.uniform(0.0, 0.6))
+            await arena.at_least(FLEET, *arena.few)
+            await arena.at_it_again()
+            await asyncio.sleep(arena.random.uniform(0.0, 0.5))
             arena.server.crash()
             if arena.random.random() < 0.05:  # longer than a lease: what was held is lost
                 await asyncio.sleep(3.0)
