@@ -26,8 +26,8 @@ test-long: setup-dev  ## those that kill servers and workers again and again, wh
 fast: setup-dev  ## the tests that need no server
 	@$(VENV)/pytest tests/unit -q
 
-campaign-short: setup-dev  ## every kind of fault in a small dose, about three minutes
-	@$(VENV)/python -m campaign --dose short
+campaign-short: setup-dev  ## every kind of fault in a small dose, and a thousand kills; about four minutes
+	@$(VENV)/python -m campaign --dose short --at-once 3 --slack 5
 
 campaign: setup-dev  ## the whole fault campaign, hours; SEED=n repeats one, RUNS="kills crashes" chooses
 	@$(VENV)/python -m campaign --dose full $(if $(SEED),--seed $(SEED)) $(RUNS) --report campaign-report.jsonl

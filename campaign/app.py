@@ -64,7 +64,7 @@ async def step(ctx: Ctx, name: str, ms: int = 5) -> str:
 @task(queue="campaign", retry=QUICK, lease=LEASE)
 async def called_back(ctx: Ctx, batch: int = 0) -> int:
     """What a batch calls when its last job has ended."""
-    with recorded(ctx, "callback"):
+    with recorded(ctx, f"callback {batch}"):
         pass
     return batch
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
@@ -49,6 +50,7 @@ class Arena:
     alive: dict[int, int] = field(default_factory=dict[int, int])  # pids and their lives
     forgets: bool = False  # acknowledged work may be lost: an asynchronous standby took over
     through: Secret | None = None  # the address workers use, if it is not the server's
+    known: dict[str, Any] = field(default_factory=dict[str, Any])  # what a run tells the judge
     until: float = float("inf")  # when to break no more, whatever the dose
     few: tuple[str, ...] = ("--concurrency", "4")  # slots, where a fault shall hit a handful of tasks
     _asking: Connection | None = None
@@ -246,7 +248,8 @@ async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenera
             ring.server.destroy()
     finally:
         if nursery is not None:
-            nursery.kill()
+            with contextlib.suppress(ProcessLookupError):
+                nursery.kill()
             await nursery.wait()
         server.destroy()
         shutil.rmtree(folder, ignore_errors=True)

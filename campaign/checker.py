@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ class History:
     lease_s: float = 2.0
     slack_s: float = 1.0
     forgets: bool = False
-    callbacks: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    batches: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # callback key: its members
+    ticks: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    quotas: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])  # allowed, used
 
     @property
     def by_task(self) -> dict[str, list[Execution]]:
@@ -184,9 +187,15 @@ def i6_children_after_parents(history: History) -> Iterable[Broken]:
 
 
 def i7_one_callback(history: History) -> Iterable[Broken]:
-    for batch, jobs in history.callbacks.items():
-        if len(jobs) != 1:
-            yield Broken("I7", batch, f"called back {len(jobs)} times")
+    """By one task, however often that was attempted; and not before its last member had ended."""
+    ends = {run.task: run.ended for run in history.runs if run.how == "end"}
+    for batch, members in history.batches.items():
+        calls = [run for run in history.runs if run.key == batch]
+        tasks = {run.task for run in calls}
+        if len(tasks) != 1:
+            yield Broken("I7", batch, f"called back {len(tasks)} times")
+        elif any(member not in ends or ends[member] > calls[0].began for member in members):
+            yield Broken("I7", batch, "called back before its last job had ended")
 
 
 def i8_limits(history: History) -> Iterable[Broken]:
@@ -204,6 +213,25 @@ def i8_limits(history: History) -> Iterable[Broken]:
             if running > limit:
                 yield Broken("I8", key, f"{running} ran at once, {limit} may")
                 break
+
+
+def i9_one_job_a_tick(history: History) -> Iterable[Broken]:
+    """No time of a schedule has two jobs; and where missed times are caught up with, none is left out."""
+    times: dict[str, list[datetime]] = defaultdict(list)
+    for (name, at), jobs in history.ticks.items():
+        times[name].append(datetime.fromisoformat(at))
+        if jobs != 1:
+            yield Broken("I9", name, f"{jobs} jobs for {at}")
+    for name, found in times.items():
+        span = (max(found) - min(found)).total_seconds() + 1
+        if name.startswith("catch_up") and len(found) != span:
+            yield Broken("I9", name, f"{len(found)} ticks of every second in {span:.0f} s")
+
+
+def i11_quotas(history: History) -> Iterable[Broken]:
+    for owner, (allowed, used) in history.quotas.items():
+        if used > allowed:
+            yield Broken("I11", owner, f"{used} of {allowed}")
 
 
 def i10_told_is_true(history: History) -> Iterable[Broken]:

@@ -133,7 +133,7 @@ def passes(hunter: str, folder: Path, seconds: float) -> bool:
     command = (
         [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", hunter]
         if "/" in hunter
-        else [sys.executable, "-m", "campaign", hunter, "--seed", "1"]
+        else [sys.executable, "-m", "campaign", hunter, "--seed", "1", "--dose", "tiny", "--slack", "3"]
     )
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}"}
     done = subprocess.run(

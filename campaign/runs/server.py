@@ -87,9 +87,10 @@ RUNS = [
         "crashes",
         "the server stopped at once and started again",
         _crashes,
-        Dose(400, 6),
+        Dose(2_000, 100),
         Dose(100_000, 1_000),
         (i4_no_overlap,),
+        tiny=Dose(400, 6),
     ),
     Run(
         "cut",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 from campaign import app
@@ -15,46 +18,51 @@ from holdfast import Graph
 from holdfast.errors import ConflictError
 
 
-async def _killing(arena: Arena, faults: int, done: asyncio.Event) -> None:
+@asynccontextmanager
+async def killing(arena: Arena, faults: int) -> AsyncGenerator[None]:
+    """Workers are killed and replaced while the block goes on, or until the dose is given."""
+    dying = asyncio.create_task(_killing(arena, faults))
+    try:
+        yield
+    finally:
+        dying.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await dying
+
+
+async def _killing(arena: Arena, faults: int) -> None:
     for _ in arena.faults(faults):
-        await asyncio.sleep(arena.random.uniform(0.05, 0.4))
-        if done.is_set():
-            return
-        arena.kill(await arena.at_work())
-        await arena.worker()
+        await asyncio.sleep(arena.random.uniform(0.05, 0.2))
+        arena.kill(await arena.at_work(), family=arena.random.random() < 1 / 3)
+        await arena.worker(*arena.few)
 
 
 async def _cancels(arena: Arena, dose: Dose) -> dict[str, object]:
     for _ in range(FLEET):
         await arena.worker()
-    done = asyncio.Event()
-    killing = asyncio.create_task(_killing(arena, dose.faults, done))
     told: Counter[str] = Counter()
-    for start in range(0, dose.tasks, 20):
-        ids = await arena.submit([app.work(n, arena.random.randint(0, 60)) for n in range(start, start + 20)])
-        await asyncio.sleep(arena.random.uniform(0, 0.05))
-        chosen = [task for task in ids if arena.random.random() < 0.5]
-        answers = await asyncio.gather(*(arena.client.cancel(UUID(task)) for task in chosen))
-        for task, job in zip(chosen, answers, strict=True):
-            arena.recorder.write("told", task, note=job.status)
-            told[job.status] += 1
-    await arena.drained(300)
-    done.set()
-    await killing
+    async with killing(arena, dose.faults):
+        for start in range(0, dose.tasks, 20):
+            lengths = [arena.random.randint(0, 60) for _ in range(20)]
+            ids = await arena.submit([app.work(start + n, ms) for n, ms in enumerate(lengths)])
+            await asyncio.sleep(arena.random.uniform(0, 0.05))
+            chosen = [task for task in ids if arena.random.random() < 0.5]
+            answers = await asyncio.gather(*(arena.client.cancel(UUID(task)) for task in chosen))
+            for task, job in zip(chosen, answers, strict=True):
+                arena.recorder.write("told", task, note=job.status)
+                told[job.status] += 1
+        await arena.drained(300)
     return {"told": dict(told)}
 
 
 async def _graphs(arena: Arena, dose: Dose) -> dict[str, object]:
     for _ in range(FLEET):
         await arena.worker()
-    done = asyncio.Event()
-    killing = asyncio.create_task(_killing(arena, dose.faults, done))
-    for number in range(dose.tasks):
-        handle = await arena.client.submit(_graph(arena, number))
-        arena.recorder.write("acknowledged", str(handle.id))
-    await arena.drained(300)
-    done.set()
-    await killing
+    async with killing(arena, dose.faults):
+        for number in range(dose.tasks):
+            handle = await arena.client.submit(_graph(arena, number))
+            arena.recorder.write("acknowledged", str(handle.id))
+        await arena.drained(300)
     return {"graphs": dose.tasks}
 
 
@@ -83,15 +91,13 @@ async def _limits(arena: Arena, dose: Dose) -> dict[str, object]:
         )
     for _ in range(FLEET):
         await arena.worker()
-    done = asyncio.Event()
-    killing = asyncio.create_task(_killing(arena, dose.faults, done))
-    for _ in range(0, dose.tasks, 4 * len(LIMITED)):
-        for key in LIMITED:
-            calls = [app.keyed(key, arena.random.randint(0, 30)) for _ in range(4)]
-            await arena.submit(calls, limit_key=key)
-    await arena.drained(300)
-    done.set()
-    await killing
+    async with killing(arena, dose.faults):
+        for _ in range(0, dose.tasks, 4 * len(LIMITED)):
+            for key in LIMITED:
+                calls = [app.keyed(key, arena.random.randint(0, 30)) for _ in range(4)]
+                await arena.submit(calls, limit_key=key)
+        await arena.drained(300)
+    arena.known["limits"] = dict.fromkeys(LIMITED, 2)
     return {}
 
 

@@ -61,7 +61,7 @@ async def _kills(arena: Arena, dose: Dose) -> dict[str, object]:
     """One in three takes the process along that renews leases: then they run out, else they are handed in."""
     for _ in range(FLEET):
         await arena.worker(*arena.few)
-    async with fed(arena, dose.tasks, 200):
+    async with fed(arena, dose.tasks, 100):
         for _ in arena.faults(dose.faults):
             await asyncio.sleep(arena.random.uniform(0.0, 0.1))
             arena.kill(await arena.at_work(), family=arena.random.random() < 1 / 3)
@@ -196,9 +196,10 @@ RUNS = [
         "kills",
         "workers killed with -9 at random instants",
         _kills,
-        Dose(400, 25),
+        Dose(20_000, 1_000),
         Dose(60_000, 6_000),
         (i4_no_overlap, i12_taken_over),
+        tiny=Dose(400, 25),
     ),
     Run(
         "pooled",

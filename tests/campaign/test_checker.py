@@ -31,6 +31,8 @@ ALL: tuple[Rule, ...] = (
     checker.i6_children_after_parents,
     checker.i7_one_callback,
     checker.i8_limits,
+    checker.i9_one_job_a_tick,
+    checker.i11_quotas,
     checker.i12_taken_over,
 )
 
@@ -67,15 +69,23 @@ def twice(second_begins: float, first_ends: str = "end") -> History:
         ("I4", twice(2.5)),
         ("I4", twice(2.5, "death")),
         ("I6", replace(GOOD, edges=[("p", "t")])),
-        ("I7", replace(GOOD, callbacks={"b": []})),
-        ("I7", replace(GOOD, callbacks={"b": ["x", "y"]})),
+        ("I7", replace(GOOD, batches={"b": []})),
+        ("I7", replace(GOOD, batches={"k": ["somebody who never ended"]})),
         ("I8", replace(twice(2.5), limits={"k": 1})),
+        ("I9", replace(GOOD, ticks={("s", "2026-01-01T00:00:00Z"): 2})),
+        ("I9", replace(GOOD, ticks={("catch_up", f"2026-01-01T00:00:{at}Z"): 1 for at in ("00", "02")})),
+        ("I11", replace(GOOD, quotas={"ann": (10, 11)})),
         ("I10", replace(GOOD, recorded=[*GOOD.recorded, Line(9, 1, "told", "t", note="cancelled")])),
         ("I12", twice(9.0, "death")),
     ],
 )  # fmt: skip
 def test_each_fault_is_found(rule: str, history: History) -> None:
     assert rule in {broken.rule for broken in checker.judge(history, *ALL)}
+
+
+def test_a_batch_called_back_twice_is_found() -> None:
+    doubled = story(Line(1, 2, "begin", "t", 1, "b"), Line(2, 3, "begin", "u", 1, "b"), batches={"b": []})
+    assert "I7" in {broken.rule for broken in checker.judge(doubled, *ALL)}
 
 
 def test_an_attempt_that_is_run_twice_is_found() -> None:
