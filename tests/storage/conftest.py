@@ -6,11 +6,12 @@ import secrets
 import shutil
 import sys
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from stores import BUCKET, KEY, SECRET, free_port, s3_url, served, settings_for
+from azure_server import azure_url, azurite, make_container
+from stores import BUCKET, KEY, SECRET, TOKEN, free_port, gcs_url, s3_url, served, settings_for
 
 from holdfast.storage import Store, open_store
 
@@ -39,12 +40,42 @@ def rclone_port(tmp_path_factory: pytest.TempPathFactory) -> Generator[int]:
     )
 
 
-@pytest.fixture(params=["folder", "memory", "moto", "rclone"])
+@pytest.fixture(scope="session")
+def gcs_port() -> Generator[int]:
+    """Google's XML interface; checks the token."""
+    port = free_port()
+    server = Path(__file__).parents[1] / "support" / "gcs_server.py"
+    for ready in served([sys.executable, str(server), str(port), TOKEN], port):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/{BUCKET}", method="PUT", headers={"authorization": f"Bearer {TOKEN}"}
+        )
+        urllib.request.urlopen(request, timeout=20).close()
+        yield ready
+
+
+@pytest.fixture(scope="session")
+def azurite_port(tmp_path_factory: pytest.TempPathFactory) -> Generator[int]:
+    """Microsoft's own emulator; checks signatures. Fetched from npm when it is asked for the first time."""
+    port, folder = free_port(), tmp_path_factory.mktemp("azurite")
+    command = [*azurite(), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
+    for ready in served([*command, "--silent", "--disableTelemetry", "--skipApiVersionCheck"], port):
+        make_container(port)
+        yield ready
+
+
+ADDRESSES: dict[str, Callable[..., str]] = {"gcs": gcs_url, "azurite": azure_url}
+STORES = ["folder", "memory", "moto", "rclone", "gcs", pytest.param("azurite", marks=pytest.mark.long)]
+
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "folder":
         return open_store(settings_for(tmp_path))
     if request.param == "memory":
         return open_store(settings_for(tmp_path, "memory://"))
+    if request.param in ADDRESSES:
+        port = request.getfixturevalue(f"{request.param}_port")
+        return open_store(settings_for(tmp_path, ADDRESSES[request.param](port, prefix=secrets.token_hex(4))))
     port = request.getfixturevalue(f"{request.param}_port")
     return open_store(settings_for(tmp_path, s3_url(port, prefix=secrets.token_hex(4))))
 

@@ -13,8 +13,12 @@ from datetime import timedelta
 from email.message import Message
 from pathlib import Path
 
+import msgspec
 import pytest
-from stores import free_port, s3_url, settings_for, stream
+from azure_server import azure_url
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from stores import free_port, gcs_url, s3_url, settings_for, stream
 
 from holdfast import errors
 from holdfast.storage import PART_BYTES, Store, objects, open_store, place_of
@@ -119,11 +123,11 @@ async def test_links_of_the_store(kind: str, request: pytest.FixtureRequest, tmp
     await store.put("k", stream(b"content"), content_type="application/pdf", disposition=disposition(name))
     link = await store.sign("k", timedelta(minutes=5))
 
-    def fetch(url: str) -> tuple[bytes, Message]:
+    def fetch_all(url: str) -> tuple[bytes, Message]:
         with urllib.request.urlopen(url, timeout=20) as answer:
             return answer.read(), answer.headers
 
-    body, headers = await asyncio.to_thread(fetch, link)
+    body, headers = await asyncio.to_thread(fetch_all, link)
     assert body == b"content"
     if kind == "moto":
         assert headers["Content-Type"] == "application/pdf"
@@ -134,6 +138,58 @@ async def test_links_of_the_store(kind: str, request: pytest.FixtureRequest, tmp
             await asyncio.to_thread(fetch, changed)
         assert caught.value.code in {400, 401, 403}
         caught.value.close()
+
+
+@pytest.fixture
+def google(gcs_port: int, tmp_path: Path) -> Store:
+    """With the key of a service account, which signs links without asking anybody."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    account = {"client_email": "holdfast@test", "private_key": pem, "private_key_id": "1"}
+    (tmp_path / "account.json").write_bytes(msgspec.json.encode(account))
+    return open_store(settings_for(tmp_path, f"{gcs_url(gcs_port)}&service_account={tmp_path}/account.json"))
+
+
+async def test_links_of_google(google: Store) -> None:
+    await google.put("k", stream(b"content"), content_type="application/pdf")
+    link = await google.sign("k", timedelta(minutes=5))
+    assert "X-Goog-Expires=300" in link
+    assert await asyncio.to_thread(fetch, link) == b"content"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        await asyncio.to_thread(fetch, link.partition("?")[0])
+
+
+@pytest.mark.long
+async def test_links_of_azure(azurite_port: int, tmp_path: Path) -> None:
+    store = open_store(settings_for(tmp_path, azure_url(azurite_port)))
+    await store.put("k", stream(b"content"), content_type="application/pdf", disposition=disposition("ü.pdf"))
+    link = await store.sign("k", timedelta(minutes=5))
+    assert await asyncio.to_thread(fetch, link) == b"content"
+    for changed in (link.replace("/k?", "/other?"), link.partition("?")[0], link + "0"):
+        with pytest.raises(urllib.error.HTTPError, match=r"40[0-9]"):
+            await asyncio.to_thread(fetch, changed)
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+async def test_a_wrong_token_of_google_is_refused(gcs_port: int, tmp_path: Path) -> None:
+    wrong = open_store(settings_for(tmp_path, gcs_url(gcs_port, token="not-the-token")))
+    for call in (wrong.put("k", stream(b"x")), read(wrong, "k"), wrong.delete(["k"]), keys(wrong)):
+        with pytest.raises(errors.StorageRightsError, match="refused") as caught:
+            await call
+        assert "not-the-token" not in str(caught.value)
+
+
+@pytest.mark.long
+async def test_a_wrong_key_of_azure_is_refused(azurite_port: int, tmp_path: Path) -> None:
+    wrong = open_store(settings_for(tmp_path, azure_url(azurite_port, key="bm90IHRoZSBrZXk=")))
+    for call in (wrong.put("k", stream(b"x")), read(wrong, "k"), keys(wrong)):
+        with pytest.raises(errors.StorageRightsError, match="refused"):
+            await call
 
 
 async def test_a_wrong_secret_and_a_wrong_bucket_are_refused(

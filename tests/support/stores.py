@@ -7,11 +7,14 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Generator
+from datetime import timedelta
 from pathlib import Path
 
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
 
+PATIENCE = timedelta(seconds=90)  # for a server to start, on a machine that is busy with others
+TOKEN = "a-token-of-google-s"
 KEY, SECRET, BUCKET = "holdfast-key", "holdfast-secret-of-some-length", "files"
 
 
@@ -30,11 +33,15 @@ def s3_url(port: int, *, secret: str = SECRET, bucket: str = BUCKET, prefix: str
     return f"s3://{KEY}:{secret}@{bucket}/{prefix}?endpoint=http://127.0.0.1:{port}&region=us-east-1"
 
 
+def gcs_url(port: int, *, token: str = TOKEN, prefix: str = "") -> str:
+    return f"gs://{BUCKET}/{prefix}?endpoint=http://127.0.0.1:{port}&bearer_token={token}"
+
+
 def served(command: list[str], port: int) -> Generator[int]:
     environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(eventually(lambda: answers(port), what=f"{command[0]} on port {port}"))
+        asyncio.run(eventually(lambda: answers(port), within=PATIENCE, what=f"port {port}"))
         yield port
     finally:
         process.kill()

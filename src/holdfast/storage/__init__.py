@@ -73,6 +73,8 @@ class Place:
 
 
 _SCHEMES = {"file", "s3", "gs", "az", "memory"}
+_PAIR = ("access_key_id", "secret_access_key")
+_CREDENTIALS = {"az": ("account_name", "account_key")}
 
 
 def place_of(settings: Settings) -> Place:
@@ -91,7 +93,9 @@ def place_of(settings: Settings) -> Place:
         raise _unreadable()
     options = dict(parse_qsl(url.query))
     if user and password:
-        options |= {"access_key_id": unquote(user), "secret_access_key": unquote(password)}
+        options |= dict(
+            zip(_CREDENTIALS.get(url.scheme, _PAIR), (unquote(user), unquote(password)), strict=True)
+        )
     path = unquote(url.path)
     return Place(url.scheme, host, path if url.scheme == "file" else path.strip("/"), options)
 

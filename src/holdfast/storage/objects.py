@@ -165,6 +165,8 @@ def _remote(place: Place) -> AnyStore:
         "retry_config": RETRY,
     }
     if place.scheme == "gs":
+        if "endpoint" in options:
+            options["base_url"] = options.pop("endpoint")
         return GCSStore(place.bucket, config=cast("Any", options), **known)
     if place.scheme == "az":
         return AzureStore(place.bucket, config=cast("Any", options), **known)
