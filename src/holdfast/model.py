@@ -185,7 +185,10 @@ class Hold(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Message(Generic[B_co]):
-    """A letter in a queue. `receipt` proves that it was read, and that nobody has read it since."""
+    """A letter in a queue. `receipt` proves that it was read, and that nobody has read it since.
+
+    `error` is told by `peek`: why it failed the last time, while it is retried or when it is dead.
+    """
 
     id: int
     queue: str
@@ -196,6 +199,8 @@ class Message(Generic[B_co]):
     read_at: datetime | None = None
     visible_at: datetime
     receipt: str | None = None
+    error: str | None = None
+    failed_at: datetime | None = None
     hold: Hold | None = field(default=None, repr=False, compare=False)
 
     def done(self, on: object) -> Awaitable[None]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from shell import Captured, Shell
 
@@ -92,6 +93,20 @@ def test_ids_that_are_not_there_are_exit_3_and_the_others_are_done(shell: Shell)
     )
     assert bodies(shell, "--archive") == [1]
     assert "Not there: 5" in shell("msg", "requeue", "q", "5", "--archive", code=3)
+
+
+def test_what_is_retried_is_shown_with_its_error(shell: Shell, url: Secret) -> None:
+    shell("msg", "send", "q", "1")
+    shell("msg", "send", "q", "2")
+    [taken] = shell.json("msg", "read", "q")
+    with psycopg.connect(url.reveal()) as connection:
+        connection.execute(
+            "select holdfast.fail_messages('q', array[%s], E'ValueError: no\n  line 1')", [taken["receipt"]]
+        )
+    failed, untried = shell.json("msg", "peek", "q")
+    assert (failed["error"], untried["error"]) == ("ValueError: no\n  line 1", None)
+    assert failed["failed_at"] is not None
+    assert "ValueError: no" in shell("msg", "peek", "q")
 
 
 def test_the_dead_are_shown_with_their_error_and_come_back(shell: Shell) -> None:

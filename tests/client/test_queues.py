@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Client, Message
-from holdfast.engine import queues
+from holdfast.engine import consuming, queues
 from holdfast.engine.connection import Connection
 from holdfast.errors import (
     InvalidError,
@@ -353,14 +353,14 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
     await queues.ask(conn, queues.send_batch("q", [b"1"] * 6, delay=timedelta(0)))
     assert await queues.has_queue(conn, "q")
     assert await queues.enable_wakeups(conn, "q")
-    taken = await queues.take(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
+    taken = await consuming.take(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
     receipts = [m.receipt or "" for m in taken.messages]
-    assert await queues.extend(conn, "q", receipts, MINUTE, patience=MINUTE) == {1, 2, 3, 4, 5, 6}
-    assert await queues.finish(conn, "q", "archive", receipts[:1]) == {1}
-    assert await queues.finish(conn, "q", "delete", receipts[1:2]) == {2}
-    assert await queues.fail(conn, "q", receipts[2:3], "no") == {3: "retry"}
-    assert await queues.bury(conn, "q", receipts[3:4], "no") == {4}
-    assert await queues.rest(conn, "q", receipts[4:5], timedelta(0)) == {5}
+    assert await consuming.extend(conn, "q", receipts, MINUTE, patience=MINUTE) == {1, 2, 3, 4, 5, 6}
+    assert await consuming.finish(conn, "q", "archive", receipts[:1]) == {1}
+    assert await consuming.finish(conn, "q", "delete", receipts[1:2]) == {2}
+    assert await consuming.fail(conn, "q", receipts[2:3], "no") == {3: "retry"}
+    assert await consuming.bury(conn, "q", receipts[3:4], "no") == {4}
+    assert await consuming.rest(conn, "q", receipts[4:5], timedelta(0)) == {5}
     assert [m.id for m in await queues.read(conn, "q", vt=None, qty=9)] == [5]
     assert await queues.requeue(conn, "q", "dead", None, 9) == {4: 7}
     assert [m.id for m in await queues.pop(conn, "q", 9)] == [7]
@@ -373,10 +373,10 @@ async def test_a_look_before_sleep_tells_when_the_next_message_is_due(
     client: Client, conn: Connection
 ) -> None:
     await queues.enable_wakeups(conn, "q")
-    nothing = await queues.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
+    nothing = await consuming.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert (nothing.messages, nothing.due_s) == ([], None)
     await client.queues.send("q", 1, delay=timedelta(minutes=10))
-    later = await queues.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
+    later = await consuming.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert later.messages == []
     assert later.due_s is not None
     assert 590 < later.due_s <= 600
@@ -390,7 +390,7 @@ async def test_extending_does_not_wait_for_a_row_that_somebody_has_locked(
     patience = timedelta(milliseconds=20)
     async with second.transaction():
         await second.execute("select from pgmq.q_q where msg_id = 2 for update")
-        assert await queues.extend(conn, "q", receipts, MINUTE, patience=patience) is None
-        assert await queues.extend(conn, "q", receipts[:1], MINUTE, patience=patience) == {1}
-    assert await queues.extend(conn, "q", receipts, MINUTE, patience=patience) == {1, 2}
+        assert await consuming.extend(conn, "q", receipts, MINUTE, patience=patience) is None
+        assert await consuming.extend(conn, "q", receipts[:1], MINUTE, patience=patience) == {1}
+    assert await consuming.extend(conn, "q", receipts, MINUTE, patience=patience) == {1, 2}
     assert await conn.fetchval("show lock_timeout") == "0"  # the limit was the statement's own

@@ -223,6 +223,12 @@ def test_secrets_stay_where_they_are(shown: Exhibition, role: str) -> None:
         assert len(found) > 5, "the test would not see a leak"
 
 
+def test_a_message_that_is_retried_tells_why(shown: Exhibition) -> None:
+    for role, said in (("admin", f"ValueError: {SECRET} is no"), ("operator", "ValueError: ••• is no")):
+        with shown.visitor(role) as client:
+            assert said in client.get("/messages?queue=clips").text
+
+
 def test_support_sees_its_own_tenant_and_no_payload(shown: Exhibition) -> None:
     mine = submit(shown, owner="acme", args={"about": "mine"})
     theirs = submit(shown, owner="zeta", args={"about": "theirs"})

@@ -302,6 +302,10 @@ async def _messages(conn: Connection) -> None:
             "select pgmq.send('clips', $1::jsonb)", json.dumps({"clip": n, "password": "hunter2-secret"})
         )
     await conn.execute("select * from pgmq.read('clips', 60, 3)")
+    await conn.execute(
+        "select holdfast.fail_messages('clips', array[receipt], $1) from holdfast.read_messages('clips')",
+        "ValueError: hunter2-secret is no password",
+    )
 
 
 async def _files(conn: Connection, job: UUID, store: Store | None) -> dict[str, UUID]:

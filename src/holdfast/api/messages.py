@@ -54,7 +54,7 @@ class Reading(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class MessageView(msgspec.Struct, kw_only=True):
-    """Show the receipt to archive or delete it: a stale one is refused."""
+    """Show the receipt to archive or delete it: a stale one is refused. Looking tells why it failed last."""
 
     id: int
     body: Json
@@ -64,6 +64,8 @@ class MessageView(msgspec.Struct, kw_only=True):
     read_at: datetime | None
     visible_at: datetime
     receipt: str | None
+    error: str | None
+    failed_at: datetime | None
 
 
 class Targets(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -27,7 +27,18 @@ def msg() -> None:
 
 
 def _row(message: Message[Any]) -> dict[str, Any]:
-    names = ("id", "reads", "sent_at", "read_at", "visible_at", "body", "headers", "receipt")
+    names = (
+        "id",
+        "reads",
+        "sent_at",
+        "read_at",
+        "visible_at",
+        "body",
+        "headers",
+        "receipt",
+        "error",
+        "failed_at",
+    )
     return {name: getattr(message, name) for name in names}
 
 
@@ -115,9 +126,10 @@ def _looking(
 @json_option
 @pass_session
 def peek(session: Session, queue: str, qty: int, after: int | None, archive: bool) -> None:
-    """Look at messages without taking them."""
+    """Look at messages without taking them; with the error of those that failed and are retried."""
     found = _looking(session, queue, qty, "archive" if archive else "queue", after)
-    session.out.rows([_row(each) for each in found], COLUMNS)
+    columns = [*COLUMNS, "error"] if any(each.error for each in found) else COLUMNS
+    session.out.rows([_row(each) for each in found], columns)
 
 
 @msg.command()

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.client import arguments
 from holdfast.client.arguments import Delay, Target
-from holdfast.engine import borrowed, queues
+from holdfast.engine import borrowed, consuming, queues
 from holdfast.engine.borrowed import Ask
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import InvalidError
@@ -267,7 +267,7 @@ class Queues:
         except MisfitError as misfit:
             back = [m.receipt for m in found if m.receipt and m.id != misfit.message_id]
             if back:
-                await queues.rest(connection, found[0].queue, back, timedelta(0))
+                await consuming.rest(connection, found[0].queue, back, timedelta(0))
             raise
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast import telemetry
 from holdfast.consumers import Consumer
-from holdfast.engine import queues
+from holdfast.engine import consuming, queues
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import NotFoundError
 from holdfast.model import Message
@@ -134,7 +134,7 @@ class ConsumerLoop(Service):
     async def _read(self, connection: Connection, slots: int) -> None:
         sleep = timedelta(seconds=self._nap() + 1) if self._looks and self._woken else None
         sent_at = time.monotonic()
-        taken = await queues.take(
+        taken = await consuming.take(
             connection, self.consumer.queue, vt=self.consumer.vt, qty=slots, sleep=sleep
         )
         self._plan(got=len(taken.messages), wanted=slots, due_s=taken.due_s)
@@ -264,13 +264,13 @@ async def _apply(
 ) -> tuple[set[int], set[int]]:
     """The ids that are dead now, and all that were still ours."""
     if ending.kind == "archive" or ending.kind == "delete":  # noqa: PLR1714  (narrows the type)
-        return set(), await queues.finish(connection, queue, ending.kind, receipts)
+        return set(), await consuming.finish(connection, queue, ending.kind, receipts)
     if ending.kind == "rest":
-        return set(), await queues.rest(connection, queue, receipts, ending.delay)
+        return set(), await consuming.rest(connection, queue, receipts, ending.delay)
     if ending.kind == "bury":
-        dead = await queues.bury(connection, queue, receipts, ending.error)
+        dead = await consuming.bury(connection, queue, receipts, ending.error)
         return dead, dead
-    outcomes = await queues.fail(connection, queue, receipts, ending.error)
+    outcomes = await consuming.fail(connection, queue, receipts, ending.error)
     return {number for number, outcome in outcomes.items() if outcome == "dead"}, set(outcomes)
 
 

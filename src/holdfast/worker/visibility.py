@@ -17,7 +17,7 @@ from datetime import timedelta
 
 from holdfast import telemetry
 from holdfast.consumers import Consumer
-from holdfast.engine import queues
+from holdfast.engine import consuming
 from holdfast.engine.connection import Connection, connected
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.settings import Secret, Settings
@@ -108,7 +108,9 @@ class Visibility:
         kept = [delivery for delivery in deliveries if delivery.kept]
         receipts = [delivery.receipt for delivery in kept]
         try:
-            ours = await queues.extend(connection, consumer.queue, receipts, consumer.vt, patience=patience)
+            ours = await consuming.extend(
+                connection, consumer.queue, receipts, consumer.vt, patience=patience
+            )
         except NotFoundError:  # the queue was dropped, and all messages with it
             ours = set[int]()
         finally:

@@ -37,7 +37,12 @@ async def messages(view: View) -> Page:
     found = await queues.peek(view.connection, name, LIMIT, place, after)
     redactor = view.redactor()
     rows: list[dict[str, Any]] = [
-        {"message": one, "body": redactor.payload(one.body), "headers": redactor.payload(one.headers)}
+        {
+            "message": one,
+            "body": redactor.payload(one.body),
+            "headers": redactor.payload(one.headers),
+            "error": redactor.text(one.error),
+        }
         for one in found
     ]
     return Page(

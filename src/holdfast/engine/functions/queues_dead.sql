@@ -16,6 +16,7 @@ declare
   v_policy holdfast.message_policies := holdfast.message_policy(p_queue);
   v_tables record := holdfast.check_queue(p_queue);
   v_target text;
+  v_gone bigint[];
 begin
   if coalesce(cardinality(p_receipts), 0) = 0 then
     return;
@@ -28,7 +29,7 @@ begin
     v_target := format('insert into %s (vt, message, headers) select clock_timestamp(), message, headers from noted order by msg_id',
       (holdfast.check_queue(v_policy.dead_letter_queue)).p_messages);
   end if;
-  return query execute format(
+  execute format(
     'with gone as (
        delete from %s m where %s
        returning m.msg_id, m.read_ct, m.enqueued_at, m.last_read_at, m.vt, m.message, m.headers
@@ -36,11 +37,15 @@ begin
        select g.msg_id, g.read_ct, g.enqueued_at, g.last_read_at, g.vt, g.message,
               case jsonb_typeof(g.headers) when ''object'' then g.headers else ''{}'' end || jsonb_build_object(
                 ''x-holdfast-dead'', $3 || jsonb_build_object(''msg_id'', g.msg_id, ''read_ct'', g.read_ct,
-                  ''enqueued_at'', g.enqueued_at, ''headers'', g.headers)) as headers
-         from gone g
+                  ''enqueued_at'', g.enqueued_at, ''headers'', g.headers) || jsonb_strip_nulls(jsonb_build_object(
+                  ''error_before'', nullif(e.error, $3 ->> ''error'')))) as headers
+         from gone g left join lateral holdfast.message_error($4, g.msg_id, g.enqueued_at) e on true
      ), buried as (%s)
-     select msg_id from gone order by msg_id', v_tables.p_messages, holdfast.receipt_condition(), v_target)
-    using holdfast.receipt_ids(p_receipts), p_receipts, holdfast.death_note(p_queue, p_error);
+     select coalesce(array_agg(msg_id order by msg_id), ''{}'') from gone',
+    v_tables.p_messages, holdfast.receipt_condition(), v_target)
+    into v_gone using holdfast.receipt_ids(p_receipts), p_receipts, holdfast.death_note(p_queue, p_error), p_queue;
+  perform holdfast.forget_message_errors(p_queue, v_gone);
+  return query select unnest(v_gone);
 end
 $$;
 

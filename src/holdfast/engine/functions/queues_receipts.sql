@@ -106,6 +106,7 @@ declare
   v_messages text;
   v_archive text;
   v_done bigint[];
+  v_again boolean;
 begin
   select t.p_messages, t.p_archive into v_messages, v_archive from holdfast.check_queue(p_queue) t;
   execute format(
@@ -113,12 +114,15 @@ begin
        delete from %s m where %s returning m.msg_id, m.read_ct, m.enqueued_at, m.last_read_at, m.vt, m.message, m.headers
      ), kept as (
        insert into %s (msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers) select * from gone
-       returning msg_id
+       returning msg_id, read_ct
      )
-     select coalesce(array_agg(msg_id order by msg_id), ''{}'') from kept',
+     select coalesce(array_agg(msg_id order by msg_id), ''{}''), bool_or(read_ct > 1) from kept',
     v_messages, holdfast.receipt_condition(), v_archive)
-    into v_done using holdfast.receipt_ids(p_receipts), p_receipts;
+    into v_done, v_again using holdfast.receipt_ids(p_receipts), p_receipts;
   perform holdfast.refuse_stale(p_queue, p_receipts, v_done, p_strict);
+  if v_again then  -- only these can have an error
+    perform holdfast.forget_message_errors(p_queue, v_done);
+  end if;
   return query select unnest(v_done);
 end
 $$;
@@ -129,13 +133,17 @@ language plpgsql set search_path = ''
 as $$
 declare
   v_done bigint[];
+  v_again boolean;
 begin
   execute format(
-    'with gone as (delete from %s m where %s returning m.msg_id)
-     select coalesce(array_agg(msg_id order by msg_id), ''{}'') from gone',
+    'with gone as (delete from %s m where %s returning m.msg_id, m.read_ct)
+     select coalesce(array_agg(msg_id order by msg_id), ''{}''), bool_or(read_ct > 1) from gone',
     (holdfast.check_queue(p_queue)).p_messages, holdfast.receipt_condition())
-    into v_done using holdfast.receipt_ids(p_receipts), p_receipts;
+    into v_done, v_again using holdfast.receipt_ids(p_receipts), p_receipts;
   perform holdfast.refuse_stale(p_queue, p_receipts, v_done, p_strict);
+  if v_again then
+    perform holdfast.forget_message_errors(p_queue, v_done);
+  end if;
   return query select unnest(v_done);
 end
 $$;
@@ -159,7 +167,40 @@ begin
 end
 $$;
 
--- A failed attempt: the message rests as the policy says, or is buried with its error when it was read often enough.
+-- Messages that failed rest as the policy says, and keep the error. Those whose receipts are stale are left out.
+create or replace function holdfast.retry_messages(p_queue text, p_receipts text[], p_error text default null)
+returns table (msg_id bigint, vt timestamptz)
+language plpgsql set search_path = ''
+as $$
+#variable_conflict use_column
+declare
+  v_policy holdfast.message_policies := holdfast.message_policy(p_queue);
+  v_moved jsonb;
+begin
+  execute format(
+    'with moved as (
+       update %s m
+          set vt = $3 + least($4, $5 * power(2, least(greatest(m.read_ct, 1), 40) - 1)) * (0.9 + 0.2 * random())
+        where %s returning m.msg_id, m.vt, m.enqueued_at, m.read_ct)
+     select coalesce(jsonb_agg(to_jsonb(moved) order by msg_id), ''[]'') from moved',
+    (holdfast.check_queue(p_queue)).p_messages, holdfast.receipt_condition())
+    into v_moved using holdfast.receipt_ids(p_receipts), p_receipts, holdfast.now(), v_policy.backoff_cap, v_policy.backoff;
+  perform holdfast.keep_message_errors(p_queue, v_moved, p_error);
+  return query select m.msg_id, m.vt from jsonb_to_recordset(v_moved) m (msg_id bigint, vt timestamptz) order by 1;
+end
+$$;
+
+-- The receipts of reads that were the last ones allowed.
+create or replace function holdfast.spent_receipts(p_receipts text[], p_max_reads integer) returns text[]
+language plpgsql immutable set search_path = ''
+as $$
+begin
+  perform holdfast.receipt_ids(p_receipts);  -- complains about what is no receipt
+  return array(select r from unnest(p_receipts) r where split_part(r, '.', 2)::integer >= p_max_reads);
+end
+$$;
+
+-- A failed attempt: the message is retried, or buried with its error when it was read often enough.
 create or replace function holdfast.fail_messages(
   p_queue text, p_receipts text[], p_error text default null, p_strict boolean default true
 ) returns table (msg_id bigint, outcome text, vt timestamptz)
@@ -167,26 +208,17 @@ language plpgsql set search_path = ''
 as $$
 #variable_conflict use_column
 declare
-  v_policy holdfast.message_policies := holdfast.message_policy(p_queue);
-  v_ids bigint[] := holdfast.receipt_ids(p_receipts);
-  v_dead bigint[];
-  v_moved jsonb;
+  v_max_reads integer := (holdfast.message_policy(p_queue)).max_reads;
+  v_spent text[] := holdfast.spent_receipts(p_receipts, v_max_reads);
+  v_dead bigint[] := array(select holdfast.bury_messages(p_queue, v_spent, p_error));
+  v_resting bigint[];
+  v_until timestamptz[];
 begin
-  v_dead := array(select holdfast.bury_messages(
-    p_queue,
-    array(select r from unnest(p_receipts) r where split_part(r, '.', 2)::integer >= v_policy.max_reads), p_error));
-  execute format(
-    'with moved as (
-       update %s m
-          set vt = $3 + least($4, $5 * power(2, least(greatest(m.read_ct, 1), 40) - 1)) * (0.9 + 0.2 * random())
-        where %s and m.msg_id <> all ($6) returning m.msg_id, m.vt)
-     select coalesce(jsonb_agg(to_jsonb(moved) order by msg_id), ''[]'') from moved',
-    (holdfast.check_queue(p_queue)).p_messages, holdfast.receipt_condition())
-    into v_moved using v_ids, p_receipts, holdfast.now(), v_policy.backoff_cap, v_policy.backoff, v_dead;
-  perform holdfast.refuse_stale(
-    p_queue, p_receipts, v_dead || array(select (e ->> 'msg_id')::bigint from jsonb_array_elements(v_moved) e), p_strict);
+  select coalesce(array_agg(r.msg_id), '{}'), array_agg(r.vt) into v_resting, v_until
+    from holdfast.retry_messages(p_queue, array(select r from unnest(p_receipts) r where r <> all (v_spent)), p_error) r;
+  perform holdfast.refuse_stale(p_queue, p_receipts, v_dead || v_resting, p_strict);
   return query
-  select (e ->> 'msg_id')::bigint, 'retry', (e ->> 'vt')::timestamptz from jsonb_array_elements(v_moved) e
+  select r.id, 'retry', r.at from unnest(v_resting, v_until) r (id, at)
   union all
   select d, 'dead', null from unnest(v_dead) d
   order by 1;
@@ -194,6 +226,6 @@ end
 $$;
 
 call holdfast.allow('holdfast_worker', 'message_receipt', 'receipt_ids', 'refuse_stale', 'receipt_condition',
-  'read_messages', 'take_messages', 'archive_messages', 'delete_messages', 'set_message_vt', 'fail_messages');
+  'read_messages', 'take_messages', 'archive_messages', 'delete_messages', 'set_message_vt', 'spent_receipts', 'retry_messages', 'fail_messages');
 call holdfast.allow('service_role', 'message_receipt', 'receipt_ids', 'refuse_stale', 'receipt_condition',
-  'read_messages', 'take_messages', 'archive_messages', 'delete_messages', 'set_message_vt', 'fail_messages');
+  'read_messages', 'take_messages', 'archive_messages', 'delete_messages', 'set_message_vt', 'spent_receipts', 'retry_messages', 'fail_messages');

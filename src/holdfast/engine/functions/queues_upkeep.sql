@@ -20,6 +20,7 @@ begin
   perform holdfast.drop_message_policy(p.queue_name)
      from holdfast.message_policies p where not holdfast.has_queue(p.queue_name);
   perform holdfast.drop_orphan_wakes();
+  perform holdfast.sweep_message_errors(p_limit);
   return jsonb_build_object('pruned', v_pruned, 'buried', v_buried, 'more', greatest(v_pruned, v_buried) >= p_limit);
 end
 $$;

@@ -1,0 +1,138 @@
+"""Why a message failed the last time: told while it is retried, and gone with the message."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from queuekit import acting_as, create, refused, send
+
+from holdfast.engine import consuming, queues
+from holdfast.engine.connection import Connection
+from holdfast.testing import Clock
+
+MINUTE = timedelta(minutes=1)
+
+
+async def take(conn: Connection, qty: int = 1) -> list[str]:
+    await conn.execute("update pgmq.q_q set vt = '1970-01-01'")
+    found = await conn.fetch("select receipt from holdfast.read_messages('q', '1 minute', $1)", qty)
+    return [row["receipt"] for row in found]
+
+
+async def errors(conn: Connection) -> dict[int, str | None]:
+    return {m.id: m.error for m in await queues.peek(conn, "Q", 100, "queue", None)}
+
+
+async def kept(conn: Connection) -> int:
+    count: int = await conn.fetchval("select count(*) from holdfast.message_errors")
+    return count
+
+
+async def fail(conn: Connection, receipts: list[str], error: str | None = "ValueError: no") -> list[Any]:
+    return list(
+        await conn.fetch("select * from holdfast.fail_messages('Q', $1::text[], $2)", receipts, error)
+    )
+
+
+async def test_the_last_error_is_told_while_the_message_is_retried(conn: Connection) -> None:
+    await create(conn)
+    await send(conn, 3)
+    await fail(conn, await take(conn, 2), "first")
+    await fail(conn, await take(conn, 1), "x" * 5000)
+    assert await errors(conn) == {1: "x" * 4000, 2: "first", 3: None}
+    [one, _, three] = await queues.peek(conn, "q", 3, "queue", None)
+    assert one.failed_at is not None
+    assert three.failed_at is None
+    columns = await conn.fetch("select * from pgmq.q_q where headers is not null")
+    assert columns == [], "the headers are the sender's"
+
+
+async def test_nothing_is_kept_for_a_stale_receipt_or_without_words(conn: Connection) -> None:
+    await create(conn)
+    await send(conn)
+    old = await take(conn)
+    new = await take(conn)
+    await refused(conn, "HF001", "select holdfast.fail_messages('q', $1::text[], 'late')", old)
+    assert await consuming.fail(conn, "q", old, "late") == {}
+    await fail(conn, new, None)
+    assert await kept(conn) == 0
+
+
+@pytest.mark.parametrize("how", ["archive", "delete"])
+async def test_a_message_that_succeeds_in_the_end_leaves_no_error(conn: Connection, how: str) -> None:
+    await create(conn)
+    await send(conn)
+    await fail(conn, await take(conn))
+    assert await kept(conn) == 1
+    await conn.execute(f"select holdfast.{how}_messages('q', $1)", await take(conn))
+    assert await kept(conn) == 0
+
+
+async def test_a_dead_letter_tells_its_error_and_the_one_before(conn: Connection) -> None:
+    await create(conn)
+    await conn.execute("select holdfast.put_message_policy('q', 2, 'graves')")
+    await send(conn, 2)
+    await fail(conn, await take(conn, 2), "first")
+    receipts = await take(conn, 2)
+    await fail(conn, receipts[:1], "second")
+    await fail(conn, receipts[1:], "first")
+    dead = await queues.peek(conn, "q", 5, "dead", None)
+    assert [m.error for m in dead] == ["second", "first"]
+    notes: list[Any] = [m.headers["x-holdfast-dead"] for m in dead if isinstance(m.headers, dict)]
+    assert [note.get("error_before") for note in notes] == ["first", None]
+    assert await kept(conn) == 0
+
+
+async def test_a_queue_made_anew_inherits_no_errors(conn: Connection) -> None:
+    await create(conn)
+    await send(conn)
+    await fail(conn, await take(conn))
+    await conn.execute("select pgmq.drop_queue('q')")
+    await create(conn)
+    assert await send(conn) == [1]
+    assert await errors(conn) == {1: None}
+
+
+async def test_upkeep_forgets_what_plain_calls_have_finished(conn: Connection, clock: Clock) -> None:
+    await create(conn)
+    await create(conn, "other")
+    await send(conn, 3)
+    await send(conn, 1, "other")
+    await fail(conn, await take(conn, 3))
+    [receipt] = await conn.fetchrow("select receipt from holdfast.read_messages('other')") or []
+    await conn.execute("select holdfast.fail_messages('other', array[$1], 'no')", receipt)
+    await conn.execute(
+        "select pgmq.delete('q', 1); select pgmq.archive('q', 2); select pgmq.drop_queue('other')"
+    )
+    await conn.execute("select holdfast.tick_messages()")
+    assert await kept(conn) == 4, "not before an hour is over"
+    await clock.advance(timedelta(hours=2))
+    for _ in range(4):
+        await conn.execute("select holdfast.tick_messages(1)")
+    assert await kept(conn) == 1
+    assert await errors(conn) == {3: "ValueError: no"}
+
+
+async def test_resting_after_a_failure_buries_nothing(conn: Connection) -> None:
+    """For whoever died with the message in its hands: the next reader buries it, and tells."""
+    await create(conn)
+    await conn.execute("select holdfast.put_message_policy('q', 1, p_backoff => '1 minute')")
+    await send(conn)
+    assert await consuming.retry(conn, "q", await take(conn), "WorkerLost") == {1}
+    assert await errors(conn) == {1: "WorkerLost"}
+    rest = await conn.fetchval("select vt - now() from pgmq.q_q")
+    assert MINUTE * 0.8 < rest < MINUTE * 1.2
+
+
+async def test_errors_are_for_workers_and_services(conn: Connection) -> None:
+    await create(conn)
+    await send(conn)
+    async with acting_as(conn, "holdfast_worker"):
+        [receipt] = await conn.fetchrow("select receipt from holdfast.read_messages('q')") or []
+        await fail(conn, [receipt])
+        assert await errors(conn) == {1: "ValueError: no"}
+        await refused(conn, "42501", "select * from holdfast.message_errors")
+    async with acting_as(conn, "authenticated"):
+        await refused(conn, "42501", "select * from holdfast.message_error('q', 1, now())")
