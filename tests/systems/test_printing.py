@@ -6,8 +6,10 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
+from xml.etree import ElementTree as ET
 
 import pypdf
 import pytest
@@ -18,6 +20,7 @@ from holdfast.systems.exports.templates import TEMPLATES
 from holdfast.systems.printing import FontBook, Layout, Margins, Meta, Press, Standard
 from holdfast.systems.printing.fonts import language_of, script_of
 
+AT = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 HAN = Path(__file__).parent / "fonts"
 HOSTILE = [
     '#image("/etc/passwd")',
@@ -127,6 +130,48 @@ async def test_the_file_says_who_and_what_it_is(press: Press) -> None:
             assert {"/FontFile", "/FontFile2", "/FontFile3"} & described.keys(), "a font is not embedded"
 
 
+@pytest.mark.parametrize(
+    ("standard", "part", "level"), [("a-2b", "2", "B"), ("a-2u", "2", "U"), ("a-3b", "3", "B")]
+)
+async def test_what_an_archive_asks_of_a_file(
+    press: Press, standard: Standard, part: str, level: str
+) -> None:
+    """The parts of PDF/A that can be looked up; no validator was to be had from a package index."""
+    for slug, name in (("modern", "lucia"), ("classic", "jonas"), ("minimal", "layla")):
+        printed = await press.pdf(TEMPLATES[slug], sample(name), Meta(title="x", at=AT), standard=standard)
+        reader = pypdf.PdfReader(io.BytesIO(printed.pdf))
+        root: Any = reader.trailer["/Root"]
+        assert reader.trailer.get("/Encrypt") is None
+        assert len(cast("Any", reader.trailer["/ID"])) == 2
+        assert "/JavaScript" not in str(root)
+        assert not {"/AA", "/OpenAction", "/XFA"} & set(root)
+        told = root["/Metadata"].get_object()
+        assert "/Filter" not in told  # readable without a PDF reader
+        packet = ET.fromstring(told.get_data())
+        found = {each.tag: (each.text or "") for each in packet.iter()}
+        assert found["{http://www.aiim.org/pdfa/ns/id/}part"] == part
+        assert found["{http://www.aiim.org/pdfa/ns/id/}conformance"] == level
+        assert datetime.fromisoformat(found["{http://ns.adobe.com/xap/1.0/}CreateDate"]) == AT
+        (intent,) = root["/OutputIntents"]
+        assert intent.get_object()["/S"] == "/GTS_PDFA1"
+        profile = intent.get_object()["/DestOutputProfile"].get_object()
+        assert profile.get_data()[36:40] == b"acsp"  # an ICC profile
+        for page in reader.pages:
+            _check_page(page)
+
+
+def _check_page(page: Any) -> None:
+    for font in page["/Resources"].get("/Font", {}).values():
+        inner = font.get_object()["/DescendantFonts"][0].get_object()
+        described = inner["/FontDescriptor"]
+        assert {"/FontFile", "/FontFile2", "/FontFile3"} & described.keys(), "a font is not embedded"
+        assert "/ToUnicode" in font.get_object()
+    for note in page.get("/Annots", []):
+        kind = note.get_object()
+        assert kind["/Subtype"] == "/Link"
+        assert kind["/F"] & 4  # is printed too
+
+
 async def test_without_colour_every_ink_is_grey(press: Press) -> None:
     grey, colour = Layout(color_mode="grayscale", quality="draft"), Layout(quality="draft")
     for slug in ("classic", "modern"):
@@ -228,6 +273,29 @@ async def test_a_font_in_a_folder_writes_its_script() -> None:
         assert b"NotoSans" in printed.pdf
     finally:
         press.close()
+
+
+@pytest.mark.parametrize(
+    ("language", "name", "headline", "font"),
+    [
+        ("ja", "佐藤由紀", "ソフトウェアエンジニア", "KurintoSansJP"),
+        ("zh", "王小明", "软件工程师", "KurintoSansSC"),
+        ("ko", "김민지", "백엔드 개발자", "KurintoSansKR"),
+        ("ar", "ليلى حداد", "مهندسة", "KurintoSans"),
+    ],
+)
+async def test_the_font_wheel_writes_many_scripts(language: str, name: str, headline: str, font: str) -> None:
+    press = Press(fonts=FontBook(system=False), threads=1)
+    content = printable(read_resume({"profile": {"name": name, "headline": headline}, "language": language}))
+    try:
+        printed = await press.pdf(TEMPLATES["minimal"], content, Meta(title=name, language=language))
+    finally:
+        press.close()
+    page = pypdf.PdfReader(io.BytesIO(printed.pdf)).pages[0]
+    fonts = [f.get_object()["/BaseFont"] for f in cast("Any", page["/Resources"])["/Font"].values()]
+    assert any(font in each for each in fonts), fonts
+    if language != "ar":  # its letters are joined, and in the order of the page
+        assert name in page.extract_text()
 
 
 def test_scripts_and_languages_are_guessed_from_the_letters() -> None:
