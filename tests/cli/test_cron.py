@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from shell import Captured, Shell
 
+from holdfast.engine import access
 from holdfast.settings import Secret
 
 
@@ -34,6 +35,8 @@ def test_a_schedule_from_its_making_to_its_end(shell: Shell) -> None:
     assert "--yes" in shell("cron", "rm", "nightly", code=5)
     assert "is gone" in shell("cron", "rm", "nightly", "--yes")
     shell("cron", "show", "nightly", code=3)
+    did = [entry.action.removeprefix("schedule.") for entry in shell.ask(access.list_audit)]
+    assert did == ["delete", "resume", "resume", "pause", "run", "put", "put"]
 
 
 def test_a_preview_of_what_is_not_stored(shell: Shell) -> None:

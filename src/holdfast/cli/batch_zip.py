@@ -64,13 +64,19 @@ async def _whole(client: Client, batch_id: UUID, target: Path) -> None:
 
 async def _write(client: Client, batch_id: UUID, file: BinaryIO) -> None:
     try:  # the web framework is an extra
+        from holdfast.api.batches import batch_told  # noqa: PLC0415
         from holdfast.api.zips import zip_stream  # noqa: PLC0415
     except ImportError as problem:
         raise HoldfastError(
             f"ZIPs need a package that is not installed: {problem.name}.",
             fix="pip install 'holdfast[server]'",
         ) from problem
-    async for piece in zip_stream(_entries(client, batch_id)):
+
+    async def about() -> dict[str, Any]:
+        async with (await client.open()).connection() as connection:
+            return await batch_told(connection, batch_id)
+
+    async for piece in zip_stream(_entries(client, batch_id), about):
         file.write(piece)
 
 
@@ -96,6 +102,8 @@ def _tell(session: Session, target: Path) -> int:
         session.out.record({"file": str(target), **manifest})
     else:
         failed = f", {len(failures)} could not be read" if failures else ""
+        if manifest["failed_jobs"]:
+            failed += f", {words.many(len(manifest['failed_jobs']), 'job')} did not succeed"
         size = words.size(target.stat().st_size)
         session.out.line(f"{words.many(len(manifest['files']), 'file')}{failed}, {size} in {target}.")
     return 1 if failures else 0

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN, body_of
+from holdfast.cli.who import record, somebody
 from holdfast.engine import schedules
-from holdfast.errors import NotFoundError
+from holdfast.engine.connection import Connection
+from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import StoredSchedule
 
+T = TypeVar("T")
 COLUMNS = ("name", "when", "timezone", "does", "next_at", "last_at", "state")
 
 
@@ -59,8 +63,19 @@ def show(session: Session, name: str) -> None:
 @pass_session
 def run(session: Session, name: str) -> None:
     """Submit its job now, besides its times; also while it is paused."""
-    submitted = session.ask(lambda connection: schedules.run_schedule(connection, name))
+    submitted = _recorded(session, "run", name, schedules.run_schedule)
     session.out.value("job", submitted.id)
+
+
+def _recorded(session: Session, verb: str, name: str, act: Callable[[Connection, str], Awaitable[T]]) -> T:
+    """Do it, and write down who did."""
+
+    async def work(connection: Connection) -> T:
+        done = await act(connection, name)
+        await record(connection, f"schedule.{verb}", name)
+        return done
+
+    return session.ask(work)
 
 
 @cron.command()
@@ -68,7 +83,7 @@ def run(session: Session, name: str) -> None:
 @pass_session
 def pause(session: Session, name: str) -> None:
     """No more runs until it is resumed."""
-    changed = session.ask(lambda connection: schedules.pause_schedule(connection, name))
+    changed = _recorded(session, "pause", name, lambda c, name: schedules.pause_schedule(c, name, somebody()))
     session.out.line(f"Schedule {name} {'is paused' if changed else 'was paused already'}.")
 
 
@@ -77,7 +92,7 @@ def pause(session: Session, name: str) -> None:
 @pass_session
 def resume(session: Session, name: str) -> None:
     """Go on with the next time; what was missed meanwhile is not made up for."""
-    changed = session.ask(lambda connection: schedules.resume_schedule(connection, name))
+    changed = _recorded(session, "resume", name, schedules.resume_schedule)
     session.out.line(f"Schedule {name} {'goes on' if changed else 'was not paused'}.")
 
 
@@ -143,7 +158,11 @@ def add(session: Session, /, name: str, task: str, args: tuple[str, ...], **said
         **{option: said[option] for option in ("timezone", "owner", "missed")},
     }
     call = schedules.put_schedule if said["replace"] else schedules.create_schedule
-    session.out.record(_shown(session.ask(lambda connection: call(connection, body))))
+    try:
+        made = _recorded(session, "put", name, lambda connection, _: call(connection, body))
+    except ConflictError as problem:
+        raise ConflictError(problem.message, fix="Add --replace to change it.", field="name") from None
+    session.out.record(_shown(made))
 
 
 @cron.command()
@@ -155,6 +174,6 @@ def rm(session: Session, name: str, yes: bool, dry_run: bool) -> None:
     found = session.ask(lambda connection: schedules.get_schedule(connection, name))
     code = f" The code of {found.source} brings it back when its worker starts." if found.source else ""
     if session.confirm(f"Schedule {name} goes; its jobs stay.{code}", yes=yes, dry_run=dry_run):
-        if not session.ask(lambda connection: schedules.delete_schedule(connection, name)):
+        if not _recorded(session, "delete", name, schedules.delete_schedule):
             raise NotFoundError(f"There is no schedule {name!r}.", field="name")
         session.out.line(f"Schedule {name} is gone.")

@@ -275,9 +275,8 @@ def extend(session: Session, id: str, ttl: str) -> None:  # noqa: A002
     span = None if ttl == "ever" else SPAN.convert(ttl, None, None)
 
     async def work(connection: Connection) -> None:
-        async with connection.transaction():
-            until = await artifacts.keep_artifact(connection, uuid_named(id, "file"), span)
-            await record(connection, "artifact.keep", id, until=until and until.isoformat())
+        until = await artifacts.keep_artifact(connection, uuid_named(id, "file"), span)
+        await record(connection, "artifact.keep", id, until=until and until.isoformat())
         session.out.line(f"Kept {'for ever' if until is None else f'until {until:%Y-%m-%d %H:%M} UTC'}.")
 
     session.ask(work)

@@ -61,10 +61,9 @@ def off(session: Session, webhook_id: str) -> None:
 
 def _switch(session: Session, webhook_id: UUID, *, on: bool) -> None:
     async def work(connection: Connection) -> None:
-        async with connection.transaction():
-            if not await webhooks.switch_webhook(connection, webhook_id, on=on):
-                raise NotFoundError(f"There is no webhook {webhook_id}.", fix="See: holdfast webhook list")
-            await record(connection, "webhook.on" if on else "webhook.off", str(webhook_id))
+        if not await webhooks.switch_webhook(connection, webhook_id, on=on):
+            raise NotFoundError(f"There is no webhook {webhook_id}.", fix="See: holdfast webhook list")
+        await record(connection, "webhook.on" if on else "webhook.off", str(webhook_id))
 
     session.ask(work)
     session.out.line(f"Webhook {webhook_id} is {'on' if on else 'off'}.")
@@ -83,9 +82,8 @@ def rm(session: Session, webhook_id: str, yes: bool, dry_run: bool) -> None:
     if session.confirm(f"{found[0].url} is told of nothing any more.", yes=yes, dry_run=dry_run):
 
         async def work(connection: Connection) -> None:
-            async with connection.transaction():
-                await webhooks.delete_webhook(connection, asked)
-                await record(connection, "webhook.delete", str(asked))
+            await webhooks.delete_webhook(connection, asked)
+            await record(connection, "webhook.delete", str(asked))
 
         session.ask(work)
         session.out.line(f"Webhook {asked} is gone.")
