@@ -34,7 +34,8 @@ select holdfast.new_id(holdfast.id_stem(at), '00'), 1 + n % 20, n, at, at + inte
   jsonb_build_object('n', n, 'url', 'https://example.org/' || n),
   case when n % 200 = 0 then '{"type": "TimeoutError", "message": "slow"}'::jsonb end, 'owner' || n % 1000
 from (
-  select n, now() - (%(rows)s - n) * interval '80 milliseconds' as at from generate_series(1, %(rows)s) as n
+  select n, now() - (%(rows)s - n) * (interval '6 days' / %(rows)s) as at
+  from generate_series(1, %(rows)s) as n
 ) as s;
 insert into holdfast.attempts (task_id, job_id, attempt, outcome, started_at, ended_at, keep_until,
   error_type, message, fingerprint)

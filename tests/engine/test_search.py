@@ -266,3 +266,13 @@ async def test_causes(conn: Connection, clock: Clock) -> None:
     assert len(await search.error_groups(conn, ignored=True)) == 2
     await clock.advance(timedelta(hours=2))
     assert len(await search.error_groups(conn)) == 2
+
+
+async def test_a_word_is_looked_for_in_fewer_rows_and_the_page_says_in_how_many(conn: Connection) -> None:
+    await submit(conn)
+    words = {"nowhere": 25_000, "state:failed": 100_000, "args.a:b": 100_000}
+    for text, most in words.items():
+        assert (await search.search_jobs(conn, text)).scan == most
+    ask = "select holdfast.search_scan('{\"text\": {}}', $1)"
+    # Whoever acts on all that fit counts as many as will be acted on.
+    assert [await conn.fetchval(ask, given) for given in (None, 10, 1_000_000)] == [25_000, 100, 1_000_000]
