@@ -34,6 +34,7 @@ OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off
 LONG = (
     "campaign/test_short.py",
     "cli/test_dev.py",
+    "dashboard/test_acceptance.py",
     "dashboard/test_browser.py",
     "engine/test_embedded_kills.py",
     "engine/test_embedded_recovery.py",

@@ -230,6 +230,8 @@ async def test_the_files_of_a_batch_as_a_zip(
         await hand.finish(await hand.one())
         contents[number] = os.urandom(70_000) if number else b"text " * 50_000
         await put(client, "Report.txt" if number < 2 else "report.TXT", contents[number], job=job)
+    failed = await submit(conn, owner="ann", batch=str(batch), attempts=1)
+    await hand.finish(await hand.one(), "fail", {"type": "ValueError", "message": "10.0.0.3 said no"})
     lost = await put(client, "lost.bin", b"lost", job=job)
     await client.files.store.delete([lost.key])
     answer = await api.get(f"/api/batches/{batch}/zip", headers=ANN)
@@ -243,6 +245,9 @@ async def test_the_files_of_a_batch_as_a_zip(
     assert not manifest["complete"]
     assert [each["size"] for each in manifest["files"]] == [250_000, 70_000, 70_000]
     assert [(each["name"], each["included"]) for each in manifest["failures"]] == [("lost.bin", False)]
+    assert manifest["batch"] == {"total": 4, "ended": 4, "failed": 1}
+    assert [(each["id"], each["status"]) for each in manifest["failed_jobs"]] == [(str(failed), "failed")]
+    assert "10.0.0.3" not in str(manifest)
     assert len(answer.content) < 150_000  # text is packed
 
 

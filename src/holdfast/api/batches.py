@@ -20,8 +20,10 @@ from holdfast.api.frames import encode_batch
 from holdfast.api.identity import acting, identify
 from holdfast.api.jobs import EventsQuery, TicketView
 from holdfast.api.operations import operation
+from holdfast.api.views import public_error
 from holdfast.api.watched import read_batch
-from holdfast.engine import access, jobs
+from holdfast.engine import access, jobs, search
+from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -143,6 +145,19 @@ async def ticket(request: Request) -> Response:
         found(await jobs.get_batch(connection, batch_id), "batch")
     made = await tickets.issue(request, batch_id)
     return answer(TicketView(ticket=made, expires_s=int(tickets.TICKET_LIFE.total_seconds())), 201)
+
+
+async def batch_told(connection: Connection, batch_id: UUID) -> dict[str, Any]:
+    """A batch as the manifest of its archive tells of it: how far it is, and the jobs that left nothing."""
+    batch = await jobs.get_batch(connection, batch_id) or {}
+    wanted = f"batch:{batch_id} state:failed,partial,cancelled"
+    page = await search.search_jobs(connection, wanted, limit=1000)
+    failed = [
+        {"id": row["id"], "type": row["type"], "status": row["status"], "error": public_error(row["error"])}
+        for row in page.rows
+    ]
+    counts = {name: batch.get(name) for name in ("total", "ended", "failed")}
+    return {"ended": batch.get("finished_at") is not None, "batch": counts, "failed_jobs": failed}
 
 
 def _view(batch: Any) -> BatchView:

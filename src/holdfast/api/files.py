@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from holdfast.api.batches import batch_told
 from holdfast.api.bodies import answer, query_of, uuid_in
 from holdfast.api.identity import acting, identify
 from holdfast.api.operations import operation
@@ -241,9 +242,14 @@ async def zip_of_batch(request: Request) -> Response:
     batch = uuid_in(request, "id")
     async with acting(request) as connection:
         first = await artifacts.list_artifacts(connection, {"batch": batch}, limit=PAGE)
-        if not first and await jobs.get_batch(connection, batch) is None:
+        if await jobs.get_batch(connection, batch) is None:
             raise NotFoundError("There is no such batch.")
-    return zip_response(_entries(request, {"batch": batch}, first), f"{batch}.zip")
+
+    async def about() -> dict[str, Any]:
+        async with acting(request) as connection:
+            return await batch_told(connection, batch)
+
+    return zip_response(_entries(request, {"batch": batch}, first), f"{batch}.zip", about)
 
 
 async def _entries(

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 import zipfile
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,6 +44,8 @@ class ZipEntry:
 
 
 Entries: TypeAlias = Iterable[ZipEntry] | AsyncIterable[ZipEntry]
+About: TypeAlias = Callable[[], Awaitable["dict[str, Any]"]]
+"""What else the manifest says, asked for when the last file is in; `failed_jobs` make it incomplete."""
 
 
 def entry_of(store: Store, file: Artifact, name: str | None = None) -> ZipEntry:
@@ -58,19 +60,19 @@ def entry_of(store: Store, file: Artifact, name: str | None = None) -> ZipEntry:
     )
 
 
-def zip_response(entries: Entries, filename: str) -> Response:
+def zip_response(entries: Entries, filename: str, about: About | None = None) -> Response:
     headers = {"content-disposition": disposition(filename), "cache-control": "no-store"}
-    return StreamingResponse(zip_stream(entries), media_type="application/zip", headers=headers)
+    return StreamingResponse(zip_stream(entries, about), media_type="application/zip", headers=headers)
 
 
-async def zip_stream(entries: Entries) -> AsyncGenerator[bytes]:
+async def zip_stream(entries: Entries, about: About | None = None) -> AsyncGenerator[bytes]:
     archive, names = _Archive(), ArchiveNames()
     try:
         async for entry in _each(entries):
             async with contextlib.aclosing(archive.add(entry, names.take(entry.name))) as pieces:
                 async for piece in pieces:
                     yield piece
-        archive.add_manifest()
+        archive.add_manifest({} if about is None else await about())
         yield archive.taken()
     finally:
         archive.close()
@@ -136,8 +138,9 @@ class _Archive:
             self._files.append({"name": name, "id": entry.id, **about})
         yield self.taken()
 
-    def add_manifest(self) -> None:
-        manifest = {"complete": not self._failures, "files": self._files, "failures": self._failures}
+    def add_manifest(self, about: dict[str, Any]) -> None:
+        complete = not self._failures and not about.get("failed_jobs") and about.get("ended", True)
+        manifest = {"complete": complete, **about, "files": self._files, "failures": self._failures}
         text = msgspec.json.format(msgspec.json.encode(manifest))
         self._zip.writestr(zipfile.ZipInfo("manifest.json", datetime.now(UTC).timetuple()[:6]), text)
 

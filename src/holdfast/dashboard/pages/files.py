@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
+from holdfast.api.batches import batch_told
 from holdfast.api.files import store_of
 from holdfast.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.dashboard.previews import preview_of
@@ -122,7 +125,12 @@ async def zip_of_batch(view: View) -> Response:
         raise HTTPException(404, "There is no such batch.")
     where = {"batch": batch["id"]}
     first = await artifacts.list_artifacts(view.connection, where, limit=PAGE)
-    return zip_response(_entries(view.site, where, first), f"{batch['id']}.zip")
+
+    async def about() -> dict[str, Any]:
+        async with view.site.transaction() as connection:
+            return await batch_told(connection, UUID(batch["id"]))
+
+    return zip_response(_entries(view.site, where, first), f"{batch['id']}.zip", about)
 
 
 async def _entries(site: Site, where: dict[str, str], page: Sequence[Artifact]) -> AsyncGenerator[ZipEntry]:
