@@ -110,6 +110,7 @@ async def taken(url: Secret, settings: Settings, only: str) -> None:
     ):
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for look, (width, height, scheme) in LOOKS.items():
+            await gallery.beat(connection)
             link = await login_link(connection, base)
             await look_at(browser, link, base, ids, (look, width, height, scheme), only)
         await browser.close()
@@ -128,6 +129,9 @@ async def look_at(
     for name, path in pages(ids).items():
         if only in name:
             await page.goto(base + path, wait_until="load")
+            await page.wait_for_timeout(
+                3000 if "pdf" in name else 50
+            )  # the viewer of the browser draws later
             await page.screenshot(path=OUT / f"{name}-{look}.png", full_page=True)
             print(f"{name}-{look}.png")
     await context.close()

@@ -68,7 +68,7 @@ async def fill(conn: Connection, store: Store | None = None) -> dict[str, Any]:
         json.dumps({"error": {"in": ["ConnectError"]}}),
     )
     await conn.execute("select holdfast.drive_bulk(10)")
-    await _workers(conn)
+    await beat(conn)
     await insight.save_view(conn, "my failures", "jobs", "state:failed owner:acme", by="service key")
     await insight.save_view(conn, "slow exports", "jobs", "task:export run:>30s", by="ann")
     await limits.put_limit(conn, Limit(name="openai", queue="ai", max_running=4, rate=5, burst=10))
@@ -110,7 +110,8 @@ async def _types(conn: Connection) -> None:
     await conn.execute("select holdfast.register_types('w1', $1)", json.dumps(types))
 
 
-async def _workers(conn: Connection) -> None:
+async def beat(conn: Connection) -> None:
+    """Two workers that are alive, and one that no longer is. To be called again by whoever takes long."""
     for n, (queues, running, lag) in enumerate(
         [(["browser", "default"], 6, 4), (["ai", "default"], 2, 31)], 1
     ):

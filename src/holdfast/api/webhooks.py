@@ -86,7 +86,9 @@ async def create(request: Request) -> Response:
             owner=wanted.owner,
         )
     async with acting(request, as_service=True) as connection:
-        await access.record(connection, caller.name, "webhook.create", str(made), {"url": wanted.url})
+        await access.record(
+            connection, caller.name, "webhook.create", str(made), {"url": wanted.url.partition("?")[0]}
+        )
     return answer(MadeWebhook(id=made, secret=secret), 201)
 
 

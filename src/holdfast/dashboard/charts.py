@@ -15,7 +15,7 @@ from markupsafe import Markup
 from holdfast.dashboard.svg import tag
 from holdfast.dashboard.words import NONE, compact, moment, seconds
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 170, 44, 20, 10
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 176, 52, 26, 10
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ begin
     return false;
   end if;
   update holdfast.webhooks w set active = false, off_at = v_now, off_why = v_hook.last_error where w.id = p_id;
-  perform holdfast.record('holdfast', 'webhook.off', p_id::text, jsonb_build_object('url', v_hook.url, 'why', v_hook.last_error,
+  perform holdfast.record('holdfast', 'webhook.off', p_id::text, jsonb_build_object('url', split_part(v_hook.url, '?', 1), 'why', v_hook.last_error,
     'failures', v_hook.failures, 'failing_since', v_hook.failing_since));
   return true;
 end $$;
