@@ -30,6 +30,9 @@ HOME = "HOLDFAST_TEST_HOME"
 OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
+SPENT_AT_ONCE = 25  # of 12 MB each, in each process
+
+
 # What takes minutes together: servers and workers killed again and again, whole sessions, pages in a browser.
 LONG = (
     "campaign/test_short.py",
@@ -104,22 +107,40 @@ def _name() -> str:
     return f"hf_test_{uuid.uuid4().hex[:16]}"
 
 
+@pytest.fixture(scope="session")
+def spent(server_url: Secret, settings: Settings) -> Generator[list[str]]:
+    """Databases of tests that have ended, dropped many at once."""
+    names: list[str] = []
+    yield names
+    if settings.database_url and names:
+        asyncio.run(scratch.drop_all(server_url, names, settings))
+
+
+async def _spend(name: str, spent: list[str], server: Secret, settings: Settings) -> None:
+    spent.append(name)
+    if len(spent) >= SPENT_AT_ONCE:
+        await scratch.drop_all(server, spent, settings)
+        spent.clear()
+
+
 @pytest.fixture
-async def url(server_url: Secret, template: str, settings: Settings) -> AsyncGenerator[Secret]:
+async def url(
+    server_url: Secret, template: str, settings: Settings, spent: list[str]
+) -> AsyncGenerator[Secret]:
     """A migrated database of the test's own, with the movable clock."""
     name = _name()
     await scratch.create(server_url, name, settings, template=template)
     yield scratch.on_database(server_url, name)
-    await scratch.drop(server_url, name, settings)
+    await _spend(name, spent, server_url, settings)
 
 
 @pytest.fixture
-async def empty_url(server_url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+async def empty_url(server_url: Secret, settings: Settings, spent: list[str]) -> AsyncGenerator[Secret]:
     """A database of the test's own in which nothing is installed."""
     name = _name()
     await scratch.create(server_url, name, settings)
     yield scratch.on_database(server_url, name)
-    await scratch.drop(server_url, name, settings)
+    await _spend(name, spent, server_url, settings)
 
 
 @pytest.fixture
