@@ -6,11 +6,14 @@ import re
 from typing import Any
 
 import httpx
+import msgspec
 from books import OPEN
 from openapi_spec_validator import validate
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from holdfast.api.examples import EXAMPLES
+from holdfast.api.openapi import describe, described_routes
 from holdfast.api.operations import described
 
 
@@ -20,8 +23,22 @@ async def test_the_description_is_valid_openapi(api: httpx.AsyncClient) -> None:
     validate(document)
     operations = [said for methods in document["paths"].values() for said in methods.values()]
     assert len({said["operationId"] for said in operations}) == len(operations)
-    examples = [b for said in operations for b in said.get("requestBody", {}).get("content", {}).values()]
-    assert any("example" in each for each in examples)
+
+
+async def test_every_body_has_an_example_that_fits(app: Starlette) -> None:
+    document = describe(app.routes)
+    bodies = {
+        (path, method): said.body
+        for path, method, said in described_routes(app.routes)
+        if said.body is not None and said.takes == "application/json"
+    }
+    used: set[str] = set()
+    for (path, method), shape in bodies.items():
+        said = document["paths"][path][method]
+        example = said["requestBody"]["content"]["application/json"]["example"]
+        msgspec.json.decode(msgspec.json.encode(example), type=shape)
+        used.add(said["operationId"])
+    assert used == set(EXAMPLES), "an example for a route that is not there"
 
 
 async def test_every_route_is_described_and_so_guarded(app: Starlette) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 from typing import Any
 
+import httpx
 from exhibition import Exhibition
 from hands import Hand
 
@@ -67,6 +69,50 @@ def test_every_page_answers(shown: Exhibition) -> None:
             bare = path.partition("?")[0]
             seen |= {name for name, entry in SCREENS.items() if entry.pattern.match(bare)}
         assert seen == set(SCREENS), "a page that no test looks at"
+
+
+def test_a_job_of_five_thousand_tasks(shown: Exhibition) -> None:
+    """Its pages stay bounded: what runs or failed is shown first, and how much was left out is said."""
+
+    async def make(conn: Connection) -> str:
+        tasks = [{"name": f"part {n}", "type": "part"} for n in range(4999)]
+        last = {"name": "bind", "type": "bind", "after": [task["name"] for task in tasks[:300]]}
+        made = await jobs.submit(conn, {"type": "huge", "queue": "huge", "tasks": [*tasks, last]})
+        hand = Hand(conn, "huge", ["huge"])
+        for task in await hand.take(40):
+            await hand.finish(task, "reject", {"type": "E", "message": "broken"})
+        return str(made.id)
+
+    job = shown.ask(make)
+    with shown.visitor("admin") as client:
+        for tail in OF_A_JOB:
+            answer = client.get(f"/jobs/{job}{tail}")
+            assert answer.status_code == 200, (tail, answer.text[-500:])
+            assert len(answer.content) < 1_000_000, (tail, len(answer.content))
+        page = client.get(f"/jobs/{job}").text
+        assert "more tasks are not drawn" in page
+        assert "broken" in page
+        assert "huge" in client.get("/jobs?q=task:huge").text
+
+
+def test_a_session_that_has_expired(shown: Exhibition) -> None:
+    """Reading leads to the door and back again; what was sent does nothing; a stream ends for good."""
+    job = shown.ask(lambda conn: jobs.submit(conn, {"type": "kept", "queue": "kept"})).id
+    with shown.visitor("operator") as client:
+        said = shown.dashboard.site.signer.read("session", client.cookies["holdfast_session"])
+        token = said["token"]
+        over = shown.dashboard.site.signer.sign("session", {**said, "expires": time.time() - 1})
+    with httpx.Client(base_url=shown.base, cookies={"holdfast_session": over}, timeout=30) as late:
+        answer = late.get(f"/jobs/{job}?tab=events")
+        assert answer.status_code == 303
+        assert answer.headers["location"].endswith(f"/login?next=%2Fjobs%2F{job}%3Ftab%3Devents")
+        sent = late.post(
+            f"/jobs/{job}/cancel", data={"token": token}, headers={"sec-fetch-site": "same-origin"}
+        )
+        assert sent.status_code == 303
+        assert "/login" in sent.headers["location"]
+        assert late.get("/live", params={"path": "/jobs"}).status_code == 204
+    assert (shown.ask(lambda conn: jobs.get_job(conn, job)) or {})["status"] == "queued"
 
 
 def test_a_worker_that_died_is_quiet_then_lost_and_its_task_is_tried_again(shown: Exhibition) -> None:

@@ -86,7 +86,6 @@ class Restarted(msgspec.Struct, kw_only=True):
     status=202,
     others={200: "There was a job with this key"},
     headers=("Idempotency-Key",),
-    example={"type": "report", "params": {"pages": ["https://example.org"]}},
 )
 async def start(request: Request) -> Response:
     wanted = await body_of(request, starting.Start)
@@ -102,7 +101,6 @@ async def start(request: Request) -> Response:
     status=202,
     others={200: "There was a job with this key"},
     headers=("Idempotency-Key",),
-    example={"type": "add", "queue": "default", "args": {"x": 1, "y": 2}},
 )
 async def submit(request: Request) -> Response:
     given = await json_body(request)

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.api.bodies import answer
+from holdfast.api.examples import EXAMPLES
 from holdfast.api.operations import Operation, described, operation
 from holdfast.api.problems import Problem
 from holdfast.model import Json
@@ -107,8 +108,9 @@ def _operation(
         made["requestBody"] = {"content": {said.takes: {"schema": {"type": "string", "format": "binary"}}}}
     elif said.body is not None:
         content: dict[str, Json] = {"schema": by_shape[id(said.body)]}
-        if said.example is not None:
-            content["example"] = said.example
+        example = EXAMPLES.get(_id(path, method), said.example)
+        if example is not None:
+            content["example"] = example
         made["requestBody"] = {"content": {said.takes: content}, "required": _required(content, components)}
     return made
 

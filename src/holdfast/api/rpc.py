@@ -84,7 +84,6 @@ _SAID: dict[str, Any] = {
     "Call a function with named arguments",
     body=dict[str, Any],
     headers=("Content-Profile",),
-    example={"queue_name": "letters", "message": {"hello": "world"}},
     **_SAID,
 )
 async def post(request: Request) -> Response:
