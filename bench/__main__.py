@@ -1,7 +1,7 @@
 """`python -m bench [parts]`: what Holdfast does, next to the bare statements, on a server made for it.
 
-Each part prints its figures as ratios of something measured in the same run, or as counted things. `peers` is the
-comparison with other queues (`python -m bench.peers`).
+Each part prints its figures as ratios of something measured in the same run, or as counted things. The
+comparison with other queues is `python -m bench.peers`.
 """
 
 from __future__ import annotations
