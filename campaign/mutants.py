@@ -8,6 +8,7 @@ if one survives. A change that no longer fits the sources is an error too, so th
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -111,6 +112,7 @@ class Verdict:
     mutant: Mutant
     caught_by: str | None
     seconds: float
+    how: str = ""
 
 
 def plant(mutant: Mutant, folder: Path) -> None:
@@ -128,8 +130,8 @@ def plant(mutant: Mutant, folder: Path) -> None:
     place.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
 
 
-def passes(hunter: str, folder: Path, seconds: float) -> bool:
-    """Whether a run or a test file finds nothing wrong with the sources in a folder."""
+def complaint(hunter: str, folder: Path, seconds: float) -> str | None:
+    """What a run or a test file finds wrong with the sources in a folder."""
     command = (
         [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", hunter]
         if "/" in hunter
@@ -137,9 +139,20 @@ def passes(hunter: str, folder: Path, seconds: float) -> bool:
     )
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, timeout=seconds, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
-    return done.returncode == 0
+    if done.returncode == 0:
+        return None
+    told = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    told += [str(word) for word in _broken(done.stdout)]
+    return (told or (done.stdout + done.stderr).splitlines()[-1:] or ["?"])[0]
+
+
+def _broken(output: str) -> list[str]:
+    for line in output.splitlines():
+        if line.startswith("{"):
+            return list(json.loads(line).get("broken", []))
+    return []
 
 
 def hunt(mutant: Mutant) -> Verdict:
@@ -150,8 +163,9 @@ def hunt(mutant: Mutant) -> Verdict:
     try:
         plant(mutant, folder)
         for hunter in mutant.caught_by:
-            if not passes(hunter, folder, MINUTES * 60 - (time.monotonic() - began)):
-                return Verdict(mutant, hunter, time.monotonic() - began)
+            how = complaint(hunter, folder, MINUTES * 60 - (time.monotonic() - began))
+            if how is not None:
+                return Verdict(mutant, hunter, time.monotonic() - began, how)
         return Verdict(mutant, None, time.monotonic() - began)
     except subprocess.TimeoutExpired:
         return Verdict(mutant, None, time.monotonic() - began)
@@ -163,21 +177,20 @@ def check_hunters(chosen: list[Mutant], at_once: int) -> bool:
     """Nobody may cry wolf: every hunter finds nothing in the sources as they are."""
     hunters = sorted({hunter for mutant in chosen for hunter in mutant.caught_by})
     with ThreadPoolExecutor(at_once) as pool:
-        wolves = [
-            h
-            for h, fine in zip(hunters, pool.map(lambda h: passes(h, ROOT, 900), hunters), strict=True)
-            if not fine
-        ]
-    for hunter in wolves:
-        print(f"{hunter} fails without any mutant")
-    return not wolves
+        told = dict(zip(hunters, pool.map(lambda h: complaint(h, ROOT, 900), hunters), strict=True))
+    for hunter, how in told.items():
+        if how is not None:
+            print(f"{hunter} complains without any mutant: {how}")
+    return not any(told.values())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="campaign.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="mutants; all if none are given")
     parser.add_argument("--at-once", type=int, default=2)
-    parser.add_argument("--trust", action="store_true", help="do not check first that the hunters find nothing")
+    parser.add_argument(
+        "--trust", action="store_true", help="do not check first that the hunters find nothing"
+    )
     parser.add_argument("--report", type=Path, default=None, help="append a line of a table for each")
     said = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if not said.names or mutant.name in said.names]
@@ -191,7 +204,9 @@ def main() -> int:
             print(f"{verdict.mutant.name:28} {told:40} {verdict.seconds:6.1f} s", flush=True)
             if said.report:
                 with said.report.open("a", encoding="utf-8") as file:
-                    file.write(f"| {verdict.mutant.name} | {told} | {verdict.seconds:.0f} |\n")
+                    file.write(
+                        f"| {verdict.mutant.name} | {told} | {verdict.seconds:.0f} | {verdict.how[:160]} |\n"
+                    )
     print(f"{len(chosen) - survivors} of {len(chosen)} mutants caught")
     return int(survivors > 0)
 
