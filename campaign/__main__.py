@@ -16,9 +16,9 @@ from typing import Any
 
 from campaign import checker
 from campaign.arena import arena
-from campaign.runs import Run, failover, rules, server, work, workers
+from campaign.runs import Run, failover, rules, server, surroundings, work, workers
 
-ALL = (*workers.RUNS, *server.RUNS, *work.RUNS, *rules.RUNS, *failover.RUNS)
+ALL = (*workers.RUNS, *server.RUNS, *work.RUNS, *rules.RUNS, *surroundings.RUNS, *failover.RUNS)
 RUNS: dict[str, Run] = {run.name: run for run in ALL}
 
 
@@ -28,7 +28,7 @@ async def play(
     """One run in an arena of its own; what it did, and everything it broke."""
     began = time.monotonic()
     dose = run.dose(size)
-    async with arena(seed, dict(run.options)) as ring:
+    async with arena(seed, dict(run.options), small_disk=run.small_disk) as ring:
         if minutes is not None:
             ring.until = time.monotonic() + 60 * minutes
         told: dict[str, Any] = {}

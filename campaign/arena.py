@@ -9,11 +9,12 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ from holdfast.settings import Secret, Settings
 DATABASE = "arena"
 LEDGER = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
 ENDED = ("succeeded", "failed", "cancelled", "partial")
+FAKETIME = Path(__file__).parents[1] / "scripts" / "faketime.sh"
 ENOUGH_MEMORY = 8 << 30
+SMALL_DISK = "220m"
 UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all ($1::text[]))
   + (select count(*) from holdfast.jobs where finished_at is null)"""
 
@@ -44,7 +47,7 @@ class Arena:
     url: Secret
     settings: Settings
     random: random.Random
-    nursery: asyncio.subprocess.Process
+    nurseries: dict[str, asyncio.subprocess.Process]
     recorder: Recorder
     client: Client
     alive: dict[int, int] = field(default_factory=dict[int, int])  # pids and their lives
@@ -63,10 +66,14 @@ class Arena:
                 return
             yield each
 
-    async def worker(self, *options: str) -> int:
-        """Start a worker and answer with its pid."""
-        assert self.nursery.stdin is not None
-        assert self.nursery.stdout is not None
+    async def worker(self, *options: str, skew: str = "") -> int:
+        """Start a worker and answer with its pid; with a clock that is wrong by `skew`, if said."""
+        async with self._starting:
+            if skew not in self.nurseries:
+                self.nurseries[skew] = await _nursery(self.folder, skew)
+        nursery = self.nurseries[skew]
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
         say = {
             "url": (self.through or self.url).reveal(),
             "records": str(self.records),
@@ -74,9 +81,9 @@ class Arena:
             "options": ["--concurrency", "16", *options],
         }
         async with self._starting:
-            self.nursery.stdin.write(json.dumps(say).encode() + b"\n")
-            await self.nursery.stdin.drain()
-            pid = int(await self.nursery.stdout.readline())
+            nursery.stdin.write(json.dumps(say).encode() + b"\n")
+            await nursery.stdin.drain()
+            pid = int(await nursery.stdout.readline())
         self.alive[pid] = life_of(pid)
         return pid
 
@@ -214,30 +221,62 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
+async def _nursery(folder: Path, skew: str = "") -> asyncio.subprocess.Process:
+    environment = {**os.environ, "CAMPAIGN_RECORDS": str(folder / "records")}
+    if skew:
+        found = subprocess.run([FAKETIME], check=True, capture_output=True, text=True).stdout.strip()
+        environment |= {"LD_PRELOAD": found, "FAKETIME": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "campaign.nursery",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+        cwd=folder,  # no settings of ours are read there
+    )  # fmt: skip
+
+
+@contextmanager
+def _disk(folder: Path, *, small: bool) -> Generator[None]:
+    """A small one, for the server alone, that can be filled up."""
+    folder.mkdir()
+    if not small:
+        yield
+        return
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=755", "campaign", folder], check=True
+    )
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False)
+
+
 @asynccontextmanager
-async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenerator[Arena]:
+async def arena(
+    seed: int, options: dict[str, str] | None = None, *, small_disk: bool = False
+) -> AsyncGenerator[Arena]:
     folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=_fast_place()))
     folder.chmod(0o755)
     (folder / "records").mkdir()
+    with _disk(folder / "server", small=small_disk):
+        async with _opened(folder, seed, options) as ring:
+            yield ring
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _opened(folder: Path, seed: int, options: dict[str, str] | None) -> AsyncGenerator[Arena]:
     server = Server(folder / "server", options)
     server.start()
-    nursery: asyncio.subprocess.Process | None = None
+    nurseries: dict[str, asyncio.subprocess.Process] = {}
     try:
         await server.ready()
         settings = settings_module.load({"home": str(folder / "server")})
         # There is no encryption to agree on; asking for it is a good part of what a new worker costs.
         url = Secret(scratch.on_database(server.url, DATABASE).reveal() + "?sslmode=disable")
         await _prepare(server, url, settings)
-        nursery = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "campaign.nursery",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "CAMPAIGN_RECORDS": str(folder / "records")},
-            cwd=folder,  # no settings of ours are read there
-        )  # fmt: skip
+        nurseries[""] = await _nursery(folder)
         client = Client(url.reveal(), settings=settings)
-        ring = Arena(
-            folder, server, url, settings, random.Random(seed), nursery, Recorder(folder / "records"), client
-        )
+        recorder, chance = Recorder(folder / "records"), random.Random(seed)
+        ring = Arena(folder, server, url, settings, chance, nurseries, recorder, client)
         try:
             yield ring
         finally:
@@ -247,12 +286,11 @@ async def arena(seed: int, options: dict[str, str] | None = None) -> AsyncGenera
             await ring.client.close()
             ring.server.destroy()
     finally:
-        if nursery is not None:
+        for nursery in nurseries.values():
             with contextlib.suppress(ProcessLookupError):
                 nursery.kill()
             await nursery.wait()
         server.destroy()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fast_place() -> Path | None:

@@ -105,6 +105,11 @@ class Server:
                 await connection.close()
                 return
 
+    @property
+    def ended(self) -> bool:
+        """By itself, as after an error it could not get over."""
+        return self._process is None or self._process.poll() is not None
+
     def crash(self) -> None:
         """As when the machine loses power: every process of the server is gone, nothing was written back."""
         self._end(signal.SIGQUIT)

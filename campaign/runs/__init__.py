@@ -31,6 +31,7 @@ class Run:
     rules: tuple[Rule, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     tiny: Dose | None = None
+    small_disk: bool = False  # the server gets one of its own
 
     def dose(self, size: str) -> Dose:
         return self.full if size == "full" else self.short if size == "short" else self.tiny or self.short
