@@ -205,6 +205,8 @@ async def test_the_api_keeps_its_own_words_for_what_is_no_report(bindery: House)
     assert plain.headers["etag"]
     listed = {each["id"]: each for each in (await ann.get(f"{JOBS}?limit=10")).json()["jobs"]}
     assert set(listed) == {report, other}
+    # Clients of the source ask without a query, and know nothing of other jobs.
+    assert [each["id"] for each in (await ann.get(JOBS)).json()["jobs"]] == [report]
     assert "docsTotal" in listed[report]["progress"]
     assert "counts" in listed[other]
     assert len((await ann.get(f"{JOBS}?type=plain")).json()["jobs"]) == 1

@@ -19,7 +19,7 @@ from starlette.types import Message
 
 from holdfast import Client
 from holdfast.api import RouteAhead, acting, identify, jobs, operation, stream
-from holdfast.api.bodies import answer, convert, parse, raw_body
+from holdfast.api.bodies import answer, parse, query_of, raw_body
 from holdfast.api.operations import Endpoint
 from holdfast.api.starting import key_of
 from holdfast.api.tokens import UnauthenticatedError
@@ -41,7 +41,7 @@ def routes() -> list[BaseRoute]:
     events = "text/event-stream"
     shared: list[tuple[str, str, Endpoint, Endpoint]] = [
         ("POST", "/start", _described(start, "Start a report", status=202), jobs.start),
-        ("GET", "", _described(list_jobs, "Your reports and other jobs"), jobs.list_jobs),
+        ("GET", "", _described(list_jobs, "Your reports"), jobs.list_jobs),
         ("GET", "/{id}", _described(get_job, "A report, its progress and its files"), jobs.get_job),
         ("DELETE", "/{id}", _described(cancel, "Cancel a report"), jobs.cancel),
     ]
@@ -121,12 +121,10 @@ async def _check_room(connection: Any, owner: str) -> None:
 
 
 async def list_jobs(request: Request) -> Response:
-    """Jobs of the user, newest first: reports in their words, others in the API's."""
-    owner, query = (
-        await owner_of(request),
-        convert(dict(request.query_params), jobs.JobsQuery, "query", strict=False),
-    )
-    where = {"owner": owner, "status": query.status, "type": query.type, "queue": query.queue}
+    """Reports of the user, newest first. With a query it is the API's list, of all their jobs."""
+    owner, query = await owner_of(request), query_of(request, jobs.JobsQuery)
+    kind = query.type if request.query_params else TYPE
+    where = {"owner": owner, "status": query.status, "type": kind, "queue": query.queue}
     async with acting(request) as connection:
         rows = await connection.fetch(
             "select j from holdfast.list_jobs($1, $2, $3) as j",
@@ -134,10 +132,9 @@ async def list_jobs(request: Request) -> Response:
             query.before,
             query.limit,
         )
-    found = [msgspec.json.decode(row["j"]) for row in rows]
     caller = await identify(request)
-    viewed = [job_view(job, caller) for job in found]
-    told = [shown(job) if job["type"] == TYPE else job for job in viewed]
+    found = [job_view(msgspec.json.decode(row["j"]), caller) for row in rows]
+    told = [shown(job) if job["type"] == TYPE else job for job in found]
     return answer({"jobs": told, "next": found[-1]["id"] if len(found) == query.limit else None})
 
 
