@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import time
 from dataclasses import dataclass
@@ -46,6 +47,11 @@ async def waits(msg: Message[str]) -> None:
     record("ended", msg.body, msg.reads)
 
 
+@consumer(queue="hour", vt=timedelta(hours=1), create=True)
+async def hour(msg: Message[str]) -> None:
+    await waits.function(msg)
+
+
 @consumer(queue="plain", vt=VT, create=True)
 def plain(msg: Message[str]) -> None:
     record("began", msg.body, msg.reads)
@@ -61,6 +67,14 @@ async def blocks(msg: Message[float]) -> None:
     record("began", "blocks", msg.reads)
     time.sleep(msg.body)
     record("ended", "blocks", msg.reads)
+
+
+@consumer(queue="gil", vt=VT, create=True)
+def gil(msg: Message[int]) -> None:
+    """A C call that lets no other thread of the process run for so many microseconds."""
+    record("began", "gil", msg.reads)
+    ctypes.PyDLL(None).usleep(msg.body)
+    record("ended", "gil", msg.reads)
 
 
 def bury(msg: Message[Any], error: str) -> None:

@@ -27,7 +27,7 @@ def letters(workers: Workers, tmp_path: Path) -> None:
 @pytest.fixture
 async def ready(workers: Workers, client: Client) -> None:
     """Queues of the tests that send before a worker has made them."""
-    for queue in ("short", "waits", "plain", "blocks", "Poison", "kept", "first", "second"):
+    for queue in ("short", "waits", "plain", "hour", "blocks", "gil", "Poison", "kept", "first", "second"):
         await client.queues.create(queue)
 
 
@@ -69,6 +69,28 @@ async def test_a_killed_worker_s_message_comes_back_and_is_handled_elsewhere(
 
 
 @pytest.mark.usefixtures("ready")
+async def test_a_killed_worker_s_message_need_not_wait_for_its_vt_and_tells(
+    workers: Workers, client: Client, conn: Connection
+) -> None:
+    victim = await workers.start()
+    await client.queues.put_policy("hour", backoff=timedelta(milliseconds=50))
+    await client.queues.send("hour", "gate")
+    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    victim.send_signal(signal.SIGKILL)
+
+    async def failed() -> bool:
+        [message] = await client.queues.peek("hour")
+        return "WorkerLost" in (message.error or "")
+
+    await eventually(failed, within=SOON)
+    await workers.start()
+    await eventually(lambda: workers.seen("began", "gate", 2), within=SOON)
+    workers.allow("gate")
+    await eventually(lambda: archived(client, "hour"), within=SOON)
+    assert await conn.fetchval("select count(*) from holdfast.message_errors") == 0
+
+
+@pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("queue", ["waits", "plain"])
 async def test_a_stopped_worker_gives_messages_back_at_once(
     workers: Workers, client: Client, conn: Connection, queue: str
@@ -101,14 +123,18 @@ async def test_a_stopped_worker_lets_running_functions_finish(workers: Workers, 
 
 
 @pytest.mark.usefixtures("ready")
-async def test_a_blocked_loop_keeps_its_message_invisible(workers: Workers, client: Client) -> None:
+@pytest.mark.parametrize(("how", "body"), [("blocks", 5.0), ("gil", 5_000_000)])
+async def test_what_holds_the_process_keeps_its_message_invisible(
+    workers: Workers, client: Client, how: str, body: float
+) -> None:
     """The function blocks for more than two visibility timeouts while another worker stands by to read."""
     await workers.start()
-    await client.queues.send("blocks", 5.0)
-    await eventually(lambda: workers.seen("began", "blocks", 1), within=SOON)
+    await client.queues.send(how, body)
+    await eventually(lambda: workers.seen("began", how, 1), within=SOON)
     await workers.start()
-    await eventually(lambda: archived(client, "blocks"), within=SOON)
-    assert [line[1:] for line in workers.lines()] == [["began", "blocks", "1"], ["ended", "blocks", "1"]]
+    await eventually(lambda: archived(client, how), within=SOON)
+    assert [line[1:] for line in workers.lines()] == [["began", how, "1"], ["ended", how, "1"]]
+    assert "message.lost" not in (workers.folder / "worker0.log").read_text()
 
 
 @pytest.mark.usefixtures("ready")

@@ -21,6 +21,7 @@ from holdfast.testing import eventually
 from holdfast.worker.context import Context
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.running import Attempt, Running
+from holdfast.worker.visibility import Visibility
 
 
 @pytest.fixture
@@ -28,9 +29,6 @@ def silent() -> Generator[Secret]:
     """A server that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield Secret(f"postgresql://me@127.0.0.1:{listener.getsockname()[1]}/x")
-
-
-async def nothing_else(_: threading.Event) -> None: ...
 
 
 @task
@@ -62,7 +60,7 @@ async def beating(silent: Secret) -> AsyncGenerator[Start]:
         running = Running(lambda: None)
         for each in attempts:
             running.add(each)
-        heartbeat = Heartbeat(silent, patient, "w", running, nothing_else)
+        heartbeat = Heartbeat(silent, patient, "w", running, Visibility(list))
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat

@@ -40,7 +40,6 @@ from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import RELEASED
 from holdfast.worker.shares import Share, Shares
 from holdfast.worker.threads import Threads
-from holdfast.worker.visibility import Visibility
 
 __all__ = ["Options", "Share", "Worker"]
 
@@ -95,13 +94,12 @@ class Worker:
             self._tasks, self._fetcher.running, self._outbox, self._threads, self._children, self.contexts
         )
         self._consumers = Consumers(database, consumers, lambda: self._listener.healthy)
-        self._visibility = Visibility(database.url, database.settings, self._consumers.deliveries)
         self._heartbeat = Heartbeat(
             database.url,
             database.settings,
             self.name,
             self._fetcher.running,
-            self._visibility.keep,
+            self._consumers.visibility,
             self.about,
         )
         self._upkeep = Upkeep(database, self._is_busy, files.keep_house)
@@ -152,7 +150,6 @@ class Worker:
     async def _work(self, stop: asyncio.Event) -> None:
         self._stop = stop
         await self._consumers.prepare()
-        self._visibility.worker_loop = asyncio.get_running_loop()
         self.contexts.start()
         self._heartbeat.start()
         self._listener.start()

@@ -24,11 +24,12 @@ from holdfast.engine import consuming, queues
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import NotFoundError
 from holdfast.model import Message
-from holdfast.worker.deliveries import Delivery, Ending
+from holdfast.worker.deliveries import Delivery, Ending, Keeper, Nobody
 from holdfast.worker.fetcher import BLIND_POLL, FALLING_ASLEEP, SAFETY_POLL
 from holdfast.worker.handling import call, handle, unfit
 from holdfast.worker.outbox import FLUSH_COUNT, FLUSH_SECONDS
 from holdfast.worker.service import Service
+from holdfast.worker.visibility import Visibility
 
 LOCKED_PAUSE = 0.5  # something is visible and we did not get it: somebody has it locked
 _log = logging.getLogger("holdfast.worker")
@@ -36,9 +37,16 @@ AnyConsumer = Consumer[Any]
 
 
 class ConsumerLoop(Service):
-    def __init__(self, database: Database, consumer: AnyConsumer, hears: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        consumer: AnyConsumer,
+        hears: Callable[[], bool],
+        keeper: Keeper | None = None,
+    ) -> None:
         super().__init__()
         self.consumer = consumer
+        self._keeper = keeper or Nobody()
         self.reading = True
         self._database = database
         self._hears = hears
@@ -139,8 +147,12 @@ class ConsumerLoop(Service):
         )
         self._plan(got=len(taken.messages), wanted=slots, due_s=taken.due_s)
         limits = [limit for limit in (self.consumer.max_reads, taken.max_reads) if limit is not None]
-        for message in taken.messages:
-            self._launch(message, min(limits, default=None), sent_at)
+        limit = min(limits, default=None)
+        deliveries = [self._delivery(message, limit, sent_at) for message in taken.messages]
+        fit = [delivery for delivery in deliveries if self._fits(delivery)]
+        self._keeper.hold(fit)  # known before their functions start
+        for delivery in fit:
+            self._launch(delivery)
 
     def _nap(self) -> float:
         """How long to sleep after this look, if it finds nothing."""
@@ -160,15 +172,19 @@ class ConsumerLoop(Service):
         self._looks += 1
         self._look_at = time.monotonic() + pause
 
-    def _launch(self, message: Message[Any], max_reads: int | None, sent_at: float) -> None:
+    def _delivery(self, message: Message[Any], max_reads: int | None, sent_at: float) -> Delivery:
         assert message.receipt is not None  # noqa: S101  (a read always gives one)
-        delivery = Delivery(self.consumer, message, message.receipt, max_reads, sent_at)
+        return Delivery(self.consumer, message, message.receipt, max_reads, sent_at, self._keeper)
+
+    def _fits(self, delivery: Delivery) -> bool:
         problem = unfit(delivery)
         if problem is not None:
             self._put(delivery, Ending("bury", problem))
-            return
+        return problem is None
+
+    def _launch(self, delivery: Delivery) -> None:
         self._running[delivery.receipt] = delivery
-        delivery.runner = asyncio.create_task(self._deliver(delivery), name=f"message {message.id}")
+        delivery.runner = asyncio.create_task(self._deliver(delivery), name=f"message {delivery.message.id}")
         delivery.runner.add_done_callback(lambda _: self._remove(delivery))
 
     def _remove(self, delivery: Delivery) -> None:
@@ -200,10 +216,12 @@ class ConsumerLoop(Service):
             error=(ending and ending.error) or None,
         )
         delivery.ended = True
-        while delivery.renewing:  # noqa: ASYNC110  (told by another thread, within half a second)
-            await asyncio.sleep(0.002)
-        if ending:
-            self._put(delivery, ending)
+        if ending is None:
+            self._keeper.drop([delivery])
+            return
+        if ending.kind in {"fail", "rest"}:
+            await self._keeper.let_go(delivery)
+        self._put(delivery, ending)
 
     def _released(self, delivery: Delivery) -> Ending | None:
         """Stopped with the worker: back at once. A thread that has the row locked goes on, and vt decides."""
@@ -235,6 +253,7 @@ class ConsumerLoop(Service):
 
     async def _settle(self, connection: Connection, ending: Ending, deliveries: list[Delivery]) -> None:
         dead, ours = await _apply(connection, self.consumer.queue, ending, [d.receipt for d in deliveries])
+        self._keeper.drop(deliveries)
         for delivery in deliveries:
             message = delivery.message
             if message.id in dead:
@@ -281,7 +300,8 @@ class Consumers:
         self, database: Database, consumers: Sequence[AnyConsumer], hears: Callable[[], bool]
     ) -> None:
         self._database = database
-        self._loops = [ConsumerLoop(database, consumer, hears) for consumer in consumers]
+        self.visibility = Visibility(self.deliveries)
+        self._loops = [ConsumerLoop(database, each, hears, self.visibility) for each in consumers]
 
     def __len__(self) -> int:
         return len(self._loops)

@@ -1,12 +1,13 @@
-"""Messages in the hands of this worker, shared by a consumer's loop and the thread that hides them."""
+"""Messages in the hands of this worker, shared by a consumer's loop and what keeps them invisible."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from holdfast.consumers import Consumer
 from holdfast.engine import borrowed, queues
@@ -24,6 +25,25 @@ class Ending:
     delay: timedelta = timedelta(0)
 
 
+class Keeper(Protocol):
+    """Whoever keeps messages invisible while their functions run."""
+
+    def hold(self, deliveries: Sequence[Delivery]) -> None: ...
+    def drop(self, deliveries: Sequence[Delivery]) -> None: ...
+    async def let_go(self, delivery: Delivery) -> None: ...
+
+
+class Nobody:
+    """Where functions are over long before their vt."""
+
+    def hold(self, deliveries: Sequence[Delivery]) -> None: ...
+    def drop(self, deliveries: Sequence[Delivery]) -> None: ...
+    async def let_go(self, delivery: Delivery) -> None: ...
+
+
+_numbers = itertools.count(1)
+
+
 @dataclass(eq=False)
 class Delivery:
     """One message given to a consumer. It is what `msg.done` and `msg.check` ask."""
@@ -33,11 +53,12 @@ class Delivery:
     receipt: str
     max_reads: int | None
     renewed_at: float
+    keeper: Keeper
+    number: int = field(default_factory=_numbers.__next__)  # what worker and heartbeat call it
     runner: asyncio.Task[None] | None = None
     stopped: str | None = None
     finishing: bool = False  # in the user's transaction, which holds the row: nobody else may wait for it
     ended: bool = False
-    renewing: bool = False  # a renewal is on its way, and would undo a shorter rest that arrives before it
 
     @property
     def must_stop_at(self) -> float:
@@ -61,11 +82,11 @@ class Delivery:
                 f"Message {self.message.id} of queue {self.message.queue} is no longer ours: {self.stopped}."
             )
         question = queues.finishing(self.message.queue, self.receipt, self.consumer.finish)
-        self.finishing = True
+        self._finish(True)
         try:
             answer = borrowed.ask_now(on, question)
         except BaseException:
-            self.finishing = False
+            self._finish(False)
             raise
         return answer if isinstance(answer, borrowed.Answered) else self._awaited(answer)
 
@@ -73,5 +94,12 @@ class Delivery:
         try:
             await answer
         except BaseException:
-            self.finishing = False
+            self._finish(False)
             raise
+
+    def _finish(self, finishing: bool) -> None:
+        self.finishing = finishing
+        if finishing:
+            self.keeper.drop([self])
+        elif self.kept:
+            self.keeper.hold([self])

@@ -1,10 +1,10 @@
 """The worker's side of its heartbeat: a process that renews leases, and a thread that listens to it.
 
 The process (heartbeat_child.py) is told of every lease before its task starts and renews it until the
-outcome was accepted. The thread here learns which leases are lost, sends progress with a connection of its
-own, watches the loop, and stops each attempt before its lease ends when no renewal was confirmed, counted
-from when the last good one was sent: nobody else can hold the task by then. If the process dies it is
-replaced.
+outcome was accepted; the same goes for messages (visibility.py). The thread here learns which are lost, sends
+progress with a connection of its own, watches the loop, and stops each attempt before its lease ends when no
+renewal was confirmed, counted from when the last good one was sent: nobody else can hold the task by then. If
+the process dies it is replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -32,12 +32,10 @@ from holdfast.worker.heartbeat_child import Pulse
 from holdfast.worker.heartbeat_wire import Frames, Kind, Round, Start, frame, holding, ids_in
 from holdfast.worker.reports import Reports
 from holdfast.worker.running import UNRENEWED, Attempt, Running
+from holdfast.worker.visibility import Visibility
 from holdfast.worker.watchdog import Watchdog
 
-Companion = Callable[[threading.Event], Coroutine[Any, Any, None]]
-
 TICK = 0.25
-SHARE = 0.25
 LAST_SECONDS = 2.0
 READY_SECONDS = 15.0
 LOOP_PATIENCE = 2.0  # a loop that has not turned for this long does not enforce time limits
@@ -53,14 +51,15 @@ class Heartbeat:
         settings: Settings,
         worker: str,
         running: Running,
-        companion: Companion,
+        visibility: Visibility,
         about: Callable[[], dict[str, Any]] = dict[str, Any],
     ) -> None:
         self._url = url
         self._settings = settings
         self._worker = worker
         self._running = running
-        self._companion = companion  # what else must go on whatever user code does to the worker's loop
+        self._visibility = visibility
+        visibility.send = self._send
         self._about = about
         self.commanded: Callable[[Command], None] = lambda _: None
         self._ended = threading.Event()
@@ -78,6 +77,7 @@ class Heartbeat:
         self._reports = Reports(url, settings, worker, running.all)
         self._watchdog = Watchdog(running, worker)
         self._told_about = 0.0
+        self._receive: Callable[[], None] = lambda: None  # whatever the process has said
 
     @property
     def pid(self) -> int | None:
@@ -106,7 +106,7 @@ class Heartbeat:
 
     def start(self) -> None:
         if self._thread is None:
-            self._worker_loop = asyncio.get_running_loop()
+            self._worker_loop = self._visibility.worker_loop = asyncio.get_running_loop()
             self._beat_pulse()
             self._start_process()
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -122,7 +122,7 @@ class Heartbeat:
         if thread is not None:
             self._ended.set()
             await asyncio.to_thread(thread.join)
-            done = not len(self._running)
+            done = not len(self._running) and not self._visibility.busy
             self._say(b"E", b"done" if done else b"")
             await asyncio.to_thread(self._end_process, wait=done)
 
@@ -157,6 +157,9 @@ class Heartbeat:
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         numbers = (theirs.fileno(), self._memory.fileno())
+        if self._process is not None:  # it hung up; two of them would hand in what the other renews
+            self._process.kill()
+            self._process.wait()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _CHILD, *map(str, numbers)],
@@ -172,6 +175,7 @@ class Heartbeat:
         held = [(a.claimed, a.isolated) for a in self._running.all()]
         if held:
             self._send(holding(held))
+        self._send(self._visibility.again())
         self._told_about = 0.0
 
     def _beginning(self) -> Start:
@@ -220,7 +224,7 @@ class Heartbeat:
         asyncio.run(self._all())
 
     async def _all(self) -> None:
-        parts = (self._listen(), self._reports.run(self._ended), self._companion(self._ended))
+        parts = (self._listen(), self._reports.run(self._ended))
         going = [asyncio.create_task(part) for part in parts]
         await self._guard()
         # The others look at `ended` too; one that hangs in a call is not waited for.
@@ -233,9 +237,11 @@ class Heartbeat:
         """Beside the rest, because nothing else may hold it up."""
         look_at = 0.0
         while not self._ended.is_set():
+            self._receive()  # this thread may have been starved itself, and the renewals went on meanwhile
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + self._stop_what_may_be_lost(now)
+            self._visibility.stop_what_may_be_lost(now)
             blocker = self._watchdog.look(now)
             if blocker is not None:
                 self._say(b"B", blocker)
@@ -273,24 +279,38 @@ class Heartbeat:
 
     async def _listen_to_process(self) -> None:
         """Until the process is gone."""
-        loop, line, frames = asyncio.get_running_loop(), self._socket, Frames()
+        loop, line, frames, gone = asyncio.get_running_loop(), self._socket, Frames(), asyncio.Event()
         if line is None:
             return
-        while not self._ended.is_set():
+
+        def receive() -> None:
             try:
-                received = await asyncio.wait_for(loop.sock_recv(line, 1 << 20), 1.0)
-            except TimeoutError:
-                continue
+                received = b"" if gone.is_set() else line.recv(1 << 20)
+            except BlockingIOError:
+                return
             except OSError:
-                return
+                received = b""
             if not received:
-                return
+                gone.set()
+                loop.remove_reader(line)
             for kind, body in frames.feed(received):
                 self._hear(kind, body)
+
+        self._receive = receive
+        loop.add_reader(line, receive)
+        try:
+            while not (gone.is_set() or self._ended.is_set()):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(gone.wait(), 1.0)
+        finally:
+            self._receive = lambda: None
+            loop.remove_reader(line)
 
     def _hear(self, kind: bytes, body: bytes) -> None:
         if kind == b"R":
             self._apply(msgspec.msgpack.decode(body, type=Round))
+        elif kind == b"V":
+            self._visibility.hear(body)
         elif kind == b"O" and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self._ready.set)
         elif kind == b"W":

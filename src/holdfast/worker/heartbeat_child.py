@@ -4,7 +4,8 @@ It is a process of its own, so neither a blocked loop nor a C call that holds th
 renews while the worker is alive, which it learns from the system and not from the worker: a process that is
 stopped (SIGSTOP, a debugger) is not renewed for, a busy one is. It ends with its worker, however that ends,
 and then hands in at once what the worker still held: given back without a charge after an orderly end, as a
-crash otherwise; tasks that ran in children of their own are never charged for the end of the worker.
+crash otherwise; tasks that ran in children of their own are never charged for the end of the worker. Messages
+are given back in the same way.
 
 A worker whose loop no longer turns cannot enforce time limits. Then it is killed from here, when the task
 that blocks it (or, if nobody knows which, any) is past its limit: that one has failed, its neighbours are
@@ -21,6 +22,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +35,18 @@ from holdfast.engine.connection import Connection, connected
 from holdfast.engine.leases import Lease, Outcome
 from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
-from holdfast.worker.heartbeat_wire import LEASE, PULSE, Frames, Kind, Round, Start, frame, ids_in
+from holdfast.worker.heartbeat_messages import Messages, give_back
+from holdfast.worker.heartbeat_wire import (
+    LEASE,
+    PULSE,
+    Frames,
+    HeldMessage,
+    Kind,
+    Round,
+    Start,
+    frame,
+    ids_in,
+)
 
 TICK = 0.2
 SHARE = 0.25  # of a lease, after which it is renewed
@@ -98,10 +111,17 @@ class HeartbeatProcess:
         self._start: Start | None = None
         self._told: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self._settings = Settings()
+        self._messages = Messages(self._answer, lambda: not self._stopped())
+        self._hearing: dict[bytes, Callable[[bytes], None]] = {
+            b"S": self._begin, b"H": self._hold, b"D": self._drop, b"N": self._renew_all,
+            b"M": self._messages.hold, b"L": self._messages.let_go,
+            b"B": self._hear_of_blame, b"A": self._hear_about, b"E": self._hear_the_end,
+        }  # fmt: skip
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
-        work = [asyncio.create_task(part) for part in (self._beat_for_ever(), self._answer_for_ever())]
+        parts = (self._beat_for_ever(), self._keep_messages(), self._answer_for_ever())
+        work = [asyncio.create_task(part) for part in parts]
         killed: bytes | None = None
         while not (self._closed.is_set() or self._dead()):
             await asyncio.sleep(TICK)
@@ -113,9 +133,10 @@ class HeartbeatProcess:
         await asyncio.wait(work, timeout=TICK)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), CHILDREN_SECONDS)
-        while self._orderly and held and not self._dead():  # noqa: ASYNC110  (no event tells)
+        messages = self._messages.leave()
+        while self._orderly and (held or messages) and not self._dead():  # noqa: ASYNC110  (no event tells)
             await asyncio.sleep(TICK)  # what it could not stop ends with it
-        await self._hand_in(held, killed)
+        await self._hand_in(held, messages, killed)
 
     # What the worker says
 
@@ -135,29 +156,31 @@ class HeartbeatProcess:
             self._hear(kind, body)
 
     def _hear(self, kind: bytes, body: bytes) -> None:
-        if kind == b"H":
-            self._hold(body)
-        elif kind == b"D":
-            for name in ids_in(body):
-                self._held.pop(name, None)
-        elif kind == b"B":
-            self._blame = body or None
-        elif kind == b"N":
-            self._all_at = time.monotonic() if self._held else float("inf")
-            self._next_due = min(self._next_due, self._all_at)
-            self._bell.set()
-        elif kind == b"A":
-            self._about = body
-            self._bell.set()
-        elif kind == b"E":
-            self._orderly = True
-            if body:  # nothing is left
-                self._held.clear()
-        elif kind == b"S":
-            self._begin(msgspec.msgpack.decode(body, type=Start))
+        self._hearing[kind](body)
 
-    def _begin(self, start: Start) -> None:
-        self._start = start
+    def _drop(self, body: bytes) -> None:
+        for name in ids_in(body):
+            self._held.pop(name, None)
+
+    def _hear_of_blame(self, body: bytes) -> None:
+        self._blame = body or None
+
+    def _renew_all(self, _: bytes) -> None:
+        self._all_at = time.monotonic() if self._held else float("inf")
+        self._next_due = min(self._next_due, self._all_at)
+        self._bell.set()
+
+    def _hear_about(self, body: bytes) -> None:
+        self._about = body
+        self._bell.set()
+
+    def _hear_the_end(self, body: bytes) -> None:
+        self._orderly = True
+        if body:  # nothing is left
+            self._held.clear()
+
+    def _begin(self, body: bytes) -> None:
+        self._start = start = msgspec.msgpack.decode(body, type=Start)
         if not self._told.done():
             self._told.set_result(start)
         self._settings = Settings(
@@ -227,6 +250,10 @@ class HeartbeatProcess:
                 self._answer(b"W", f"{type(problem).__name__}: {problem}".encode())
             await asyncio.sleep(TICK)
 
+    async def _keep_messages(self) -> None:
+        start = await self._told
+        await self._messages.keep_for_ever(Secret(start.url), self._settings)
+
     async def _beat_while_connected(self, connection: Connection, start: Start) -> None:
         while True:
             if self._about is not None:
@@ -293,12 +320,15 @@ class HeartbeatProcess:
 
     # The end
 
-    async def _hand_in(self, left: dict[bytes, Held], killed: bytes | None) -> None:
+    async def _hand_in(
+        self, left: dict[bytes, Held], messages: list[HeldMessage], killed: bytes | None
+    ) -> None:
         """What the dead worker held, so that others need not wait for the leases to run out."""
         start = self._start
-        if start is None or not left:
+        if start is None or not (left or messages):
             return
         outcomes = [self._outcome(name, held, killed) for name, held in left.items()]
+        released = self._orderly or killed is not None
         until = time.monotonic() + LAST_SECONDS
         while time.monotonic() < until:
             try:
@@ -308,6 +338,7 @@ class HeartbeatProcess:
                         await leases.exchange(
                             connection, worker=start.worker, outcomes=part, slots=0, queues=[]
                         )
+                    await give_back(connection, messages, released=released)
             except HoldfastError:
                 await asyncio.sleep(TICK)
             else:

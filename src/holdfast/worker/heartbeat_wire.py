@@ -5,7 +5,8 @@ task passes here; everything else is rare and is msgpack.
 
 To the heartbeat: S how to begin, H leases to hold, D leases to drop (16 bytes of id each), B the task that
 blocks the loop (its id, or nothing), A what the worker says about itself, N renew all now, E we end in good
-order. Back: R a round of renewals, W words about trouble, C a command, O ready to hold leases.
+order; M messages to keep invisible, L messages to let go (8 bytes of number each). Back: R a round of
+renewals, V the same for messages, W words about trouble, C a command, O ready to hold leases.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from holdfast.engine.leases import Claimed
 HEAD = struct.Struct("<cI")
 LEASE = struct.Struct("<16sqiffB")  # id, nonce, attempt, lease_s, timeout_s, isolated
 PULSE = struct.Struct("<d")
+NUMBER = struct.Struct("<q")
 ID_BYTES = 16
 
-Kind = Literal[b"S", b"H", b"D", b"B", b"A", b"N", b"E", b"R", b"W", b"C", b"O"]
+Kind = Literal[
+    b"S", b"H", b"D", b"B", b"A", b"N", b"E", b"M", b"L", b"R", b"V", b"W", b"C", b"O"
+]  # fmt: skip
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,29 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: bytes = b""
 
 
+class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message that a function works on. The number is the worker's own; `read_at` by the shared clock."""
+
+    number: int
+    queue: str
+    receipt: str
+    vt_s: float
+    read_at: float
+
+    @property
+    def id(self) -> int:
+        return int(self.receipt.partition(".")[0])
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages by number: still ours, read by somebody else, and let go with no renewal on its way."""
+
+    sent_at: float
+    kept: list[int] = []
+    lost: list[int] = []
+    let_go: list[int] = []
+
+
 def frame(kind: Kind, body: bytes = b"") -> bytes:
     return HEAD.pack(kind, len(body)) + body
 
@@ -64,6 +91,14 @@ def holding(claimed: Iterable[tuple[Claimed, bool]]) -> bytes:
 
 def ids_in(body: bytes) -> list[bytes]:
     return [body[at : at + ID_BYTES] for at in range(0, len(body), ID_BYTES)]
+
+
+def numbers(of: Iterable[int]) -> bytes:
+    return b"".join([NUMBER.pack(each) for each in of])
+
+
+def numbers_in(body: bytes) -> list[int]:
+    return [each for (each,) in NUMBER.iter_unpack(body)]
 
 
 class Frames:

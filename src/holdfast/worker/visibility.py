@@ -1,132 +1,81 @@
-"""Keeps messages invisible while their functions run, from the heartbeat's thread.
+"""Messages in the hands of consumers stay invisible while their functions run: the worker's side.
 
-User code on the worker's loop cannot stop it. It renews every quarter of a consumer's vt, with a connection
-that it opens when there is something to keep. A message that was read again is lost: its function is stopped
-and nothing of it is accepted. When the database cannot be reached, functions are stopped before their vt
-ends by our own clock: nobody else can have the message by then.
+The heartbeat process renews them (heartbeat_messages.py), which neither user code on the worker's loop nor a
+C call that holds the GIL can stop. It is told of every message before its function starts. A message that was
+read again is lost: its function is stopped and nothing of it is accepted. When the database cannot be
+reached, functions are stopped before their vt ends by our own clock: nobody else can have it by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-import time
-from collections.abc import Callable
-from datetime import timedelta
+import contextlib
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from holdfast import telemetry
-from holdfast.consumers import Consumer
-from holdfast.engine import consuming
-from holdfast.engine.connection import Connection, connected
-from holdfast.errors import HoldfastError, NotFoundError
-from holdfast.settings import Secret, Settings
 from holdfast.worker.deliveries import Delivery
-from holdfast.worker.heartbeat import SHARE, TICK
+from holdfast.worker.heartbeat_wire import HeldMessage, Sight, frame, numbers
 
-ALL_TOGETHER, ONE_ALONE = timedelta(milliseconds=500), timedelta(milliseconds=50)
-IDLE_SECONDS = 30.0
-_log = logging.getLogger("holdfast.worker")
+LET_GO_SECONDS = 1.0  # longer than a renewal waits for a row; if the process is gone, so are its renewals
 
 
 class Visibility:
-    def __init__(self, url: Secret, settings: Settings, deliveries: Callable[[], list[Delivery]]) -> None:
-        self._url = url
-        self._settings = settings
+    def __init__(self, deliveries: Callable[[], list[Delivery]]) -> None:
         self._deliveries = deliveries
+        self.send: Callable[[bytes], None] = lambda _: None  # to the heartbeat process, from any thread
         self.worker_loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: dict[int, asyncio.Event] = {}
 
-    async def keep(self, ended: threading.Event) -> None:
-        """Until `ended`. Runs in the heartbeat's thread."""
-        guard = asyncio.create_task(self._guard(ended))
-        try:
-            while not ended.is_set():
-                await self._keep_what_is_due(ended)
-                await asyncio.sleep(TICK)
-        finally:
-            guard.cancel()
+    # From the worker's loop, and from user code
 
-    async def _guard(self, ended: threading.Event) -> None:
-        """Beside the renewals, because a login or a call may hang for longer than a vt."""
-        while not ended.is_set():
-            self._stop_what_may_be_lost()
-            await asyncio.sleep(TICK)
+    def hold(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            self.send(_holding(deliveries))
 
-    async def _keep_what_is_due(self, ended: threading.Event) -> None:
-        if not self._due():
-            return
-        try:
-            async with connected(self._url, self._settings) as connection:
-                await self._keep_while_connected(connection, ended)
-        except HoldfastError as problem:
-            telemetry.emit("database.away", error=str(problem), retry_in=TICK)
-        except Exception:
-            _log.exception("keeping messages invisible failed and goes on")
+    def drop(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            self.send(frame(b"L", numbers(delivery.number for delivery in deliveries)))
 
-    async def _keep_while_connected(self, connection: Connection, ended: threading.Event) -> None:
-        used_at = time.monotonic()
-        while not ended.is_set() and time.monotonic() < used_at + IDLE_SECONDS:
-            for consumer, deliveries in self._due().items():
-                used_at = time.monotonic()
-                patience = max(0.1, min(d.must_stop_at for d in deliveries) - used_at)
-                await asyncio.wait_for(self._renew(connection, consumer, deliveries), patience)
-            await asyncio.sleep(TICK)
+    async def let_go(self, delivery: Delivery) -> None:
+        """Drop it, and wait until no renewal is on its way that would undo a shorter rest."""
+        gone = self._leaving[delivery.number] = asyncio.Event()
+        self.drop([delivery])
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(gone.wait(), LET_GO_SECONDS)
+        del self._leaving[delivery.number]
 
-    def _due(self) -> dict[Consumer[object], list[Delivery]]:
-        """All messages of each consumer that has one to renew."""
-        by_consumer: dict[Consumer[object], list[Delivery]] = {}
-        for delivery in self._deliveries():
-            if delivery.kept:
-                by_consumer.setdefault(delivery.consumer, []).append(delivery)
-        now = time.monotonic()
-        return {
-            consumer: deliveries
-            for consumer, deliveries in by_consumer.items()
-            if any(now >= d.renewed_at + consumer.vt.total_seconds() * SHARE for d in deliveries)
-        }
+    # In the heartbeat's thread
 
-    async def _renew(
-        self, connection: Connection, consumer: Consumer[object], deliveries: list[Delivery]
-    ) -> None:
-        """All in one statement. If a user's transaction has one of them locked, each by itself."""
-        if not await self._extend(connection, consumer, deliveries, ALL_TOGETHER):
-            for delivery in deliveries:
-                if delivery.kept:
-                    await self._extend(connection, consumer, [delivery], ONE_ALONE)
+    @property
+    def busy(self) -> bool:
+        return any(delivery.kept for delivery in self._deliveries())
 
-    async def _extend(
-        self,
-        connection: Connection,
-        consumer: Consumer[object],
-        deliveries: list[Delivery],
-        patience: timedelta,
-    ) -> bool:
-        sent_at = time.monotonic()
-        # First the mark, then the look: the consumer's loop ends a delivery and looks for the mark.
-        for delivery in deliveries:
-            delivery.renewing = True
-        kept = [delivery for delivery in deliveries if delivery.kept]
-        receipts = [delivery.receipt for delivery in kept]
-        try:
-            ours = await consuming.extend(
-                connection, consumer.queue, receipts, consumer.vt, patience=patience
-            )
-        except NotFoundError:  # the queue was dropped, and all messages with it
-            ours = set[int]()
-        finally:
-            for delivery in deliveries:
-                delivery.renewing = False
-        if ours is None:
-            return False
-        for delivery in kept:
-            if delivery.message.id in ours:
-                delivery.renewed_at = sent_at
-            else:
-                self._stop(delivery, "read again by somebody else, or gone")
-        return True
+    def again(self) -> bytes:
+        """What a new process has to know."""
+        kept = [delivery for delivery in self._deliveries() if delivery.kept]
+        return _holding(kept) if kept else b""
 
-    def _stop_what_may_be_lost(self) -> None:
-        now = time.monotonic()
+    def hear(self, body: bytes) -> None:
+        news = msgspec.msgpack.decode(body, type=Sight)
+        if news.let_go and self.worker_loop is not None and not self.worker_loop.is_closed():
+            self.worker_loop.call_soon_threadsafe(self._gone, news.let_go)
+        if news.kept or news.lost:
+            held = {delivery.number: delivery for delivery in self._deliveries()}
+            for number in news.kept:
+                if number in held:
+                    held[number].renewed_at = news.sent_at
+            for number in news.lost:
+                if number in held:
+                    self._stop(held[number], "read again by somebody else, or gone")
+
+    def _gone(self, let_go: Sequence[int]) -> None:
+        for number in let_go:
+            if number in self._leaving:
+                self._leaving[number].set()
+
+    def stop_what_may_be_lost(self, now: float) -> None:
         for delivery in self._deliveries():
             if delivery.kept and now >= delivery.must_stop_at:
                 self._stop(delivery, "not renewed in time")
@@ -134,7 +83,16 @@ class Visibility:
     def _stop(self, delivery: Delivery, reason: str) -> None:
         if delivery.finishing or not delivery.stop(reason):
             return
+        self.drop([delivery])
         telemetry.emit("message.lost", queue=delivery.message.queue, message=delivery.message.id)
         loop, runner = self.worker_loop, delivery.runner
         if loop is not None and runner is not None and not loop.is_closed():
             loop.call_soon_threadsafe(runner.cancel, reason)
+
+
+def _holding(deliveries: Sequence[Delivery]) -> bytes:
+    held = [
+        HeldMessage(d.number, d.message.queue, d.receipt, d.consumer.vt.total_seconds(), d.renewed_at)
+        for d in deliveries
+    ]
+    return frame(b"M", msgspec.msgpack.encode(held))
