@@ -166,8 +166,9 @@ async def test_queues_are_made_listed_purged_and_dropped(client: Client) -> None
     assert await client.queues.purge("q") == 2
     assert await client.queues.drop("fast") is True
     assert await client.queues.drop("fast") is False
-    with pytest.raises(InvalidError, match="pg_partman is required"):
+    with pytest.raises(InvalidError, match="pg_partman is required") as missing:
         await client.queues.create_partitioned("parts", interval=timedelta(days=1))
+    assert "Install the extension" in (missing.value.fix or "")
 
 
 async def test_metrics_count_every_kind(client: Client, clock: Clock) -> None:
@@ -191,8 +192,9 @@ async def test_the_policy_changes_only_where_told(client: Client) -> None:
     assert (after.max_reads, after.dead_letters, after.backoff) == (2, "graves", timedelta(seconds=1))
     assert after.vt == before.vt
     assert "graves" in [q.name for q in await client.queues.list()]
-    with pytest.raises(InvalidError, match="its own dead-letter queue"):
+    with pytest.raises(InvalidError, match="its own dead-letter queue") as wrong:
         await client.queues.put_policy("q", dead_letters="Q")
+    assert wrong.value.field == "dead_letters"
 
 
 async def test_dead_letters_and_archived_messages_come_back(client: Client, clock: Clock) -> None:

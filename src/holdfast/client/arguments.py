@@ -28,9 +28,10 @@ BIGGEST = 2**63 - 1
 
 def check_count(count: int, field: str, *, most: int = MOST_AT_ONCE) -> None:
     if type(count) is not int or not 1 <= count <= most:
+        too_many = type(count) is int and count > most and field in {"qty", "limit"}
         raise InvalidError(
             f"{field} must be a whole number from 1 to {most}, got {count!r}.",
-            fix="Ask again for more.",
+            fix="Ask again for more." if too_many else None,
             field=field,
         )
 
@@ -50,7 +51,7 @@ def check_place(place: MessagePlace) -> None:
         raise InvalidError(f"place is one of {', '.join(known)}, not {place!r}.", field="place")
 
 
-def check_policy(changes: Mapping[str, Any]) -> None:
+def check_policy(queue: str, changes: Mapping[str, Any]) -> None:
     for field in ("vt", "backoff", "backoff_cap", "archive_retention"):
         if changes.get(field) is not None:
             check_span(changes[field], field)
@@ -58,6 +59,12 @@ def check_policy(changes: Mapping[str, Any]) -> None:
         check_count(changes["max_reads"], "max_reads", most=1_000_000)
     if changes.get("dead_letters") is not None:
         check_queue_name(changes["dead_letters"], field="dead_letters")
+        if changes["dead_letters"].lower() == queue.lower():
+            raise InvalidError(
+                "A queue cannot be its own dead-letter queue.",
+                fix="Name another queue.",
+                field="dead_letters",
+            )
 
 
 def extent(size: int | timedelta, field: str) -> str:

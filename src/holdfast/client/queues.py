@@ -241,7 +241,7 @@ class Queues:
     async def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
         """Change what is given of the queue's policy. A dead-letter queue that is missing is made."""
         arguments.check_queue_name(queue)
-        arguments.check_policy(changes)
+        arguments.check_policy(queue, changes)
         async with (await self._client.open()).transaction() as connection:
             before = await queues.policy(connection, queue)
             return await queues.put_policy(connection, queue, msgspec.structs.replace(before, **changes))

@@ -60,6 +60,8 @@ _SET_VT = _ACT.replace("select * from {plain}", "select v.msg_id from {plain} v"
     plain=f"pgmq.set_vt(p.a ->> 'queue', {_PLAIN_IDS}, holdfast.now() + {_AFTER})",
 )
 
+_PARTMAN = "Install the extension pg_partman, or make a plain queue: it stays fast without partitions."
+
 _READ = "select * from holdfast.read_messages($1, $2, $3, $4)"
 _POP = "select *, null as receipt from pgmq.pop($1, $2)"
 _PEEK = """
@@ -94,7 +96,8 @@ def _named(queue: str, code: str, message: str) -> errors.HoldfastError | None:
             "This database has no message queues of ours.", fix="Run `holdfast migrate`."
         )
     if code == "P0001":  # what the pgmq contract raises by itself
-        return errors.InvalidError(f"Queue {queue!r}: {message}.", field="queue")
+        fix = _PARTMAN if message.startswith("pg_partman is required") else None
+        return errors.InvalidError(f"Queue {queue!r}: {message}.", fix=fix, field="queue")
     return None
 
 

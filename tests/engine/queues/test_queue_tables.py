@@ -306,6 +306,24 @@ async def test_metrics_of_an_empty_and_of_a_used_queue(conn: Connection) -> None
     assert row["newest_msg_age_sec"] < 60
 
 
+async def test_metrics_all_fails_as_a_whole_when_a_table_is_missing(conn: Connection) -> None:
+    await create(conn)
+    await create(conn, "gone")
+    await conn.execute("drop table pgmq.q_gone")
+    assert "pgmq.q_gone" in await refused(conn, "42P01", "select * from pgmq.metrics_all()")
+
+
+async def test_the_lock_of_a_queue_is_one_for_all_spellings_and_lasts_for_a_transaction(
+    conn: Connection, second: Connection
+) -> None:
+    await second.execute("set lock_timeout = '50ms'")
+    async with conn.transaction():
+        await conn.execute("select pgmq.acquire_queue_lock('Foo')")
+        await refused(second, "55P03", "select pgmq.acquire_queue_lock('foo')")
+        await second.execute("select pgmq.acquire_queue_lock('other')")
+    await second.execute("select pgmq.acquire_queue_lock('foo')")
+
+
 async def test_metrics_all_has_a_row_per_queue(conn: Connection) -> None:
     for name in ("b", "a", "C"):
         await create(conn, name)
