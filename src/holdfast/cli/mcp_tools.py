@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, cast
@@ -88,8 +88,8 @@ def _shortened(value: Any) -> Any:
     """With long texts cut: an agent reads all of what it is given."""
     if isinstance(value, dict):
         return {name: _shortened(inner) for name, inner in cast("Found", value).items()}
-    if isinstance(value, list):
-        return [_shortened(inner) for inner in value]
+    if isinstance(value, (list, tuple)):
+        return [_shortened(inner) for inner in cast("Sequence[Any]", value)]
     if isinstance(value, str) and len(value) > LONGEST:
         return f"{value[:LONGEST]}… ({len(value):,} characters)"
     return value
