@@ -1,5 +1,7 @@
 """The example of the guide to messages: orders come in, are paid and shipped, each step in one transaction.
 
+It uses your own PostgreSQL: set DATABASE_URL, and run `holdfast migrate` once. Then
+
 holdfast worker examples/letters.py        in one terminal
 python examples/letters.py                 in another
 """
@@ -69,7 +71,14 @@ async def look() -> None:
         await client.queues.archive("returns", msg)
 
 
+async def prepare() -> None:
+    connection = await asyncpg.connect(database())
+    await connection.execute("create table if not exists payments (number integer, amount integer)")
+    await connection.close()
+
+
 async def main() -> None:
+    await prepare()
     await sell()
     await look()
     await client.close()

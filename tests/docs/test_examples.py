@@ -88,7 +88,6 @@ def test_the_guide_s_print_shop(url: Secret, run: Any) -> None:
 async def test_the_guide_s_orders(
     url: Secret, run: Any, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await conn.execute("create table payments (number int primary key, amount int)")
     await conn.execute("select pgmq.create('orders')")
     await conn.execute("select holdfast.put_message_policy('orders', p_backoff => '50 milliseconds')")
     told = tmp_path / "told"
