@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pypdf
-from callers import bearer
+from callers import bearer, token
 from gated_press import GatedPress
 
 from holdfast.testing import Clock, eventually
@@ -111,6 +111,12 @@ async def test_4_storage_cleanup(house: House, clock: Clock) -> None:
     assert len(list(files.rglob("*.pdf"))) == 1
     refused = await ann.post("/api/v1/export/cleanup")
     assert refused.status_code == 403
+    for claims, status in (
+        ({"user_metadata": {"role": "admin"}}, 403),
+        ({"app_metadata": {"role": "admin"}}, 200),
+    ):
+        told_by = bearer(token(ann.id, **claims))
+        assert (await house.web.post("/api/v1/export/cleanup", headers=told_by)).status_code == status
     assert (await house.web.post("/api/v1/export/cleanup", headers=bearer(KEY))).json() == {"deleted": 0}
     await clock.advance(timedelta(days=7, seconds=5))
     assert (await ann.get(told["resultUrl"])).status_code == 410

@@ -53,7 +53,7 @@ async def stream(
     hub = services_of(request).listener
     after = resume_point(request)
     viewer = await tickets.viewer_of(request, job_id)
-    release = _count(request, viewer)
+    release = take_place(request, viewer)
     subscription = hub.subscribe(job_id, read)
 
     def close() -> None:
@@ -99,7 +99,7 @@ async def _missed(connection: Any, job: dict[str, Json], after: int | None) -> l
     return [Happening(row.seq, row.at, row.kind, row.body or {}) for row in rows]
 
 
-def _count(request: Request, viewer: Viewer) -> Callable[[], None]:
+def take_place(request: Request, viewer: Viewer) -> Callable[[], None]:
     """Take a place among the open streams; what comes back gives it up again."""
     services = services_of(request)
     places = services.listener.places

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from holdfast import Client
-from holdfast.api import require_user, services_of
+from holdfast.api import Caller, require_user, services_of
 from holdfast.client.files import Files
 from holdfast.errors import InvalidError, RefusedError
 from holdfast.model import Artifact
@@ -33,6 +33,12 @@ def is_uuid(text: str | None) -> bool:
         return bool(UUID(text or ""))
     except ValueError:
         return False
+
+
+def is_admin(caller: Caller) -> bool:
+    """A user whose token says so where users cannot write: `app_metadata.role`, as Supabase has it."""
+    said: Any = caller.claims.get("app_metadata")
+    return caller.kind == "user" and isinstance(said, dict) and said.get("role") == "admin"
 
 
 def client_of(request: Request) -> Client:

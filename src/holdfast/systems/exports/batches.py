@@ -13,9 +13,10 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.api import acting, operation, services_of
 from holdfast.api.bodies import answer, json_body
-from holdfast.api.events import EventStream, resume_point
+from holdfast.api.events import EventStream, resume_point, take_place
 from holdfast.api.frames import Frame, numbered
 from holdfast.api.hub import Subscription
+from holdfast.api.tickets import Viewer, viewer_of
 from holdfast.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
@@ -67,7 +68,8 @@ class Batches:
         batch, items, after = id_in(request, "batch"), await _items(request), resume_point(request)
         if after is not None and after >= _number(items) and _over(items):
             return Response(status_code=204)
-        hub = services_of(request).listener
+        viewer, hub = await viewer_of(request, batch), services_of(request).listener
+        release = take_place(request, viewer)
         watched = {row["job_id"]: hub.subscribe(row["job_id"]) for row in items}
         for row in items:
             hub.known(row["job_id"], row["event_seq"])
@@ -75,8 +77,9 @@ class Batches:
         def close() -> None:
             for job, subscription in watched.items():
                 hub.unsubscribe(job, subscription)
+            release()
 
-        return EventStream(_frames(request, batch, watched, after), {}, close)
+        return EventStream(_frames(request, viewer, watched, after), {}, close)
 
     async def download(self, request: Request) -> Response:
         """The ZIP, streamed. An incomplete batch is told as 206; `?partial=true` gives what there is."""
@@ -102,11 +105,11 @@ class Batches:
 
 
 async def _frames(
-    request: Request, batch: UUID, watched: dict[UUID, Subscription], after: int | None
+    request: Request, viewer: Viewer, watched: dict[UUID, Subscription], after: int | None
 ) -> AsyncGenerator[bytes]:
     yield b"retry: 2000\n\n"
-    sent = -1 if after is None else after
-    while True:
+    batch, sent = id_in(request, "batch"), -1 if after is None else after
+    while await viewer.valid():
         items = await _items(request)
         now, number = shown(batch, items), _number(items)
         frames = [Frame("progress", now)] if number > sent else []
