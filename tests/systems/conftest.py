@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 from callers import ISSUER, SECRET, served
+from homes import KEY, House
 
 from holdfast.api import create_app
 from holdfast.engine.connection import Database
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports, reports
-from house import KEY, House
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import pypdf
 from callers import bearer, token
 from gated_press import GatedPress
+from homes import KEY, House
 
 from holdfast.testing import Clock, eventually
-from house import KEY, House
 
 
 async def test_1_single_export(house: House) -> None:

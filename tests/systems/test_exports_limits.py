@@ -15,6 +15,7 @@ import pypdf
 import pytest
 from callers import served
 from chromium import program
+from homes import PDF, House
 
 from holdfast.api import create_app
 from holdfast.engine.connection import Database
@@ -24,7 +25,6 @@ from holdfast.systems import exports
 from holdfast.systems.exports import Limits, ordering
 from holdfast.systems.exports.options import read_wanted
 from holdfast.testing import eventually
-from house import PDF, House
 
 
 async def test_a_day_has_a_hundred_exports(house: House) -> None:

@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 from callers import Stream, bearer, token, watching
 from gated_press import GatedPress
+from homes import KEY, PDF, House
 
 from holdfast.errors import HoldfastError
 from holdfast.systems.exports import records, work
 from holdfast.testing import Clock, eventually
-from house import KEY, PDF, House
 
 
 async def test_a_request_that_does_not_fit_is_answered_with_every_field(house: House) -> None:

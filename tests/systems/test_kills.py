@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from callers import bearer
+from homes import KEY, House
 from worker_processes import Workers
 
 from holdfast import Client
 from holdfast.settings import Secret
 from holdfast.testing import Clock, eventually
-from house import KEY, House
 
 STAGES = ("fetched", "rendered", "printed", "stored", "history")
 LATE = timedelta(seconds=90)

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from callers import token
 from chromium import OPTIONS, program
+from homes import House
 from playwright.async_api import Browser, Page, async_playwright, expect
 from writers import BriefWriter
-
-from house import House
 
 SHOTS = os.environ.get("HOLDFAST_SHOTS")  # a folder for pictures, for whoever wants to look
 PATIENCE = 60_000

@@ -11,6 +11,7 @@ import msgspec
 import pypdf
 import pytest
 from callers import bearer, token, watching
+from homes import KEY, House, User
 from provider_server import Provider, chat, provider
 from writers import BriefWriter, StuckWriter
 
@@ -22,7 +23,6 @@ from holdfast.systems.reports.chapters import CHAPTERS, phase_of
 from holdfast.systems.reports.people import Person, ReportParams, calculate
 from holdfast.systems.reports.work import nuclear_v2
 from holdfast.testing import Clock, eventually
-from house import KEY, House, User
 
 JOBS = "/api/jobs"
 PARAMS: dict[str, Any] = {

@@ -58,7 +58,7 @@ async def test_kills_between_upload_and_commit(
             await clock.advance(timedelta(seconds=21))  # the leases of the dead are over
         await crew(workers, PROCESSES)
         await eventually(
-            lambda: ended(conn, clock), within=timedelta(seconds=110), what="the end of all tasks"
+            lambda: ended(conn, clock), within=timedelta(seconds=110 + 3 * KILLS), what="the end of all tasks"
         )
         await stop(workers)
         found = await check(conn, store)

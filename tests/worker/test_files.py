@@ -150,6 +150,7 @@ def saves_in_a_step_of_a_thread(ctx: Ctx) -> int:
         return ctx.blocking.save("drawing", f"by {ctx.attempt}".encode()).name
 
     ctx.blocking.step("draw", draw)
+    ctx.blocking.report(50, phase="drawn")
     if ctx.attempt == 1:
         raise OSError("the first time")
     return ctx.attempt
@@ -161,6 +162,7 @@ async def saves_in_a_step_of_a_child(ctx: Ctx) -> int:
         return (await ctx.save("drawing", f"by {ctx.attempt}".encode())).name
 
     await ctx.step("draw", draw)
+    await ctx.report(50, phase="drawn")
     if ctx.attempt == 1:
         raise OSError("the first time")
     return ctx.attempt
@@ -186,8 +188,9 @@ async def test_what_a_step_saved_is_seen_with_the_success_of_a_later_attempt(
 
 @pytest.mark.parametrize("work", [saves_in_a_step_of_a_thread, saves_in_a_step_of_a_child])
 async def test_steps_in_threads_and_child_processes_keep_their_files_too(hall: Client, work: Any) -> None:
-    job = await run(hall, work(), work)
+    job = await run(hall, work(), work, owner="ann")
     assert await job.result() == 2
+    assert (await hall.get(job.id)).progress.phase == "drawn"
     (seen,) = await hall.files.list(job=job.id)
     async with hall.files.open(seen) as content:
         assert await content.read() == b"by 1"

@@ -83,7 +83,7 @@ async def _handed_on(core: Endpoint, request: Request) -> Response:
 
 async def start(request: Request) -> Response:
     text = await raw_body(request)
-    given = parse(text) if text.strip() else {}
+    given: Any = parse(text or b"{}")
     body = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     if body.get("type") != TYPE:
         return await _handed_on(jobs.start, _again(request, text))
