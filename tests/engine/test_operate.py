@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from hands import Hand, graph, job, refused, submit
 
 from holdfast.engine import jobs, limits, operate
@@ -118,3 +119,14 @@ async def test_a_graph_again_without_what_its_tasks_added(conn: Connection) -> N
     assert (body["type"], body["params"]) == ("pair", {"p": 1})
     again = await jobs.submit(conn, body)
     assert [t["name"] for t in (await job(conn, again.id))["tasks"]] == ["a", "b"]
+
+
+async def test_a_count_of_what_is_ready_stops_in_each_queue_and_says_so(conn: Connection) -> None:
+    for kind in ("a", "b", "c"):  # a lane each
+        await jobs.submit_many(conn, [{"type": kind, "queue": "full"} for _ in range(10)])
+    await jobs.submit(conn, {"type": "a", "queue": "short"})
+    asked = await conn.fetch("select q from holdfast.task_queues(null, 25) as q")
+    found = {row["queue"]: row for row in (msgspec.json.decode(each["q"]) for each in asked)}
+    assert (found["full"]["ready"], found["full"]["ready_exact"]) == (25, False)
+    assert (found["short"]["ready"], found["short"]["ready_exact"]) == (1, True)
+    assert found["full"]["oldest_s"] >= found["short"]["oldest_s"] >= 0

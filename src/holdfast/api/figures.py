@@ -42,7 +42,7 @@ async def metrics(request: Request) -> Response:
 
 
 def _levels(queues: list[dict[str, Json]], whole: dict[str, Json], streams: int) -> list[Levels]:
-    ready = Levels("holdfast_queue_ready", "Tasks that could run now.", ("queue",))
+    ready = Levels("holdfast_queue_ready", "Tasks that could run now, counted up to 10,000.", ("queue",))
     running = Levels("holdfast_queue_running", "Tasks that run.", ("queue",))
     scheduled = Levels("holdfast_queue_scheduled", "Tasks that wait for their time.", ("queue",))
     oldest = Levels("holdfast_queue_oldest_ready_seconds", "How long the first in line waits.", ("queue",))

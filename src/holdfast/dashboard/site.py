@@ -266,7 +266,7 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     for name in (
-        *("number", "compact", "seconds", "size", "short", "pretty", "preview", "clip", "plural"),
+        *("number", "compact", "upto", "seconds", "size", "short", "pretty", "preview", "clip", "plural"),
         *("safe_link", "relative"),
     ):
         env.filters[name] = getattr(words, name)

@@ -94,6 +94,11 @@ def compact(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
+def upto(value: float | None, exact: bool = True) -> str:
+    """A count that may have stopped early, which it then says."""
+    return compact(value) if exact else f">{compact(value)}"
+
+
 def seconds(value: float | None) -> str:
     """A span of time in the largest unit that says enough."""
     if value is None:

@@ -90,9 +90,11 @@ def _progress(progress: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]
 async def _side(view: View, text: str) -> list[dict[str, Any]]:
     """States with what the database can count at once; the others are links."""
     counts: dict[str, int | None] = {}
+    stopped = False
     if view.tenant is None:
         found = await operate.task_queues(view.connection)
         troubles = await insight.troubles(view.connection, view.now - timedelta(hours=24))
+        stopped = not all(q["ready_exact"] for q in found)
         counts = {
             "ready": sum(q["ready"] for q in found),
             "running": sum(q["running"] for q in found),
@@ -105,6 +107,7 @@ async def _side(view: View, text: str) -> list[dict[str, Any]]:
         {
             "state": state,
             "count": counts.get(state),
+            "exact": state != "ready" or not stopped,
             "on": state in asked,
             "q": with_term(text, "state", None if asked == (state,) else state),
         }

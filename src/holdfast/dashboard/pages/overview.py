@@ -73,6 +73,7 @@ async def _figures(view: View, hours: float) -> dict[str, Any]:
         "bulks": await search.list_bulk(on, limit=20) if view.may("bulk.run") else [],
         "webhooks": await webhooks.list_webhooks(on) if view.may("system.view") else [],
         "ready": sum(q["ready"] for q in task_queues),
+        "ready_exact": all(q["ready_exact"] for q in task_queues),
         "running": sum(q["running"] for q in task_queues),
         "all_queues": task_queues,
     }

@@ -1,7 +1,8 @@
 -- Operate: what people at a terminal ask. Queues of tasks, workers, limits as they are now, and how a job was submitted.
 -- Every answer is bounded: counts stop at p_most.
 
--- Every queue that has or had tasks, or that somebody paused or tuned.
+-- Every queue that has or had tasks, or that somebody paused or tuned. `ready` stops at p_most in each; `ready_exact` says
+-- whether it did not. The head of each lane is its oldest.
 create or replace function holdfast.task_queues(p_queue text default null, p_most integer default 10000) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -12,15 +13,24 @@ begin
     select l.queue as name from holdfast.lanes l where p_queue is null or l.queue = p_queue
     union select q.name from holdfast.queues q where p_queue is null or q.name = p_queue
   ), ready as (
-    select l.queue, sum(r.n)::bigint as n, max(r.oldest_s) as oldest_s
-    from holdfast.lanes l
+    select n.name as queue, c.n, o.oldest_s
+    from names n
     cross join lateral (
-      select count(*) as n, extract(epoch from v_now - min(t.due_at))::double precision as oldest_s from (
+      select count(*) as n from (
+        select from holdfast.lanes l
+        cross join lateral (
+          select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
+          order by t.pos limit p_most + 1) as t
+        where l.queue = n.name limit p_most + 1) as t
+    ) as c
+    cross join lateral (
+      select extract(epoch from v_now - min(t.due_at))::double precision as oldest_s
+      from holdfast.lanes l
+      cross join lateral (
         select t.due_at from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
-        order by t.pos limit p_most) as t
-    ) as r
-    where p_queue is null or l.queue = p_queue
-    group by l.queue
+        order by t.pos limit 1) as t
+      where l.queue = n.name
+    ) as o
   ), running as (
     select l.queue, count(*) as n from (select t.lane_id from holdfast.tasks t where t.status = 'running' limit p_most) as t
     join holdfast.lanes l on l.id = t.lane_id group by l.queue
@@ -29,13 +39,13 @@ begin
     from (select t.lane_id from holdfast.tasks t where t.status = 'scheduled' order by t.due_at limit p_most) as t
     join holdfast.lanes l on l.id = t.lane_id group by l.queue
   )
-  select jsonb_build_object('queue', n.name, 'ready', coalesce(r.n, 0), 'running', coalesce(u.n, 0), 'scheduled', coalesce(s.n, 0),
+  select jsonb_build_object('queue', n.name, 'ready', least(r.n, p_most), 'ready_exact', r.n <= p_most, 'running', coalesce(u.n, 0), 'scheduled', coalesce(s.n, 0),
     'oldest_s', r.oldest_s, 'types', (select array_agg(distinct l.type) from holdfast.lanes l where l.queue = n.name),
     'workers', (select count(*) from holdfast.workers w where w.seen_at > v_now - interval '2 minutes' and n.name = any (w.queues)),
     'limits', (select array_agg(i.name order by i.name) from holdfast.limit_rules i where i.queue = n.name))
     || coalesce(to_jsonb(q) - 'name', '{}')
   from names n
-  left join ready r on r.queue = n.name left join running u on u.queue = n.name left join scheduled s on s.queue = n.name
+  join ready r on r.queue = n.name left join running u on u.queue = n.name left join scheduled s on s.queue = n.name
   left join holdfast.queues q on q.name = n.name
   order by n.name;
 end $$;

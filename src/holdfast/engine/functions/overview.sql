@@ -86,7 +86,7 @@ language plpgsql set search_path = '' as $$
 begin
   insert into holdfast.depths (at, queue, ready, running, oldest_s)
   select p_at, q ->> 'queue', (q ->> 'ready')::bigint, (q ->> 'running')::bigint, (q ->> 'oldest_s')::double precision
-  from holdfast.task_queues() as q where (q ->> 'ready')::bigint > 0 or (q ->> 'running')::bigint > 0
+  from holdfast.task_queues(null, 50000) as q where (q ->> 'ready')::bigint > 0 or (q ->> 'running')::bigint > 0
   on conflict do nothing;
 end $$;
 
