@@ -138,14 +138,18 @@ def complaint(hunter: str, folder: Path, seconds: float) -> str | None:
         else [sys.executable, "-m", "campaign", hunter, "--seed", "1", "--dose", "tiny", "--slack", "3"]
     )
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-    )
+    # Into a file: whoever keeps the tests' server alive for the next ones would hold a pipe open for minutes.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=output, stderr=output, timeout=seconds, check=False
+        )
+        output.seek(0)
+        said = output.read()
     if done.returncode == 0:
         return None
-    told = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    told += [str(word) for word in _broken(done.stdout)]
-    return (told or (done.stdout + done.stderr).splitlines()[-1:] or ["?"])[0]
+    told = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    told += [str(word) for word in _broken(said)]
+    return (told or said.splitlines()[-1:] or ["?"])[0]
 
 
 def _broken(output: str) -> list[str]:
