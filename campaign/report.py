@@ -10,7 +10,8 @@ from typing import Any
 
 FAULTS = {
     "kills": "killed", "pooled": "killed", "zombies": "frozen", "crashes": "crashes",
-    "partitions": "partitions", "replies": "cut replies", "failover": "failovers", "failover-sync": "failovers", "cut": "backends ended",
+    "partitions": "partitions", "replies": "cut replies", "cut": "backends ended",
+    "failover": "failovers", "failover-sync": "failovers",
     "exhausted": "connections taken", "poison": "poisons", "schedules": "ticks", "batches": "batches",
     "graphs": "graphs", "unique": "keys", "quotas": "owners", "full": "refusals",
 }  # fmt: skip
