@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
+from typing import IO, Any
 
 import asyncpg
 
@@ -25,6 +28,12 @@ COUNTS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint a
   xact_commit + xact_rollback as transactions from pg_stat_database where datname = current_database()"""
 
 
+@dataclass(frozen=True)
+class Working:
+    process: subprocess.Popen[bytes]
+    output: IO[str]
+
+
 class Trial:
     def __init__(self, entry: Entry, server: Server, environments: Path, programs: Path) -> None:
         self.entry = entry
@@ -32,6 +41,7 @@ class Trial:
         self._server = server
         self._redis: subprocess.Popen[bytes] | None = None
         self._redis_port = free_port()
+        self._looks = 0
         self._environments = environments
         self._command = entry.command(environments)
         self.dsn = scratch.on_database(server.url, self.database).reveal()
@@ -82,27 +92,33 @@ class Trial:
         said = [line for line in done.stdout.splitlines() if line.startswith("{")]
         return json.loads(said[-1]) if said else {}
 
-    def start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def start(self) -> Working:
+        output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed when it is stopped)
+        process = subprocess.Popen(
             [*self._command, "work"],
             env=self._environment,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.DEVNULL,
-            text=True,
+            start_new_session=True,
         )
+        return Working(process, output)
 
     @staticmethod
-    def stop(worker: subprocess.Popen[str]) -> dict[str, Any]:
-        worker.terminate()
-        try:
-            said = worker.communicate(timeout=20)[0]
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            said = worker.communicate()[0]
-        lines = [line for line in said.splitlines() if line.startswith('{"handled"')]
+    def stop(worker: Working) -> dict[str, Any]:
+        """With all that it started: some leave processes behind."""
+        worker.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+        with worker.output as output:
+            output.seek(0)
+            lines = [line for line in output if line.startswith('{"handled"')]
         return json.loads(lines[-1]) if lines else {"handled": 0, "waits_ms": []}
 
     async def left(self, connection: asyncpg.Connection) -> int:
+        self._looks += 1
         if not self.entry.redis:
             return int(await connection.fetchval(self.entry.left))
         reader, writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
@@ -133,17 +149,18 @@ class Trial:
             for process in processes:
                 self.stop(process)
             await connection.close()
-        return (jobs - done_at_start) / max(seconds, 1e-9)
+        done = jobs - done_at_start
+        return done / seconds if done else float("nan")  # too few to be timed
 
     async def counted(self, jobs: int) -> tuple[float, float]:
         """Bytes of WAL and transactions a job, from enqueueing in bulk to the end."""
         if self.entry.redis:
             return float("nan"), float("nan")
-        before = await self._counts()
-        rate = await self.drain(jobs, 1)
+        before, looks = await self._counts(), self._looks
+        await self.drain(jobs, 1)
         after = await self._counts()
-        looks = jobs / rate / LOOK  # ours, to see what is left
-        spent = max(after["transactions"] - before["transactions"] - looks, 0.0)
+        ours = self._looks - looks + 1
+        spent = max(after["transactions"] - before["transactions"] - ours, 0.0)
         return (after["wal"] - before["wal"]) / jobs, spent / jobs
 
     async def _counts(self) -> dict[str, float]:
