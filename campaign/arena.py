@@ -36,6 +36,7 @@ ENDED = ("succeeded", "failed", "cancelled", "partial")
 FAKETIME = Path(__file__).parents[1] / "scripts" / "faketime.sh"
 ENOUGH_MEMORY = 8 << 30
 SMALL_DISK = "220m"
+WATCH_SECONDS = 5.0
 UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all ($1::text[]))
   + (select count(*) from holdfast.jobs where finished_at is null)"""
 
@@ -123,13 +124,18 @@ class Arena:
         for member in members if family else [pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
-        for member, life in members.items():
-            if member != pid and not (self.records / f"{life}.rec").exists():
-                continue  # it ran no task; the process that renews leases outlives its worker for a moment
-            while not _is_gone(member):
-                time.sleep(0.0005)
-            self.recorder.write("killed", note=str(life))
+        self._watch_them_go(members, outlive=0 if family else 1)
         self.alive.pop(pid, None)
+
+    def _watch_them_go(self, members: dict[int, int], outlive: int) -> None:
+        """Children that run tasks die at once with their worker, also those that had not begun yet when we
+        looked. The process that renews leases outlives it for a moment, and runs no task.
+        """
+        deadline = time.monotonic() + WATCH_SECONDS
+        while len(members) > outlive and time.monotonic() < deadline:
+            for member in [each for each in members if _is_gone(each)]:
+                self.recorder.write("killed", note=str(members.pop(member)))
+            time.sleep(0.0005)
 
     def send(self, pid: int, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -43,7 +43,7 @@ async def fed(arena: Arena, tasks: int, longest_ms: int = 40) -> AsyncGenerator[
 async def _feed(arena: Arena, tasks: int, longest_ms: int, enough: asyncio.Event) -> None:
     """What was not acknowledged, because the server is away just now, may exist or not."""
     number = 0
-    while number < tasks or not enough.is_set():
+    while (number < tasks and list(arena.faults(1))) or not enough.is_set():
         try:
             if await arena.unfinished() > BACKLOG:
                 await arena.at_least(1, *arena.few)
