@@ -12,7 +12,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import asyncpg
@@ -29,17 +31,30 @@ ONE_BY_ONE = 600
 
 
 async def measure(trial: Trial, scale: float) -> dict[str, float]:
-    await trial.make()
     single, jobs = max(int(ONE_BY_ONE * scale), 20), max(int(trial.entry.jobs * scale), 50)
-    result = {
-        "enqueue one by one": single / trial.run("one", str(single))["seconds"],
-        "enqueue bulk": jobs / trial.run("bulk", str(jobs))["seconds"],
-    }
-    await trial.emptied()
-    result["drain, 1 process"] = await trial.drain(jobs, 1)
-    result["drain, 2 processes"] = await trial.drain(jobs, 2)
-    result["WAL bytes/job"], result["transactions/job"] = await trial.counted(max(jobs // 10, 50))
-    return result | await trial.idle_and_wake_up(max(int(60 * scale), 20))
+    result: dict[str, float] = {}
+
+    async def counted() -> dict[str, float]:
+        wal, transactions = await trial.counted(max(jobs // 10, 50))
+        return {"WAL bytes/job": wal, "transactions/job": transactions}
+
+    async def rate(name: str, rate: Awaitable[float]) -> dict[str, float]:
+        return {name: await rate}
+
+    await trial.make()
+    for what, step in (
+        ("one", lambda: rate("enqueue one by one", trial.enqueue("one", single))),
+        ("bulk", lambda: rate("enqueue bulk", trial.enqueue("bulk", jobs))),
+        ("empty", trial.emptied),
+        ("1", lambda: rate("drain, 1 process", trial.drain(jobs, 1))),
+        ("2", lambda: rate("drain, 2 processes", trial.drain(jobs, 2))),
+        ("count", counted),
+        ("idle", lambda: trial.idle_and_wake_up(max(int(60 * scale), 20))),
+    ):
+        began = time.monotonic()
+        result |= await step() or {}
+        print(f"  {trial.entry.name} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return result
 
 
 async def play(names: list[str], scale: float, folder: Path) -> tuple[report.Results, dict[str, str], str]:

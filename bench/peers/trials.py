@@ -129,6 +129,9 @@ class Trial:
 
     # What is measured
 
+    async def enqueue(self, how: str, jobs: int) -> float:
+        return float(jobs / self.run(how, str(jobs))["seconds"])
+
     async def drain(self, jobs: int, workers: int) -> float:
         """Jobs a second from the first that is gone to the last; starting the process does not count."""
         self.run("bulk", str(jobs))
