@@ -191,10 +191,12 @@ begin
   if p_job ?| '{debounce_s,throttle_s}' then
     p_job := holdfast.timed_in(p_job);
   end if;
-  v_held := coalesce(
-    holdfast.take_key('key:' || coalesce(v_owner, ''), p_job ->> 'key', v_id,
-      case when p_job ? 'key' then holdfast.body_hash(p_job) end, false),
-    holdfast.take_unique(p_job, v_owner, v_id, v_now));
+  if p_job ?| '{key,unique_key}' then
+    v_held := coalesce(
+      holdfast.take_key('key:' || coalesce(v_owner, ''), p_job ->> 'key', v_id,
+        case when p_job ? 'key' then holdfast.body_hash(p_job) end, false),
+      holdfast.take_unique(p_job, v_owner, v_id, v_now));
+  end if;
   if v_held is not null then
     delete from holdfast.keys k where k.scope = 'key:' || coalesce(v_owner, '') and k.key = p_job ->> 'key' and k.job_id = v_id;
     return jsonb_build_object('id', v_held, 'created', false, 'status', coalesce(holdfast.job_status(v_held), 'forgotten'),
@@ -213,7 +215,9 @@ begin
   else
     v_names := holdfast.insert_graph(v_id, p_job, v_owner, v_now);
   end if;
-  perform holdfast.join_batch(p_job ->> 'batch', 1);
+  if p_job ? 'batch' then
+    perform holdfast.join_batch(p_job ->> 'batch', 1);
+  end if;
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks', v_names);
 end $$;
 
@@ -231,8 +235,10 @@ begin
   end if;
   insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels, unique_key, batch_id)
   values (p_id, v_lane, case when v_due <= p_now then nextval('holdfast.positions') end,
-    greatest(v_due, p_now), case when v_due <= p_now then 'ready' else 'scheduled' end, holdfast.args_in(p_task), p_task ->> 'name', p_owner,
-    coalesce(holdfast.time_in(p_task, 'expires_at'), holdfast.time_in(v_job, 'expires_at')),
+    greatest(v_due, p_now), case when v_due <= p_now then 'ready' else 'scheduled' end,
+    case when pg_column_size(p_task) > 262144 then holdfast.args_in(p_task) else p_task -> 'args' end, p_task ->> 'name', p_owner,
+    case when p_task ? 'expires_at' or v_job ? 'expires_at'
+      then coalesce(holdfast.time_in(p_task, 'expires_at'), holdfast.time_in(v_job, 'expires_at')) end,
     nullif(v_job -> 'labels', 'null'), v_job ->> 'unique_key', (v_job ->> 'batch')::uuid);
   if v_due <= p_now then
     perform holdfast.wake(array[v_lane]);
@@ -251,19 +257,65 @@ end $$;
 -- Many jobs. Jobs of one task without keys go in with one insert; the others one by one, in the given order.
 create or replace function holdfast.submit_many(p_jobs jsonb) returns setof jsonb
 language plpgsql security definer set search_path = '' set jit = off as $$
+declare
+  v_user text := holdfast.calling_user();
 begin
   if jsonb_typeof(p_jobs) is distinct from 'array' then
     perform holdfast.refuse('HF004', 'jobs must be a list.', 'jobs');
   end if;
-  if holdfast.calling_user() is not null or not holdfast.simple_jobs(p_jobs) then
-    return query select holdfast.submit(j) from jsonb_array_elements(p_jobs) as j;
-  else
+  if v_user is null and holdfast.alike(p_jobs) then
+    return query select * from holdfast.insert_alike(p_jobs, (p_jobs -> 0) - 'args');
+  elsif v_user is null and holdfast.simple_jobs(p_jobs) then
     return query select jsonb_build_object('id', i, 'created', true, 'status', 'queued')
       from holdfast.insert_many(p_jobs) as i;
+  else
+    return query select holdfast.submit(j) from jsonb_array_elements(p_jobs) as j;
   end if;
 end $$;
 
--- The ids rise by one from a random start, so that they end up side by side in the index.
+-- Whether the jobs are simple and differ in nothing but their arguments, as most that come in bulk do.
+create or replace function holdfast.alike(p_jobs jsonb) returns boolean
+language plpgsql immutable set search_path = '' as $$
+declare
+  v_rest jsonb := case when jsonb_typeof(p_jobs -> 0) = 'object' then (p_jobs -> 0) - 'args' end;
+begin
+  return v_rest is not null and not v_rest ?| '{tasks,key,unique_key,batch,after,check}' and not exists (
+    select from jsonb_array_elements(p_jobs) as j where case when jsonb_typeof(j) = 'object' then j - 'args' <> v_rest else true end);
+end $$;
+
+-- Such jobs: everything but the arguments is read once. The ids rise by one from a random start, so that they end up side by side
+-- in the index.
+create or replace function holdfast.insert_alike(p_jobs jsonb, p_rest jsonb) returns setof jsonb
+language plpgsql set search_path = '' set jit = off as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_id text := holdfast.new_id(holdfast.id_stem(v_now), holdfast.shard_hex())::text;
+  v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
+  v_owner text := p_rest ->> 'owner';
+  v_lane bigint;
+  v_due timestamptz := holdfast.due_in(p_rest, null, v_now);
+  v_ready boolean := v_due <= v_now;
+  v_before timestamptz := holdfast.time_in(p_rest, 'expires_at');
+begin
+  perform pg_current_xact_id();
+  if v_owner is not null then
+    perform holdfast.use_operations(v_owner, jsonb_array_length(p_jobs), v_now);
+  end if;
+  v_lane := holdfast.lane_in(p_rest, p_rest, v_owner);
+  v_id := left(v_id, 24);
+  return query
+  insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
+  select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid, v_lane,
+    case when v_ready then nextval('holdfast.positions') end, greatest(v_due, v_now), case when v_ready then 'ready' else 'scheduled' end,
+    case when pg_column_size(e.body) > 262144 then holdfast.args_in(e.body) else e.body -> 'args' end,
+    p_rest ->> 'name', v_owner, v_before, nullif(p_rest -> 'labels', 'null')
+  from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
+  returning jsonb_build_object('id', t.id, 'created', true, 'status', 'queued');
+  if v_ready then
+    perform holdfast.wake(array[v_lane]);
+  end if;
+end $$;
+
 create or replace function holdfast.insert_many(p_jobs jsonb) returns setof uuid
 language plpgsql set search_path = '' set jit = off as $$
 declare
