@@ -87,10 +87,39 @@ async def test_a_thousand_keys_are_all_served(conn: Connection) -> None:
         assert tasks
         left -= len(tasks)
         await hand.exchange([outcome(task) for task in tasks])
-    served = await conn.fetchval(
-        "select count(distinct served_at) from holdfast.lanes where limit_key is not null"
-    )
+    served = await conn.fetchval("select count(distinct served_at) from holdfast.turns")
     assert served >= 30
+
+
+async def test_a_claim_looks_into_a_bounded_number_of_lanes(conn: Connection) -> None:
+    """Work behind thousands of empty lanes is found in a few calls that say that there may be more."""
+    await jobs.submit_many(conn, [{"type": "t", "queue": "q", "limit_key": f"k{n}"} for n in range(3000)])
+    hand = Hand(conn)
+    for _ in range(30):
+        await hand.exchange([outcome(task) for task in await hand.take(100)])
+    assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
+    for key in ("k7", "k1500", "k2999"):
+        made = await submit(conn, limit_key=key)
+        looks = 1
+        while not (tasks := await hand.take(5)):
+            assert hand.next_s is not None
+            assert hand.next_s < 0.1
+            looks += 1
+        assert [task.id for task in tasks] == [made]
+        assert looks <= 9
+        await hand.exchange([outcome(task) for task in tasks])
+    # Whoever has no past, as a caller of the plain functions, looks into all of them at once.
+    await submit(conn, limit_key="k2000")
+    assert len(await conn.fetch("select * from holdfast.claim_tasks('plain', 5)")) == 1
+
+
+async def test_plain_callers_are_fair_too(conn: Connection) -> None:
+    await many(conn, 300, limit_key="first")
+    await many(conn, 300, limit_key="second")
+    for _ in range(60):
+        await conn.execute("select from holdfast.claim_tasks('plain', 1)")
+    taken = await of(conn, "limit_key")
+    assert min(taken["first"], taken["second"]) >= 5, taken
 
 
 async def test_priorities_still_count_and_waiting_still_helps(conn: Connection, clock: Clock) -> None:

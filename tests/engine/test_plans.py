@@ -14,12 +14,14 @@ from holdfast.engine.connection import Connection
 SWITCHES = ("enable_nestloop", "enable_hashagg", "enable_material", "enable_sort", "enable_indexscan")
 
 
-async def fill(conn: Connection, count: int) -> None:
+async def fill(conn: Connection, count: int, keys: int = 0) -> None:
     for start in range(0, count, 1000):
-        await jobs.submit_many(
-            conn,
-            [{"type": "t", "queue": QUEUE, "args": {"n": n}} for n in range(start, min(start + 1000, count))],
-        )
+        page = [
+            {"type": "t", "queue": QUEUE, "args": {"n": n}} for n in range(start, min(start + 1000, count))
+        ]
+        for n, body in enumerate(page, start):
+            body |= {"limit_key": f"k{n % keys}"} if keys else {}
+        await jobs.submit_many(conn, page)
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
@@ -46,13 +48,14 @@ async def test_a_claim_takes_what_was_asked_under_every_plan(conn: Connection, a
         assert list(answer.answers) == ["ok"] * 3
 
 
-async def touched(conn: Connection) -> int:
-    """Pages of the tasks table and its indexes that were looked at so far by this connection."""
+async def touched(conn: Connection, *tables: str) -> int:
+    """Pages of the tables (without any: of tasks) and their indexes that were looked at so far."""
     await conn.execute("select pg_stat_force_next_flush()")
     return int(
         await conn.fetchval(
             "select sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0)) "
-            "from pg_statio_user_tables where relname = 'tasks'"
+            "from pg_statio_user_tables where relname = any ($1)",
+            tables or ("tasks",),
         )
     )
 
@@ -82,6 +85,42 @@ async def test_old_snapshots_do_not_make_claims_walk_the_dead(conn: Connection, 
         costs.append(await touched(conn) - before)
     await pin.rollback()
     assert max(costs) < 2 * min(costs), costs
+
+
+async def test_old_snapshots_do_not_make_limits_slow(conn: Connection, second: Connection) -> None:
+    """The same with keys and a limit for each, where the rows of lanes and limits have many versions."""
+    if conn.get_server_version().major < 15:
+        pytest.skip("pg_stat_force_next_flush came with 15")
+    await conn.execute("select holdfast.put_limit('each', 'q', p_per_key => true, p_max_running => 10)")
+    await fill(conn, 12_000, keys=50)
+    pin = second.transaction(isolation="repeatable_read", readonly=True)
+    await pin.start()
+    await second.fetchval("select count(*) from holdfast.tasks")
+    hand = Hand(conn)
+    await work(conn, hand, 20)
+    costs: list[int] = []
+    for _ in range(10):
+        before = await touched(conn, "tasks", "lanes", "limits")
+        await work(conn, hand, 20)
+        costs.append(await touched(conn, "tasks", "lanes", "limits") - before)
+    await pin.rollback()
+    assert max(costs) < 2 * min(costs), costs
+
+
+async def test_many_keys_do_not_make_claims_walk_all_lanes(conn: Connection) -> None:
+    if conn.get_server_version().major < 15:
+        pytest.skip("pg_stat_force_next_flush came with 15")
+    costs: list[int] = []
+    for keys in (100, 3000):
+        await fill(conn, 3000, keys=keys)
+        hand = Hand(conn)
+        await work(conn, hand, 5)
+        before = await touched(conn, "lanes")
+        await work(conn, hand, 20)
+        costs.append(await touched(conn, "lanes") - before)
+        while tasks := await hand.take(500):
+            await hand.exchange([outcome(task) for task in tasks])
+    assert costs[1] < 4 * costs[0], costs
 
 
 async def test_finishing_uses_the_primary_key_only(conn: Connection) -> None:

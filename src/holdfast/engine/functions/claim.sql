@@ -11,7 +11,8 @@
 -- quarter of a second; to find what such a transaction commits later, a scan starts at the stored cursor, which is
 -- exact, every five seconds, and five times a second while the lane is empty. `tick` checks the stored ones.
 --
--- Lanes with a key or a share (of an owner) are many and are written when they are served, so their hints are in their rows.
+-- Lanes with a key or a share (of an owner) are many, so their hints are in their rows. They stand in rings, and the caller echoes
+-- only how far it got in each: {rings: {ring: lane}}.
 --
 -- Lanes without limits are read without a lock. Lanes with limits give only what their counters allow, which are locked all
 -- at once, without waiting, before anything is taken. Which lanes there are to serve is in claim_lanes.sql.
@@ -125,11 +126,14 @@ declare
   v_want integer;
   v_wants integer[] := '{}';
 begin
-  with held as materialized (
+  with newest as materialized (
+    select n.id, n.version from (select distinct i as id from unnest(p_lanes) as u, unnest(u.limit_ids) as i) as w
+    cross join lateral (select l.id, l.version from holdfast.limits l where l.id = w.id order by l.version desc limit 1) as n
+  ), held as materialized (
     select l.id, least(r.max_running - l.running, floor(holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now))::int,
       case when l.asleep_until > p_now then 0 end) as free
-    from holdfast.limits l join holdfast.limit_rules r on r.name = l.rule
-    where l.id = any (array(select i from unnest(p_lanes) as u, unnest(u.limit_ids) as i)) order by l.id
+    from newest n join holdfast.limits l on l.id = n.id and l.version >= n.version join holdfast.limit_rules r on r.name = l.rule
+    order by l.id
     for update of l skip locked
   )
   select array_agg(h.id), array_agg(greatest(h.free, 0)) into v_ids, v_free from held h;
@@ -165,11 +169,13 @@ begin
     cross join lateral unnest(l.limit_ids) as i (id)
     group by i.id
   ), counted as (
-    update holdfast.limits l set running = l.running + u.n,
+    update holdfast.limits l set running = l.running + u.n, version = l.version + 1,
       tokens = holdfast.tokens_now(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - u.n,
       refilled_at = case when r.rate is not null then p_now end
-    from used u, holdfast.limit_rules r
-    where l.id = u.id and r.name = l.rule
+    from used u
+    cross join lateral (select i.ctid as place, i.rule from holdfast.limits i where i.id = u.id order by i.version desc limit 1) as n
+    join holdfast.limit_rules r on r.name = n.rule
+    where l.ctid = n.place
   )
   select * from taken;
 end $$;
@@ -185,8 +191,12 @@ language sql immutable as $$
 $$;
 
 -- Leases end; counters go down. One statement, in the order of ids, after all tasks and jobs have been locked.
+--
+-- Every count is a new version of a row, with a higher number in its index: the newest is the first that is found, and the ones
+-- which an old snapshot keeps are never walked. `>=` and not `=`: somebody may have counted on while we waited for the lock.
 create or replace function holdfast.count_ended(p_lanes bigint[]) returns void
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   with ended as (
     select i.id, count(*)::int as n
@@ -194,16 +204,20 @@ begin
     join holdfast.lanes l on l.id = u.lane_id
     cross join lateral unnest(l.limit_ids) as i (id)
     group by i.id
+  ), newest as materialized (
+    select e.id, e.n, i.version from ended e
+    cross join lateral (select l.version from holdfast.limits l where l.id = e.id order by l.version desc limit 1) as i
   ), held as materialized (
-    select l.id, e.n from holdfast.limits l join ended e on e.id = l.id order by l.id for update of l
+    select l.id, e.version, e.n from newest e join holdfast.limits l on l.id = e.id and l.version >= e.version order by l.id for update of l
   )
-  update holdfast.limits l set running = greatest(l.running - h.n, 0) from held h where l.id = h.id;
+  update holdfast.limits l set running = greatest(l.running - h.n, 0), version = l.version + 1
+  from held h where l.id = h.id and l.version >= h.version;
 end $$;
 
 -- The batch of a worker: rows of tasks, then one row whose header tells nonce, lanes, cursors and when to ask again.
 --
 -- Lanes come in the order of their rank. While there are lanes with a key or a share, those of one rank take turns: each gives a
--- part of what is asked for, the one served longest ago first, and what is then left over goes to whoever has more. Else
+-- part of what is asked for, the next in its ring first, and what is then left over goes to whoever has more. Else
 -- each lane gives what it has, the oldest head first.
 create or replace function holdfast.claim(
   p_worker_id bigint, p_slots integer, p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
@@ -217,14 +231,18 @@ declare
   v_all holdfast.open_lane[] := '{}';
   v_seen bigint[] := '{}';
   v_hints jsonb[] := '{}';
+  v_ringed holdfast.open_lane[] := '{}';
   v_shared holdfast.open_lane[] := '{}';
+  v_rings jsonb := p_cursors -> 'rings';
   v_turns boolean;
-  v_first integer := 1;
+  v_first integer;
   v_last integer;
   v_from integer;
   v_to integer;
   v_part integer;
-  v_far integer := 0;
+  v_far integer;
+  v_served holdfast.open_lane[] := '{}';
+  v_there boolean := p_slots > 0 and exists (select from holdfast.lanes l where l.limit_key is not null or l.share is not null);
 begin
   for v_open in select * from holdfast.plain_lanes(p_queues, p_types, p_cursors, p_now) loop
     v_seen := v_seen || v_open.id;
@@ -236,55 +254,83 @@ begin
       v_all := v_all || v_open;
     end if;
   end loop;
-  if v_left > 0 and exists (select from holdfast.lanes l where l.limit_key is not null or l.share is not null) then
-    v_shared := array(select s from holdfast.shared_lanes(p_queues, p_types, least(p_slots, 20), p_now) as s);
-    if v_all = '{}' then
-      v_all := v_shared;
-    elsif v_shared <> '{}' then
-      v_all := array(select u from unnest(v_all || v_shared) as u order by u.rank desc, u.served_at nulls first, u.head);
+  for v_round in 1 .. 10 loop
+    if v_there then
+      v_ringed := array(select s from holdfast.ring_lanes(p_queues, p_types, v_rings, least(v_left, 20),
+        case when p_cursors -> 'rings' is null then 100000 else 400 end, p_now) as s);
+      v_shared := array(select u from unnest(v_ringed) as u where u.id is not null order by u.rank desc, u.turn);
     end if;
-  end if;
-  v_turns := v_shared <> '{}';
-  while v_left > 0 and v_first <= cardinality(v_all) loop
-    v_last := v_first;
-    while v_turns and v_last < cardinality(v_all) and v_all[v_last + 1].rank = v_all[v_first].rank loop
-      v_last := v_last + 1;
-    end loop;
-    for v_pass in 1 .. case when v_last > v_first then 2 else 1 end loop
-      v_from := v_first;
-      while v_left > 0 and v_from <= v_last loop
-        v_part := case v_pass when 1 then (v_left + least(v_last - v_from, 9)) / (least(v_last - v_from, 9) + 1) else v_left end;
-        v_to := least(v_last, v_from + case v_pass when 1 then (v_left + v_part - 1) / v_part else 10 end - 1);
-        return query select * from holdfast.take_from(v_all[v_from : v_to], v_part, v_left, v_nonce, p_worker_id, p_now);
-        get diagnostics v_got = row_count;
-        v_left := v_left - v_got;
-        v_from := v_to + 1;
-        v_far := greatest(v_far, v_to);
+    v_turns := v_shared <> '{}';
+    if v_turns then
+      v_all := array(select u from unnest(v_all || v_shared) as u order by u.rank desc, u.turn nulls first, u.head);
+    end if;
+    v_first := 1;
+    v_far := 0;
+    while v_left > 0 and v_first <= cardinality(v_all) loop
+      v_last := v_first;
+      while v_turns and v_last < cardinality(v_all) and v_all[v_last + 1].rank = v_all[v_first].rank loop
+        v_last := v_last + 1;
       end loop;
+      for v_pass in 1 .. case when v_last > v_first then 2 else 1 end loop
+        v_from := v_first;
+        while v_left > 0 and v_from <= v_last loop
+          v_part := case v_pass when 1 then (v_left + least(v_last - v_from, 9)) / (least(v_last - v_from, 9) + 1) else v_left end;
+          v_to := least(v_last, v_from + case v_pass when 1 then (v_left + v_part - 1) / v_part else 10 end - 1);
+          return query select * from holdfast.take_from(v_all[v_from : v_to], v_part, v_left, v_nonce, p_worker_id, p_now);
+          get diagnostics v_got = row_count;
+          v_left := v_left - v_got;
+          v_from := v_to + 1;
+          v_far := greatest(v_far, v_to);
+        end loop;
+      end loop;
+      v_first := v_last + 1;
     end loop;
-    v_first := v_last + 1;
+    v_served := v_served || v_all[1 : v_far];
+    if v_turns or v_ringed <> '{}' then
+      v_rings := holdfast.move_rings(v_rings, v_ringed, array(select u.id from unnest(v_all[1 : v_far]) as u));
+    end if;
+    -- Lanes with little in them: what is left over goes to the next ones. A ring that gave less than it was asked for ends here.
+    exit when v_left = 0 or not v_turns or exists (select from unnest(v_ringed) as u where u.id is null);
+    v_all := '{}';
   end loop;
   id := null; job_id := null; lane_id := null; name := null; attempt := null; crashes := null; args := null; parents := null;
   header := jsonb_build_object('nonce', v_nonce, 'got', p_slots - v_left,
-    'lanes', case when v_left = p_slots then '{}' else holdfast.close_claim(v_all[1 : v_far], v_turns, p_now) end,
-    'cursors', coalesce((select jsonb_object_agg(h.lane_id, h.hint) from unnest(v_seen, v_hints) as h (lane_id, hint)), '{}'));
+    'lanes', case when v_left = p_slots then '{}' else holdfast.close_claim(v_served, p_now) end,
+    'cursors', coalesce((select jsonb_object_agg(h.lane_id, h.hint) from unnest(v_seen, v_hints) as h (lane_id, hint)), '{}')
+      || case when v_rings is null then '{}' else jsonb_build_object('rings', v_rings) end);
+  if v_left > 0 and exists (select from unnest(v_ringed) as u where u.id is null and not u.looked) then
+    header := header || '{"next_s": 0.001}'; -- not all of the lanes were looked into
+  end if;
   return next;
 end $$;
 
 -- What a worker needs to know about the lanes it was served from, once it is noted that they were served. Fairness needs to
 -- know only roughly who was last, so a lane that somebody else writes is passed over.
-create or replace function holdfast.close_claim(p_lanes holdfast.open_lane[], p_shared boolean, p_now timestamptz) returns jsonb
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
+create or replace function holdfast.close_claim(p_lanes holdfast.open_lane[], p_now timestamptz) returns jsonb
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
-  if p_shared or exists (select from unnest(p_lanes) as u where u.limit_ids is not null) then
-    with free as materialized (
-      select l.id from holdfast.lanes l where l.id = any (array(select u.id from unnest(p_lanes) as u)) order by l.id for update skip locked)
-    update holdfast.lanes l set served_at = p_now, cursor = case when u.shared then u.sure else l.cursor end,
-      safe = case when u.shared then u.safe end, seen = case when u.renewed and u.shared then u.head else l.seen end,
-      seen_xid = case when u.renewed and u.shared then u.xid else l.seen_xid end,
-      seen_at = case when u.renewed and u.shared then p_now else l.seen_at end,
-      looked_at = case when u.looked and u.shared then p_now else l.looked_at end
-    from free f join unnest(p_lanes) as u on u.id = f.id
+  if exists (select from unnest(p_lanes) as u where u.write and u.shared) then
+    with served as materialized (
+      select u.*, n.place from unnest(p_lanes) as u
+      left join lateral (select t.ctid as place from holdfast.turns t where t.lane_id = u.id order by t.version desc limit 1) as n on true
+      where u.write and u.shared
+    ), first as (
+      insert into holdfast.turns (lane_id, served_at, cursor, safe, seen, seen_xid, seen_at, looked_at)
+      select s.id, p_now, s.sure, s.safe, s.head, s.xid, p_now, p_now from served s where s.place is null
+    ), free as materialized (
+      select t.ctid as place, s.id from served s join holdfast.turns t on t.ctid = s.place for update of t skip locked
+    )
+    update holdfast.turns t set version = t.version + 1, served_at = p_now, cursor = s.sure, safe = s.safe,
+      seen = case when s.renewed then s.head else t.seen end, seen_xid = case when s.renewed then s.xid else t.seen_xid end,
+      seen_at = case when s.renewed then p_now else t.seen_at end, looked_at = case when s.looked then p_now else t.looked_at end
+    from free f join served s on s.id = f.id
+    where t.ctid = f.place;
+  end if;
+  if exists (select from unnest(p_lanes) as u where u.write and not u.shared) then
+    update holdfast.lanes l set served_at = p_now from (
+      select i.id from holdfast.lanes i where i.id = any (array(select u.id from unnest(p_lanes) as u where u.write and not u.shared))
+      order by i.id for update skip locked) as f
     where l.id = f.id;
   end if;
   return (

@@ -179,6 +179,10 @@ begin
   )
   update holdfast.lanes l set cursor = w.pos from wrong w where l.id = w.id;
   get diagnostics v_count = row_count;
+  delete from holdfast.turns h where h.ctid = any (array(
+    select o.ctid from holdfast.turns o
+    where exists (select from holdfast.tasks t where t.lane_id = o.lane_id and t.status = 'ready' and t.pos < o.cursor)
+    for update skip locked));
   return v_count;
 end $$;
 

@@ -12,12 +12,10 @@ declare
   v_used bigint[];
   v_count integer;
 begin
-  if not exists (select from holdfast.lanes l where (l.limit_key is not null or l.share is not null)
-    and (coalesce(l.served_at, l.made_at, '-infinity') < p_now - interval '1 hour' or l.closed_at is not null)) then
-    return 0;
-  end if;
   -- No index has all tasks by lane, so this reads the hot table; not more often than every ten minutes.
-  if (select last_value from holdfast.lanes_tidied) > extract(epoch from p_now - interval '10 minutes') then
+  if (select last_value from holdfast.lanes_tidied) > extract(epoch from p_now - interval '10 minutes') or not exists (
+    select from holdfast.lanes l where (l.limit_key is not null or l.share is not null)
+      and (holdfast.last_served(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
     return 0;
   end if;
   perform setval('holdfast.lanes_tidied', extract(epoch from p_now)::bigint);
@@ -31,13 +29,21 @@ begin
   ) as gone
   where l.id = gone.id and not exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready');
   get diagnostics v_count = row_count;
+  delete from holdfast.turns t where not exists (select from holdfast.lanes l where l.id = t.lane_id);
   update holdfast.lanes l set closed_at = p_now, closed_xid = pg_snapshot_xmax(pg_current_snapshot())::text::bigint
   where l.id in (
     select o.id from holdfast.lanes o
     where (o.limit_key is not null or o.share is not null) and o.closed_at is null
-      and coalesce(o.served_at, o.made_at, '-infinity') < p_now - interval '1 hour' and o.id <> all (v_used)
+      and holdfast.last_served(o) < p_now - interval '1 hour' and o.id <> all (v_used)
     order by o.id limit p_limit for update skip locked);
   return v_count + holdfast.tidy_limits(p_now, p_limit);
+end $$;
+
+create or replace function holdfast.last_served(p_lane holdfast.lanes) returns timestamptz
+language plpgsql stable set search_path = '' as $$
+begin
+  return coalesce((select t.served_at from holdfast.turns t where t.lane_id = p_lane.id order by t.version desc limit 1),
+    p_lane.served_at, p_lane.made_at, '-infinity');
 end $$;
 
 -- The counters are locked first, and only then is asked who refers to them: a lane that is given its counters locks them (limits_for).

@@ -60,7 +60,7 @@ begin
       if p_slots > 0 then
         perform holdfast.worker_for(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;
-      if p_slots > 0 and header -> 'got' = '0' then
+      if p_slots > 0 and header -> 'got' = '0' and not header ? 'next_s' then
         header := header || jsonb_build_object('next_s', holdfast.next_event_s(p_queues, p_types, v_now));
       end if;
     end if;

@@ -163,11 +163,15 @@ begin
   -- Ready work behind a limit: keys wake up and rates refill without a word.
   if exists (select from holdfast.limits) then
     select min(greatest(i.asleep_until, p_now + coalesce(1 / r.rate, 1) * interval '1 second')) into v_limit
-    from holdfast.lanes l
-    join holdfast.limits i on i.id = any (l.limit_ids)
-    join holdfast.limit_rules r on r.name = i.rule
-    where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types))
-      and exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor);
+    from (
+      select l.limit_ids from holdfast.lanes l
+      where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types)) and l.limit_ids is not null
+        and exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor)
+      limit 400
+    ) as l
+    cross join lateral unnest(l.limit_ids) as u (id)
+    cross join lateral (select i.rule, i.asleep_until from holdfast.limits i where i.id = u.id order by i.version desc limit 1) as i
+    join holdfast.limit_rules r on r.name = i.rule;
   end if;
   v_limit := least(v_limit, (select min(k.until) from holdfast.resting_keys k where k.until > p_now));
   v_due := least(v_due, v_lease, v_limit, v_schedule);
