@@ -17,10 +17,9 @@ SWITCHES = ("enable_nestloop", "enable_hashagg", "enable_material", "enable_sort
 async def fill(conn: Connection, count: int, keys: int = 0) -> None:
     for start in range(0, count, 1000):
         page = [
-            {"type": "t", "queue": QUEUE, "args": {"n": n}} for n in range(start, min(start + 1000, count))
+            {"type": "t", "queue": QUEUE, "args": {"n": n}, **({"limit_key": f"k{n % keys}"} if keys else {})}
+            for n in range(start, min(start + 1000, count))
         ]
-        for n, body in enumerate(page, start):
-            body |= {"limit_key": f"k{n % keys}"} if keys else {}
         await jobs.submit_many(conn, page)
 
 
@@ -121,6 +120,48 @@ async def test_many_keys_do_not_make_claims_walk_all_lanes(conn: Connection) -> 
         while tasks := await hand.take(500):
             await hand.exchange([outcome(task) for task in tasks])
     assert costs[1] < 4 * costs[0], costs
+
+
+HISTORY = """
+insert into holdfast.history (id, kind_id, due_at, finished_at, keep_until, attempt, failures, crashes,
+  priority, status, owner)
+select holdfast.new_id(), k.id, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0, $2, $3
+from generate_series(1, $1::int) as n, (select holdfast.now() as at) as h,
+  (select id from holdfast.kinds limit 1) as k
+"""
+LISTS: list[tuple[dict[str, Any], int]] = [
+    ({"status": "cancelled"}, 3),
+    ({"status": "failed"}, 3),
+    ({"status": "running"}, 1),
+    ({"owner": "ada"}, 3),
+    ({}, 50),
+]
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
+async def test_rare_jobs_are_found_without_reading_the_others(conn: Connection, analysed: bool) -> None:
+    if conn.get_server_version().major < 15:
+        pytest.skip("pg_stat_force_next_flush came with 15")
+    await fill(conn, 500)
+    await Hand(conn).take(1)
+    for status, owner in (("cancelled", None), ("failed", None), ("succeeded", "ada")):
+        await conn.execute(HISTORY, 3, status, owner)
+    await conn.execute(HISTORY, 20_000, "succeeded", None)
+    if analysed:
+        await conn.execute("analyze holdfast.history, holdfast.tasks")
+    tables = [
+        row["name"]
+        for row in await conn.fetch(
+            "select relname as name from pg_class where relname ~ '^(history|tasks|jobs)'"
+        )
+    ]
+    for where, count in LISTS:
+        before = await touched(conn, *tables)
+        assert len(await jobs.list_jobs(conn, where)) == count, where
+        assert await touched(conn, *tables) - before < 700, where
+    before = await touched(conn, *tables)
+    assert await jobs.cancel_jobs(conn, {"owner": "bob"}) == 0
+    assert await touched(conn, *tables) - before < 50
 
 
 async def test_finishing_uses_the_primary_key_only(conn: Connection) -> None:
