@@ -1,6 +1,7 @@
 """How fast the engine submits, claims and finishes, next to the bare statements on the same server.
 
-    python -m bench.engine postgresql://user@host/postgres [--tasks 100000] [--only drain,pinned,...]
+    python -m bench.engine postgresql://user@host/postgres [--tasks 100000] [--rows 10000000]
+        [--only drain,pinned,...]
 
 Makes databases of its own and drops them. Every number is printed with its ratio to a baseline of the same
 run; only ratios and counted things (WAL bytes, buffers) compare across machines.
@@ -47,21 +48,72 @@ insert into bare_done select id, attempt, clock_timestamp(), args, '1' from gone
 """
 
 
+HISTORY = """
+insert into holdfast.history (id, kind_id, due_at, started_at, finished_at, keep_until, attempt, failures,
+  crashes, priority, status, args, output)
+select holdfast.new_id(holdfast.id_stem(holdfast.now() - n * interval '1 microsecond'), '00'), k.id,
+  h.at, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0,
+  case when n % 100000 = 1 then 'cancelled' when n % 1000 = 1 then 'failed' else 'succeeded' end,
+  '{"url": "https://example.com/some/page"}', '1'
+from generate_series(1, $1) as n, (select holdfast.now() as at) as h,
+  (select id from holdfast.kinds limit 1) as k
+"""
+# What people ask. None may cost more with more rows.
+QUESTIONS = {
+    "explain a task": (
+        "select holdfast.explain_task((select id from holdfast.tasks order by id desc limit 1))"
+    ),
+    "explain one that ended": "select holdfast.explain_task((select id from holdfast.history limit 1))",
+    "a job by its id": "select holdfast.get_job((select id from holdfast.history limit 1))",
+    "the newest jobs": "select holdfast.list_jobs()",
+    "those that failed": """select holdfast.list_jobs('{"status": "failed"}')""",
+    "those that were cancelled": """select holdfast.list_jobs('{"status": "cancelled"}')""",
+    "those that run": """select holdfast.list_jobs('{"status": "running"}')""",
+    "of a type that is rare": """select holdfast.list_jobs('{"type": "rare"}')""",
+    "counts": "select holdfast.metrics()",
+    "queues": "select holdfast.task_queues()",
+    "a search": """select holdfast.search_jobs('{"state": {"in": ["failed"]}}')""",
+    "cancel by owner": """select holdfast.cancel_jobs('{"owner": "nobody"}')""",
+    "redrive, dry": """select holdfast.redrive('{"error_type": "None"}', 100, true)""",
+}
+
+
+async def questions(conn: Connection) -> None:
+    for name, question in QUESTIONS.items():
+        await conn.fetch(question)
+        before, began = await pages_now(conn), time.perf_counter()
+        await conn.fetch(question)
+        took = time.perf_counter() - began
+        print(f"    {name:30} {await pages_now(conn) - before:9,} pages {took * 1000:9.1f} ms", flush=True)
+
+
+async def pages_now(conn: Connection) -> int:
+    """Pages of all our tables that were looked at so far."""
+    await conn.execute("select pg_stat_force_next_flush()")
+    return int(
+        await conn.fetchval(
+            "select sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0))::bigint "
+            "from pg_statio_user_tables where schemaname = 'holdfast'"
+        )
+    )
+
+
 @dataclass
 class Result:
     name: str
     rate: float
     fifths: list[float] = field(default_factory=list)
     wal: float | None = None
-    note: str = ""
+    pages: float | None = None
 
     def show(self, base: Result | None) -> None:
         ratio = f"{self.rate / base.rate:6.2f} x {base.name}" if base else ""
         wal = f"  {self.wal:6.0f} WAL bytes/task" if self.wal else ""
+        pages = f"  {self.pages:5.1f} pages/task" if self.pages else ""
         fifths = (
             f"  first fifth {self.fifths[0]:,.0f}/s, last {self.fifths[-1]:,.0f}/s" if self.fifths else ""
         )
-        print(f"{self.name:38} {self.rate:9,.0f}/s {ratio:28}{wal}{fifths}  {self.note}", flush=True)
+        print(f"{self.name:38} {self.rate:9,.0f}/s {ratio:28}{wal}{pages}{fifths}", flush=True)
 
 
 @asynccontextmanager
@@ -141,12 +193,16 @@ async def drain(url: str, name: str, count: int, *, batch: int, connections: int
         await conn.close()
 
     watch = await asyncpg.connect(url)
+    await asyncio.sleep(1.5)  # servers tell what they read at most once a second
+    looked = await pages_now(watch)
     before, began = await wal_now(watch), time.perf_counter()
     await asyncio.gather(*(work(n) for n in range(connections)))
     seconds = time.perf_counter() - began
     wal = (await wal_now(watch) - before) / count
+    await asyncio.sleep(1.5)
+    pages = (await pages_now(watch) - looked) / count
     await watch.close()
-    return Result(name, count / seconds, _fifths(began, marks), wal)
+    return Result(name, count / seconds, _fifths(began, marks), wal, pages)
 
 
 def _fifths(began: float, marks: list[tuple[float, int]]) -> list[float]:
@@ -211,6 +267,7 @@ class Bench:
     server: Secret
     settings: Settings
     tasks: int
+    rows: int = 10_000_000
     base: Result | None = None
 
     async def drain(self) -> None:
@@ -248,6 +305,47 @@ class Bench:
             await submit(url, 1_000_000)
             (await drain(url, "drain at 1,000,000 waiting", self.tasks, batch=100)).show(self.base)
 
+    async def history(self) -> None:
+        """Ten million rows that ended, and what people ask while they are there."""
+        async with database(self.server, self.settings) as url:
+            conn = await asyncpg.connect(url)
+            await submit(url, 1000)
+            await drain(url, "", 1000, batch=100)
+            await conn.execute("select holdfast.tick()")
+            for _ in range(0, self.rows, 500_000):
+                await conn.execute(HISTORY, min(500_000, self.rows))
+            await submit(url, self.tasks)
+            name = f"drain, {self.rows:,} rows of history"
+            (await drain(url, name, self.tasks, batch=100)).show(self.base)
+            await submit(url, self.tasks)
+            await conn.execute("analyze holdfast.tasks, holdfast.history")
+            (await drain(url, "the same, fresh statistics", self.tasks, batch=100)).show(self.base)
+            await submit(url, 10)
+            await questions(conn)
+            await conn.close()
+
+    async def running(self) -> None:
+        """Ten thousand leases that live, held by somebody else."""
+        async with database(self.server, self.settings) as url:
+            await submit(url, 10_000 + self.tasks)
+            conn = await asyncpg.connect(url)
+            for _ in range(20):
+                await leases.exchange(conn, worker="holder", slots=500, queues=[QUEUE])
+            await conn.close()
+            (await drain(url, "drain, 10,000 running", self.tasks, batch=100)).show(self.base)
+
+    async def statistics(self) -> None:
+        """The planner believes that the tables are empty, then that they are as full as they were."""
+        async with database(self.server, self.settings) as url:
+            conn = await asyncpg.connect(url)
+            await conn.execute("alter table holdfast.tasks set (autovacuum_enabled = off)")
+            await conn.execute("analyze holdfast.tasks, holdfast.lanes, holdfast.history")
+            await submit(url, 2 * self.tasks)
+            (await drain(url, "drain, statistics of nothing", self.tasks, batch=100)).show(self.base)
+            await conn.execute("analyze holdfast.tasks, holdfast.lanes, holdfast.history")
+            (await drain(url, "drain, statistics of before", self.tasks, batch=100)).show(self.base)
+            await conn.close()
+
     async def limits(self) -> None:
         async with database(self.server, self.settings) as url:
             conn = await asyncpg.connect(url)
@@ -270,18 +368,22 @@ class Bench:
                 (await drain(url, f"drain, {count:,} keys in turn", self.tasks, batch=100)).show(self.base)
 
 
+PARTS = ("drain", "pinned", "writer", "backlog", "running", "statistics", "limits", "keys", "history")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("server")
     parser.add_argument("--tasks", type=int, default=100_000)
-    parser.add_argument("--only", default="drain,pinned,writer,backlog,limits,keys")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="of history")
+    parser.add_argument(
+        "--only", default=",".join(PARTS), help="parts by name; ratios need drain, which comes first"
+    )
     given = parser.parse_args()
-    bench = Bench(Secret(given.server), load({}), given.tasks)
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        name: getattr(bench, name) for name in ("drain", "pinned", "writer", "backlog", "limits", "keys")
-    }
+    bench = Bench(Secret(given.server), load({}), given.tasks, given.rows)
     for name in given.only.split(","):
-        await parts[name]()
+        part: Callable[[], Awaitable[None]] = getattr(bench, PARTS[PARTS.index(name)])
+        await part()
 
 
 if __name__ == "__main__":
