@@ -78,6 +78,24 @@ async def test_definers_are_pinned_and_nothing_is_for_the_public(conn: Connectio
     assert loose == []  # pgmq keeps its contract: whoever is let into the schema may call
 
 
+async def test_nothing_reads_another_clock(conn: Connection) -> None:
+    """Lists of who watches are about connections of now, and the status page shows both clocks."""
+    clocks = r"(clock_timestamp|(transaction|statement|current|local)_?timestamp|(?<![.\w])now\()"
+    reading = await names(
+        conn,
+        f"""select proname from pg_proc where pronamespace = 'holdfast'::regnamespace and prosrc ~ '{clocks}'
+              and proname !~ '(message|queue|receipt|dead)'""",
+    )
+    assert set(reading) == {
+        "now",
+        "watch_jobs",
+        "await_jobs",
+        "announce_events",
+        "announce_ended",
+        "database_page",
+    }
+
+
 async def test_views_run_with_the_rights_of_their_reader(conn: Connection) -> None:
     if conn.get_server_version().major < 15:
         pytest.skip("PostgreSQL 14 has no such option; there views are granted to service_role only")

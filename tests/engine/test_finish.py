@@ -142,6 +142,19 @@ async def test_a_huge_error_is_kept_bounded(conn: Connection) -> None:
     assert error["traceback"].endswith("the end")
 
 
+async def test_an_error_of_fifty_megabytes(conn: Connection) -> None:
+    made = await submit(conn, attempts=1)
+    task = await Hand(conn).one()
+    await conn.execute(
+        "select holdfast.fail_task($1, $2, $3, repeat('m', 25000000), 'E', repeat('t', 25000000))",
+        task.id,
+        task.attempt,
+        task.nonce,
+    )
+    assert await status(conn, made) == "failed"
+    assert len(json.dumps((await job(conn, made))["error"])) < 25_000
+
+
 async def test_rejection_is_final(conn: Connection) -> None:
     made = await submit(conn)
     hand = Hand(conn)

@@ -269,6 +269,16 @@ async def test_bad_jobs_are_refused_and_leave_nothing(conn: Connection, body: An
     assert await conn.fetchval("select count(*) from holdfast.jobs") == 0
 
 
+@pytest.mark.parametrize(
+    "args", [r'"a\u0000b"', r'"\ud800"', "NaN", '"' + chr(0x110000 - 1) + r'\udc00"', "{", "1e400000"]
+)
+async def test_what_is_no_text_of_ours_is_refused_by_the_server(conn: Connection, args: str) -> None:
+    """Whatever the caller's language lets through: the server reads JSON strictly."""
+    with pytest.raises(asyncpg.DataError):
+        await conn.fetchval("select holdfast.submit($1)", f'{{"type": "t", "args": {{"a": {args}}}}}')
+    assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
+
+
 async def test_a_large_circle_is_found_and_a_long_chain_is_none(conn: Connection) -> None:
     backwards = [{"name": f"n{n}", "after": [f"n{n + 1}"] if n < 199 else []} for n in range(200)]
     made = await graph(conn, *backwards)
