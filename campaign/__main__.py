@@ -107,12 +107,14 @@ async def side_by_side(names: list[str], at_once: int, words: list[str]) -> bool
     async def one(name: str) -> bool:
         async with turns:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "campaign", name, *words, stderr=asyncio.subprocess.DEVNULL
+                sys.executable, "-m", "campaign", name, *words, stderr=asyncio.subprocess.PIPE
             )
             going.add(process)
-            code = await process.wait()
+            _, said = await process.communicate()
             going.discard(process)
-            return code != 0
+            if process.returncode:
+                print(f"{name}: {said.decode(errors='replace')[-3000:]}", file=sys.stderr, flush=True)
+            return process.returncode != 0
 
     def stop() -> None:
         for process in going:

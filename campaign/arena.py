@@ -262,10 +262,12 @@ async def arena(
     folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=_fast_place()))
     folder.chmod(0o755)
     (folder / "records").mkdir()
-    with _disk(folder / "server", small=small_disk):
-        async with _opened(folder, seed, options) as ring:
-            yield ring
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with _disk(folder / "server", small=small_disk):
+            async with _opened(folder, seed, options) as ring:
+                yield ring
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @asynccontextmanager
