@@ -34,10 +34,6 @@ async def measure(trial: Trial, scale: float) -> dict[str, float]:
     single, jobs = max(int(ONE_BY_ONE * scale), 20), max(int(trial.entry.jobs * scale), 50)
     result: dict[str, float] = {}
 
-    async def counted() -> dict[str, float]:
-        wal, transactions = await trial.counted(max(jobs // 10, 50))
-        return {"WAL bytes/job": wal, "transactions/job": transactions}
-
     async def rate(name: str, rate: Awaitable[float]) -> dict[str, float]:
         return {name: await rate}
 
@@ -46,9 +42,8 @@ async def measure(trial: Trial, scale: float) -> dict[str, float]:
         ("one", lambda: rate("enqueue one by one", trial.enqueue("one", single))),
         ("bulk", lambda: rate("enqueue bulk", trial.enqueue("bulk", jobs))),
         ("empty", trial.emptied),
-        ("1", lambda: rate("drain, 1 process", trial.drain(jobs, 1))),
+        ("1", lambda: trial.counted(jobs)),
         ("2", lambda: rate("drain, 2 processes", trial.drain(jobs, 2))),
-        ("count", counted),
         ("idle", lambda: trial.idle_and_wake_up(max(int(60 * scale), 20))),
     ):
         began = time.monotonic()

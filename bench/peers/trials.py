@@ -155,16 +155,19 @@ class Trial:
         done = jobs - done_at_start
         return done / seconds if done else float("nan")  # too few to be timed
 
-    async def counted(self, jobs: int) -> tuple[float, float]:
-        """Bytes of WAL and transactions a job, from enqueueing in bulk to the end."""
-        if self.entry.redis:
-            return float("nan"), float("nan")
+    async def counted(self, jobs: int) -> dict[str, float]:
+        """A drain by one process, with the WAL and the transactions a job, from enqueueing in bulk to the end."""
         before, looks = await self._counts(), self._looks
-        await self.drain(jobs, 1)
+        rate = await self.drain(jobs, 1)
         after = await self._counts()
         ours = self._looks - looks + 1
         spent = max(after["transactions"] - before["transactions"] - ours, 0.0)
-        return (after["wal"] - before["wal"]) / jobs, spent / jobs
+        nothing = float("nan")
+        return {
+            "drain, 1 process": rate,
+            "WAL bytes/job": nothing if self.entry.redis else (after["wal"] - before["wal"]) / jobs,
+            "transactions/job": nothing if self.entry.redis else spent / jobs,
+        }
 
     async def _counts(self) -> dict[str, float]:
         connection = await asyncpg.connect(self.dsn)
@@ -176,7 +179,7 @@ class Trial:
     async def idle_and_wake_up(self, jobs: int) -> dict[str, float]:
         """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms."""
         worker = self.start()
-        await asyncio.sleep(4)
+        await asyncio.sleep(3)
         before = await self._counts()
         await asyncio.sleep(IDLE_SECONDS)
         after = await self._counts()
