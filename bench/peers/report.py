@@ -103,8 +103,9 @@ def _commit() -> str:
 def picture(results: Results) -> str:
     """Bars as SVG, drawn here: two for each peer, as long as its rates."""
     columns = ("drain, 1 process", "drain, 2 processes")
-    shown = sorted(results, key=lambda name: -results[name].get(columns[0], 0.0))
-    most = max((results[name].get(column, 0.0) for name in shown for column in columns), default=1.0) or 1.0
+    rates = {name: [_known(result.get(column)) for column in columns] for name, result in results.items()}
+    shown = sorted(rates, key=lambda name: -rates[name][0])
+    most = max((rate for each in rates.values() for rate in each), default=1.0) or 1.0
     row, left, width = 34, 130, 520
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {row * len(shown) + 40}"'
@@ -116,8 +117,7 @@ def picture(results: Results) -> str:
         top = 10 + index * row
         weight = ' font-weight="bold"' if name == "holdfast" else ""
         parts.append(f'<text x="{left - 8}" y="{top + 18}" text-anchor="end"{weight}>{name}</text>')
-        for number, (column, colour) in enumerate(zip(columns, ("#1f4e79", "#9dc3e6"), strict=True)):
-            rate = results[name].get(column, 0.0)
+        for number, (rate, colour) in enumerate(zip(rates[name], ("#1f4e79", "#9dc3e6"), strict=True)):
             long = max(1.0, width * rate / most)
             at = top + number * 13
             parts.append(f'<rect x="{left}" y="{at}" width="{long:.1f}" height="12" fill="{colour}"/>')
@@ -127,6 +127,10 @@ def picture(results: Results) -> str:
         f'<text x="{left}" y="{legend}" font-size="11">jobs a second; dark: one process, light: two</text>'
     )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _known(value: float | None) -> float:
+    return 0.0 if value is None or math.isnan(value) else value
 
 
 def write(folder: Path, text: str, drawn: str) -> None:

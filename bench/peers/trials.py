@@ -156,7 +156,7 @@ class Trial:
         return done / seconds if done else float("nan")  # too few to be timed
 
     async def counted(self, jobs: int) -> dict[str, float]:
-        """A drain by one process, with the WAL and the transactions a job, from enqueueing in bulk to the end."""
+        """A drain by one process, with WAL and transactions a job, from enqueueing in bulk to the end."""
         before, looks = await self._counts(), self._looks
         rate = await self.drain(jobs, 1)
         after = await self._counts()
