@@ -120,8 +120,8 @@ async def deep(side: Side, messages: int, waiting: int) -> dict[str, float]:
         "insert into pgmq.q_b (vt, message) select clock_timestamp(), $1::jsonb from generate_series(1, $2)"
     )
     await side.connections[0].execute(insert, BODY, waiting)
-    # Messages that wait have waited for longer than a checkpoint. Without one here, the server would write out
-    # the whole fill on the same cores while the reads are timed; with it, reads pay for full-page images.
+    # Messages that wait have waited for longer than a checkpoint. Without one here, the server would write
+    # out the whole fill on the same cores while the reads are timed; with it, reads pay for full-page images.
     await side.connections[0].execute("vacuum analyze pgmq.q_b")
     await side.connections[0].execute("checkpoint")
     began = time.perf_counter()
