@@ -37,6 +37,7 @@ async def play(
             told = await run.play(ring, dose)
         except AssertionError as problem:
             broken.append(str(problem))
+        killed = ring.workers_killed
         await ring.stop_workers()
         async with ring.connection() as connection:
             history = await checker.read(
@@ -52,6 +53,7 @@ async def play(
             "seed": seed,
             "dose": size,
             "seconds": round(time.monotonic() - began, 1),
+            "workers killed": killed,
             **checker.summary(history),
             **told,
             "tracebacks in worker logs": len(surprises),

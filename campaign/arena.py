@@ -55,6 +55,7 @@ class Arena:
     forgets: bool = False  # acknowledged work may be lost: an asynchronous standby took over
     through: Secret | None = None  # the address workers use, if it is not the server's
     known: dict[str, Any] = field(default_factory=dict[str, Any])  # what a run tells the judge
+    workers_killed: int = 0
     until: float = float("inf")  # when to break no more, whatever the dose
     few: tuple[str, ...] = ("--concurrency", "4")  # slots, where a fault shall hit a handful of tasks
     _asking: Connection | None = None
@@ -124,6 +125,7 @@ class Arena:
         for member in members if family else [pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
+        self.workers_killed += 1
         self._watch_them_go(members, outlive=0 if family else 1)
         self.alive.pop(pid, None)
 

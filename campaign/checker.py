@@ -289,7 +289,6 @@ def summary(history: History) -> dict[str, object]:
         "repeated": len(history.runs) - len(history.by_task),
         "cut by death": how["death"],
         "stopped": how["stop"],
-        "killed": sum(line.what == "killed" for line in history.recorded),
         "ledger": len(history.ledger),
         "taken over": {"most s": round(took[-1], 2), "later than lease + 1 s": late} if took else {},
         "ended as": dict(Counter(history.status.get(task, "gone") for task in history.submitted)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = {
-    "kills": "killed", "pooled": "killed", "zombies": "frozen", "crashes": "crashes",
+    "kills": "workers killed", "pooled": "workers killed", "zombies": "frozen", "crashes": "crashes",
     "partitions": "partitions", "replies": "cut replies", "cut": "backends ended",
     "failover": "failovers", "failover-sync": "failovers",
     "exhausted": "connections taken", "poison": "poisons", "schedules": "ticks", "batches": "batches",
@@ -22,7 +22,7 @@ def rows(results: list[dict[str, Any]]) -> list[str]:
     found: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(float))
     for result in results:
         row = found[result["run"]]
-        counted = FAULTS.get(result["run"], "killed")
+        counted = FAULTS.get(result["run"], "workers killed")
         row["what"] = counted
         row["faults"] += result.get(counted, 0)
         for name in ("tasks", "executions", "repeated", "seconds"):

@@ -26,11 +26,11 @@ def test_the_picture_is_well_formed() -> None:
 
 
 def played(**more: Any) -> dict[str, Any]:
-    told = {"run": "kills", "tasks": 10, "executions": 12, "repeated": 2, "seconds": 60, "killed": 5}
+    told = {"run": "kills", "tasks": 10, "executions": 12, "repeated": 2, "seconds": 60, "workers killed": 5}
     return {**told, "broken": [], "ended as": {"succeeded": 9, "failed": 1}, "taken over": {}, **more}
 
 
 def test_runs_of_one_name_are_added_up_with_what_they_broke() -> None:
     over = {"most s": 2.5, "later than lease + 1 s": 3}
     rows = campaign.rows([played(), played(broken=["I1 ..."], **{"taken over": over})])
-    assert rows == ["| kills | 10 killed | 20 | 24 | 4 | 2 | 2.5 s, 3 late | 1 | 2 |"]
+    assert rows == ["| kills | 10 workers killed | 20 | 24 | 4 | 2 | 2.5 s, 3 late | 1 | 2 |"]
