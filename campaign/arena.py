@@ -166,9 +166,9 @@ class Arena:
             if self._asking is None:
                 self._asking = await asyncpg.connect(self.url.reveal(), timeout=10)
             return int(await self._asking.fetchval(UNFINISHED, list(ENDED), timeout=20))
-        except BaseException:
+        except Exception as problem:  # the driver has many words for a connection that was ended
             self.forget_connection()
-            raise
+            raise ConnectionError(str(problem)) from problem
 
     def forget_connection(self) -> None:
         asking, self._asking = self._asking, None
