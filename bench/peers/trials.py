@@ -169,20 +169,23 @@ class Trial:
             "transactions/job": nothing if self.entry.redis else spent / jobs,
         }
 
-    async def _counts(self) -> dict[str, float]:
-        connection = await asyncpg.connect(self.dsn)
+    async def _counts(self, connection: asyncpg.Connection | None = None) -> dict[str, float]:
+        kept = connection or await asyncpg.connect(self.dsn)
         await asyncio.sleep(1.2)  # statistics come late
-        found = dict(await connection.fetchrow(COUNTS) or {})
-        await connection.close()
+        found = dict(await kept.fetchrow(COUNTS) or {})
+        if connection is None:
+            await kept.close()
         return {name: float(value) for name, value in found.items()}
 
     async def idle_and_wake_up(self, jobs: int) -> dict[str, float]:
         """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms."""
+        connection = await asyncpg.connect(self.dsn)
         worker = self.start()
-        await asyncio.sleep(3)
-        before = await self._counts()
+        await asyncio.sleep(6)  # until it has settled
+        before = await self._counts(connection)
         await asyncio.sleep(IDLE_SECONDS)
-        after = await self._counts()
+        after = await self._counts(connection)
+        await connection.close()
         self.run("paced", str(jobs))
         await asyncio.sleep(1.5)
         waits = sorted(self.stop(worker)["waits_ms"])
