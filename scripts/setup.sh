@@ -32,7 +32,6 @@ make_venv() {
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$venv"; make_venv; }
 printf 'setup: installing what "%s" needs into %s (once)\n' "$part" "$venv" >&2
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
-# Compiled at the first import instead: half of what is installed is never imported.
-pip install --no-compile --require-hashes -r "$lock"
+pip install --require-hashes -r "$lock"
 pip install --no-deps --no-build-isolation -e .
 printf '%s\n' "$want" >"$stamp"

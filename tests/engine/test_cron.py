@@ -153,12 +153,16 @@ def cronsim_errs(zone: str, cron: str) -> bool:
     return Brute(cron).elapsed and zone in ASTRAY
 
 
+SETTLED = 2025  # what comes later countries still change, and two lists of zones need not have heard of it
+
+
 @pytest.mark.parametrize("name", ZONES)
 async def test_every_clock_change(conn: Connection, name: str) -> None:
     zone = ZoneInfo(name)
     every = changes(zone)
     middles = await known(conn, name, every)
-    assert len(middles) >= 0.9 * len(every), f"the server and Python differ about {name}"
+    past = [change for change in every if change.year < SETTLED]
+    assert len([each for each in middles if each.year < SETTLED]) >= 0.9 * len(past), f"not one world: {name}"
     clocks = [around(change, zone) for change in middles]
     for cron in TIMES_OF_DAY + ELAPSED:
         brute = Brute(cron)

@@ -240,7 +240,7 @@ async def test_previews_grow_with_the_quality(press: Press) -> None:
 async def test_five_hundred_pages(press: Press) -> None:
     content = sample("amara")
     content["sections"] = [
-        {"title": f"Chapter {n}", "paragraphs": ["lorem ipsum dolor sit amet " * 50] * 42} for n in range(50)
+        {"title": f"Chapter {n}", "paragraphs": ["lorem ipsum dolor sit amet " * 50] * 52} for n in range(50)
     ]
     printed = await press.pdf(TEMPLATES["minimal"], content, Meta(title="long"))
     assert printed.pages >= 500
