@@ -17,6 +17,7 @@ from holdfast.client.blocking import BlockingClient
 from holdfast.client.bodies import Options, Say, job_body
 from holdfast.client.files import Files
 from holdfast.client.handles import JobHandle
+from holdfast.client.ids import uuid_of
 from holdfast.client.limits import Limits
 from holdfast.client.queues import Queues
 from holdfast.client.schedules import Schedules
@@ -160,20 +161,20 @@ class Client:
     async def get(self, job: UUID | str) -> Job:
         """A job with its tasks. NotFoundError when there is none, or none any more."""
         async with (await self.open()).connection() as connection:
-            return _job(await jobs.get_job(connection, _id(job)), job)
+            return _job(await jobs.get_job(connection, uuid_of(job, "job")), job)
 
     async def logs(
         self, job: UUID | str, *, after: int = 0, limit: int = 500, newest: bool = False
     ) -> list[LogLine]:
         """What the tasks of a job said, oldest first: lines after number `after`, or the last ones."""
         async with (await self.open()).connection() as connection:
-            return await read_logs(connection, _id(job), after=after, limit=limit, newest=newest)
+            return await read_logs(connection, uuid_of(job, "job"), after=after, limit=limit, newest=newest)
 
     async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
         """Cancel a job. The job that comes back says what is true from now on."""
         async with (await self.open()).connection() as connection:
-            await jobs.cancel_job(connection, _id(job), reason)
-            return _job(await jobs.get_job(connection, _id(job)), job)
+            await jobs.cancel_job(connection, uuid_of(job, "job"), reason)
+            return _job(await jobs.get_job(connection, uuid_of(job, "job")), job)
 
     async def retry(
         self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
@@ -181,8 +182,8 @@ class Client:
         """Run again what failed or was cancelled; or the named tasks and all that come after them."""
         names = None if from_tasks is None else list(from_tasks)
         async with (await self.open()).connection() as connection:
-            await jobs.retry_job(connection, _id(job), from_tasks=names, delay=delay)
-            return _job(await jobs.get_job(connection, _id(job)), job)
+            await jobs.retry_job(connection, uuid_of(job, "job"), from_tasks=names, delay=delay)
+            return _job(await jobs.get_job(connection, uuid_of(job, "job")), job)
 
     async def explain(self, job: UUID | str) -> list[Reason]:
         """Why is this not running? The reasons of each task that has not ended, or of all when all have."""
@@ -209,7 +210,7 @@ class Client:
         """The job now, and again after each change, until it has ended or `within` is over."""
         deadline = time.monotonic() + within.total_seconds() if within is not None else None
         seen: Job | None = None
-        async with self._watcher.on(_id(job)) as bell:
+        async with self._watcher.on(uuid_of(job, "job")) as bell:
             while True:
                 now = await self.get(job)
                 if now != seen:
@@ -251,13 +252,6 @@ def _job(found: dict[str, Any] | None, asked: UUID | str) -> Job:
 def _reason(task: Task, status: TaskStatus, told: dict[str, Any]) -> Reason:
     about = {name: value for name, value in told.items() if name != "reason"}
     return Reason(task=task.name, task_id=task.id, status=status, reason=told["reason"], about=about)
-
-
-def _id(job: UUID | str) -> UUID:
-    try:
-        return job if isinstance(job, UUID) else UUID(job)
-    except ValueError:
-        raise InvalidError(f"{job!r} is not the id of a job.", field="id") from None
 
 
 def _returns(work: Call[Any] | Graph) -> Any:

@@ -21,6 +21,7 @@ import msgspec
 from holdfast.bodies import work_body
 from holdfast.client.bodies import Say
 from holdfast.client.handles import JobHandle
+from holdfast.client.ids import uuid_of
 from holdfast.definitions import Call
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, NotFoundError
@@ -131,12 +132,12 @@ class Batches:
 
     def handle(self, batch: UUID | str) -> BatchHandle:
         """A batch that is there already, by its id."""
-        return BatchHandle(self._client, _id(batch))
+        return BatchHandle(self._client, uuid_of(batch, "batch"))
 
     async def get(self, batch: UUID | str) -> Batch:
         """How many jobs there are, and how many have ended."""
         async with (await self._client.open()).connection() as connection:
-            found = await jobs.get_batch(connection, _id(batch))
+            found = await jobs.get_batch(connection, uuid_of(batch, "batch"))
         if found is None:
             raise NotFoundError(f"There is no batch {batch}.", field="id")
         return msgspec.convert(found, Batch)
@@ -146,10 +147,3 @@ def _with(batch: UUID, say: Say) -> Say:
     if say.get("batch") not in (None, batch):
         raise InvalidError("A job belongs to one batch.", field="batch")
     return {**say, "batch": batch}
-
-
-def _id(batch: UUID | str) -> UUID:
-    try:
-        return batch if isinstance(batch, UUID) else UUID(batch)
-    except ValueError:
-        raise InvalidError(f"{batch!r} is not the id of a batch.", field="id") from None

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 from uuid import UUID
 
+from holdfast.client.ids import uuid_of
 from holdfast.contexts import Reading
 from holdfast.engine import artifacts
 from holdfast.engine.artifacts import Staged, Swept
 from holdfast.engine.connection import Connection, Database
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.storage import Store, open_store
 from holdfast.storage.contents import Checked, Content, Reader, discard, merged, upload
@@ -65,8 +66,8 @@ class Files:
     ) -> Sequence[Artifact]:
         """All visible files that fit, oldest first."""
         where = {
-            "job": _id(job) if job else None,
-            "batch": _id(batch) if batch else None,
+            "job": uuid_of(job, "job") if job else None,
+            "batch": uuid_of(batch, "batch") if batch else None,
             "owner": owner,
             "kind": kind,
             "name": name,
@@ -83,7 +84,7 @@ class Files:
     async def get(self, file: UUID | str) -> Artifact:
         """Raises NotFoundError, or GoneError when it was there and is not any more."""
         async with self._connection() as connection:
-            return await artifacts.get_artifact(connection, _id(file))
+            return await artifacts.get_artifact(connection, uuid_of(file, "file"))
 
     @asynccontextmanager
     async def open(self, file: Artifact | UUID | str) -> AsyncGenerator[Reading]:
@@ -109,7 +110,7 @@ class Files:
             "content_type": content_type,
             "size": reader.size,
             "ttl_s": ttl.total_seconds() if ttl else None,
-            "job": _id(job) if job else None,
+            "job": uuid_of(job, "job") if job else None,
             "owner": say.get("owner"),
         }
         async with self._connection() as connection:
@@ -141,7 +142,7 @@ class Files:
     async def delete(self, file: UUID | str) -> None:
         """From now on nobody sees it; its bytes go with the next sweep."""
         async with self._connection() as connection:
-            if not await artifacts.delete_artifact(connection, _id(file)):
+            if not await artifacts.delete_artifact(connection, uuid_of(file, "file")):
                 raise NotFoundError(f"There is no visible file {file}.", field="id")
 
     async def sign(
@@ -163,7 +164,7 @@ class Files:
     async def remake(self, file: UUID | str) -> UUID:
         """Run the task anew that made the file; answers with its job."""
         async with self._connection() as connection:
-            return UUID((await artifacts.remake_artifact(connection, _id(file)))["job_id"])
+            return UUID((await artifacts.remake_artifact(connection, uuid_of(file, "file")))["job_id"])
 
     async def usage(self, owner: str) -> dict[str, Any]:
         """{bytes: {used, limit}, files: {used, limit}, operations: {used, limit}} of an owner."""
@@ -258,10 +259,3 @@ class BlockingFiles:
 
     def sign(self, file: Artifact | UUID | str, expires: timedelta = timedelta(hours=1)) -> str:
         return self._run(self._files.sign(file, expires))
-
-
-def _id(given: UUID | str) -> UUID:
-    try:
-        return given if isinstance(given, UUID) else UUID(given)
-    except ValueError:
-        raise InvalidError(f"{given!r} is not an id.", field="id") from None
