@@ -63,7 +63,7 @@ def test_what_is_refused(shell: Shell, tmp_path: Path) -> None:
     assert "no file" in shell("file", "put", "missing", code=3)
     for name in ("..", "a/b", "x" * 300, "a\tb"):
         assert "file name" in shell("file", "put", "a", "--name", name, code=2)
-    assert "not an id" in shell("file", "get", "nonsense", code=2)
+    assert "not the id of a file" in shell("file", "get", "nonsense", code=2)
     assert "no such file" in shell("file", "get", "00000000-0000-0000-0000-000000000000", code=3)
     assert shell.json("file", "list") == []
 

@@ -80,7 +80,8 @@ class Subscription:
         if self._waiting or self.ended is not None:
             return True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), max(seconds, 0))
+            async with asyncio.timeout(max(seconds, 0)):
+                await self._news.wait()
         return bool(self._waiting) or self.ended is not None
 
 
@@ -148,8 +149,7 @@ class Hub:
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loop
+            await asyncio.wait({loop})
         await self._stop_listening()
 
     def _mark(self, job_id: UUID) -> None:
@@ -179,7 +179,8 @@ class Hub:
         try:
             while self._watched:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._rung.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._rung.wait()
                 self._rung.clear()
                 try:
                     began = time.monotonic()

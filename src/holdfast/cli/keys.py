@@ -52,6 +52,7 @@ class Keys:
     async def next(self, within: float) -> str | None:
         """The next key, or None when none was pressed in time."""
         try:
-            return await asyncio.wait_for(self._pressed.get(), within)
+            async with asyncio.timeout(within):
+                return await self._pressed.get()
         except TimeoutError:
             return None

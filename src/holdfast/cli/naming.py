@@ -62,7 +62,7 @@ def completes(
         try:
             given = {name: value for name, value in context.find_root().params.items() if value}
             settings = settings_module.load({**given, "connect_timeout": timedelta(seconds=PATIENCE)})
-            found = asyncio.run(asyncio.wait_for(_answer(settings, ask), 2 * PATIENCE))
+            found = asyncio.run(_answer(settings, ask))
         except Exception:  # nothing that goes wrong may be printed into a half-typed line
             return []
         return [item for item in found if str(item.value).startswith(begun)]
@@ -78,7 +78,7 @@ async def _answer(settings: Settings, ask: Ask) -> list[CompletionItem]:
             return []
         url = server.url
     try:
-        async with connected(url, settings) as connection:
+        async with asyncio.timeout(2 * PATIENCE), connected(url, settings) as connection:
             return await ask(connection)
     finally:
         if server is not None:

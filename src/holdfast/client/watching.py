@@ -45,7 +45,8 @@ class Bell:
         if deadline is not None:
             pause = min(pause, max(deadline - time.monotonic(), 0))
         try:
-            await asyncio.wait_for(self._rung.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._rung.wait()
             self._looks = 0
         except TimeoutError:
             self._looks += 1

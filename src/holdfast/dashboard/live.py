@@ -82,7 +82,8 @@ class Live:
         try:
             while time.time() < view.session.expires:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), PING_SECONDS)
+                    async with asyncio.timeout(PING_SECONDS):
+                        await changed.wait()
                 changed.clear()
                 if one.problem != told:
                     told = one.problem

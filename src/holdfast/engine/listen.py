@@ -53,8 +53,7 @@ class Listener:
         self._healthy_until = 0.0
         if loop is not None:
             loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loop
+            await asyncio.wait({loop})
 
     async def _run(self) -> None:
         while True:
@@ -80,7 +79,8 @@ class Listener:
                         heard("")  # whatever was said before we listened
                 self._healthy_until = time.monotonic() + PING_SECONDS + PONG_SECONDS
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(closed.wait(), PING_SECONDS)
+                    async with asyncio.timeout(PING_SECONDS):
+                        await closed.wait()
                     raise DatabaseAwayError("The connection that listens was closed.")
 
     async def _answers(self, connection: Any) -> bool:
@@ -88,7 +88,8 @@ class Listener:
         self._pong.clear()
         await connection.execute(f"notify {self._own}")
         try:
-            await asyncio.wait_for(self._pong.wait(), PONG_SECONDS)
+            async with asyncio.timeout(PONG_SECONDS):
+                await self._pong.wait()
         except TimeoutError:
             return False
         return True

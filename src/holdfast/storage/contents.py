@@ -155,7 +155,8 @@ async def upload(store: Store, key: str, reader: Reader, *, name: str, content_t
 async def discard(store: Store, key: str) -> None:
     """Delete an object that nobody will see; the sweep does it if we cannot."""
     with contextlib.suppress(StorageError, TimeoutError):
-        await asyncio.wait_for(store.delete([key]), 5)
+        async with asyncio.timeout(5):
+            await store.delete([key])
 
 
 def merged(facts: Mapping[str, Any], meta: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -135,7 +135,8 @@ class ConsumerLoop(Service):
                 return
             self._bell.clear()
             try:
-                await asyncio.wait_for(self._bell.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._bell.wait()
             except TimeoutError:
                 return
 

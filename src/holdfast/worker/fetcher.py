@@ -196,4 +196,5 @@ class Fetcher(Service):
                 return
             self._bell.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._bell.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._bell.wait()

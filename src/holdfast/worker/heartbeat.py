@@ -115,7 +115,8 @@ class Heartbeat:
     async def ready(self) -> None:
         """The process is up and connected, so that leases do not depend on how fast it starts."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), READY_SECONDS)
+            async with asyncio.timeout(READY_SECONDS):
+                await self._ready.wait()
 
     async def stop(self) -> None:
         thread, self._thread = self._thread, None
@@ -301,7 +302,8 @@ class Heartbeat:
         try:
             while not (gone.is_set() or self._ended.is_set()):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(gone.wait(), 1.0)
+                    async with asyncio.timeout(1.0):
+                        await gone.wait()
         finally:
             self._receive = lambda: None
             loop.remove_reader(line)

@@ -129,10 +129,11 @@ class HeartbeatProcess:
         held, self._held = self._held, {}
         for part in work:
             part.cancel()
-        # Not for ever: `wait_for` may swallow a cancellation that comes together with what it waits for.
+        # Not for ever: a library may swallow a cancellation that comes together with what it waits for.
         await asyncio.wait(work, timeout=TICK)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), CHILDREN_SECONDS)
+            async with asyncio.timeout(CHILDREN_SECONDS):
+                await self._closed.wait()
         messages = self._messages.leave()
         while self._orderly and (held or messages) and not self._dead():  # noqa: ASYNC110  (no event tells)
             await asyncio.sleep(TICK)  # what it could not stop ends with it
@@ -274,7 +275,8 @@ class HeartbeatProcess:
             self._bell.clear()
             pause = max(min(self._next_due - time.monotonic(), 60.0), 0.0)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._bell.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._bell.wait()
 
     async def _renew(self, connection: Connection, start: Start) -> None:
         """Those that are due, and with them those that soon will be."""
@@ -284,7 +286,8 @@ class HeartbeatProcess:
         if due and (asked or any(now >= h.renewed_at + h.lease_s * SHARE for h in due.values())):
             patience = max(0.5, min(h.renewed_at + h.lease_s for h in due.values()) - now)
             beating = leases.beat(connection, worker=start.worker, held=[h.lease for h in due.values()])
-            answer = await asyncio.wait_for(beating, patience)
+            async with asyncio.timeout(patience):
+                answer = await beating
             lost = {i.bytes for i in answer.lost}
             cancelled = {i.bytes for i in answer.cancelled}
             for name, held in due.items():

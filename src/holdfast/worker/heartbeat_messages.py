@@ -92,7 +92,8 @@ class Messages:
                 used_at = time.monotonic()
                 ends_at = min(self._renewed_at[m.number] for m in messages) + vt_s
                 renewing = self._renew(connection, queue, timedelta(seconds=vt_s), messages)
-                await asyncio.wait_for(renewing, max(0.5, ends_at - used_at))
+                async with asyncio.timeout(max(0.5, ends_at - used_at)):
+                    await renewing
             await asyncio.sleep(TICK)
 
     def _due(self) -> dict[tuple[str, float], list[HeldMessage]]:

@@ -182,7 +182,8 @@ class Child:
             return
         self._send(b"Q", b"")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._gone), END_SECONDS)
+            async with asyncio.timeout(END_SECONDS):
+                await asyncio.shield(self._gone)
         self.kill()
         await self._gone
 

@@ -61,18 +61,21 @@ class LogWriter(Service):
         self._waiters.append(waiter)
         self._hurry.set()
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            await asyncio.wait_for(waiter, PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await waiter
 
     async def stop(self) -> None:
         """One last try for what is left."""
         await super().stop()
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._write(), PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._write()
 
     async def step(self) -> None:
         await self._bell.wait()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), GATHER_SECONDS)
+            async with asyncio.timeout(GATHER_SECONDS):
+                await self._hurry.wait()
         self._bell.clear()
         self._hurry.clear()
         await self._write()

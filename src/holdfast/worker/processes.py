@@ -98,4 +98,5 @@ class Supervisor:
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         telemetry.emit("worker.process_restarted", number=seat.number, reason=reason, retry_in=pause)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()

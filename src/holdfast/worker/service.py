@@ -39,7 +39,7 @@ class Service(ABC):
     async def stop(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
-            # Again and again: `wait_for` may swallow a cancellation that comes with what it waits for.
+            # Again and again: a library may swallow a cancellation that comes with what it waits for.
             while not loop.done():
                 loop.cancel()
                 await asyncio.wait({loop}, timeout=0.2)

@@ -43,7 +43,8 @@ class Visibility:
         gone = self._leaving[delivery.number] = asyncio.Event()
         self.drop([delivery])
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(gone.wait(), LET_GO_SECONDS)
+            async with asyncio.timeout(LET_GO_SECONDS):
+                await gone.wait()
         del self._leaving[delivery.number]
 
     # In the heartbeat's thread

@@ -65,7 +65,8 @@ class Chromium:
             start_new_session=True,
         )
         try:
-            await asyncio.wait_for(process.wait(), SECONDS)
+            async with asyncio.timeout(SECONDS):
+                await process.wait()
         finally:
             # The browser has children of its own; none of them may outlive an export that was cancelled.
             with contextlib.suppress(ProcessLookupError):
