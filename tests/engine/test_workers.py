@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
-from holdfast.engine import leases
+from holdfast.engine import insight, jobs, leases, operate
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import InvalidError, NotFoundError
 
@@ -12,6 +14,14 @@ from holdfast.errors import InvalidError, NotFoundError
 async def command(conn: Connection, worker: str) -> str | None:
     answer = await leases.exchange(conn, worker=worker, slots=1, queues=["q"])
     return answer.command
+
+
+async def states(conn: Connection) -> dict[str, str]:
+    return {each["name"]: each["state"] for each in await operate.list_workers(conn)}
+
+
+async def reasons(conn: Connection, task: UUID) -> list[str]:
+    return [each["reason"] for each in (await insight.explain_task(conn, task))["reasons"]]
 
 
 async def test_a_command_reaches_one_worker_with_its_exchange_and_its_beat(db: Database) -> None:
@@ -34,6 +44,22 @@ async def test_a_worker_that_left_does_not_hear(db: Database, conn: Connection) 
         await leases.leave_worker(own, "a")
         assert not await leases.command_worker(own, "a", "stop")
         assert not await conn.fetchval("select sleeping from holdfast.workers where name = 'a'")
+
+
+async def test_a_worker_that_died_is_lost_and_one_that_left_is_not(db: Database) -> None:
+    async with db.connection() as conn:
+        for name in ("died", "left"):
+            await command(conn, name)
+        await leases.lose_worker(conn, "died")
+        await leases.leave_worker(conn, "left")
+        await leases.lose_worker(conn, "left")
+        assert await states(conn) == {"died": "lost", "left": "stopped"}
+        await conn.execute("select holdfast.pause_queue('q')")  # nothing is claimed here
+        job = await jobs.submit(conn, {"type": "t", "queue": "q"})
+        assert "no_worker" in await reasons(conn, job.id)
+        await command(conn, "died")  # an outside worker may come back under its name
+        assert await states(conn) == {"died": "live", "left": "stopped"}
+        assert "no_worker" not in await reasons(conn, job.id)
 
 
 async def test_nonsense_is_refused(db: Database) -> None:

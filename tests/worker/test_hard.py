@@ -16,6 +16,7 @@ from worker_processes import Workers
 
 from holdfast import Client
 from holdfast.client.handles import JobHandle
+from holdfast.engine import operate
 from holdfast.engine.connection import Connection
 from holdfast.testing import eventually
 
@@ -104,6 +105,9 @@ async def test_a_killed_worker_s_tasks_need_not_wait_for_their_leases(
     (heartbeat,) = children_of(victim.pid)
     victim.send_signal(signal.SIGKILL)
     await eventually(lambda: not Path(f"/proc/{heartbeat}").exists(), within=SOON)
+    [seen] = await operate.list_workers(conn)
+    assert seen["state"] == "lost"
+    assert seen["queues"] != []
     await hard.start()
     await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
     hard.allow("gate")

@@ -215,6 +215,11 @@ async def leave_worker(connection: Connection, worker: str) -> None:
     await connection.execute("select holdfast.leave_worker($1)", worker)
 
 
+async def lose_worker(connection: Connection, worker: str) -> None:
+    """The worker is dead."""
+    await connection.execute("select holdfast.lose_worker($1)", worker)
+
+
 async def command_worker(connection: Connection, worker: str, command: Command | None) -> bool:
     """Tell a worker to drain or to stop. Whether it was there to hear it."""
     return bool(await connection.fetchval("select holdfast.command_worker($1, $2)", worker, command))

@@ -328,7 +328,7 @@ class HeartbeatProcess:
     ) -> None:
         """What the dead worker held, so that others need not wait for the leases to run out."""
         start = self._start
-        if start is None or not (left or messages):
+        if start is None or (self._orderly and not (left or messages)):
             return
         outcomes = [self._outcome(name, held, killed) for name, held in left.items()]
         released = self._orderly or killed is not None
@@ -342,6 +342,8 @@ class HeartbeatProcess:
                             connection, worker=start.worker, outcomes=part, slots=0, queues=[]
                         )
                     await give_back(connection, messages, released=released)
+                    if not self._orderly:
+                        await leases.lose_worker(connection, start.worker)
             except HoldfastError:
                 await asyncio.sleep(TICK)
             else:

@@ -128,7 +128,7 @@ def _failing(view: View, groups: Sequence[Row]) -> Iterator[Item]:
 
 def _lost(view: View, workers: Sequence[Row]) -> Iterator[Item]:
     for worker in workers:
-        if worker["state"] == "lost" and not worker.get("left_at"):
+        if worker["state"] == "lost":
             held = f", held {plural(worker['running'], 'task')}" if worker["running"] else ""
             yield {
                 "tone": "warn",

@@ -30,7 +30,7 @@ async def workers(view: View) -> Page:
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     about = mapped(row.get("about"))
-    state = "left" if row.get("left_at") else row["state"]
+    state = "left" if row["state"] == "stopped" else row["state"]
     return {
         **row,
         "state": state,

@@ -51,7 +51,7 @@ begin
     from holdfast.queues q where q.name = p_lane.queue and q.paused_at is not null
     union all
     select jsonb_build_object('reason', 'no_worker', 'type', p_lane.type, 'queue', p_lane.queue)
-    where not exists (select from holdfast.workers w where w.seen_at > p_now - interval '2 minutes'
+    where not exists (select from holdfast.workers w where w.left_at is null and w.seen_at > p_now - interval '2 minutes'
       and p_lane.queue = any (w.queues) and (w.types is null or p_lane.type = any (w.types)))
     union all
     select jsonb_build_object('reason', 'asleep', 'limit', c.rule, 'key', c.key, 'until', c.asleep_until)
@@ -110,7 +110,7 @@ begin
   return jsonb_build_object('at', v_now, 'queues', v_queues,
     'running', (select count(*) from (select from holdfast.tasks t where t.status = 'running' limit p_most) as r),
     'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' limit p_most) as r),
-    'workers', (select count(*) from holdfast.workers w where w.seen_at > v_now - interval '2 minutes'),
+    'workers', (select count(*) from holdfast.workers w where w.left_at is null and w.seen_at > v_now - interval '2 minutes'),
     'limits', (select coalesce(jsonb_agg(jsonb_build_object('rule', c.rule, 'key', c.key, 'running', c.running, 'asleep_until', c.asleep_until)),
       '[]') from (select * from holdfast.limits c where c.running > 0 or c.asleep_until > v_now order by c.id limit 100) as c));
 end $$;

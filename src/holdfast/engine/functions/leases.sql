@@ -22,8 +22,9 @@ begin
     returning * into v_worker;
   elsif v_worker.seen_at < p_now - interval '10 seconds' or v_worker.sleeping <> coalesce(p_sleeping, v_worker.sleeping)
     or v_worker.queues is distinct from coalesce(p_queues, v_worker.queues)
-    or (p_queues is not null and v_worker.types is distinct from p_types) then
+    or (p_queues is not null and (v_worker.types is distinct from p_types or v_worker.left_at is not null)) then
     update holdfast.workers set seen_at = p_now, sleeping = coalesce(p_sleeping, sleeping),
+      left_at = case when p_queues is null then left_at end, lost = lost and p_queues is null,
       queues = coalesce(p_queues, queues), types = case when p_queues is null then types else p_types end
     where id = (select w.id from holdfast.workers w where w.id = v_worker.id for update skip locked);
   end if;
@@ -42,7 +43,7 @@ returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer,
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_worker bigint := holdfast.worker_for(p_worker, p_queues, p_types, null, v_now);
+  v_worker bigint := holdfast.worker_for(p_worker, case when p_slots > 0 then p_queues end, p_types, null, v_now);
   v_answers text[];
 begin
   if cardinality(p_ids) > 0 then

@@ -41,7 +41,7 @@ begin
   )
   select jsonb_build_object('queue', n.name, 'ready', least(r.n, p_most), 'ready_exact', r.n <= p_most, 'running', coalesce(u.n, 0), 'scheduled', coalesce(s.n, 0),
     'oldest_s', r.oldest_s, 'types', (select array_agg(distinct l.type) from holdfast.lanes l where l.queue = n.name),
-    'workers', (select count(*) from holdfast.workers w where w.seen_at > v_now - interval '2 minutes' and n.name = any (w.queues)),
+    'workers', (select count(*) from holdfast.workers w where w.left_at is null and w.seen_at > v_now - interval '2 minutes' and n.name = any (w.queues)),
     'limits', (select array_agg(i.name order by i.name) from holdfast.limit_rules i where i.queue = n.name))
     || coalesce(to_jsonb(q) - 'name', '{}')
   from names n
@@ -80,9 +80,9 @@ begin
     group by t.worker_id
   )
   select to_jsonb(w) || jsonb_build_object('running', coalesce(r.n, 0),
-    'state', case when to_jsonb(w) ->> 'left_at' is not null then 'stopped'
+    'state', case when w.lost then 'lost' when w.left_at is not null then 'stopped'
       when w.seen_at <= v_now - interval '2 minutes' then 'lost' when w.seen_at <= v_now - interval '1 minute' then 'quiet'
-      when to_jsonb(w) ->> 'command' is not null then 'draining' else 'live' end,
+      when w.command is not null then 'draining' else 'live' end,
     'seen_s', extract(epoch from v_now - w.seen_at)::double precision)
   from holdfast.workers w left join running r on r.worker_id = w.id
   where w.seen_at > v_now - p_within_s * interval '1 second' or r.n > 0

@@ -24,6 +24,13 @@ begin
   update holdfast.workers w set sleeping = false, left_at = holdfast.now() where w.name = p_worker;
 end $$;
 
+-- Somebody saw it dead: the process that renews its leases.
+create or replace function holdfast.lose_worker(p_worker text) returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  update holdfast.workers w set sleeping = false, left_at = holdfast.now(), lost = true where w.name = p_worker and w.left_at is null;
+end $$;
+
 -- Tells one worker, by its name, what to do: drain, stop, or null to take it back. Whether the worker was there to hear it.
 create or replace function holdfast.command_worker(p_worker text, p_command text default 'stop') returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -42,5 +49,5 @@ begin
   return v_left is null and v_seen > holdfast.now() - interval '2 minutes';
 end $$;
 
-call holdfast.allow('holdfast_worker', 'beat_worker', 'leave_worker');
-call holdfast.allow('service_role', 'beat_worker', 'leave_worker', 'command_worker');
+call holdfast.allow('holdfast_worker', 'beat_worker', 'leave_worker', 'lose_worker');
+call holdfast.allow('service_role', 'beat_worker', 'leave_worker', 'lose_worker', 'command_worker');
