@@ -11,9 +11,16 @@ create or replace function holdfast.wake(p_lanes bigint[]) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
   v_rung text := coalesce(current_setting('holdfast.rung', true), '');
+  v_row tid;
   v_rows tid[];
 begin
   if p_lanes is null or (cardinality(p_lanes) = 1 and position(' ' || p_lanes[1] || ' ' in v_rung) > 0) then
+    return;
+  end if;
+  if cardinality(p_lanes) = 1 then
+    insert into holdfast.bells (queue, type) select l.queue, l.type from holdfast.lanes l where l.id = p_lanes[1] returning ctid into v_row;
+    delete from holdfast.bells b where b.ctid = v_row;
+    v_rung := set_config('holdfast.rung', right(v_rung, 1000) || ' ' || p_lanes[1] || ' ', true);
     return;
   end if;
   with rung as (
@@ -22,9 +29,6 @@ begin
   )
   select array_agg(r.ctid) into v_rows from rung r;
   delete from holdfast.bells b where b.ctid = any (v_rows);
-  if cardinality(p_lanes) = 1 then
-    perform set_config('holdfast.rung', right(v_rung, 1000) || ' ' || p_lanes[1] || ' ', true);
-  end if;
 end $$;
 
 -- One notification per queue, and none when nobody sleeps. A transaction that sees only its own past cannot know: there
