@@ -33,7 +33,8 @@ from holdfast.settings import Secret, Settings
 DATABASE = "arena"
 LEDGER = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
 ENDED = ("succeeded", "failed", "cancelled", "partial")
-FAKETIME = Path(__file__).parents[1] / "scripts" / "faketime.sh"
+ROOT = Path(__file__).parents[1]
+FAKETIME = ROOT / "scripts" / "faketime.sh"
 ENOUGH_MEMORY = 8 << 30
 SMALL_DISK = "220m"
 WATCH_SECONDS = 5.0
@@ -202,11 +203,16 @@ class Arena:
             self.send(pid, signal.SIGTERM)
         deadline = time.monotonic() + seconds
         for pid in list(self.alive):
-            while not _is_gone(pid) and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-            if not _is_gone(pid):
-                self.kill(pid)
-            self.alive.pop(pid, None)
+            await self.gone(pid, deadline - time.monotonic())
+
+    async def gone(self, pid: int, seconds: float = 40.0) -> None:
+        """Until a worker that was asked to has ended; killed if it takes longer."""
+        deadline = time.monotonic() + seconds
+        while not _is_gone(pid) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        if not _is_gone(pid):
+            self.kill(pid)
+        self.alive.pop(pid, None)
 
 
 def _is_gone(pid: int) -> bool:
@@ -230,10 +236,15 @@ def _is_zombie(pid: int) -> bool:
 
 
 async def _nursery(folder: Path, skew: str = "") -> asyncio.subprocess.Process:
-    environment = {**os.environ, "CAMPAIGN_RECORDS": str(folder / "records")}
+    found = os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        "CAMPAIGN_RECORDS": str(folder / "records"),
+        "PYTHONPATH": f"{ROOT}:{found}" if found else str(ROOT),
+    }
     if skew:
-        found = subprocess.run([FAKETIME], check=True, capture_output=True, text=True).stdout.strip()
-        environment |= {"LD_PRELOAD": found, "FAKETIME": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        library = subprocess.run([FAKETIME], check=True, capture_output=True, text=True).stdout.strip()
+        environment |= {"LD_PRELOAD": library, "FAKETIME": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "campaign.nursery",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,

@@ -32,6 +32,8 @@ OPTIONS = {
     "max_wal_size": "1GB",
     "wal_level": "replica",
 }
+SEGMENT_BYTES = 256 * 1024  # of the log of transactions
+PER_SEGMENT = SEGMENT_BYTES * 4  # transactions, two bits each
 
 
 def free_port() -> int:
@@ -123,6 +125,18 @@ class Server:
 
     def stop(self) -> None:
         self._end(signal.SIGINT)
+
+    def skip_to_transaction(self, number: int) -> None:
+        """As if so many transactions had happened. The server must be stopped."""
+        data = self.home.data_folder
+        if number // PER_SEGMENT:
+            segment = data / "pg_xact" / f"{number // PER_SEGMENT:04X}"
+            segment.write_bytes(bytes(SEGMENT_BYTES))
+            self._account.own(segment)
+        program = self._cluster.binaries.program("pg_resetwal")
+        done = self._account.run([program, "-x", str(number), "-D", str(data)])
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
 
     def destroy(self) -> None:
         self._end(signal.SIGQUIT)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 
 import asyncpg
 
@@ -13,9 +14,13 @@ from campaign.arena import Arena
 from campaign.checker import i4_no_overlap, i12_taken_over
 from campaign.runs import Dose, Run
 from campaign.runs.workers import FLEET, fed
+from holdfast.engine import install, schema, scratch
+from holdfast.engine.schema import FunctionFile, SchemaFiles
 
 SKEWS = ("+3600s", "-3600s", "+1d", "-30d", "+5s", "-5s")
 EDGES = (2**31 - 50, 2**32 - 50, 2**53 - 50)
+JUMPS = (1_500_000_000, 2**31 - 50, 3_500_000_000, 2**32 - 50)
+XID = "select pg_current_xact_id()::text::bigint"
 ADVANCE = """select setval(s.oid::regclass, $1) from pg_class s
   where s.relkind = 'S' and s.relnamespace = 'holdfast'::regnamespace
     and s.relname <> all ('{horizon,full_sweep}')"""
@@ -49,6 +54,45 @@ async def _edges(arena: Arena, dose: Dose) -> dict[str, object]:
     return {"edges": list(EDGES)}
 
 
+async def _xids(arena: Arena, dose: Dose) -> dict[str, object]:
+    """Transaction numbers run past 2^31, and over 2^32, where 32 bits begin anew."""
+    async with arena.connection() as connection:
+        began = await connection.fetchval(XID)
+    for number in JUMPS:
+        await arena.stop_workers()
+        await _jump(arena, number)
+        await arena.at_least(FLEET, *arena.few)
+        async with fed(arena, dose.tasks // len(JUMPS), 50):
+            for _ in arena.faults(dose.faults // len(JUMPS)):
+                await asyncio.sleep(arena.random.uniform(0.0, 0.1))
+                arena.kill(await arena.at_work())
+                await arena.worker(*arena.few)
+        await arena.drained(300)
+    async with arena.connection() as connection:
+        reached = await connection.fetchval(XID)
+    if reached <= 2**32:
+        raise AssertionError(f"transaction {reached} is not beyond 2^32")
+    return {"first transaction": began, "last transaction": reached}
+
+
+async def _jump(arena: Arena, number: int) -> None:
+    """What is older than two billion transactions must be frozen before, in every database."""
+    address = scratch.on_database
+    arena.forget_connection()
+    await arena.client.close()
+    async with asyncpg.create_pool(arena.server.url.reveal(), min_size=1, max_size=1) as pool:
+        await pool.execute("update pg_database set datallowconn = true")
+        names = [row[0] for row in await pool.fetch("select datname from pg_database")]
+    for name in names:
+        connection = await asyncpg.connect(address(arena.server.url, name).reveal())
+        await connection.execute("vacuum freeze")
+        await connection.close()
+    arena.server.stop()
+    arena.server.skip_to_transaction(number)
+    arena.server.start()
+    await arena.server.ready()
+
+
 async def _pinned(arena: Arena, dose: Dose) -> dict[str, object]:
     """Somebody holds an old snapshot all the time: nothing that is dead can be swept away."""
     holder = await asyncpg.connect(arena.url.reveal())
@@ -63,6 +107,36 @@ async def _pinned(arena: Arena, dose: Dose) -> dict[str, object]:
     await arena.drained(300)
     await holder.close()
     return {}
+
+
+async def _upgrades(arena: Arena, dose: Dose) -> dict[str, object]:
+    """A rolling upgrade again and again: every function is replaced, then one worker after the other."""
+    await arena.at_least(FLEET, *arena.few)
+    async with fed(arena, dose.tasks, 100):
+        for number in arena.faults(dose.faults):
+            await arena.at_work()
+            for files in (_another(number), schema.packaged()):
+                applied = await install.migrate(arena.url, arena.settings, files=files)
+                assert applied.functions, "nothing was replaced"
+            for pid in list(arena.alive):
+                arena.send(pid, signal.SIGTERM)
+                await arena.worker(*arena.few)
+                await arena.at_it_again()
+                await arena.gone(pid)
+    await arena.drained(300)
+    async with arena.connection() as connection:
+        charged = await connection.fetchval(
+            "select count(*) from holdfast.attempts where outcome <> 'released'"
+        )
+    if charged:
+        raise AssertionError(f"{charged} attempts were charged to tasks, of which none ever fails")
+    return {"upgrades": dose.faults, "workers replaced": dose.faults * FLEET}
+
+
+def _another(number: int) -> SchemaFiles:
+    packaged = schema.packaged()
+    note = FunctionFile("zz_note.sql", f"select {number};\n")
+    return SchemaFiles(packaged.migrations, (*packaged.functions, note))
 
 
 async def _full(arena: Arena, dose: Dose) -> dict[str, object]:
@@ -101,6 +175,10 @@ RUNS = [
     Run("skew", "workers whose clocks are wrong", _skew, Dose(300, 12), Dose(10_000, 600),
         (i4_no_overlap, i12_taken_over)),
     Run("edges", "sequences beyond 2^31, 2^32 and 2^53", _edges, Dose(300, 9), Dose(6_000, 300),
+        (i4_no_overlap,)),
+    Run("upgrades", "functions replaced and workers restarted in turn, under load", _upgrades, Dose(400, 3),
+        Dose(20_000, 200), (i4_no_overlap,)),
+    Run("xids", "transaction numbers beyond 2^31 and 2^32", _xids, Dose(400, 8), Dose(8_000, 400),
         (i4_no_overlap,)),
     Run("pinned", "an old snapshot is held while workers die", _pinned, Dose(600, 8), Dose(50_000, 500),
         (i4_no_overlap, i12_taken_over)),

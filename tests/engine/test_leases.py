@@ -167,6 +167,27 @@ async def test_a_transaction_of_the_holder_keeps_the_lease(
     assert await status(conn, other_id) == "running"
 
 
+async def test_a_lease_that_is_renewed_while_lost_ones_are_taken_away_stays(
+    conn: Connection, second: Connection, clock: Clock
+) -> None:
+    """Which leases are lost is read first, and each is looked at again before it is taken."""
+    lost, kept = await submit(conn), await submit(conn)
+    await Hand(conn, "dead").one()
+    await clock.advance(timedelta(seconds=1))
+    alive = await Hand(conn).one()
+    await clock.advance(LEASE)
+    async with second.transaction():
+        await second.execute("lock table holdfast.attempts in share row exclusive mode")
+        pid = conn.get_server_pid()
+        reaping = asyncio.create_task(conn.fetchval("select holdfast.reclaim_stale_tasks()"))
+        assert await blocked_or_done(second, pid, reaping)  # by the attempt of the first
+        assert await leases.beat(second, worker="hand", held=[alive]) == leases.Beat()
+    assert await reaping == 1
+    assert await status(conn, lost) == "scheduled"
+    assert await status(conn, kept) == "running"
+    assert (await task_row(conn, kept))["crashes"] == 0
+
+
 async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Connection) -> None:
     await submit(conn)
     hand = Hand(conn)
