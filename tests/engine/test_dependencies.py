@@ -6,6 +6,7 @@ import asyncio
 import random
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -333,6 +334,54 @@ async def test_a_batch_whose_members_have_ended_calls_back_when_it_is_closed(con
     assert await later.take(5) == []
     await conn.execute("select holdfast.close_batch($1)", batch)
     await conn.execute("select holdfast.close_batch($1)", batch)
+    assert len(await later.take(5)) == 1
+
+
+async def told_of(conn: Connection, batch: UUID) -> tuple[str, int, int, int]:
+    told = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
+    return told["status"], told["total"], told["ended"], told["failed"]
+
+
+async def test_a_member_that_runs_again_is_not_counted_and_there_is_no_second_callback(
+    conn: Connection,
+) -> None:
+    batch = await conn.fetchval(
+        "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
+    )
+    made = await submit(conn, batch=str(batch))
+    await conn.execute("select holdfast.close_batch($1)", batch)
+    hand, later = Hand(conn), Hand(conn, queues=["later"])
+    await hand.finish(await hand.one(), "reject", {"type": "E", "message": "m"})
+    assert await told_of(conn, batch) == ("failed", 1, 1, 1)
+    assert len(await later.take(5)) == 1
+    assert await jobs.retry_job(conn, made) == 1
+    assert await told_of(conn, batch) == ("running", 1, 0, 0)
+    await hand.finish(await hand.one())
+    assert await told_of(conn, batch) == ("succeeded", 1, 1, 0)
+    assert await later.take(5) == []
+
+
+async def test_a_batch_waits_for_a_member_that_runs_again(conn: Connection) -> None:
+    batch = await conn.fetchval(
+        "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
+    )
+    made = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
+    await submit(conn, batch=str(batch))
+    await conn.execute("select holdfast.close_batch($1)", batch)
+    hand, later = Hand(conn), Hand(conn, queues=["later"])
+    first = await hand.take(5)
+    await hand.finish(
+        next(task for task in first if task.name == "a"), "reject", {"type": "E", "message": "m"}
+    )
+    assert await told_of(conn, batch) == ("running", 2, 1, 1)
+    await jobs.retry_job(conn, made.id)
+    again = await hand.one()
+    await hand.finish(next(task for task in first if task.name != "a"))
+    assert await told_of(conn, batch) == ("running", 2, 1, 0)
+    assert await later.take(5) == []
+    await hand.finish(again)
+    await hand.finish(await hand.one())
+    assert await told_of(conn, batch) == ("succeeded", 2, 2, 0)
     assert len(await later.take(5)) == 1
 
 

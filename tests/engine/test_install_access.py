@@ -6,6 +6,16 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine import install, schema
+from holdfast.engine.schema import FunctionFile, SchemaFiles
+from holdfast.settings import Secret, Settings
+
+GIVEN = """
+  select 'reclaim' from pg_proc, aclexplode(proacl) a where proname = 'reclaim' and a.grantee <> proowner
+  union all select 'keys' from pg_class, aclexplode(relacl) a where oid = 'holdfast.keys'::regclass
+    and a.grantee in (0, 'authenticated'::regrole)
+  union all select 'schema' from pg_namespace, aclexplode(nspacl) a
+    where nspname = 'holdfast' and a.grantee = 0"""
 OURS = "'holdfast'::regnamespace"
 # Each question lists the breaches of one rule in schema holdfast.
 RULES = {
@@ -108,6 +118,19 @@ async def test_a_name_that_does_not_exist_cannot_be_allowed(conn: Any) -> None:
 async def test_a_role_that_does_not_exist_is_passed_over(conn: Any) -> None:
     await conn.execute("call holdfast.allow('hf_nobody_has_this_name', 'now')")
     await conn.execute("call holdfast.allow_read('hf_nobody_has_this_name', 'migrations')")
+
+
+async def test_rights_that_are_not_in_the_files_are_taken_back_with_the_next_functions(
+    conn: Any, url: Secret, settings: Settings
+) -> None:
+    await conn.execute(
+        "grant execute on function holdfast.reclaim to public, authenticated;"
+        "grant select, delete on holdfast.keys to authenticated; grant usage on schema holdfast to public"
+    )
+    packaged = schema.packaged()
+    another = (*packaged.functions, FunctionFile("zz_another.sql", "select 1;"))
+    assert (await install.migrate(url, settings, files=SchemaFiles(packaged.migrations, another))).functions
+    assert [tuple(row) for row in await conn.fetch(GIVEN)] == []
 
 
 async def test_the_clock_can_search_an_index_and_names_everything_in_full(conn: Any) -> None:

@@ -1,7 +1,8 @@
 -- Batches: jobs counted together, with one callback after the last.
 --
--- A batch is open until it is closed. A member is counted once, by the same change that ends it. Whoever, under the
--- lock of the batch, finds it closed and complete submits the callback and writes its id down.
+-- A batch is open until it is closed. A member is counted by the same change that ends it, and no more once it runs again. Whoever,
+-- under the lock of the batch, finds it closed and complete submits the callback and writes its id down: once, also when the batch
+-- is completed a second time.
 --
 -- Closing a batch and ends of its members are events of the batch, with numbers of its own; joining it is not.
 
@@ -77,6 +78,18 @@ begin
   end loop;
 end $$;
 
+-- A member that had ended runs again: its batch is not complete any more.
+create or replace function holdfast.uncount_member(p_batch uuid, p_status text, p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+begin
+  update holdfast.batches b set ended = b.ended - 1, failed = b.failed - (p_status = 'failed')::int, finished_at = null, keep_until = null,
+    event_seq = b.event_seq + 1
+  where b.id = p_batch;
+  if found then
+    perform holdfast.tell_batch(p_batch, p_now);
+  end if;
+end $$;
+
 create or replace function holdfast.batch_status(p_batch holdfast.batches) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -102,7 +115,7 @@ begin
   update holdfast.batches b set finished_at = p_now, keep_until = p_now + interval '7 days'
   where b.id = p_id and b.closed_at is not null and b.finished_at is null and b.ended >= b.total
   returning * into v_batch;
-  if v_batch.callback is not null then
+  if v_batch.callback is not null and v_batch.callback_job is null then
     update holdfast.batches b set callback_job = (holdfast.submit_as(v_batch.owner, v_batch.callback) ->> 'id')::uuid where b.id = p_id;
   end if;
 end $$;

@@ -53,20 +53,27 @@ declare
   v_user text := holdfast.calling_user();
   v_now timestamptz := holdfast.now();
   v_due timestamptz := v_now + least(greatest(coalesce(p_delay_s, 0), 0), 315360000) * interval '1 second';
-  v_count integer;
+  v_was record;
+  v_count integer := 0;
 begin
   if not holdfast.may_see(p_id, v_user) then
     perform holdfast.refuse('HF002', format('There is no job %s.', p_id), 'id');
   end if;
   perform pg_current_xact_id();
-  perform from holdfast.jobs j where j.id = p_id for update;
+  select j.status, j.batch_id, j.finished_at is not null as ended into v_was from holdfast.jobs j where j.id = p_id for update;
   if found then
     v_count := holdfast.retry_graph(p_id, p_from, v_due, v_now);
   else
     perform holdfast.unarchive(array(select h.id from holdfast.history h where h.id = p_id and h.job_id is null));
-    perform holdfast.reset_task(t.id, v_due, null, v_now) from holdfast.tasks t
-    where t.id = p_id and t.status || '' in ('failed', 'cancelled', 'succeeded');
-    get diagnostics v_count = row_count;
+    select t.status, t.batch_id, true as ended into v_was from holdfast.tasks t
+    where t.id = p_id and t.status || '' in ('failed', 'cancelled', 'succeeded') for update;
+    if found then
+      v_count := 1;
+      perform holdfast.reset_task(p_id, v_due, null, v_now);
+    end if;
+  end if;
+  if v_count > 0 and v_was.ended then
+    perform holdfast.uncount_member(v_was.batch_id, v_was.status, v_now);
   end if;
   return jsonb_build_object('restarted', v_count, 'status', holdfast.job_status(p_id));
 end $$;
