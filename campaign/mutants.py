@@ -68,12 +68,8 @@ MUTANTS = [
         "where t.id = p_id and t.attempt = p_attempt and t.status || '' = 'running'\n  for update;", LEASES),
     sql("claim-without-lock", "claim", "order by t.pos limit u.want\n      for update skip locked", "order by t.pos limit u.want",
         "mixed", "kills", "tests/engine/test_claim.py"),
-    # With FOR UPDATE in it a query is never merged into the outer one, so NOT MATERIALIZED alone would change nothing.
-    sql("claim-limit-in-subselect", "claim",
-        "lease_until = p_now + p.lease * interval '1 second'\n    from picked p\n    where t.ctid = p.place\n",
-        "lease_until = p_now + p_leases[1] * interval '1 second'\n    where t.ctid in (select t.ctid from holdfast.tasks t where t.lane_id = any (p_lanes) "
-        "and t.status = 'ready' order by t.pos limit p_most for update skip locked)\n",
-        "tests/engine/test_plans.py", "tests/engine/test_claim.py"),
+    sql("claim-beyond-the-slots", "claim", "order by t.pos limit u.want\n      for update skip locked\n    ) as f\n    limit p_most\n",
+        "order by t.pos limit u.want + 1\n      for update skip locked\n    ) as f\n", "tests/engine/test_claim.py"),
     sql("attempt-reused", "claim", "set status = 'running', attempt = t.attempt + 1, nonce", "set status = 'running', attempt = greatest(t.attempt, 1), nonce",
         "kills", "tests/engine/test_claim.py"),
     sql("lease-by-another-clock", "claim", "lease_until = p_now + p.lease * interval '1 second'",

@@ -31,8 +31,8 @@ BLIND_POLL = 1.5  # without one
 MOST_AT_ONCE = 500
 WORTH_HALVING = 50
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
-# that found nothing. So we look again before the long sleep, later each time, as a commit can take its time. The
-# first is for a claim that brought something: whoever is not full is not asleep yet, and is not notified.
+# that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
+# The first is for a claim that brought something: whoever is not full is not asleep yet, and is not notified.
 FALLING_ASLEEP = (0.02, 0.01, 0.1, 1.0, 5.0)
 
 
