@@ -21,6 +21,7 @@ FLEET = 3
 BATCH = 20
 BACKLOG = 200
 CLIENTS = 4
+TWO = ("--concurrency", "2")  # what was held by the dead runs alone, in a process each: most of what a kill costs
 ASKED = 1_000_000_000  # numbers of tasks from here on are asked for under a key each
 DOUBLE_KEYS = """select count(*) from (
   select from holdfast.history where (args ->> 'number')::bigint >= $1
@@ -59,13 +60,13 @@ async def _feed(arena: Arena, tasks: int, longest_ms: int, enough: asyncio.Event
 
 async def _kills(arena: Arena, dose: Dose) -> dict[str, object]:
     """One in three takes the process along that renews leases: then they run out, else they are handed in."""
-    for _ in range(FLEET):
-        await arena.worker(*arena.few)
+    for _ in range(2 * FLEET):
+        await arena.worker(*TWO)
     async with fed(arena, dose.tasks, 100):
         for _ in arena.faults(dose.faults):
             await asyncio.sleep(arena.random.uniform(0.0, 0.1))
             arena.kill(await arena.at_work(), family=arena.random.random() < 1 / 3)
-            await arena.worker(*arena.few)
+            await arena.worker(*TWO)
     await arena.drained(300)
     return {}
 
