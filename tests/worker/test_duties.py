@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
+from hands import Hand, status, submit
 
+from holdfast import task
+from holdfast.engine import insight, search
 from holdfast.engine.connection import Connection, Database
 from holdfast.testing import eventually
-from holdfast.worker import duties
+from holdfast.worker import Worker, duties
 from holdfast.worker.duties import Upkeep
+
+
+@task(queue="nothing")
+async def quiet() -> None:
+    """Never submitted."""
 
 
 @pytest.fixture
@@ -52,3 +61,45 @@ async def test_an_idle_one_leaves_it_for_later(db: Database, conn: Connection) -
     await asyncio.wait_for(asked.wait(), 20)
     await upkeep.stop()
     assert await partitions(conn) == before
+
+
+@pytest.fixture
+async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
+    """A worker that has nothing to do and sleeps."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(Worker(db, {quiet.name: quiet}).run(stop))
+    await eventually(lambda: conn.fetchval("select bool_or(sleeping) from holdfast.workers"))
+    yield
+    stop.set()
+    await running
+
+
+@pytest.mark.usefixtures("idler")
+async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) -> None:
+    made = [await submit(conn) for _ in range(12)]  # more than the first wave
+    hand = Hand(conn)
+    for each in await hand.take(12):
+        await hand.finish(each, "reject", {"type": "E", "message": "m"})
+    bulk = await search.bulk_start(conn, "retry", "state:failed", by="ann", why="try again")
+    await eventually(lambda: conn.fetchval("select done = 10 from holdfast.bulk_actions"))
+    for each in await hand.take(12):
+        await hand.finish(each)
+
+    async def done() -> bool:
+        found = await search.get_bulk(conn, bulk)
+        return found is not None and found.status == "done"
+
+    await eventually(done)
+    assert {await status(conn, each) for each in made} == {"succeeded", "ready"}
+
+
+@pytest.mark.usefixtures("idler")
+async def test_a_pause_ends_in_time(conn: Connection) -> None:
+    await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '0.5 seconds')")
+    await eventually(lambda: conn.fetchval("select paused_at is null from holdfast.queues where name = 'q'"))
+
+
+async def test_there_is_nothing_to_tend_most_of_the_time(conn: Connection) -> None:
+    assert await insight.tend(conn) is None
+    await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '1 hour')")
+    assert 3500 < (await insight.tend(conn) or 0) <= 3600

@@ -49,6 +49,12 @@ async def tick(connection: Connection, *, limit: int = 1000) -> dict[str, Json]:
     return _object(await connection.fetchval("select holdfast.tick($1)", limit))
 
 
+async def tend(connection: Connection) -> float | None:
+    """Pauses that end, and bulk actions; seconds until there is more to do, None while there is nothing."""
+    seconds: float | None = await connection.fetchval("select holdfast.tend()")
+    return seconds
+
+
 async def figures(
     connection: Connection, hours: float = 1, *, queue: str | None = None, kind: str | None = None
 ) -> Row:

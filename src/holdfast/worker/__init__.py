@@ -29,7 +29,7 @@ from holdfast.version import __version__
 from holdfast.worker.attempts import Attempts
 from holdfast.worker.consumers import AnyConsumer, Consumers
 from holdfast.worker.contexts import Contexts
-from holdfast.worker.duties import Reviver, Upkeep
+from holdfast.worker.duties import Reviver, Tending, Upkeep
 from holdfast.worker.executor import AnyTask
 from holdfast.worker.fetcher import Fetcher
 from holdfast.worker.files import Files
@@ -103,6 +103,7 @@ class Worker:
             self.about,
         )
         self._upkeep = Upkeep(database, self._is_busy, files.keep_house)
+        self._tending = Tending(database, lambda: self._listener.healthy)
         self._reviver = Reviver(options.get("revive"), lambda: self._fetcher.failing)
         heard = {TASKS: self._fetcher.heard, MESSAGES: self._consumers.heard}
         self._listener = Listener(database.url, database.settings, heard)
@@ -119,6 +120,7 @@ class Worker:
         self._fetcher.hears = lambda: self._listener.healthy
         self._fetcher.on_command = self._heartbeat.commanded = self._obey
         self._fetcher.on_cancel = self._heartbeat.look_now
+        self._fetcher.on_upkeep = self._tending.ring
         self._fetcher.on_nothing = self._found_nothing
         self._fetcher.budget = options.get("max_jobs")
 
@@ -158,6 +160,7 @@ class Worker:
             self._fetcher.start()
         self._consumers.start()
         self._upkeep.start()
+        self._tending.start()
         self._reviver.start()
         telemetry.emit("worker.started", worker=self.name, **self._started)
         try:
@@ -192,6 +195,7 @@ class Worker:
         self._fetcher.claiming = False
         self._consumers.stop_reading()
         await self._upkeep.stop()
+        await self._tending.stop()
         await self._reviver.stop()
         await self._listener.stop()
         await self._settled(lambda: self._grace)

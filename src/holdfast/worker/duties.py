@@ -8,6 +8,7 @@ worker that has been idle ticks seldom.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
@@ -18,6 +19,8 @@ from holdfast.worker.service import Service
 BUSY_SECONDS = 30.0
 IDLE_SECONDS = 600.0
 AWAY_SECONDS = 1.0
+DEAF_SECONDS = 15.0  # for those who are not told
+SPREAD_SECONDS = 0.1
 
 
 class Upkeep(Service):
@@ -48,6 +51,31 @@ class Upkeep(Service):
             await asyncio.sleep(BUSY_SECONDS / 10)
             self._waited += BUSY_SECONDS / 10
         self._waited = 0.0
+
+
+class Tending(Service):
+    """What somebody waits for: bulk actions, pauses that end. Done when told, and again as the answer says."""
+
+    def __init__(self, database: Database, hears: Callable[[], bool]) -> None:
+        super().__init__()
+        self._database = database
+        self._hears = hears
+        self._bell = asyncio.Event()
+        self._bell.set()  # what was begun while nobody was there
+        self._pause: float | None = None
+
+    def ring(self) -> None:
+        self._bell.set()
+
+    async def step(self) -> None:
+        pause = self._pause if self._hears() else min(self._pause or DEAF_SECONDS, DEAF_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._bell.wait()
+        self._bell.clear()
+        await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311  (a fleet is told all at once)
+        async with self._database.connection() as connection:
+            self._pause = await insight.tend(connection)
 
 
 class Reviver(Service):

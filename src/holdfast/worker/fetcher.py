@@ -70,6 +70,7 @@ class Fetcher(Service):
         self.hears: Callable[[], bool] = lambda: False
         self.on_command: Callable[[Command], None] = lambda _: None
         self.on_cancel: Callable[[], None] = lambda: None
+        self.on_upkeep: Callable[[], None] = lambda: None
         self.on_nothing: Callable[[], None] = lambda: None
         self._bell = asyncio.Event()
         self._look_at = 0.0
@@ -88,11 +89,15 @@ class Fetcher(Service):
         self._bell.set()
 
     def heard(self, what: str) -> None:
-        """A queue with work, a command for somebody, or that something was cancelled."""
+        """A queue with work, a command for somebody, or that something was cancelled or is to be tended."""
         if what == "cancel":
             self.on_cancel()
+        elif what == "upkeep":
+            self.on_upkeep()
         else:
             self.wake()
+        if not what:  # some words may have been missed
+            self.on_upkeep()
 
     def _freed(self) -> None:
         if self.shares.held_back:

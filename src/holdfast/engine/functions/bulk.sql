@@ -3,7 +3,8 @@
 -- Which jobs is decided once, at the start, and written down: what comes to fit later is left alone. A retry goes in
 -- waves: the first ten, then a hundred, then the rest; the next wave waits until the one before has ended (or ten
 -- minutes), and the action stops by itself when too many fail again. A cancel has no waves. `drive_bulk` takes the
--- next step of every action that runs, in a bounded transaction: tick calls it, and whoever watches may.
+-- next step of every action that runs, in a bounded transaction: workers call it when they are told of one, tick does, and whoever
+-- watches may.
 
 -- The jobs that an action can do something about, unless the search says which states it wants.
 create or replace function holdfast.bulk_query(p_verb text, p_query jsonb) returns jsonb
@@ -48,6 +49,7 @@ begin
   update holdfast.bulk_actions b set total = v_total,
     status = case when v_total = 0 then 'done' else b.status end, finished_at = case when v_total = 0 then b.created_at end
   where b.id = v_id;
+  perform pg_notify('holdfast', 'upkeep');
   return v_id;
 end $$;
 
@@ -172,7 +174,10 @@ begin
   end if;
   case p_verb
     when 'pause' then update holdfast.bulk_actions b set status = 'paused' where b.id = p_id and b.status = 'running';
-    when 'resume' then update holdfast.bulk_actions b set status = 'running', stopped_why = null where b.id = p_id and b.status = 'paused';
+    when 'resume' then
+      update holdfast.bulk_actions b set status = 'running', stopped_why = null where b.id = p_id and b.status = 'paused';
+      perform pg_notify('holdfast', 'upkeep') where found;
+      return found;
     when 'stop' then update holdfast.bulk_actions b set status = 'stopped', finished_at = holdfast.now(), stopped_why = 'Stopped by hand.'
       where b.id = p_id and b.status in ('running', 'paused');
     else perform holdfast.refuse('HF004', format('%s is not one of pause, resume, stop.', quote_nullable(p_verb)), 'verb');

@@ -193,18 +193,42 @@ begin
     cross join lateral jsonb_array_elements_text(a.value) with ordinality as u (n, i) group by i order by i);
 end $$;
 
+create or replace function holdfast.end_pauses(p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_queue text;
+begin
+  for v_queue in
+    select q.name from holdfast.queues q where q.paused_until <= p_now and q.paused_at < q.paused_until limit 100 for update skip locked
+  loop
+    perform holdfast.resume_queue(v_queue);
+  end loop;
+end $$;
+
+-- What somebody waits for and no claim sees to: pauses that end, the next step of bulk actions. Seconds until there is more of it to do;
+-- null while there is nothing, and who starts something says 'upkeep' to the workers.
+create or replace function holdfast.tend(p_limit integer default 200) returns double precision
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+begin
+  perform holdfast.end_pauses(v_now);
+  if holdfast.drive_bulk(p_limit) >= p_limit then
+    return 0.01;
+  end if;
+  return (select least(
+    (select 1 where exists (select from holdfast.bulk_actions b where b.status = 'running')),
+    (select greatest(extract(epoch from q.paused_until - v_now), 0.05) from holdfast.queues q where q.paused_at < q.paused_until
+      order by q.paused_until limit 1)));
+end $$;
+
 -- Called by tick, and by whoever watches: the next step of bulk actions, samples of minutes that are over, pauses that end.
 create or replace function holdfast.tick_views(p_limit integer default 1000) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_queue text;
 begin
-  for v_queue in
-    select q.name from holdfast.queues q where q.paused_until <= v_now and q.paused_at < q.paused_until limit 100 for update skip locked
-  loop
-    perform holdfast.resume_queue(v_queue);
-  end loop;
+  perform holdfast.end_pauses(v_now);
   delete from holdfast.reruns r where r.at < v_now - interval '35 days';
   delete from holdfast.login_links k where k.expires_at < v_now - interval '1 day';
   delete from holdfast.bulk_actions b where b.id in (
@@ -221,7 +245,8 @@ begin
   end if;
   perform holdfast.pause_queue(p_queue, p_why, p_by);
   update holdfast.queues q set paused_until = p_until where q.name = p_queue;
+  perform pg_notify('holdfast', 'upkeep');
 end $$;
 
-call holdfast.allow('holdfast_worker', 'figures', 'type_figures', 'tick_views', 'pause_queue_until');
-call holdfast.allow('service_role', 'figures', 'type_figures', 'tick_views', 'pause_queue_until');
+call holdfast.allow('holdfast_worker', 'figures', 'type_figures', 'tick_views', 'tend', 'pause_queue_until');
+call holdfast.allow('service_role', 'figures', 'type_figures', 'tick_views', 'tend', 'pause_queue_until');
