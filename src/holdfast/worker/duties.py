@@ -54,7 +54,7 @@ class Upkeep(Service):
 
 
 class Tending(Service):
-    """What somebody waits for: bulk actions, pauses that end. Done when told, and again as the answer says."""
+    """What somebody waits for: bulk actions, pauses that end. Done when told, then as the answer says."""
 
     def __init__(self, database: Database, hears: Callable[[], bool]) -> None:
         super().__init__()
