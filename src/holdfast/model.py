@@ -90,6 +90,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     ended: int
     failed: int
+    cancelled: int
     closed_at: datetime | None
     finished_at: datetime | None
     then: UUID | None = msgspec.field(default=None, name="callback_job")

@@ -309,6 +309,7 @@ async def test_a_batch_is_watched_through_a_cut_to_its_end(web: httpx.AsyncClien
             "total": 3,
             "ended": 2,
             "failed": 1,
+            "cancelled": 0,
         }
         await hand.finish(await hand.one())
         end = (await stream.until("end"))[-1]

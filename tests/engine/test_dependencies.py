@@ -396,6 +396,7 @@ async def test_cancelled_members_count(conn: Connection) -> None:
         == 1
     )
     assert len(await Hand(conn, queues=["later"]).take(5)) == 1
+    assert await told_of(conn, batch) == ("cancelled", 1, 1, 0)
 
 
 async def test_submitted_in_a_graph_and_read_as_one_list(conn: Connection) -> None:

@@ -63,6 +63,7 @@ def _counts(batch: dict[str, Json]) -> dict[str, Json]:
         "total": total,
         "ended": ended,
         "failed": batch["failed"],
+        "cancelled": batch.get("cancelled", 0),
     }
 
 

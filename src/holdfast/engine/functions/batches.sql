@@ -67,11 +67,13 @@ declare
   v_batch record;
 begin
   for v_batch in
-    select a.batch_id as id, count(*) as ended, count(*) filter (where a.status = 'failed') as failed
+    select a.batch_id as id, count(*) as ended, count(*) filter (where a.status = 'failed') as failed,
+      count(*) filter (where a.status = 'cancelled') as cancelled
     from jsonb_to_recordset(p_after) as a (batch_id uuid, status text)
     where a.batch_id is not null group by a.batch_id order by a.batch_id
   loop
-    update holdfast.batches b set ended = b.ended + v_batch.ended, failed = b.failed + v_batch.failed, event_seq = b.event_seq + 1
+    update holdfast.batches b set ended = b.ended + v_batch.ended, failed = b.failed + v_batch.failed,
+      cancelled = b.cancelled + v_batch.cancelled, event_seq = b.event_seq + 1
     where b.id = v_batch.id;
     perform holdfast.complete_batch(v_batch.id, p_now);
     perform holdfast.tell_batch(v_batch.id, p_now);
@@ -82,8 +84,8 @@ end $$;
 create or replace function holdfast.uncount_member(p_batch uuid, p_status text, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 begin
-  update holdfast.batches b set ended = b.ended - 1, failed = b.failed - (p_status = 'failed')::int, finished_at = null, keep_until = null,
-    event_seq = b.event_seq + 1
+  update holdfast.batches b set ended = b.ended - 1, failed = b.failed - (p_status = 'failed')::int,
+    cancelled = b.cancelled - (p_status = 'cancelled')::int, finished_at = null, keep_until = null, event_seq = b.event_seq + 1
   where b.id = p_batch;
   if found then
     perform holdfast.tell_batch(p_batch, p_now);
@@ -93,7 +95,8 @@ end $$;
 create or replace function holdfast.batch_status(p_batch holdfast.batches) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
-  return case when p_batch.finished_at is not null then case when p_batch.failed > 0 then 'failed' else 'succeeded' end
+  return case when p_batch.finished_at is not null then case when p_batch.failed > 0 then 'failed'
+      when p_batch.cancelled > 0 and p_batch.cancelled = p_batch.total then 'cancelled' else 'succeeded' end
     when p_batch.closed_at is not null then 'running' else 'open' end;
 end $$;
 
@@ -103,7 +106,7 @@ language plpgsql set search_path = '' as $$
 begin
   insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
   select b.id, b.event_seq, p_now, p_now + interval '7 days', b.owner, case when b.finished_at is null then 'progress' else 'batch' end,
-    jsonb_build_object('status', holdfast.batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed)
+    jsonb_build_object('status', holdfast.batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed, 'cancelled', b.cancelled)
   from holdfast.batches b where b.id = p_id;
 end $$;
 
