@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign import checker
-from campaign.arena import arena
+from campaign.arena import NotHereError, arena
 from campaign.runs import Run, failover, rules, server, surroundings, work, workers
 
 ALL = (*workers.RUNS, *server.RUNS, *work.RUNS, *rules.RUNS, *surroundings.RUNS, *failover.RUNS)
@@ -91,7 +91,11 @@ def one_by_one(names: list[str], said: argparse.Namespace, seed: int) -> bool:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = False
     for name in names:
-        result = asyncio.run(play(RUNS[name], said.dose, seed, said.slack, said.minutes))
+        try:
+            result = asyncio.run(play(RUNS[name], said.dose, seed, said.slack, said.minutes))
+        except NotHereError as reason:
+            print(json.dumps({"run": name, "left out": str(reason)}), flush=True)
+            continue
         failed |= bool(result["broken"])
         print(json.dumps({**result, "broken": result["broken"][:10]}), flush=True)
         if said.report:

@@ -42,6 +42,10 @@ UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all 
   + (select count(*) from holdfast.jobs where finished_at is null)"""
 
 
+class NotHereError(Exception):
+    """A run needs something that this machine does not let it have."""
+
+
 @dataclass
 class Arena:
     folder: Path
@@ -259,9 +263,10 @@ def _disk(folder: Path, *, small: bool) -> Generator[None]:
     if not small:
         yield
         return
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=755", "campaign", folder], check=True
-    )
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=755", "campaign", folder]
+    done = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise NotHereError(f"nobody may mount a disk here: {done.stderr.strip()}")
     try:
         yield
     finally:

@@ -58,6 +58,7 @@ async def test_the_demo_runs_its_jobs_and_leaves_nothing_running(url: Secret, tm
     assert url.reveal() not in out
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_failed_job_makes_the_exit_code_1(url: Secret, tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
@@ -76,6 +77,7 @@ async def test_a_failed_job_makes_the_exit_code_1(url: Secret, tmp_path: Path) -
     assert "IsADirectoryError" in out or "Is a directory" in out
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_stay_keeps_it_up_until_told_to_stop(url: Secret, tmp_path: Path) -> None:
     process = start(url, tmp_path, "--stay")

@@ -162,6 +162,7 @@ async def test_poison_goes_to_the_dead_letters_with_its_error(workers: Workers, 
     assert await archived(client, "Poison") == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ready")
 async def test_a_message_that_kills_its_worker_is_dead_after_max_reads(
     workers: Workers, client: Client
