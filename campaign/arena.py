@@ -263,7 +263,7 @@ def _disk(folder: Path, *, small: bool) -> Generator[None]:
     if not small:
         yield
         return
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=755", "campaign", folder]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK},mode=755", "campaign", str(folder)]
     done = subprocess.run(mount, check=False, capture_output=True, text=True)
     if done.returncode:
         raise NotHereError(f"nobody may mount a disk here: {done.stderr.strip()}")

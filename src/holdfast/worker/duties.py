@@ -62,20 +62,20 @@ class Tending(Service):
         self._hears = hears
         self._bell = asyncio.Event()
         self._bell.set()  # what was begun while nobody was there
-        self._pause: float | None = None
+        self._next_s: float | None = None
 
     def ring(self) -> None:
         self._bell.set()
 
     async def step(self) -> None:
-        pause = self._pause if self._hears() else min(self._pause or DEAF_SECONDS, DEAF_SECONDS)
+        pause = self._next_s if self._hears() else min(self._next_s or DEAF_SECONDS, DEAF_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._bell.wait()
         self._bell.clear()
         await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311  (a fleet is told all at once)
         async with self._database.connection() as connection:
-            self._pause = await insight.tend(connection)
+            self._next_s = await insight.tend(connection)
 
 
 class Reviver(Service):
