@@ -74,8 +74,12 @@ class Tending(Service):
                 await self._bell.wait()
         self._bell.clear()
         await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311  (a fleet is told all at once)
-        async with self._database.connection() as connection:
-            self._next_s = await insight.tend(connection)
+        try:
+            async with self._database.connection() as connection:
+                self._next_s = await insight.tend(connection)
+        except Exception:
+            self._bell.set()  # it is still to be done
+            raise
 
 
 class Reviver(Service):
