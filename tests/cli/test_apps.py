@@ -90,3 +90,9 @@ def test_what_cannot_be_loaded_is_told_plainly(
     with pytest.raises(kind, match=says) as caught:
         apps.load(app)
     assert "Traceback" not in str(caught.value)
+
+
+def test_who_means_another_command_is_told_its_name() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        apps.load("list")
+    assert caught.value.fix == "To look after workers that run: holdfast workers list"

@@ -21,6 +21,7 @@ from holdfast.schedules import Schedule, ScheduledTask
 
 AnyTask = Task[..., Any]
 AnyConsumer = Consumer[Any]
+WORKERS_VERBS = ("list", "show", "drain", "stop")  # of another command, one letter away
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,10 @@ def _import(place: str) -> ModuleType:
         raise
     except ModuleNotFoundError as problem:
         if problem.name and place.startswith(problem.name):
-            raise NotFoundError(
-                f"There is no module {place}.", fix="Run from the folder that holds it, or name the file."
-            ) from None
+            fix = "Run from the folder that holds it, or name the file."
+            if place in WORKERS_VERBS:
+                fix = f"To look after workers that run: holdfast workers {place}"
+            raise NotFoundError(f"There is no module {place}.", fix=fix) from None
         raise InvalidError(f"{place} cannot be imported: {_last_lines(problem)}") from problem
     except Exception as problem:
         raise InvalidError(f"{place} cannot be imported: {_last_lines(problem)}") from problem
