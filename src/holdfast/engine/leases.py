@@ -8,6 +8,7 @@ The wire form of `exchange` (columns of arrays in, rows and one header out) is k
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -201,6 +202,14 @@ async def beat(
         msgspec.json.encode(news).decode() if news else None,
     )
     return _beat.decode(answer)
+
+
+async def release_unheld(
+    connection: Connection, worker: str, held: Collection[UUID], within: timedelta
+) -> int:
+    """Give back what was claimed for the worker and never reached it: all that is newer, but `held`."""
+    call = "select holdfast.release_unheld($1, $2, $3)"
+    return int(await connection.fetchval(call, worker, list(held), within.total_seconds()))
 
 
 async def beat_worker(connection: Connection, worker: str, about: Mapping[str, Json]) -> Command | None:

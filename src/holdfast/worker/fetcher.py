@@ -14,6 +14,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -30,6 +31,7 @@ SAFETY_POLL = 58.0  # with a listener that is proven to hear; together with its 
 BLIND_POLL = 1.5  # without one
 MOST_AT_ONCE = 500
 WORTH_HALVING = 50
+LATENCY = 0.25  # seconds that a request may be on its way
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
 # that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
 # The first is for a claim that brought something: whoever is not full is not asleep yet, and is not notified.
@@ -77,6 +79,9 @@ class Fetcher(Service):
         self._looks = 0  # in vain, since something was found
         self._next_s: float | None = None
         self._cursors: str | None = None
+        self._unsure_since: float | None = (
+            None  # answers to claims were lost: we may hold what we do not know
+        )
 
     def ring(self) -> None:
         """Something changed in this process: an outcome to send, or a slot to fill."""
@@ -114,6 +119,8 @@ class Fetcher(Service):
             answer = await self._exchange(queues, slots, outcomes)
         except BaseException:
             self._outbox.put_back(outcomes)
+            if slots:
+                self._unsure_since = min(asked_at, self._unsure_since or asked_at)
             raise
         # Nothing that could fail comes between a claim and the start of what it brought.
         seconds = time.monotonic() - asked_at
@@ -133,6 +140,12 @@ class Fetcher(Service):
 
     async def _exchange(self, queues: list[str], slots: int, outcomes: list[Outcome]) -> Exchange:
         async with self._database.connection() as connection:
+            if self._unsure_since is not None:
+                held = {each.claimed.id for each in self.running.all()} | self._outbox.ids()
+                held.update(outcome.id for outcome in outcomes)
+                within = timedelta(seconds=time.monotonic() - self._unsure_since + LATENCY)
+                await leases.release_unheld(connection, self._worker, held, within)
+                self._unsure_since = None
             return await leases.exchange(
                 connection,
                 worker=self._worker,

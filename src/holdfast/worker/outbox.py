@@ -28,6 +28,10 @@ class Outbox:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def ids(self) -> set[UUID]:
+        """Of the tasks whose outcomes wait, and of those that ended without one."""
+        return {*self.over, *(outcome.id for outcome in self._waiting)}
+
     def put(self, outcome: Outcome) -> None:
         if not self._waiting:
             self._oldest = time.monotonic()

@@ -69,6 +69,28 @@ begin
   end loop;
 end $$;
 
+-- What a worker was given in an answer that never reached it: leases in its name, granted within p_within_s, of which it knows nothing.
+-- They go back, and nobody is charged, as nothing was begun. The worker asks for this before its next claim, when the answer to one was
+-- lost. Older ones stay: a thread that cannot be stopped may still be at work.
+create or replace function holdfast.release_unheld(p_worker text, p_held uuid[], p_within_s double precision) returns integer
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_ids uuid[];
+  v_attempts integer[];
+  v_nonces bigint[];
+begin
+  select array_agg(t.id order by t.id), array_agg(t.attempt order by t.id), array_agg(t.nonce order by t.id) into v_ids, v_attempts, v_nonces
+  from holdfast.workers w join holdfast.tasks t on t.worker_id = w.id
+  where w.name = p_worker and t.status = 'running' and t.id <> all (p_held)
+    and t.started_at > holdfast.now() - p_within_s * interval '1 second';
+  if v_ids is null then
+    return 0;
+  end if;
+  perform holdfast.finish(v_ids, v_attempts, v_nonces, array_fill('release'::text, array[cardinality(v_ids)]),
+    array_fill(null::jsonb, array[cardinality(v_ids)]), holdfast.now());
+  return cardinality(v_ids);
+end $$;
+
 -- Extends every lease of a worker in one statement, and keeps its progress. Answers only for what is wrong:
 -- {lost: [ids], cancelled: [ids]}. A lease never outlives the attempt's time limit.
 create or replace function holdfast.beat(
@@ -119,5 +141,5 @@ begin
   end if;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'exchange', 'beat', 'assert_lease');
-call holdfast.allow('service_role', 'exchange', 'beat', 'assert_lease');
+call holdfast.allow('holdfast_worker', 'exchange', 'beat', 'assert_lease', 'release_unheld');
+call holdfast.allow('service_role', 'exchange', 'beat', 'assert_lease', 'release_unheld');

@@ -1,0 +1,62 @@
+"""A claim happens and its answer is lost: what was claimed goes back at once, and nobody is charged."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hands import Hand, submit, task_row
+
+from holdfast import Client, Ctx, task
+from holdfast.engine import leases
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import DatabaseAwayError
+from holdfast.testing import Clock
+from holdfast.worker import Worker
+
+SOON = timedelta(seconds=30)
+
+
+@task(queue="answers")
+async def tells(ctx: Ctx) -> int:
+    return ctx.attempt
+
+
+async def test_a_claim_that_never_arrived_is_given_back(
+    client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+    real = leases.exchange
+
+    async def exchange(*args: Any, **how: Any) -> leases.Exchange:
+        answer = await real(*args, **how)
+        if answer.tasks and len(lost) < 4:  # more than the budget of crashes
+            lost.append(len(answer.tasks))
+            raise DatabaseAwayError("The connection was closed in the middle of the answer.")
+        return answer
+
+    monkeypatch.setattr(leases, "exchange", exchange)
+    stop = asyncio.Event()
+    running = asyncio.create_task(Worker(db, {tells.name: tells}).run(stop))
+    jobs = [await client.submit(tells()) for _ in range(3)]
+    assert all([await job.result(within=SOON) > 1 for job in jobs])
+    stop.set()
+    await running
+    assert len(lost) == 4
+    kept = await conn.fetch("select failures, crashes from holdfast.history")
+    assert [tuple(row) for row in kept] == [(0, 0)] * 3
+
+
+async def test_what_it_holds_and_what_is_older_stays(conn: Connection, clock: Clock) -> None:
+    made = [await submit(conn) for _ in range(3)]
+    hand = Hand(conn)
+    old = await hand.one()
+    await clock.advance(timedelta(seconds=10))
+    held, unheld = await hand.take(2)
+    assert await leases.release_unheld(conn, "another", [], timedelta(seconds=5)) == 0
+    assert await leases.release_unheld(conn, "hand", [held.id], timedelta(seconds=5)) == 1
+    states = {(row := await task_row(conn, each))["id"]: row["status"] for each in made}
+    assert states == {old.id: "running", held.id: "running", unheld.id: "ready"}
+    assert (await task_row(conn, unheld.id))["crashes"] == 0
