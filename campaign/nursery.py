@@ -11,13 +11,16 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import uvloop  # noqa: F401
 
 import campaign.app
 from campaign import spares
 from campaign.records import Recorder
+from holdfast import telemetry
 from holdfast.cli import worker as _  # noqa: F401  (what a worker imports when it starts, imported once)
 from holdfast.cli.root import run
 
@@ -50,12 +53,18 @@ def _work(say: dict[str, object]) -> None:
     os.environ["HOLDFAST_DATABASE_URL"] = str(say["url"])
     spares.keep(SPARES)
     campaign.app.recorder = Recorder(Path(str(say["records"])))
+    telemetry.subscribe(_note_a_death, only=["worker.child_ended"])
     options = [str(word) for word in say["options"]]  # type: ignore[attr-defined]
     code = 1
     try:
         code = run(["--log-level", "warning", "worker", "campaign.app", *options])
     finally:
         os._exit(code)
+
+
+def _note_a_death(name: str, fields: Mapping[str, Any]) -> None:
+    """A worker kills children of its own that do not stop in time: they write down no end themselves."""
+    campaign.app.recorder.write("killed", note=str(spares.lives.get(fields["pid"], 0)))
 
 
 if __name__ == "__main__":

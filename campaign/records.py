@@ -81,7 +81,10 @@ def lines(folder: Path) -> Iterator[Line]:
 
 def executions(recorded: list[Line], now: int | None = None) -> list[Execution]:
     """Pair beginnings with ends; a process that was killed ends what it ran."""
-    deaths = {int(line.note): line.at for line in recorded if line.what == "killed"}
+    deaths: dict[int, int] = {}
+    for line in recorded:
+        if line.what == "killed":  # noted by whoever saw it, perhaps by two
+            deaths[int(line.note)] = min(line.at, deaths.get(int(line.note), line.at))
     ends = {(e.life, e.task, e.attempt, e.nonce): e for e in recorded if e.what in {"end", "stop"}}
     latest = now if now is not None else max((line.at for line in recorded), default=0)
     found: list[Execution] = []

@@ -20,11 +20,13 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 
+from campaign.records import life_of
 from holdfast.cli import child
 from holdfast.worker import heartbeat, heartbeat_child, isolation_process
 
-__all__ = ["keep"]
+__all__ = ["keep", "lives"]
 
+lives: dict[int, int] = {}  # of the processes that were started, by their pids
 HIGH = 200  # descriptors are put here first, out of the way of the numbers they are wanted at
 _ready: list[tuple[int, socket.socket]] = []
 
@@ -45,7 +47,9 @@ def keep(count: int) -> None:
 
 def popen(command: Sequence[str], **how: object) -> subprocess.Popen[bytes]:
     """A spare if there is one left."""
-    return Spare(command, **how) if _ready else subprocess.Popen(command, **how)  # type: ignore[call-overload]
+    started = Spare(command, **how) if _ready else subprocess.Popen(command, **how)  # type: ignore[call-overload]
+    lives[started.pid] = life_of(started.pid)
+    return started
 
 
 class Spare(subprocess.Popen[bytes]):
