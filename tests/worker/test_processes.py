@@ -11,6 +11,7 @@ import recorder_app as app
 from worker_processes import Workers
 
 from holdfast import Client
+from holdfast.client.handles import JobHandle
 from holdfast.engine.connection import Connection
 from holdfast.testing import eventually
 
@@ -48,7 +49,14 @@ async def test_a_stopped_worker_lets_running_work_finish(workers: Workers, clien
     job = await client.submit(app.waits("gate"))
     await eventually(lambda: workers.seen("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
-    later = await client.submit(app.short(1))
+
+    async def left_alone() -> JobHandle[object] | None:
+        """A signal takes a moment to arrive; a job that the worker takes until then was in time."""
+        later = await client.submit(app.short(1))
+        await asyncio.sleep(0.5)
+        return later if (await later.get()).status == "queued" else None
+
+    later = await eventually(left_alone, within=SOON)
     workers.allow("gate")
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
     assert await job.result(within=SOON) == "attempt 1"

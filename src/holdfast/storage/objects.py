@@ -83,12 +83,12 @@ class ObjectStorage:
         try:
             with translated(key):
                 await _finished(asyncio.ensure_future(upload), source)
-        except errors.StorageError:
+        except (errors.StorageError, errors.NotFoundError) as problem:
             if source.problem is not None:
                 raise source.problem from None
-            raise
-        except errors.NotFoundError:
-            pass  # no such bucket; or the end of the upload was asked for twice, because its answer was lost
+            # No such bucket; or the end of the upload was asked for twice, because its answer was lost.
+            if not isinstance(problem, errors.NotFoundError):
+                raise
         await self._compare(key, source.count)
         return source.count
 
