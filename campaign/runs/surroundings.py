@@ -39,18 +39,22 @@ async def _skew(arena: Arena, dose: Dose) -> dict[str, object]:
     return {"skews": list(SKEWS)}
 
 
+async def _some_work_and_deaths(arena: Arena, tasks: int, kills: int) -> None:
+    await arena.at_least(FLEET, *arena.few)
+    async with fed(arena, tasks, 50):
+        for _ in arena.faults(kills):
+            await asyncio.sleep(arena.random.uniform(0.0, 0.1))
+            arena.kill(await arena.at_work())
+            await arena.worker(*arena.few)
+    await arena.drained(300)
+
+
 async def _edges(arena: Arena, dose: Dose) -> dict[str, object]:
     """Every counter of the engine close to where numbers used to end."""
     for edge in EDGES:
         async with arena.connection() as connection:
             await connection.execute(ADVANCE.replace("$1", str(edge)))
-        await arena.at_least(FLEET, *arena.few)
-        async with fed(arena, dose.tasks // len(EDGES), 50):
-            for _ in arena.faults(dose.faults // len(EDGES)):
-                await asyncio.sleep(arena.random.uniform(0.0, 0.1))
-                arena.kill(await arena.at_work())
-                await arena.worker(*arena.few)
-        await arena.drained(300)
+        await _some_work_and_deaths(arena, dose.tasks // len(EDGES), dose.faults // len(EDGES))
     return {"edges": list(EDGES)}
 
 
@@ -61,13 +65,7 @@ async def _xids(arena: Arena, dose: Dose) -> dict[str, object]:
     for number in JUMPS:
         await arena.stop_workers()
         await _jump(arena, number)
-        await arena.at_least(FLEET, *arena.few)
-        async with fed(arena, dose.tasks // len(JUMPS), 50):
-            for _ in arena.faults(dose.faults // len(JUMPS)):
-                await asyncio.sleep(arena.random.uniform(0.0, 0.1))
-                arena.kill(await arena.at_work())
-                await arena.worker(*arena.few)
-        await arena.drained(300)
+        await _some_work_and_deaths(arena, dose.tasks // len(JUMPS), dose.faults // len(JUMPS))
     async with arena.connection() as connection:
         reached = await connection.fetchval(XID)
     if reached <= 2**32:
