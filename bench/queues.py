@@ -127,7 +127,7 @@ async def deep(side: Side, messages: int, waiting: int) -> dict[str, float]:
     began = time.perf_counter()
     share = messages // BATCH // len(side.connections)
     moments = await side.many(lambda c: drain(c, "delete", share))
-    return {f"{waiting:,} waiting, read+delete": rate(moments, began)}
+    return {f"{waiting:,} waiting a while, read+delete": rate(moments, began)}
 
 
 async def flying(side: Side, messages: int, flight: int) -> dict[str, float]:
@@ -182,6 +182,7 @@ async def compare(sides: list[Side], options: argparse.Namespace) -> None:
         "archive": lambda side: clear(side, "archive", count),
         "delete": lambda side: clear(side, "delete", count),
         "pinned": lambda side: pinned(side, count),
+        "waited": lambda side: deep(side, count, count),
         "deep": lambda side: deep(side, count, options.waiting),
         "flying": lambda side: flying(side, count, options.flight),
     }
@@ -191,12 +192,12 @@ async def compare(sides: list[Side], options: argparse.Namespace) -> None:
             for side in sides:
                 for what, value in (await scenarios[name](side)).items():
                     best[side.name][what] = max(best[side.name].get(what, 0), value)
-    print(f"{'messages per second':32}{'holdfast':>12}{'pgmq':>12}{'ratio':>8}{'of our clear rate':>20}")
+    print(f"{'messages per second':44}{'holdfast':>12}{'pgmq':>12}{'ratio':>8}{'of our clear rate':>20}")
     short = best["holdfast"].get("read+delete")
     for what, value in best["holdfast"].items():
         theirs = best["pgmq"][what]
         share = f"{value / short:.0%}" if short and what.endswith(("read+delete", "fifth")) else ""
-        print(f"{what:32}{value:12,.0f}{theirs:12,.0f}{value / theirs:8.2f}{share:>20}")
+        print(f"{what:44}{value:12,.0f}{theirs:12,.0f}{value / theirs:8.2f}{share:>20}")
 
 
 def main() -> None:
@@ -209,7 +210,9 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=1_000_000)
     parser.add_argument("--flight", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=["archive", "delete", "pinned", "deep", "flying"])
+    parser.add_argument(
+        "--only", nargs="*", choices=["archive", "delete", "pinned", "waited", "deep", "flying"]
+    )
     parser.add_argument("--pgmq-sql", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

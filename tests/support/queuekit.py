@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -13,6 +14,14 @@ import pytest
 from holdfast.engine.connection import Connection
 
 COLUMNS = ["msg_id", "read_ct", "enqueued_at", "last_read_at", "vt", "message", "headers"]
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pgmq.md"
+# How to move from pgmq to ours, as the page tells it.
+REASSIGN = "do $$" + PAGE.read_text(encoding="utf-8").partition("```sql\ndo $$")[2].partition("```")[0]
+# And back, for a queue `x`.
+GO_BACK = (
+    "alter schema"
+    + PAGE.read_text(encoding="utf-8").partition("```text\nalter schema")[2].partition("```")[0]
+)
 
 
 async def create(conn: Connection, name: str = "q") -> str:

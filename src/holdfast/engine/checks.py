@@ -206,12 +206,17 @@ async def rights(patient: Patient) -> Finding:
     return Finding("roles", "ok", f"{role} may {what}; the schema belongs to {owner}")
 
 
+_VERSIONS = "select extname, extversion from pg_catalog.pg_extension where extname = any ($1::text[])"
+
+
 async def extensions(patient: Patient) -> Finding:
     status = await _status(patient)
     if status.skipped:
-        return Finding(
-            "extensions", "ok", f"message queues by {', '.join(sorted(status.installed.provided))}, not ours"
-        )
+        names = sorted(status.installed.provided)
+        rows = await patient.connection.fetch(_VERSIONS, names)
+        versions = {row["extname"]: f" {row['extversion']}" for row in rows}
+        by = ", ".join(name + versions.get(name, "") for name in names)
+        return Finding("extensions", "ok", f"message queues by {by}, not ours")
     return Finding("extensions", "ok", "none needed; message queues are ours")
 
 

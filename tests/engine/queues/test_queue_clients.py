@@ -17,7 +17,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from queuekit import acting_as, count, read, send
+from queuekit import REASSIGN, acting_as, count, read, send
 
 from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
@@ -69,10 +69,6 @@ async def theirs(empty_url: Secret, template: str, python: Path) -> AsyncGenerat
     await conn.close()
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pgmq.md"
-REASSIGN = PAGE.read_text(encoding="utf-8").partition("```sql\ndo $$")[2].partition("```")[0]
-
-
 @pytest.mark.slow
 async def test_our_additions_work_on_pgmqs_own_sql(
     theirs: Connection, empty_url: Secret, settings: Settings
@@ -103,7 +99,7 @@ async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await theirs.fetch("select * from pgmq.q_q order by 1")
-    await theirs.execute(f"do $${REASSIGN}")
+    await theirs.execute(REASSIGN)
     await install.migrate(empty_url, settings)
     assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
     ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"
