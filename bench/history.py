@@ -1,0 +1,58 @@
+"""Ten million rows that ended, and what people ask while they are there, in pages and milliseconds."""
+
+from __future__ import annotations
+
+import time
+
+import asyncpg
+
+Connection = asyncpg.Connection
+
+HISTORY = """
+insert into holdfast.history (id, kind_id, due_at, started_at, finished_at, keep_until, attempt, failures,
+  crashes, priority, status, args, output)
+select holdfast.new_id(holdfast.id_stem(holdfast.now() - n * interval '1 microsecond'), '00'), k.id,
+  h.at, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0,
+  case when n % 100000 = 1 then 'cancelled' when n % 1000 = 1 then 'failed' else 'succeeded' end,
+  '{"url": "https://example.com/some/page"}', '1'
+from generate_series(1, $1) as n, (select holdfast.now() as at) as h,
+  (select id from holdfast.kinds limit 1) as k
+"""
+# What people ask. None may cost more with more rows.
+QUESTIONS = {
+    "explain a task": (
+        "select holdfast.explain_task((select id from holdfast.tasks order by id desc limit 1))"
+    ),
+    "explain one that ended": "select holdfast.explain_task((select id from holdfast.history limit 1))",
+    "a job by its id": "select holdfast.get_job((select id from holdfast.history limit 1))",
+    "the newest jobs": "select holdfast.list_jobs()",
+    "those that failed": """select holdfast.list_jobs('{"status": "failed"}')""",
+    "those that were cancelled": """select holdfast.list_jobs('{"status": "cancelled"}')""",
+    "those that run": """select holdfast.list_jobs('{"status": "running"}')""",
+    "of a type that is rare": """select holdfast.list_jobs('{"type": "rare"}')""",
+    "counts": "select holdfast.metrics()",
+    "queues": "select holdfast.task_queues()",
+    "a search": """select holdfast.search_jobs('{"state": {"in": ["failed"]}}')""",
+    "cancel by owner": """select holdfast.cancel_jobs('{"owner": "nobody"}')""",
+    "redrive, dry": """select holdfast.redrive('{"error_type": "None"}', 100, true)""",
+}
+
+
+async def questions(conn: Connection) -> None:
+    for name, question in QUESTIONS.items():
+        await conn.fetch(question)
+        before, began = await pages_now(conn), time.perf_counter()
+        await conn.fetch(question)
+        took = time.perf_counter() - began
+        print(f"    {name:30} {await pages_now(conn) - before:9,} pages {took * 1000:9.1f} ms", flush=True)
+
+
+async def pages_now(conn: Connection) -> int:
+    """Pages of all our tables that were looked at so far."""
+    await conn.execute("select pg_stat_force_next_flush()")
+    return int(
+        await conn.fetchval(
+            "select sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0))::bigint "
+            "from pg_statio_user_tables where schemaname = 'holdfast'"
+        )
+    )
