@@ -28,6 +28,7 @@ from holdfast.engine.connection import Connection, connected
 from holdfast.settings import Secret, Settings, load
 
 QUEUE = "bench"
+PARTS = ("drain", "two", "plain", "wakeup", "sleepers", "memory")
 ROUNDS = 10  # of no-ops, to see whether memory grows
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -160,28 +161,35 @@ class Bench:
         _tell_waits("since the submit was called", called)
         _tell_waits("since its commit was known", committed)
 
-    async def memory(self) -> None:
-        """10,000 tasks that sleep at once, then rounds of no-ops: what one process holds."""
+    async def sleepers(self) -> None:
+        """10,000 tasks that sleep at once in one process."""
         async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
             process = worker(url, "-c", "10000")
             async with Client(url.reveal(), settings=self.settings) as client:
                 for _ in range(10):
                     await client.submit_many([sleeper(20.0) for _ in range(1000)])
-            most = 0
+            most, size = 0, 0.0
             while await connection.fetchval("select count(*) from holdfast.tasks"):
                 running = await connection.fetchval(
                     "select count(*) from holdfast.tasks where status = 'running'"
                 )
-                most = max(most, running)
+                most, size = max(most, running), max(size, _resident(process.pid))
                 await asyncio.sleep(1)
-            print(f"memory: {most:,} slept at once, {_resident(process.pid):.0f} MiB after")
+            print(f"memory: {most:,} slept at once, in {size:.0f} MiB", flush=True)
+            process.terminate()
+            process.wait()
+
+    async def memory(self) -> None:
+        """A million no-ops in a process that did nothing else: what it holds after each part."""
+        async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
+            process = worker(url, "-c", str(self.concurrency))
             sizes: list[float] = []
             for number in range(ROUNDS):
                 await self._submit(url, "noop", self.tasks)
                 while await connection.fetchval("select exists (select from holdfast.tasks)"):  # noqa: ASYNC110
                     await asyncio.sleep(0.5)
                 sizes.append(_resident(process.pid))
-                print(f"memory: {sizes[-1]:.1f} MiB after {(number + 1) * self.tasks:,} no-ops", flush=True)
+                print(f"memory: {sizes[-1]:.2f} MiB after {(number + 1) * self.tasks:,} no-ops", flush=True)
             # The first rounds fill what is kept for reuse; what grows after that grows for good.
             grown = (sizes[-1] - sizes[1]) / (len(sizes) - 2) / self.tasks * 100_000
             print(f"memory: {grown:+.2f} MiB per 100,000 no-ops, the first two rounds left out")
@@ -211,12 +219,10 @@ async def main() -> None:
     parser.add_argument("server")
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--concurrency", type=int, default=400)
-    parser.add_argument("--only", default="drain,two,plain,wakeup,memory")
+    parser.add_argument("--only", default=",".join(PARTS))
     given = parser.parse_args()
     bench = Bench(Secret(given.server), load({}), given.tasks, given.concurrency)
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        name: getattr(bench, name) for name in ("drain", "two", "plain", "wakeup", "memory")
-    }
+    parts: dict[str, Callable[[], Awaitable[None]]] = {name: getattr(bench, name) for name in PARTS}
     for name in given.only.split(","):
         await parts[name]()
 
