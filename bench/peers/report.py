@@ -1,53 +1,88 @@
-"""The results as a page: a table, a picture, and what they were taken with."""
+"""The results as a page: tables, pictures, and what they were taken with."""
 
 from __future__ import annotations
 
 import math
-import os
-import platform
-import subprocess
-from datetime import UTC, datetime
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from bench.peers.peers import PEERS, ROOT
+from bench.peers.parts import IDLE_SECONDS, SETTLE
+from bench.peers.peers import PEERS
+from bench.peers.results import Found, Outcome, Results, Value
 
-Results = dict[str, dict[str, float]]
 NO_JOB_QUEUES = {"holdfast", "pgmq"}
-LOWER_IS_BETTER = ("ms", "/min", "/job")
+LOWER_IS_BETTER = ("ms", "/min", "/job", " MB", "/100,000 jobs")
+GROWTH = "Cost as work grows"
 HEAD = """# Benchmarks against other queues
 
-Written by `make bench-peers`; every figure is of one run on one server, so compare within the table only.
+Written by `make bench-peers`; every figure is of one run on one server, so compare within a table only.
 
-{when}. {machine}. {server}. Commit {commit}. Load before it began: {load:.1f}.
-Seconds it took: {seconds:.0f}.
+No-op jobs; jobs a second unless a column says otherwise; `-` is not measured, the reason is below the table.
+Rates of one run on two cores vary by some tenths: small differences mean nothing. In the last line of a table
+more than 1 is better than every other job queue, whichever way the column counts; pgmq is none (see below).
 
 ![Jobs a second, drained by one and by two processes](benchmarks.svg)
+"""
+# Title and text of each part.
+TEXTS = {
+    "basic": (
+        "Enqueue, drain, idle, wake up",
+        f"""A drain is timed from the first job that is gone to the moment the store has nothing unfinished;
+process starts do not count. WAL, transactions and dead rows (updated or deleted, in all tables) are counted
+from enqueueing in bulk to the end. Idle is one worker with nothing to do, watched for {IDLE_SECONDS:.0f} s
+after {SETTLE:.0f} s.""",
+    ),
+    "pinned": (
+        "An old snapshot",
+        """Another connection holds a repeatable-read snapshot from before the jobs were enqueued, so no row
+that dies can be cleaned away. The usual drain is that of the same run, without the snapshot.""",
+    ),
+    "backlog": (
+        "A long queue",
+        """One process, timed from its first job for some seconds; then we count how many are gone.""",
+    ),
+    "growth": (
+        GROWTH,
+        """Jobs a second of one process with so many waiting, timed from its first job to the last or for some
+seconds; the last column is that of the long queue.
 
-No-op jobs; jobs a second unless a column says otherwise; `-` is not measured. Rates of one run on two cores
-vary by some tenths: small differences mean nothing.
-
-{table}
-
+![Jobs a second with a thousand to a million waiting](benchmarks-growth.svg)""",
+    ),
+    "history": (
+        "A long history",
+        """The same with so many finished jobs in the tables, for those that keep them; with pgqueuer so many
+rows of its log, three a job.""",
+    ),
+    "running": (
+        "Many running",
+        """One worker holds so many jobs that do not end, and renews what it has to; another process drains
+the usual number beside it.""",
+    ),
+    "memory": (
+        "Memory of a worker",
+        """Resident size of one worker with all processes it started, what they share counted once: before its
+first job, after its usual drain, and how it grew with up to 100,000 more.""",
+    ),
+}
+ABOUT = """
 ## What was run
 
 Each peer has a database of its own on the same server, `fsync` and `synchronous_commit` on, and is driven by
 an adapter of ours (`bench/peers/adapters`) through its public API with one setting each, as its documentation
 recommends or as was found to be fast; nobody was tuned in a sweep, batch sizes differ, and that is part of
-the ranking.
+the ranking. What would take longer than half a minute to enqueue, and all history, is one row that its API
+made, multiplied in its own tables (`bench/peers/rows.py`), then vacuumed and analysed.
 
 {notes}
-
-A drain is timed from the first job that is gone to the moment the store has nothing unfinished; process
-starts do not count. WAL and transactions are counted from enqueueing in bulk to the end. Idle is one worker
-with nothing to do for {idle:.0f} s.
-{missing}"""
+"""
 
 
-def table(results: Results) -> str:
+def table(results: Mapping[str, Found]) -> str:
     columns = list(dict.fromkeys(column for result in results.values() for column in result))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for name, result in results.items():
-        lines.append(f"| {name} | " + " | ".join(_shown(result.get(column)) for column in columns) + " |")
+        lines.append(f"| {name} | " + " | ".join(shown(result.get(column)) for column in columns) + " |")
     others = [result for name, result in results.items() if name not in NO_JOB_QUEUES]
     if "holdfast" in results and others:
         ratios = [_ratio(results["holdfast"], others, column) for column in columns]
@@ -55,84 +90,74 @@ def table(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _ratio(ours: dict[str, float], others: list[dict[str, float]], column: str) -> str:
+def known(value: Value | None) -> float:
+    """As a number, which is none where there is only a word or nothing."""
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _ratio(ours: Found, others: list[Found], column: str) -> str:
     """More than 1 is better than all of them, whichever way the column counts."""
     lower = column.endswith(LOWER_IS_BETTER)
-    known = [r[column] for r in others if not math.isnan(r.get(column, math.nan))]
-    if not known or math.isnan(ours.get(column, math.nan)):
+    theirs = [value for result in others if not math.isnan(value := known(result.get(column)))]
+    mine = known(ours.get(column))
+    if not theirs or math.isnan(mine):
         return "-"
-    best = (min if lower else max)(known)
-    top, bottom = (best, ours[column]) if lower else (ours[column], best)
-    return "-" if not bottom else f"{top / bottom:.2f}"
+    best = (min if lower else max)(theirs)
+    top, bottom = (best, mine) if lower else (mine, best)
+    return f"{top / bottom:.2f}" if bottom > 0 and top >= 0 else "-"
 
 
-def _shown(value: float | None) -> str:
+def shown(value: Value | None) -> str:
+    if isinstance(value, str):
+        return value
     if value is None or math.isnan(value):
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def page(
-    results: Results, failed: dict[str, str], versions: dict[str, str], server: str, about: dict[str, float]
-) -> str:
+def with_backlog(results: Results) -> dict[str, Found]:
+    """The steps of growth, the long queue being the last of them."""
+    steps = {name: dict(outcome.found) for name, outcome in results.get("growth", {}).items()}
+    for name, outcome in results.get("backlog", {}).items():
+        for column, value in outcome.found.items():
+            if (size := re.fullmatch(r"drain, ([\d,]+) waiting", column)) and name in steps:
+                steps[name][size[1]] = value
+    return steps
+
+
+def section(part: str, results: Results) -> str:
+    title, text = TEXTS[part]
+    outcomes = results[part]
+    rows = (
+        with_backlog(results) if part == "growth" else {name: kept.found for name, kept in outcomes.items()}
+    )
+    lost = "\n".join(f"- {name}: {kept.lost}" for name, kept in outcomes.items() if kept.lost)
+    missing = f"\n\nNot measured:\n\n{lost}" if lost else ""
+    return f"\n## {title}\n\n{text}\n\n{_taken(outcomes)}\n\n{table(rows)}{missing}\n"
+
+
+def _taken(outcomes: Mapping[str, Outcome]) -> str:
+    """When and with what; peers that were measured in runs of their own are named."""
+    stamps: dict[str, list[str]] = {}
+    seconds = sum(kept.seconds for kept in outcomes.values())
+    for name, kept in outcomes.items():
+        stamps.setdefault(str(kept.stamp), []).append(name)
+    if len(stamps) == 1:
+        return f"{next(iter(stamps))} Seconds it took: {seconds:.0f}."
+    return "\n".join(f"- {', '.join(names)}: {stamp}" for stamp, names in stamps.items())
+
+
+def page(results: Results, versions: Mapping[str, str]) -> str:
+    taking_part = [name for name in PEERS if any(name in outcomes for outcomes in results.values())]
     notes = "\n".join(
         f"- {name} {versions.get(name, '')}: {PEERS[name].jobs:,} jobs a drain; {PEERS[name].note}."
-        for name in results
+        for name in taking_part
     )
-    lost = "\n".join(f"- {name}: {problem}" for name, problem in failed.items())
-    return HEAD.format(
-        when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores,"
-        f" Python {platform.python_version()}",
-        server=server,
-        commit=_commit(),
-        table=table(results),
-        notes=notes,
-        missing=f"\nNot measured this time:\n\n{lost}\n" if lost else "",
-        **about,
-    )
+    sections = "".join(section(part, results) for part in TEXTS if results.get(part))
+    return HEAD + sections + ABOUT.format(notes=notes)
 
 
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
-
-
-def picture(results: Results) -> str:
-    """Bars as SVG, drawn here: two for each peer, as long as its rates."""
-    columns = ("drain, 1 process", "drain, 2 processes")
-    rates = {name: [_known(result.get(column)) for column in columns] for name, result in results.items()}
-    shown = sorted(rates, key=lambda name: -rates[name][0])
-    most = max((rate for each in rates.values() for rate in each), default=1.0) or 1.0
-    row, left, width = 34, 130, 520
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {row * len(shown) + 40}"'
-        ' font-family="sans-serif" font-size="12">',
-        "<title>Jobs a second, drained by one (dark) and by two processes (light)</title>",
-        '<rect width="100%" height="100%" fill="#fff"/>',
-    ]
-    for index, name in enumerate(shown):
-        top = 10 + index * row
-        weight = ' font-weight="bold"' if name == "holdfast" else ""
-        parts.append(f'<text x="{left - 8}" y="{top + 18}" text-anchor="end"{weight}>{name}</text>')
-        for number, (rate, colour) in enumerate(zip(rates[name], ("#1f4e79", "#9dc3e6"), strict=True)):
-            long = max(1.0, width * rate / most)
-            at = top + number * 13
-            parts.append(f'<rect x="{left}" y="{at}" width="{long:.1f}" height="12" fill="{colour}"/>')
-            parts.append(f'<text x="{left + long + 5:.1f}" y="{at + 10}" font-size="10">{rate:,.0f}</text>')
-    legend = row * len(shown) + 28
-    parts.append(
-        f'<text x="{left}" y="{legend}" font-size="11">jobs a second; dark: one process, light: two</text>'
-    )
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _known(value: float | None) -> float:
-    return 0.0 if value is None or math.isnan(value) else value
-
-
-def write(folder: Path, text: str, drawn: str) -> None:
+def write(folder: Path, text: str, pictures: Mapping[str, str]) -> None:
     (folder / "benchmarks.md").write_text(text, encoding="utf-8")
-    (folder / "benchmarks.svg").write_text(drawn, encoding="utf-8")
+    for name, drawn in pictures.items():
+        (folder / name).write_text(drawn, encoding="utf-8")

@@ -1,10 +1,11 @@
-"""One peer under trial: its database or Redis, its adapter as a process, and what is measured of it."""
+"""One peer under trial: its database or Redis, its adapter as processes, its jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,20 +13,22 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import quantiles
 from typing import IO, Any
 
 import asyncpg
 
+from bench.peers import rows
 from bench.peers.peers import ADAPTERS, ROOT, Entry
 from campaign.servers import Server, free_port
 from holdfast.engine import scratch
 
 PATIENCE = 60.0  # seconds for each step
 LOOK = 0.05
-IDLE_SECONDS = 6.0
-COUNTS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal,
-  xact_commit + xact_rollback as transactions from pg_stat_database where datname = current_database()"""
+REDIS_WORDS = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+
+
+class ImpossibleError(RuntimeError):
+    """Not a failure: this peer cannot be asked for it, and the page says why."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,27 @@ class Working:
     process: subprocess.Popen[bytes]
     output: IO[str]
 
+    def told(self, word: str) -> list[dict[str, Any]]:
+        """What it said so far. Its place in the file is shared with us, so nothing may move it."""
+        size = os.fstat(self.output.fileno()).st_size
+        text = os.pread(self.output.fileno(), size, 0).decode()
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [json.loads(line) for line in whole if line.startswith('{"' + word + '"')]
+
 
 class Trial:
     def __init__(self, entry: Entry, server: Server, environments: Path, programs: Path) -> None:
         self.entry = entry
         self.database = "bench_" + entry.name.replace("-", "_")
+        self.looks = 0
+        self.bulk_rate = 0.0  # of the last call, to know what a million would take
+        self.clear = 0.0  # the rate of its usual drain in this run, what others are compared with
         self._server = server
         self._redis: subprocess.Popen[bytes] | None = None
         self._redis_port = free_port()
-        self._looks = 0
         self._environments = environments
         self._command = entry.command(environments)
+        self._working: list[Working] = []
         self.dsn = scratch.on_database(server.url, self.database).reveal()
         self._environment = {
             **os.environ,
@@ -54,29 +67,28 @@ class Trial:
         }
 
     async def make(self) -> None:
+        """A store with nothing in it, whatever was there before."""
+        await self.close()
         admin = await asyncpg.connect(self._server.url.reveal())
         await admin.execute(f"create database {self.database}")
         await admin.close()
         if self.entry.redis:
             program = self._environments / self.entry.name / "bin" / "redis-server"
-            words = [
-                "--port",
-                str(self._redis_port),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ]
-            self._redis = subprocess.Popen([program, *words], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
+            words = [str(program), "--port", str(self._redis_port), *REDIS_WORDS]
+            self._redis = subprocess.Popen(words, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
             await asyncio.sleep(0.5)
         self.run("install")
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        for worker in list(self._working):
+            self.stop(worker)
         if self._redis is not None:
             self._redis.terminate()
             self._redis.wait(10)
+            self._redis = None
+        admin = await asyncpg.connect(self._server.url.reveal())
+        await admin.execute(f"drop database if exists {self.database} with (force)")
+        await admin.close()
 
     def run(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
@@ -92,33 +104,46 @@ class Trial:
         said = [line for line in done.stdout.splitlines() if line.startswith("{")]
         return json.loads(said[-1]) if said else {}
 
-    def start(self) -> Working:
+    def start(self, **more: str) -> Working:
         output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed when it is stopped)
         process = subprocess.Popen(
             [*self._command, "work"],
-            env=self._environment,
+            env=self._environment | more,
             stdout=output,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return Working(process, output)
+        self._working.append(Working(process, output))
+        return self._working[-1]
 
-    @staticmethod
-    def stop(worker: Working) -> dict[str, Any]:
+    def stop(self, worker: Working) -> dict[str, Any]:
         """With all that it started: some leave processes behind."""
+        self._working.remove(worker)
         worker.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(10)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
-        with worker.output as output:
-            output.seek(0)
-            lines = [line for line in output if line.startswith('{"handled"')]
-        return json.loads(lines[-1]) if lines else {"handled": 0, "waits_ms": []}
+        with worker.output:
+            told = worker.told("handled")
+        return told[-1] if told else {"handled": 0, "waits_ms": []}
+
+    async def reached(self, worker: Working, jobs: int, patience: float = PATIENCE) -> float:
+        """When its handlers had begun so many, by the clock on the wall."""
+        deadline = time.monotonic() + patience
+        while True:
+            told = worker.told("reached")
+            if found := [line["at"] for line in told if line["reached"] == jobs]:
+                return float(found[0])
+            if worker.process.poll() is not None:
+                raise RuntimeError("the worker ended by itself")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{patience:.0f} s passed before a worker had begun {jobs:,}")
+            await asyncio.sleep(LOOK / 10)  # a thousand jobs may be gone in a twentieth of a second
 
     async def left(self, connection: asyncpg.Connection) -> int:
-        self._looks += 1
+        self.looks += 1
         if not self.entry.redis:
             return int(await connection.fetchval(self.entry.left))
         reader, writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
@@ -127,25 +152,39 @@ class Trial:
         writer.close()
         return int(answer[1:])
 
-    # What is measured
+    def bulk(self, jobs: int) -> float:
+        self.bulk_rate = float(jobs / self.run("bulk", str(jobs))["seconds"])
+        return self.bulk_rate
 
-    async def enqueue(self, how: str, jobs: int) -> float:
-        return float(jobs / self.run(how, str(jobs))["seconds"])
+    async def fill(self, jobs: int, by_api: float) -> str:
+        """So many waiting, by its own call if that is quick enough; says how. The queue must be empty."""
+        if jobs / self.bulk_rate < by_api:
+            self.run("bulk", str(jobs))
+            how = "its bulk call"
+        elif self.entry.redis:
+            raise ImpossibleError(f"{jobs:,} by its API would take {jobs / self.bulk_rate:,.0f} s")
+        else:
+            self.run("bulk", "1")
+            await rows.multiply(self.dsn, rows.WAITING[self.entry.name], jobs - 1)
+            how = "one row multiplied"
+        if not self.entry.redis:
+            await rows.settle(self.dsn)
+        return how
 
-    async def drain(self, jobs: int, workers: int) -> float:
-        """Jobs a second from the first that is gone to the last; starting the process does not count."""
-        self.run("bulk", str(jobs))
+    async def drain(self, jobs: int, workers: int = 1, others: int = 0) -> float:
+        """Jobs a second from the first that is gone to the last; `others` stay. Starting does not count."""
+        self.bulk(jobs)
         connection = await asyncpg.connect(self.dsn)
         processes = [self.start() for _ in range(workers)]
         try:
             began, done_at_start, left = None, 0, jobs
             deadline = time.monotonic() + PATIENCE
-            while left:
-                left = await self.left(connection)
+            while left > 0:
+                left = await self.left(connection) - others
                 if began is None and left < jobs:
                     began, done_at_start = time.perf_counter(), jobs - left
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.entry.name}: {left} of {jobs} left")
+                    raise TimeoutError(f"{left:,} of {jobs:,} left after {PATIENCE:.0f} s")
                 await asyncio.sleep(LOOK)
             seconds = time.perf_counter() - (began or 0)
         finally:
@@ -155,58 +194,48 @@ class Trial:
         done = jobs - done_at_start
         return done / seconds if done else float("nan")  # too few to be timed
 
-    async def counted(self, jobs: int) -> dict[str, float]:
-        """A drain by one process, with WAL and transactions a job, from enqueueing in bulk to the end."""
-        before, looks = await self._counts(), self._looks
-        rate = await self.drain(jobs, 1)
-        after = await self._counts()
-        ours = self._looks - looks + 1
-        spent = max(after["transactions"] - before["transactions"] - ours, 0.0)
-        nothing = float("nan")
-        return {
-            "drain, 1 process": rate,
-            "WAL bytes/job": nothing if self.entry.redis else (after["wal"] - before["wal"]) / jobs,
-            "transactions/job": nothing if self.entry.redis else spent / jobs,
-        }
+    async def usual(self, jobs: int) -> float:
+        """What others are compared with: the drain of an otherwise empty store, measured once a run."""
+        if not self.clear:
+            await self.make()
+            rate = await self.drain(jobs)
+            if math.isnan(rate):
+                raise RuntimeError(f"{jobs:,} jobs are too few to be timed")
+            self.clear = rate
+        return self.clear
 
-    async def _counts(self, connection: asyncpg.Connection | None = None) -> dict[str, float]:
-        kept = connection or await asyncpg.connect(self.dsn)
-        await asyncio.sleep(1.2)  # statistics come late
-        found = dict(await kept.fetchrow(COUNTS) or {})
-        if connection is None:
-            await kept.close()
-        return {name: float(value) for name, value in found.items()}
+    async def drain_for(self, jobs: int, seconds: float, look: float) -> float:
+        """Jobs a second of one process from its first job on, until all are gone or the time is over.
 
-    async def idle_and_wake_up(self, jobs: int) -> dict[str, float]:
-        """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms."""
+        Looking costs the server as much as there are rows, so how often is up to the caller.
+        """
         connection = await asyncpg.connect(self.dsn)
         worker = self.start()
-        await asyncio.sleep(6)  # until it has settled
-        before = await self._counts(connection)
-        await asyncio.sleep(IDLE_SECONDS)
-        after = await self._counts(connection)
-        await connection.close()
-        self.run("paced", str(jobs))
-        await asyncio.sleep(1.5)
-        waits = sorted(self.stop(worker)["waits_ms"])
-        cuts = quantiles(waits, n=100) if len(waits) > 1 else [float("nan")] * 99
-        idle = (after["transactions"] - before["transactions"] - 1) * 60 / (IDLE_SECONDS + 1.2)
-        nothing = float("nan")
-        return {
-            "idle transactions/min": nothing if self.entry.redis else max(idle, 0.0),
-            "wake-up p50 ms": cuts[49],
-            "wake-up p99 ms": cuts[98],
-        }
+        try:
+            began = await self.reached(worker, 1)
+            while True:
+                await asyncio.sleep(min(look, max(began + seconds - time.time(), 0)))
+                looked = time.time()
+                left = await self.left(connection)
+                if not left or looked >= began + seconds:
+                    return (jobs - left) / (looked - began)
+        finally:
+            self.stop(worker)
+            await connection.close()
 
     async def emptied(self) -> None:
         """Let a worker take what the enqueueing left, so that a drain begins with a known number."""
-        connection = await asyncpg.connect(self.dsn)
         worker = self.start()
+        try:
+            await self.until_empty()
+        finally:
+            self.stop(worker)
+
+    async def until_empty(self) -> None:
+        connection = await asyncpg.connect(self.dsn)
         try:
             async with asyncio.timeout(PATIENCE):
                 while await self.left(connection):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK)
         finally:
-            self.stop(worker)
-            with contextlib.suppress(OSError):
-                await connection.close()
+            await connection.close()

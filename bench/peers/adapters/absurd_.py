@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from absurd_sdk import AsyncAbsurd
-from protocol import DSN, Peer, handled, main
+from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
 
 
 class AbsurdPeer(Peer):
@@ -36,8 +36,10 @@ class AbsurdPeer(Peer):
         @client.register_task("noop", queue="bench")
         async def noop(params: dict[str, float], _: object) -> None:
             handled.note(params["sent"])
+            if HOLD:
+                await hold()
 
-        await client.start_worker(concurrency=50)
+        await client.start_worker(concurrency=AT_ONCE or 50)
 
 
 if __name__ == "__main__":

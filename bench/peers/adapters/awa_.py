@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import awa
-from protocol import DSN, Peer, handled, main
+from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
 
 
 @dataclass
@@ -37,8 +37,10 @@ class Awa(Peer):
         @client.task(Noop, queue="bench")
         async def noop(job: awa.Job[Noop]) -> None:
             handled.note(job.args.sent)
+            if HOLD:
+                await hold()
 
-        await client.start([("bench", 256)])
+        await client.start([("bench", AT_ONCE or 256)])
         await stop.wait()
 
 

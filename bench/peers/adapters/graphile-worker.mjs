@@ -4,12 +4,13 @@ import { run, makeWorkerUtils } from "graphile-worker";
 const connectionString = process.env.PEER_DSN;
 const [what, text] = process.argv.slice(2);
 const count = Number(text);
+const atOnce = Number(process.env.PEER_AT_ONCE ?? 0);
+const hold = "PEER_HOLD" in process.env;
 const say = (value) => process.stdout.write(JSON.stringify(value) + "\n");
 
 if (what === "work") {
   const waits = [];
   let handled = 0;
-  const silent = { log: () => {} };
   const { Logger } = await import("graphile-worker");
   const runner = await run({
     connectionString,
@@ -17,8 +18,9 @@ if (what === "work") {
     logger: new Logger(() => () => {}),
     preset: {
       worker: {
-        concurrentJobs: 24,
-        localQueue: { size: 500 },
+        concurrentJobs: atOnce || 24,
+        // One that holds all it can must not keep more in its local queue.
+        ...(hold ? {} : { localQueue: { size: 500 } }),
         completeJobBatchDelay: 0,
         failJobBatchDelay: 0,
       },
@@ -26,7 +28,9 @@ if (what === "work") {
     taskList: {
       noop: async (payload) => {
         handled += 1;
+        if (handled === 1 || handled === atOnce) say({ reached: handled, at: Date.now() / 1000 });
         if (payload.sent) waits.push(Date.now() - payload.sent * 1000);
+        if (hold) await new Promise(() => {});
       },
     },
   });

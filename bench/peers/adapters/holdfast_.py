@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
-from protocol import DSN, Peer, handled, main
+from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
 
 from holdfast import Client, settings, task
 from holdfast.engine import install
@@ -17,6 +16,8 @@ from holdfast.worker import Worker
 @task(queue="bench")
 async def noop(sent: float = 0.0) -> None:
     handled.note(sent)
+    if HOLD:
+        await hold()
 
 
 class Holdfast(Peer):
@@ -38,8 +39,7 @@ class Holdfast(Peer):
 
     async def work(self, stop: asyncio.Event) -> None:
         async with Database(Secret(DSN), settings.load()) as database:
-            concurrency = int(os.environ.get("PEER_CONCURRENCY", "400"))
-            await Worker(database, {noop.name: noop}, concurrency=concurrency).run(stop)
+            await Worker(database, {noop.name: noop}, concurrency=AT_ONCE or 400).run(stop)
 
 
 if __name__ == "__main__":

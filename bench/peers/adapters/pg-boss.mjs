@@ -4,6 +4,8 @@ import PgBoss from "pg-boss";
 const connectionString = process.env.PEER_DSN;
 const [what, text] = process.argv.slice(2);
 const count = Number(text);
+const atOnce = Number(process.env.PEER_AT_ONCE ?? 0);
+const hold = "PEER_HOLD" in process.env;
 const say = (value) => process.stdout.write(JSON.stringify(value) + "\n");
 
 const boss = new PgBoss({ connectionString, max: 10 });
@@ -15,11 +17,13 @@ if (what === "install") {
   const waits = [];
   let handled = 0;
   for (let n = 0; n < 4; n += 1) {
-    await boss.work("bench", { batchSize: 1000, pollingIntervalSeconds: 0.5 }, async (jobs) => {
+    await boss.work("bench", { batchSize: atOnce / 4 || 1000, pollingIntervalSeconds: 0.5 }, async (jobs) => {
       for (const job of jobs) {
         handled += 1;
+        if (handled === 1 || handled === atOnce) say({ reached: handled, at: Date.now() / 1000 });
         if (job.data.sent) waits.push(Date.now() - job.data.sent * 1000);
       }
+      if (hold) await new Promise(() => {});
     });
   }
   process.on("SIGTERM", () => {

@@ -7,7 +7,7 @@ import json
 
 import asyncpg
 import pgmq
-from protocol import DSN, Peer, handled, main
+from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
 
 
 def _sql() -> str:
@@ -41,9 +41,13 @@ class Pgmq(Peer):
     async def work(self, stop: asyncio.Event) -> None:
         connection = await asyncpg.connect(DSN)
         while not stop.is_set():
-            rows = await connection.fetch("select msg_id, message from pgmq.read('bench', 30, 100)")
+            rows = await connection.fetch(
+                "select msg_id, message from pgmq.read('bench', $1, $2)", 600 if HOLD else 30, AT_ONCE or 100
+            )
             for row in rows:
                 handled.note(json.loads(row["message"])["sent"])
+            if HOLD:
+                await hold()
             if rows:
                 await connection.execute(
                     "select pgmq.delete('bench', $1::bigint[])", [r["msg_id"] for r in rows]

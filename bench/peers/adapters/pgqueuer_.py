@@ -9,7 +9,7 @@ import asyncpg
 from pgqueuer import AsyncpgDriver, PgQueuer
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
-from protocol import DSN, Peer, handled, main
+from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
 
 
 class PgQueuerPeer(Peer):
@@ -38,8 +38,12 @@ class PgQueuerPeer(Peer):
         @pgq.entrypoint("noop")
         async def noop(job: Job) -> None:
             handled.note(float(job.payload or 0))
+            if HOLD:
+                await hold()
 
-        await pgq.run(dequeue_timeout=timedelta(seconds=30), batch_size=100)
+        await pgq.run(
+            dequeue_timeout=timedelta(seconds=30), batch_size=100, max_concurrent_tasks=AT_ONCE or None
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from procrastinate import App, PsycopgConnector
-from protocol import DSN, Peer, handled, main
+from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
 
 app = App(connector=PsycopgConnector(conninfo=DSN, min_size=1, max_size=10))
 
@@ -13,6 +13,8 @@ app = App(connector=PsycopgConnector(conninfo=DSN, min_size=1, max_size=10))
 @app.task(name="noop", queue="bench")
 async def noop(sent: float = 0.0) -> None:
     handled.note(sent)
+    if HOLD:
+        await hold()
 
 
 class Procrastinate(Peer):
@@ -32,7 +34,7 @@ class Procrastinate(Peer):
     async def work(self, stop: asyncio.Event) -> None:
         async with app.open_async():
             await app.run_worker_async(
-                concurrency=30, delete_jobs="always", install_signal_handlers=False, wait=True
+                concurrency=AT_ONCE or 30, delete_jobs="always", install_signal_handlers=False, wait=True
             )
 
 

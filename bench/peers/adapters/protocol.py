@@ -4,6 +4,9 @@ adapter install            make the schema
 adapter one N | bulk N     enqueue N no-op jobs one by one, or in thousands; prints {"seconds": s}
 adapter paced N            enqueue N jobs, one each 25 ms, each carrying the time it was sent
 adapter work               run a worker until SIGTERM; prints {"handled": n, "waits_ms": [...]}
+
+A worker says {"reached": n, "at": time} with its first job. With PEER_AT_ONCE=n it takes as many at once
+as it can, up to n, and says so when it has begun them; with PEER_HOLD=1 its handlers never return.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ import time
 from abc import ABC, abstractmethod
 
 DSN = os.environ.get("PEER_DSN", "")
+AT_ONCE = int(os.environ.get("PEER_AT_ONCE", "0"))
+HOLD = "PEER_HOLD" in os.environ
 THOUSAND = 1000
 PACE = 0.025
+TOLD = {1, AT_ONCE}
 
 
 class Handled:
@@ -30,11 +36,18 @@ class Handled:
 
     def note(self, sent: float | None) -> None:
         self.count += 1
+        if self.count in TOLD:
+            print(json.dumps({"reached": self.count, "at": time.time()}), flush=True)
         if sent:
             self.waits_ms.append((time.time() - sent) * 1000)
 
 
 handled = Handled()
+
+
+async def hold() -> None:
+    """A job that is running for as long as its worker lives."""
+    await asyncio.Event().wait()
 
 
 class Peer(ABC):

@@ -1,0 +1,231 @@
+"""What is measured, in parts that can be run by themselves. Each fills in what it finds as it goes: if a step
+breaks, what came before it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from statistics import quantiles
+
+import asyncpg
+
+from bench.peers import rows
+from bench.peers.memory import megabytes
+from bench.peers.trials import ImpossibleError, Trial
+
+Found = dict[str, float | str]
+ONE_BY_ONE = 600
+SETTLE, IDLE_SECONDS, STATISTICS = 10.0, 30.0, 1.2
+AFRESH = 20.0  # seconds of work at most for the growth of memory
+NOTHING = float("nan")
+NOT_POSTGRES = "its jobs are not in PostgreSQL"
+COUNTS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal,
+  xact_commit + xact_rollback as transactions,
+  (select sum(n_tup_upd + n_tup_del) from pg_stat_user_tables) as dead
+  from pg_stat_database where datname = current_database()"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything. `seconds` is the time a drain of very many is watched."""
+
+    scale: float = 1.0
+    backlog: int = 1_000_000
+    history: int = 10_000_000
+    running: int = 10_000
+    seconds: float = 12.0
+    by_api: float = 25.0  # seconds; what takes longer to enqueue is multiplied in the tables
+
+    def jobs(self, trial: Trial) -> int:
+        return max(int(trial.entry.jobs * self.scale), 50)
+
+    def growth(self) -> list[int]:
+        """Tenfold steps up to the backlog, which is a part of its own."""
+        return [size for size in (1_000, 10_000, 100_000) if size < self.backlog]
+
+
+@contextlib.contextmanager
+def timed(trial: Trial, what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    print(f"  {trial.entry.name} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+async def _counts(trial: Trial) -> dict[str, float]:
+    await asyncio.sleep(STATISTICS)  # they come late
+    connection = await asyncpg.connect(trial.dsn)
+    found = dict(await connection.fetchrow(COUNTS) or {})
+    await connection.close()
+    return {name: float(value or 0) for name, value in found.items()}
+
+
+async def basic(trial: Trial, sizes: Sizes, found: Found) -> None:
+    single, jobs = max(int(ONE_BY_ONE * sizes.scale), 20), sizes.jobs(trial)
+    await trial.make()
+    with timed(trial, "enqueue"):
+        found["enqueue one by one"] = single / trial.run("one", str(single))["seconds"]
+        found["enqueue bulk"] = trial.bulk(jobs)
+        await trial.emptied()
+    with timed(trial, "1 process"):
+        await _counted(trial, jobs, found)
+    with timed(trial, "2 processes"):
+        found["drain, 2 processes"] = await trial.drain(jobs, 2)
+    with timed(trial, "idle"):
+        await _idle_and_wake_up(trial, max(int(60 * sizes.scale), 20), found)
+
+
+async def _counted(trial: Trial, jobs: int, found: Found) -> None:
+    """A drain by one process, with what it cost a job, from enqueueing in bulk to the end."""
+    before, looks = await _counts(trial), trial.looks
+    found["drain, 1 process"] = trial.clear = await trial.drain(jobs)
+    after = await _counts(trial)
+    if trial.entry.redis:
+        return
+    ours = trial.looks - looks + 1
+    found["WAL bytes/job"] = (after["wal"] - before["wal"]) / jobs
+    found["transactions/job"] = max(after["transactions"] - before["transactions"] - ours, 0.0) / jobs
+    found["dead rows/job"] = (after["dead"] - before["dead"]) / jobs
+
+
+async def _idle_and_wake_up(trial: Trial, jobs: int, found: Found) -> None:
+    """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms."""
+    worker = trial.start()
+    await asyncio.sleep(SETTLE)
+    before = await _counts(trial)
+    await asyncio.sleep(IDLE_SECONDS)
+    after = await _counts(trial)
+    if not trial.entry.redis:
+        idle = (after["transactions"] - before["transactions"] - 1) * 60 / (IDLE_SECONDS + STATISTICS)
+        found["idle transactions/min"] = max(idle, 0.0)
+    trial.run("paced", str(jobs))
+    await asyncio.sleep(1.5)
+    waits = sorted(trial.stop(worker)["waits_ms"])
+    cuts = quantiles(waits, n=100) if len(waits) > 1 else [NOTHING] * 99
+    found["wake-up p50 ms"], found["wake-up p99 ms"] = cuts[49], cuts[98]
+
+
+def _compared(found: Found, what: str, rate: float, clear: float) -> None:
+    found["usual drain"], found[what], found["share of its usual"] = clear, rate, rate / clear
+
+
+@contextlib.asynccontextmanager
+async def _snapshot(dsn: str) -> AsyncIterator[None]:
+    """Somebody who looks at the database as it is now, for as long as this lasts."""
+    connection = await asyncpg.connect(dsn)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        await connection.fetchval("select count(*) from pg_class")
+        yield
+    await connection.close()
+
+
+async def pinned(trial: Trial, sizes: Sizes, found: Found) -> None:
+    if trial.entry.redis:
+        raise ImpossibleError(NOT_POSTGRES)
+    clear = await trial.usual(sizes.jobs(trial))
+    await trial.make()
+    with timed(trial, "pinned"):
+        async with _snapshot(trial.dsn):
+            rate = await trial.drain(sizes.jobs(trial))
+    _compared(found, "drain, snapshot pinned", rate, clear)
+
+
+async def backlog(trial: Trial, sizes: Sizes, found: Found) -> None:
+    clear = await trial.usual(sizes.jobs(trial))
+    rate = await _with_waiting(trial, sizes, sizes.backlog, sizes.seconds)
+    _compared(found, f"drain, {sizes.backlog:,} waiting", rate, clear)
+
+
+async def growth(trial: Trial, sizes: Sizes, found: Found) -> None:
+    await trial.usual(sizes.jobs(trial))  # tells how fast its bulk call is
+    for size in sizes.growth():
+        found[f"{size:,}"] = await _with_waiting(trial, sizes, size, sizes.seconds / 2)
+
+
+async def _with_waiting(trial: Trial, sizes: Sizes, size: int, seconds: float) -> float:
+    await trial.make()
+    with timed(trial, f"fill {size:,}"):
+        how = await trial.fill(size, sizes.by_api)
+    with timed(trial, f"drain {size:,} ({how})"):
+        return await trial.drain_for(size, seconds, look=max(0.01, size / 400_000))
+
+
+async def history(trial: Trial, sizes: Sizes, found: Found) -> None:
+    """Finished rows, then more waiting than can be done meanwhile: counting is slow, so we look once."""
+    if trial.entry.name not in rows.FINISHED:
+        found[f"drain, {sizes.history:,} finished"] = "none kept"
+        return
+    clear = await trial.usual(sizes.jobs(trial))
+    await trial.make()
+    trial.run("bulk", "3")
+    await trial.emptied()
+    with timed(trial, f"fill {sizes.history:,}"):
+        await _maintained(trial)
+        await rows.multiply(trial.dsn, rows.FINISHED[trial.entry.name], sizes.history)
+        jobs = max(int(clear * sizes.seconds * 2), 1_000)
+        await trial.fill(jobs, sizes.by_api)
+    with timed(trial, "drain with history"):
+        rate = await trial.drain_for(jobs, sizes.seconds, look=sizes.seconds)
+    _compared(found, f"drain, {sizes.history:,} finished", rate, clear)
+
+
+async def _maintained(trial: Trial) -> None:
+    if trial.entry.prepare_history:
+        connection = await asyncpg.connect(trial.dsn)
+        await connection.execute(trial.entry.prepare_history)
+        await connection.close()
+
+
+async def running(trial: Trial, sizes: Sizes, found: Found) -> None:
+    """Another worker holds very many that do not end, and renews what it has to; one drains beside it."""
+    if trial.entry.cannot_hold:
+        raise ImpossibleError(trial.entry.cannot_hold)
+    clear = await trial.usual(sizes.jobs(trial))
+    await trial.make()
+    with timed(trial, f"hold {sizes.running:,}"):
+        trial.bulk(sizes.running)
+        holder = trial.start(PEER_HOLD="1", PEER_AT_ONCE=str(sizes.running))
+        await trial.reached(holder, sizes.running, 45)
+    with timed(trial, "drain beside them"):
+        rate = await trial.drain(sizes.jobs(trial), others=sizes.running)
+    if holder.process.poll() is not None:
+        raise RuntimeError("the worker that held them ended by itself")
+    trial.stop(holder)
+    _compared(found, f"drain, {sizes.running:,} running", rate, clear)
+
+
+async def memory(trial: Trial, sizes: Sizes, found: Found) -> None:
+    """Of one worker: before its first job, after its usual drain, and how it grows from there."""
+    jobs, clear = sizes.jobs(trial), await trial.usual(sizes.jobs(trial))
+    await trial.make()
+    worker = trial.start()
+    with timed(trial, "memory"):
+        await asyncio.sleep(5)
+        found["idle MB"] = megabytes(worker.process.pid)
+        trial.bulk(jobs)
+        await trial.until_empty()
+        await asyncio.sleep(1)
+        found["after its usual drain MB"] = after = megabytes(worker.process.pid)
+    more = min(int(100_000 * sizes.scale), int(AFRESH * min(clear, trial.bulk_rate)))
+    if more < 10_000 * sizes.scale:
+        raise ImpossibleError(f"growth: it would do no more than {more:,} jobs in {AFRESH:.0f} s")
+    with timed(trial, f"memory, {more:,} more"):
+        trial.bulk(more)
+        await trial.until_empty()
+        await asyncio.sleep(1)
+        found["growth MB/100,000 jobs"] = (megabytes(worker.process.pid) - after) * 100_000 / more
+
+
+Part = Callable[[Trial, Sizes, Found], Awaitable[None]]
+PARTS: dict[str, Part] = {
+    "basic": basic,
+    "pinned": pinned,
+    "backlog": backlog,
+    "growth": growth,
+    "history": history,
+    "running": running,
+    "memory": memory,
+}
