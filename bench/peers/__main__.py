@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -44,19 +46,28 @@ async def measure(part: str, trial: Trial, sizes: Sizes, stamp: results.Stamp) -
     """One peer in one part. What breaks is told and does not stop the others."""
     outcome, began = results.Outcome(stamp), time.monotonic()
     try:
+        trial.entry.prepare(ENVIRONMENTS)
         async with asyncio.timeout(AT_MOST):
             await PARTS[part](trial, sizes, outcome.found)
     except ImpossibleError as reason:
         outcome.lost = str(reason)
     except BROKEN as problem:
-        said = (str(problem).strip() or "took too long").splitlines()[-1]
-        outcome.lost = said[:200].replace(str(ROOT), "").replace(trial.dsn, "its database")
+        outcome.lost = _reason(problem).replace(trial.dsn, "its database")
         print(f"{part}, {trial.entry.name}: {problem!r}", flush=True)
-    await trial.close()
+    with contextlib.suppress(*BROKEN):  # the next part begins with dropping what is left
+        await trial.close()
     outcome.seconds = time.monotonic() - began
     told = ", ".join(f"{what} {report.shown(value)}" for what, value in outcome.found.items())
     print(f"{part}, {trial.entry.name} ({outcome.seconds:.0f} s): {told or outcome.lost}", flush=True)
     return outcome
+
+
+def _reason(problem: BaseException) -> str:
+    """One line that may be published: without the places of this machine."""
+    if isinstance(problem, subprocess.TimeoutExpired):
+        return f"no end within {problem.timeout:.0f} s"
+    lines = str(problem).strip().splitlines() or ["took too long"]
+    return re.sub(r"(/[\w.-]+){2,}", "...", lines[-1])[:200]
 
 
 async def play(said: argparse.Namespace, sizes: Sizes, folder: Path) -> results.Results:
@@ -75,7 +86,6 @@ async def play(said: argparse.Namespace, sizes: Sizes, folder: Path) -> results.
             stamp = results.stamp(version)
             for name in said.names or list(PEERS):
                 if name not in trials:
-                    PEERS[name].prepare(ENVIRONMENTS)
                     trials[name] = Trial(PEERS[name], server, ENVIRONMENTS, programs)
                 outcome = await measure(part, trials[name], sizes, stamp)
                 results.put(found, part, name, outcome)
@@ -116,7 +126,10 @@ def arguments() -> argparse.Namespace:
 
 def write(found: results.Results) -> None:
     names = {name for outcomes in found.values() for name in outcomes}
-    versions = {name: PEERS[name].version(ENVIRONMENTS) for name in names}
+    versions = {}
+    for name in names:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # kept results of one that is not here
+            versions[name] = PEERS[name].version(ENVIRONMENTS)
     basic = {name: outcome.found for name, outcome in found.get("basic", {}).items()}
     drawn = {"benchmarks.svg": pictures.bars(basic)} if basic else {}
     if growth := report.with_backlog(found):

@@ -150,7 +150,9 @@ async def _with_waiting(trial: Trial, sizes: Sizes, size: int, seconds: float) -
     with timed(trial, f"fill {size:,}"):
         how = await trial.fill(size, sizes.by_api)
     with timed(trial, f"drain {size:,} ({how})"):
-        return await trial.drain_for(size, seconds, look=max(0.01, size / 400_000))
+        # Of the largest none is at the end in time, so one look is enough.
+        look = max(0.01, size / 1_000_000) if size < 500_000 else seconds
+        return await trial.drain_for(size, seconds, look)
 
 
 async def history(trial: Trial, sizes: Sizes, found: Found) -> None:

@@ -55,7 +55,6 @@ class Trial:
         self._redis: subprocess.Popen[bytes] | None = None
         self._redis_port = free_port()
         self._environments = environments
-        self._command = entry.command(environments)
         self._working: list[Working] = []
         self.dsn = scratch.on_database(server.url, self.database).reveal()
         self._environment = {
@@ -92,7 +91,7 @@ class Trial:
 
     def run(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
-            [*self._command, *words],
+            [*self.entry.command(self._environments), *words],
             env=self._environment,
             capture_output=True,
             text=True,
@@ -107,7 +106,7 @@ class Trial:
     def start(self, **more: str) -> Working:
         output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed when it is stopped)
         process = subprocess.Popen(
-            [*self._command, "work"],
+            [*self.entry.command(self._environments), "work"],
             env=self._environment | more,
             stdout=output,
             stderr=subprocess.DEVNULL,
