@@ -125,6 +125,7 @@ async def _snapshot(dsn: str) -> AsyncIterator[None]:
 async def pinned(trial: Trial, sizes: Sizes, found: Found) -> None:
     if trial.entry.redis:
         raise ImpossibleError(NOT_POSTGRES)
+    trial.clear = 0.0  # the one right before it says more than an earlier one
     clear = await trial.usual(sizes.jobs(trial))
     await trial.make()
     with timed(trial, "pinned"):
@@ -167,7 +168,7 @@ async def history(trial: Trial, sizes: Sizes, found: Found) -> None:
     with timed(trial, f"fill {sizes.history:,}"):
         await _maintained(trial)
         await rows.multiply(trial.dsn, rows.FINISHED[trial.entry.name], sizes.history)
-        jobs = max(int(clear * sizes.seconds * 2), 1_000)
+        jobs = max(int(clear * sizes.seconds * 3), 1_000)
         await trial.fill(jobs, sizes.by_api)
     with timed(trial, "drain with history"):
         rate = await trial.drain_for(jobs, sizes.seconds, look=sizes.seconds)
