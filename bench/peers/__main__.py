@@ -73,7 +73,7 @@ def _reason(problem: BaseException) -> str:
 async def play(said: argparse.Namespace, sizes: Sizes, folder: Path) -> results.Results:
     ENVIRONMENTS.mkdir(exist_ok=True)
     programs = Path(binaries.choose(settings.load(), None).program("psql")).parent
-    found = results.load(said.results)
+    found, commit = results.load(said.results), results.commit()  # what runs, whatever is committed meanwhile
     server = Server(folder, OPTIONS)
     server.start()
     try:
@@ -83,7 +83,7 @@ async def play(said: argparse.Namespace, sizes: Sizes, folder: Path) -> results.
         await connection.close()
         trials: dict[str, Trial] = {}
         for part in said.parts:
-            stamp = results.stamp(version)
+            stamp = results.stamp(version, commit)
             for name in said.names or list(PEERS):
                 if name not in trials:
                     trials[name] = Trial(PEERS[name], server, ENVIRONMENTS, programs)

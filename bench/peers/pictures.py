@@ -70,7 +70,7 @@ def lines(results: Mapping[str, Found]) -> str:
     up = _Scale([y for curve in curves.values() for _, y in curve], TOP + HEIGHT, TOP)
     parts += _grid(across, up)
     ends = _apart({name: up.at(curve[-1][1]) for name, curve in curves.items()})
-    for number, (name, curve) in enumerate(curves.items()):
+    for number, (name, curve) in reversed(list(enumerate(curves.items()))):  # the first on top
         drawn = [(across.at(x), up.at(y)) for x, y in curve]
         parts += _curve(name, drawn, COLOURS[number % len(COLOURS)])
         parts += _name(name, curve[-1][1], drawn[-1], ends[name], COLOURS[number % len(COLOURS)])

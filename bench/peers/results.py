@@ -46,10 +46,10 @@ class Outcome:
 Results = dict[str, dict[str, Outcome]]
 
 
-def stamp(server: str) -> Stamp:
+def stamp(server: str, commit: str) -> Stamp:
     return Stamp(
         when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        commit=_commit(),
+        commit=commit,
         load=os.getloadavg()[0],
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores,"
         f" Python {platform.python_version()}",
@@ -57,7 +57,7 @@ def stamp(server: str) -> Stamp:
     )
 
 
-def _commit() -> str:
+def commit() -> str:
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
