@@ -192,11 +192,14 @@ async def running(trial: Trial, sizes: Sizes, found: Found) -> None:
         trial.bulk(sizes.running)
         holder = trial.start(PEER_HOLD="1", PEER_AT_ONCE=str(sizes.running))
         await trial.reached(holder, sizes.running, 45)
+        await asyncio.sleep(2)
     with timed(trial, "drain beside them"):
         rate = await trial.drain(sizes.jobs(trial), others=sizes.running)
     if holder.process.poll() is not None:
         raise RuntimeError("the worker that held them ended by itself")
-    trial.stop(holder)
+    # One that lost its jobs to its own rescue, or took others, did not hold what we say it held.
+    if (begun := int(trial.stop(holder)["handled"])) != sizes.running:
+        raise RuntimeError(f"the worker that should hold {sizes.running:,} was given {begun:,}")
     _compared(found, f"drain, {sizes.running:,} running", rate, clear)
 
 

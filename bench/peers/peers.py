@@ -92,7 +92,8 @@ PEERS = {
         Entry("pg-boss", "select count(*) from pgboss.job where name = 'bench' and state < 'completed'", ("pg-boss@10",), node=True,
               note="4 pollers with batches of 1,000 every half second, its shortest interval"),
         Entry("pgqueuer", "select count(*) from pgqueuer", ("pgqueuer[asyncpg]",), note="batches of 100"),
-        Entry("awa", "select count(*) from awa.jobs_hot where queue = 'bench' and state in ('available', 'running', 'retryable')",
+        Entry("awa", "select (select count(*) from awa.jobs_hot where queue = 'bench' and state in ('available', 'running',"
+              " 'retryable')) + (select count(*) from awa.scheduled_jobs)",
               ("awa-pg",), jobs=10_000, note="Rust core, Python handlers, 256 at once; bulk by COPY"),
         Entry("chancy", "select count(*) from chancy_jobs where queue = 'bench' and state in ('pending', 'running', 'retrying')", ("chancy",),
               jobs=10_000, note="asynchronous executor, 500 at once, eager polling"),

@@ -193,7 +193,7 @@ class Trial:
                 self.stop(process)
             await connection.close()
         done = jobs - done_at_start
-        return done / seconds if done else float("nan")  # too few to be timed
+        return done / seconds if done > 0 and seconds > 0 else float("nan")  # too few to be timed
 
     async def usual(self, jobs: int) -> float:
         """What others are compared with: the drain of an otherwise empty store, measured once a run."""
