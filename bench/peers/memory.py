@@ -28,14 +28,19 @@ def family(pid: int, parents: dict[int, int]) -> set[int]:
     return known
 
 
-def _resident(pid: int) -> int:
-    """In bytes. What processes share is divided among them; the plain size would count it for each."""
-    with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def resident(rollup: str) -> int:
+    """In bytes, of what the kernel says of one process.
+
+    Its own memory that it shares with others it was forked from is divided among them; files it maps count in
+    full, or it would depend on who else runs the same program.
+    """
+    sizes = {line.split()[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
+    return (sizes["Rss:"] - sizes["Anonymous:"] + sizes["Pss_Anon:"]) * 1024
 
 
 def megabytes(pid: int) -> float:
-    return sum(_resident(each) for each in family(pid, _parents())) / 1e6
+    total = 0
+    for each in family(pid, _parents()):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            total += resident((PROC / str(each) / "smaps_rollup").read_text())
+    return total / 1e6

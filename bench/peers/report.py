@@ -61,8 +61,8 @@ the usual number beside it.""",
     ),
     "memory": (
         "Memory of a worker",
-        """Resident size of one worker with all processes it started, what they share counted once: before its
-first job, after its usual drain, and how it grew with up to 100,000 more.""",
+        """Resident size of one worker with all processes it started: before its first job, after its usual
+drain, and how it grew with 20,000 to 100,000 more. What forks share counts once, files they map for each.""",
     ),
 }
 ABOUT = """

@@ -123,6 +123,8 @@ def test_only_peers_have_rows(known: dict[str, Any]) -> None:
 
 def test_memory_is_that_of_a_process_and_all_that_descend_from_it() -> None:
     assert memory.family(2, {1: 0, 2: 1, 3: 2, 4: 3, 5: 1}) == {2, 3, 4}
+    said = "55-7f [rollup]\nRss: 900 kB\nPss: 300 kB\nPss_Anon: 200 kB\nAnonymous: 400 kB\n"
+    assert memory.resident(said) == 700 * 1024
 
 
 def played(**more: Any) -> dict[str, Any]:
