@@ -20,7 +20,7 @@ from bench.peers.trials import ImpossibleError, Trial
 Found = dict[str, float | str]
 ONE_BY_ONE = 600
 SETTLE, IDLE_SECONDS, STATISTICS = 10.0, 30.0, 1.2
-AFRESH = 20.0  # seconds of work at most for the growth of memory
+AFRESH = 15.0  # seconds of work at most for the growth of memory
 NOTHING = float("nan")
 NOT_POSTGRES = "its jobs are not in PostgreSQL"
 COUNTS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal,
@@ -38,7 +38,7 @@ class Sizes:
     history: int = 10_000_000
     running: int = 10_000
     seconds: float = 12.0
-    by_api: float = 25.0  # seconds; what takes longer to enqueue is multiplied in the tables
+    by_api: float = 15.0  # seconds; what takes longer to enqueue is multiplied in the tables
 
     def jobs(self, trial: Trial) -> int:
         return max(int(trial.entry.jobs * self.scale), 50)
@@ -55,11 +55,18 @@ def timed(trial: Trial, what: str) -> Iterator[None]:
     print(f"  {trial.entry.name} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-async def _counts(trial: Trial) -> dict[str, float]:
+@contextlib.asynccontextmanager
+async def _connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _counts(connection: asyncpg.Connection) -> dict[str, float]:
     await asyncio.sleep(STATISTICS)  # they come late
-    connection = await asyncpg.connect(trial.dsn)
     found = dict(await connection.fetchrow(COUNTS) or {})
-    await connection.close()
     return {name: float(value or 0) for name, value in found.items()}
 
 
@@ -80,9 +87,10 @@ async def basic(trial: Trial, sizes: Sizes, found: Found) -> None:
 
 async def _counted(trial: Trial, jobs: int, found: Found) -> None:
     """A drain by one process, with what it cost a job, from enqueueing in bulk to the end."""
-    before, looks = await _counts(trial), trial.looks
-    found["drain, 1 process"] = trial.clear = await trial.drain(jobs)
-    after = await _counts(trial)
+    async with _connected(trial.dsn) as connection:
+        before, looks = await _counts(connection), trial.looks
+        found["drain, 1 process"] = trial.clear = await trial.drain(jobs)
+        after = await _counts(connection)
     if trial.entry.redis:
         return
     ours = trial.looks - looks + 1
@@ -95,9 +103,10 @@ async def _idle_and_wake_up(trial: Trial, jobs: int, found: Found) -> None:
     """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms."""
     worker = trial.start()
     await asyncio.sleep(SETTLE)
-    before = await _counts(trial)
-    await asyncio.sleep(IDLE_SECONDS)
-    after = await _counts(trial)
+    async with _connected(trial.dsn) as connection:  # kept: connecting is a transaction, too
+        before = await _counts(connection)
+        await asyncio.sleep(IDLE_SECONDS)
+        after = await _counts(connection)
     if not trial.entry.redis:
         idle = (after["transactions"] - before["transactions"] - 1) * 60 / (IDLE_SECONDS + STATISTICS)
         found["idle transactions/min"] = max(idle, 0.0)
@@ -115,11 +124,9 @@ def _compared(found: Found, what: str, rate: float, clear: float) -> None:
 @contextlib.asynccontextmanager
 async def _snapshot(dsn: str) -> AsyncIterator[None]:
     """Somebody who looks at the database as it is now, for as long as this lasts."""
-    connection = await asyncpg.connect(dsn)
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    async with _connected(dsn) as connection, connection.transaction(isolation="repeatable_read"):
         await connection.fetchval("select count(*) from pg_class")
         yield
-    await connection.close()
 
 
 async def pinned(trial: Trial, sizes: Sizes, found: Found) -> None:
@@ -177,9 +184,8 @@ async def history(trial: Trial, sizes: Sizes, found: Found) -> None:
 
 async def _maintained(trial: Trial) -> None:
     if trial.entry.prepare_history:
-        connection = await asyncpg.connect(trial.dsn)
-        await connection.execute(trial.entry.prepare_history)
-        await connection.close()
+        async with _connected(trial.dsn) as connection:
+            await connection.execute(trial.entry.prepare_history)
 
 
 async def running(trial: Trial, sizes: Sizes, found: Found) -> None:

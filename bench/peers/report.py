@@ -71,8 +71,8 @@ ABOUT = """
 Each peer has a database of its own on the same server, `fsync` and `synchronous_commit` on, and is driven by
 an adapter of ours (`bench/peers/adapters`) through its public API with one setting each, as its documentation
 recommends or as was found to be fast; nobody was tuned in a sweep, batch sizes differ, and that is part of
-the ranking. What would take longer than half a minute to enqueue, and all history, is one row that its API
-made, multiplied in its own tables (`bench/peers/rows.py`), then vacuumed and analysed.
+the ranking. What would take longer than a quarter of a minute to enqueue, and all history, is one row that
+its API made, multiplied in its own tables (`bench/peers/rows.py`), then vacuumed and analysed.
 
 {notes}
 """
