@@ -28,7 +28,7 @@ from holdfast.engine.embedded import binaries
 
 OPTIONS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "synchronous_commit": "on", "fsync": "on"}
 ENVIRONMENTS = ROOT / ".bench"
-AT_MOST = 360.0  # seconds for one peer in one part
+AT_MOST = 480.0  # seconds for one peer in one part
 BROKEN = (
     RuntimeError,
     OSError,

@@ -112,6 +112,7 @@ def shown(value: Value | None) -> str:
         return value
     if value is None or math.isnan(value):
         return "-"
+    value = round(value, 2) + 0.0  # there is no -0.00
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 

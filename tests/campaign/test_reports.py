@@ -60,6 +60,7 @@ def test_nothing_and_less_than_nothing_have_no_ratio() -> None:
         {"holdfast": {"growth MB": -1.0}, "dbos": {"growth MB": 2.0}, "awa": {"growth MB": 0.0}}
     )
     assert told.splitlines()[-1].endswith("| - |")
+    assert peers.shown(-0.001) == "0.00"
 
 
 def test_the_page_has_each_part_with_its_date_and_what_is_missing() -> None:
