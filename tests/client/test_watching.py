@@ -111,6 +111,25 @@ async def test_an_end_that_no_worker_reports_is_announced(
 
 
 @pytest.mark.usefixtures("working")
+@pytest.mark.parametrize("how", ["exchange", "claim_tasks", "limited"])
+async def test_the_start_of_a_job_of_nobody_is_announced(
+    client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection, how: str
+) -> None:
+    await hearing()
+    if how == "limited":
+        await conn.execute("select holdfast.put_limit('few', 'elsewhere', p_max_running => 1)")
+    job = (await jobs.submit(conn, {"type": "never", "queue": "elsewhere"})).id
+    changes = client.watch(job, within=WITHIN)
+    assert (await anext(changes)).status == "queued"
+    if how == "claim_tasks":
+        await conn.fetch("select holdfast.claim_tasks('outside', 5, null, array['elsewhere'])")
+    else:
+        await Hand(conn, queues=["elsewhere"]).one()
+    async with asyncio.timeout(WITHIN.total_seconds() / 2):  # at its end the watch looks by itself
+        assert (await anext(changes)).status == "running"
+
+
+@pytest.mark.usefixtures("working")
 async def test_the_listener_comes_back(
     client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection
 ) -> None:

@@ -93,6 +93,7 @@ declare
   v_safes bigint[] := '{}';
   v_leases double precision[] := '{}';
   v_limited boolean := false;
+  v_watched boolean := exists (select from holdfast.watches);
 begin
   for v_n in 1 .. cardinality(p_lanes) loop
     v_lane := p_lanes[v_n];
@@ -107,11 +108,11 @@ begin
     v_limited := v_limited or v_lane.limit_ids is not null;
   end loop;
   if v_limited then
-    return query select * from holdfast.take_counted(v_ids, v_safes, holdfast.allowed(v_lanes, p_part, p_now), v_leases, p_most,
-      p_nonce, p_worker_id, p_now);
+    return query select t.* from holdfast.take_counted(v_ids, v_safes, holdfast.allowed(v_lanes, p_part, p_now), v_leases, p_most,
+      p_nonce, p_worker_id, p_now) as t where not v_watched or holdfast.announce_started(t.id, t.job_id);
   else
-    return query select * from holdfast.take(v_ids, v_safes, array_fill(p_part, array[cardinality(v_ids)]), v_leases, p_most, p_nonce,
-      p_worker_id, p_now);
+    return query select t.* from holdfast.take(v_ids, v_safes, array_fill(p_part, array[cardinality(v_ids)]), v_leases, p_most, p_nonce,
+      p_worker_id, p_now) as t where not v_watched or holdfast.announce_started(t.id, t.job_id);
   end if;
 end $$;
 
