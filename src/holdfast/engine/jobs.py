@@ -112,6 +112,13 @@ class Redriven(msgspec.Struct, frozen=True, kw_only=True):
     restarted: int
 
 
+class _RedriveStep(msgspec.Struct, frozen=True, kw_only=True):
+    found: int
+    restarted: int
+    next: str | None = None
+    until: str | None = None
+
+
 async def redrive(
     connection: Connection,
     where: Mapping[str, Json],
@@ -120,10 +127,19 @@ async def redrive(
     dry_run: bool = False,
     spread: timedelta = timedelta(0),
 ) -> Redriven:
-    """Put failed jobs back to work, oldest first, evenly over `spread`."""
+    """Put failed jobs back to work, oldest first, evenly over `spread`: in steps, until all were looked at."""
     call = "select holdfast.redrive($1, $2, $3, $4)"
-    answer = await connection.fetchval(call, _text(where), limit, dry_run, spread.total_seconds())
-    return msgspec.json.decode(answer, type=Redriven)
+    found = restarted = 0
+    asked = dict(where)
+    while True:
+        answer = await connection.fetchval(
+            call, _text(asked), limit - found, dry_run, spread.total_seconds()
+        )
+        step = msgspec.json.decode(answer, type=_RedriveStep)
+        found, restarted = found + step.found, restarted + step.restarted
+        if step.next is None or found >= limit:
+            return Redriven(found=found, restarted=restarted)
+        asked |= {"from": step.next, "until": step.until}
 
 
 async def open_batch(

@@ -146,51 +146,28 @@ begin
     jsonb_build_object('status', v_job.status, 'percent', v_job.percent));
 end $$;
 
--- Failed jobs back to work, by filter {ids, owner, queue, type, error_type, fingerprint, since, until}, oldest first, spread
--- evenly over p_spread_s. With p_dry_run only counts. Answers {found, restarted}; what is still scheduled can be cancelled.
+-- Failed jobs back to work, by filter {ids, owner, queue, type, error_type, fingerprint, since, until, from}, oldest first, spread
+-- evenly over p_spread_s. With p_dry_run only counts. Answers {found, restarted}; what is still scheduled can be cancelled. When
+-- there is more to look at than one call does (redrive_find.sql) the answer has {more: true, next, until} besides: `from` and `until`
+-- of the next call's filter, which then finds nothing twice that was restarted and failed again.
 create or replace function holdfast.redrive(
   p_filter jsonb, p_limit integer default 1000, p_dry_run boolean default false, p_spread_s double precision default 0) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_ids uuid[] := holdfast.failed_jobs(p_filter, p_limit);
+  v_found record;
   v_count integer := 0;
   v_id uuid;
 begin
+  select * into v_found from holdfast.find_failed(p_filter, least(greatest(coalesce(p_limit, 1000), 1), 100000));
   if not p_dry_run then
-    foreach v_id in array v_ids loop
+    foreach v_id in array v_found.ids loop
       v_count := v_count + sign((holdfast.retry_job(v_id, null,
-        coalesce(p_spread_s, 0) * v_count / greatest(cardinality(v_ids), 1)) ->> 'restarted')::int);
+        coalesce(p_spread_s, 0) * v_count / greatest(cardinality(v_found.ids), 1)) ->> 'restarted')::int);
     end loop;
   end if;
-  return jsonb_build_object('found', cardinality(v_ids), 'restarted', v_count);
-end $$;
-
-create or replace function holdfast.failed_jobs(p_filter jsonb, p_limit integer) returns uuid[]
-language plpgsql stable set search_path = '' as $$
-declare
-  v_user text := holdfast.calling_user();
-  v_since timestamptz := coalesce(holdfast.time_in(p_filter, 'since'), '-infinity');
-  v_until timestamptz := coalesce(holdfast.time_in(p_filter, 'until'), 'infinity');
-begin
-  return array(
-    select f.job_id from (
-      select h.id as task_id, coalesce(h.job_id, h.id) as job_id, h.kind_id, h.owner, h.error, h.finished_at
-      from holdfast.history h where h.status = 'failed' and h.finished_at between v_since and v_until
-      union all
-      select t.id, t.job_id, l.kind_id, t.owner, t.error, t.finished_at
-      from holdfast.jobs j join holdfast.tasks t on t.job_id = j.id join holdfast.lanes l on l.id = t.lane_id
-      where j.finished_at between v_since and v_until and not j.archived and t.status = 'failed'
-    ) as f
-    join holdfast.kinds k on k.id = f.kind_id
-    where (v_user is null or f.owner = v_user)
-      and (not p_filter ? 'ids' or f.job_id = any (array(select jsonb_array_elements_text(p_filter -> 'ids')::uuid)))
-      and (not p_filter ? 'owner' or f.owner = p_filter ->> 'owner')
-      and (not p_filter ? 'queue' or k.queue = p_filter ->> 'queue')
-      and (not p_filter ? 'type' or k.type = p_filter ->> 'type')
-      and (not p_filter ? 'error_type' or f.error ->> 'type' = p_filter ->> 'error_type')
-      and (not p_filter ? 'fingerprint' or exists (select from holdfast.attempts a
-        where a.task_id = f.task_id and a.fingerprint = p_filter ->> 'fingerprint'))
-    group by f.job_id order by min(f.finished_at) limit least(greatest(p_limit, 1), 100000));
+  return jsonb_build_object('found', cardinality(v_found.ids), 'restarted', v_count)
+    || case when v_found.next is null then '{}' else jsonb_build_object('more', true, 'next', v_found.next, 'until',
+      coalesce(holdfast.time_in(p_filter, 'until'), holdfast.now())) end;
 end $$;
 
 call holdfast.allow('holdfast_worker', 'retry_job', 'redrive');

@@ -1,0 +1,105 @@
+"""Questions and actions by filter read a bounded number of rows, say when there is more, and then go on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hands import Hand, graph, job, submit, tick
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Connection
+
+FAILURES = """
+insert into holdfast.history (id, kind_id, due_at, finished_at, keep_until, attempt, failures, crashes,
+  priority, status, error)
+select holdfast.new_id(), k.id, h.at, h.at + n * interval '1 millisecond', h.at + interval '1 day', 1, 0, 0, 0, 'failed',
+  jsonb_build_object('type', $3::text, 'message', repeat('x', 400))
+from generate_series(1, $1::int) as n, (select holdfast.now() - interval '1 hour' as at) as h,
+  (select id from holdfast.kinds where type = $2 limit 1) as k
+"""
+
+
+async def touched(conn: Connection) -> int:
+    """Pages of all our tables and their indexes that were looked at so far."""
+    await conn.execute("select pg_stat_force_next_flush()")
+    return int(
+        await conn.fetchval(
+            "select sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0)) "
+            "from pg_statio_user_tables where schemaname = 'holdfast'"
+        )
+    )
+
+
+async def pages(conn: Connection, ask: Callable[[], Awaitable[object]]) -> int:
+    before = await touched(conn)
+    await ask()
+    return await touched(conn) - before
+
+
+@pytest.fixture(autouse=True)
+def counting(conn: Connection) -> None:
+    if conn.get_server_version().major < 15:
+        pytest.skip("pg_stat_force_next_flush came with 15")
+
+
+async def dry(conn: Connection, limit: int = 100, **where: Any) -> dict[str, Any]:
+    text = msgspec.json.encode(where).decode()
+    return dict(
+        msgspec.json.decode(await conn.fetchval("select holdfast.redrive($1, $2, true)", text, limit))
+    )
+
+
+async def ended(conn: Connection, *kinds: str) -> None:
+    """Jobs of these types that were rejected, one of each."""
+    for kind in kinds:
+        await submit(conn, type=kind)
+    hand = Hand(conn)
+    for task in await hand.take(50):
+        await hand.finish(task, "reject", {"type": "ValueError", "message": "no", "fingerprint": "here"})
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
+async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool) -> None:
+    await ended(conn, "many", "rare")
+    await tick(conn)
+    await conn.execute(FAILURES, 20_000, "many", "Other")
+    if analysed:
+        await conn.execute("analyze holdfast.history, holdfast.attempts")
+    asked: list[tuple[dict[str, Any], int]] = [
+        ({}, 100),
+        ({"type": "rare"}, 1),
+        ({"type": "rare", "error_type": "ValueError"}, 1),
+        ({"fingerprint": "here"}, 2),
+    ]
+    for where, found in asked:
+        assert (await dry(conn, **where))["found"] == found, where
+        cost = await pages(conn, lambda where=where: dry(conn, **where))  # type: ignore[misc]
+        assert cost < 500, (where, cost)
+    cost = await pages(conn, lambda: dry(conn, error_type="None"))
+    assert cost < 1200, cost
+
+
+async def test_a_redrive_that_stops_says_so_and_goes_on(conn: Connection) -> None:
+    await ended(conn, "many")
+    await conn.execute(FAILURES, 5000, "many", "Other")
+    await ended(conn, "rare")
+    first = await dry(conn, error_type="ValueError")
+    assert first["found"] == 0
+    assert first["more"]
+    rest = await dry(conn, 10_000, error_type="ValueError", **{"from": first["next"]})
+    assert rest == {"found": 2, "restarted": 0}
+    where = {"error_type": "ValueError"}
+    assert (await jobs.redrive(conn, where, dry_run=True)).found == 2
+    assert (await jobs.redrive(conn, {}, limit=10_000, dry_run=True)).found == 5002
+    for limit in (1, 7, 1000):
+        step: dict[str, Any] = {"next": None}
+        found = 0
+        while found < 5002 and "next" in step and found < 30 * limit:
+            step = await dry(conn, limit, **({"from": step["next"]} if step["next"] else {}))
+            found += step["found"]
+        assert found == min(30 * limit, 5002)
+    assert await jobs.redrive(conn, where) == jobs.Redriven(found=2, restarted=2)
+    assert len(await Hand(conn).take(10)) == 2
