@@ -103,3 +103,82 @@ async def test_a_redrive_that_stops_says_so_and_goes_on(conn: Connection) -> Non
         assert found == min(30 * limit, 5002)
     assert await jobs.redrive(conn, where) == jobs.Redriven(found=2, restarted=2)
     assert len(await Hand(conn).take(10)) == 2
+
+
+LABELS = """'{"x": "1"}'::jsonb"""
+HISTORY = f"""
+insert into holdfast.history (id, kind_id, due_at, finished_at, keep_until, attempt, failures, crashes,
+  priority, status, labels)
+select holdfast.new_id(), k.id, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0, 'succeeded',
+  case when $2::text = 'rare' then {LABELS} end
+from generate_series(1, $1::int) as n, (select holdfast.now() as at) as h,
+  (select id from holdfast.kinds where type = $2 limit 1) as k
+"""
+
+
+async def page(conn: Connection, before: str | None = None, scan: int = 100, **where: Any) -> dict[str, Any]:
+    text = msgspec.json.encode(where).decode()
+    return dict(
+        msgspec.json.decode(
+            await conn.fetchval("select holdfast.jobs_page($1, $2, 5, $3)", text, before, scan)
+        )
+    )
+
+
+async def listed(conn: Connection, **where: Any) -> list[str]:
+    """All pages; that a page is short does not end it."""
+    rows: list[str] = []
+    before = None
+    while True:
+        found = await page(conn, before, **where)
+        rows += [row["id"] for row in found["rows"]]
+        before = found["next"]
+        if before is None:
+            return rows
+
+
+async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection) -> None:
+    made: list[str] = []
+    for number in range(4):
+        made.append(str(await submit(conn, type="rare", queue="few", labels={"x": "1"})))
+        several = await graph(conn, {"name": "a"}, {"name": "b"}, type="rare", queue="few", labels={"x": "1"})
+        made.append(str(several.id))
+        await graph(conn, {"name": "a"}, type="many", queue="q")
+        await submit(conn, type="many")
+        await conn.execute(HISTORY, 3, "rare")
+        await conn.execute(HISTORY, 150 * number, "many")
+        await conn.fetch(
+            "select holdfast.submit_many((select jsonb_agg(jsonb_build_object('type', 'many', 'queue', 'q')) "
+            "from generate_series(1, $1::int)))",
+            1 + 90 * number,
+        )
+    rows = await conn.fetch(
+        "select id from holdfast.history where labels is not null union all "
+        "select i from unnest($1::uuid[]) as i order by id desc",
+        made,
+    )
+    expected = [str(row["id"]) for row in rows]
+    assert len(expected) == 20
+    for where in ({"type": "rare"}, {"queue": "few"}, {"labels": {"x": "1"}}, {"type": "rare", "queue": "few"}):
+        assert await listed(conn, **where) == expected, where
+    assert (await page(conn, type="nothing"))["partly"]
+    assert await listed(conn, type="nothing") == []
+    everything = int(
+        await conn.fetchval(
+            "select (select count(*) from holdfast.jobs) + (select count(*) from holdfast.history) "
+            "+ (select count(*) from holdfast.tasks where job_id is null)"
+        )
+    )
+    assert len(set(await listed(conn))) == everything
+    assert len(await listed(conn, type="many")) == everything - 20
+
+
+async def test_a_list_that_stops_says_so(conn: Connection) -> None:
+    rare = await submit(conn, type="rare")
+    await submit(conn, type="many")
+    await conn.execute(HISTORY, 100_001, "many")
+    told: list[str] = []
+    conn.add_log_listener(lambda _, notice: told.append(str(notice)))
+    assert await conn.fetch("""select holdfast.list_jobs('{"type": "rare"}')""") == []
+    assert len(told) == 1
+    assert [row["id"] for row in await jobs.list_jobs(conn, {"type": "rare"})] == [str(rare)]

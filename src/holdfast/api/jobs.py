@@ -51,6 +51,8 @@ class JobsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class JobPage(msgspec.Struct, kw_only=True):
+    """`next` is `before` of the page after it. A page may be short, or empty, and not be the last."""
+
     jobs: list[views.JobView]
     next: UUID | None = None
 
@@ -126,9 +128,8 @@ async def list_jobs(request: Request) -> Response:
         if (value := getattr(query, name)) is not None
     }
     async with acting(request) as connection:
-        rows = await jobs.list_jobs(connection, where, before=query.before, limit=query.limit)
-    following = rows[-1]["id"] if len(rows) == query.limit else None
-    return answer({"jobs": [views.job_view(row, caller) for row in rows], "next": following})
+        page = await jobs.jobs_page(connection, where, before=query.before, limit=query.limit)
+    return answer({"jobs": [views.job_view(row, caller) for row in page.rows], "next": page.next})
 
 
 @operation(

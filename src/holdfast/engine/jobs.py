@@ -49,12 +49,33 @@ async def get_job(connection: Connection, job_id: UUID) -> dict[str, Json] | Non
     return _object(await connection.fetchval("select holdfast.get_job($1)", job_id))
 
 
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is `before` of the page after it. A page may be short, or empty, and not be the last."""
+
+    rows: list[dict[str, Any]]
+    next: UUID | None = None
+    partly: bool = False
+
+
+async def jobs_page(
+    connection: Connection, where: Mapping[str, Json], *, before: UUID | None = None, limit: int = 50
+) -> Page:
+    """Newest first, without their tasks."""
+    call = "select holdfast.jobs_page($1, $2, $3)"
+    return msgspec.json.decode(await connection.fetchval(call, _text(where), before, limit), type=Page)
+
+
 async def list_jobs(
     connection: Connection, where: Mapping[str, Json], *, before: UUID | None = None, limit: int = 50
 ) -> list[dict[str, Json]]:
-    """Newest first, without their tasks. `before` is the last id of the page before."""
-    rows = await connection.fetch("select holdfast.list_jobs($1, $2, $3) as job", _text(where), before, limit)
-    return [cast("dict[str, Any]", _json.decode(row["job"])) for row in rows]
+    """As many as there are, up to `limit`, however many others have to be looked at for them."""
+    rows: list[dict[str, Json]] = []
+    while True:
+        page = await jobs_page(connection, where, before=before, limit=limit - len(rows))
+        rows += page.rows
+        if page.next is None or len(rows) >= limit:
+            return rows
+        before = page.next
 
 
 async def job_events(

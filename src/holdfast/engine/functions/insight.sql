@@ -139,60 +139,7 @@ begin
       'failed', (p_task.status = 'failed')::int, 'cancelled', (p_task.status = 'cancelled')::int, 'skipped', 0)));
 end $$;
 
--- Jobs, newest first, without their tasks. Filter: {owner, status, type, queue, labels}; p_before is the last id of the
--- page before. Owners and states have indexes; for the rest, the newest 100,000 that these leave are looked at in each of the
--- three places where jobs are (search_jobs says when it stopped, and goes on from there).
-create or replace function holdfast.list_jobs(p_filter jsonb default '{}', p_before uuid default null, p_limit integer default 50)
-returns setof jsonb
-language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
-declare
-  v_owner text := coalesce(holdfast.calling_user(), p_filter ->> 'owner');
-  v_before uuid := coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff');
-  v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
-  v_status text := p_filter ->> 'status';
-  v_type text := p_filter ->> 'type';
-  v_labels jsonb := p_filter -> 'labels';
-  v_scan integer := case when p_filter ?| '{type,queue,labels}' then 100000 else v_limit end;
-  v_kinds bigint[] := case when p_filter ?| '{type,queue}' then array(select k.id from holdfast.kinds k
-    where (v_type is null or k.type = v_type) and (not p_filter ? 'queue' or k.queue = p_filter ->> 'queue')) end;
-begin
-  return query
-  with several as (
-    select j.id, holdfast.job_json(j) as body from (
-      select j.* from holdfast.jobs j
-      where j.id < v_before and (v_owner is null or j.owner = v_owner) and (v_status is null or j.status = v_status)
-      order by j.id desc limit v_scan) as j
-    where (v_type is null or j.type = v_type) and (v_labels is null or j.labels @> v_labels)
-    order by j.id desc limit v_limit
-  ), alive as (
-    select t.id from (
-      select t.id, t.lane_id, t.labels from holdfast.tasks t
-      where t.id < v_before and t.job_id is null and (v_owner is null or t.owner = v_owner)
-        and (v_status is null or v_status in ('queued', 'running'))
-        and (v_status is distinct from 'running' or t.status = 'running')
-        and (v_status is distinct from 'queued' or t.status in ('waiting', 'scheduled', 'ready'))
-      order by t.id desc limit v_scan) as t
-    where (v_labels is null or t.labels @> v_labels)
-      and (v_kinds is null or t.lane_id in (select l.id from holdfast.lanes l where l.kind_id = any (v_kinds)))
-    order by t.id desc limit v_limit
-  ), ended as (
-    select h.id from (
-      select h.id, h.kind_id, h.labels from holdfast.history h
-      where h.id < v_before and h.job_id is null and (v_owner is null or h.owner = v_owner)
-        and (v_status is null or h.status = v_status) and (v_status is null or v_status not in ('queued', 'running'))
-      order by h.id desc limit v_scan) as h
-    where (v_labels is null or h.labels @> v_labels) and (v_kinds is null or h.kind_id = any (v_kinds))
-    order by h.id desc limit v_limit
-  ), page as (
-    select s.id, s.body from several s
-    union all
-    select t.id, holdfast.single_json(t) from holdfast.all_tasks t
-    where t.id = any (array(select a.id from (select id from alive union select id from ended) as a order by a.id desc limit v_limit))
-  )
-  select p.body from page p order by p.id desc limit v_limit;
-end $$;
-
 call holdfast.guard_views('all_tasks');
-call holdfast.allow('holdfast_worker', 'get_job', 'list_jobs');
-call holdfast.allow('service_role', 'get_job', 'list_jobs');
-call holdfast.allow('authenticated', 'get_job', 'list_jobs');
+call holdfast.allow('holdfast_worker', 'get_job');
+call holdfast.allow('service_role', 'get_job');
+call holdfast.allow('authenticated', 'get_job');

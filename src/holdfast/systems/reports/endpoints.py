@@ -126,16 +126,17 @@ async def list_jobs(request: Request) -> Response:
     kind = query.type if request.query_params else TYPE
     where = {"owner": owner, "status": query.status, "type": kind, "queue": query.queue}
     async with acting(request) as connection:
-        rows = await connection.fetch(
-            "select j from holdfast.list_jobs($1, $2, $3) as j",
-            msgspec.json.encode({name: said for name, said in where.items() if said is not None}).decode(),
+        said = await connection.fetchval(
+            "select holdfast.jobs_page($1, $2, $3)",
+            msgspec.json.encode({name: value for name, value in where.items() if value is not None}).decode(),
             query.before,
             query.limit,
         )
     caller = await identify(request)
-    found = [job_view(msgspec.json.decode(row["j"]), caller) for row in rows]
+    page = msgspec.json.decode(said)
+    found = [job_view(row, caller) for row in page["rows"]]
     told = [shown(job) if job["type"] == TYPE else job for job in found]
-    return answer({"jobs": told, "next": found[-1]["id"] if len(found) == query.limit else None})
+    return answer({"jobs": told, "next": page["next"]})
 
 
 async def get_job(request: Request) -> Response:
