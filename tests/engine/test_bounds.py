@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
-from hands import Hand, graph, job, submit, tick
+from hands import Hand, graph, job, refused, submit, tick
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -76,7 +77,7 @@ async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool
     ]
     for where, found in asked:
         assert (await dry(conn, **where))["found"] == found, where
-        cost = await pages(conn, lambda where=where: dry(conn, **where))  # type: ignore[misc]
+        cost = await pages(conn, partial(dry, conn, **where))
         assert cost < 500, (where, cost)
     cost = await pages(conn, lambda: dry(conn, error_type="None"))
     assert cost < 1200, cost
@@ -182,3 +183,115 @@ async def test_a_list_that_stops_says_so(conn: Connection) -> None:
     assert await conn.fetch("""select holdfast.list_jobs('{"type": "rare"}')""") == []
     assert len(told) == 1
     assert [row["id"] for row in await jobs.list_jobs(conn, {"type": "rare"})] == [str(rare)]
+
+
+OTHERS = """
+insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, labels)
+select holdfast.new_id(), l.id, nextval('holdfast.positions'), holdfast.now() + n * interval '1 second', $3::text, '{}',
+  '{"y": "2"}'
+from generate_series(1, $1::int) as n, (select id from holdfast.lanes where type = $2 limit 1) as l
+"""
+
+
+async def cancel(conn: Connection, start: Any = None, scan: int = 100_000, **where: Any) -> dict[str, Any]:
+    text, at = msgspec.json.encode(where).decode(), msgspec.json.encode(start).decode()
+    return dict(
+        msgspec.json.decode(
+            await conn.fetchval("select holdfast.cancel_step($1, null, 1000, $2, $3)", text, at, scan)
+        )
+    )
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
+async def test_a_cancel_does_not_read_what_it_does_not_name(conn: Connection, analysed: bool) -> None:
+    await submit(conn, type="many")
+    await conn.execute(OTHERS, 50_000, "many", "ready")
+    asked: list[dict[str, Any]] = [{"type": "rare"}, {"queue": "few"}, {"type": "rare", "labels": {"x": "1"}}]
+    for where in asked:
+        made = [await submit(conn, type="rare", queue="few", labels={"x": "1"}) for _ in range(3)]
+        later = await submit(conn, type="rare", queue="few", labels={"x": "1"}, delay_s=60)
+        await Hand(conn, queues=["few"]).one()
+        if analysed:
+            await conn.execute("analyze holdfast.tasks, holdfast.jobs")
+        cost = await pages(conn, partial(jobs.cancel_jobs, conn, where))
+        for each in (*made, later):
+            assert (await job(conn, each))["status"] == "cancelled"
+        assert cost < 700, (where, cost)
+        text = msgspec.json.encode(where).decode()
+        for _ in range(2):
+            assert await conn.fetchval("select holdfast.cancel_jobs($1)", text) == 0
+        cost = await pages(conn, partial(conn.fetchval, "select holdfast.cancel_jobs($1)", text))
+        assert cost < 60, (where, cost)
+
+
+async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
+    await submit(conn, type="many")
+    for status in ("ready", "scheduled"):
+        await conn.execute(OTHERS, 3000, "many", status)
+    made = [await submit(conn, type="rare", labels={"x": "1"}) for _ in range(3)]
+    several = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
+    first = await cancel(conn, scan=1000, labels={"x": "1"})
+    assert first["cancelled"] == 0
+    assert first["next"]["place"] == "tasks"
+    cost = await pages(conn, lambda: cancel(conn, scan=1000, labels={"x": "1"}))
+    assert cost < 1500, cost
+    steps, found, start = 0, 0, None
+    while steps == 0 or start is not None:
+        step = await cancel(conn, start, 1000, labels={"x": "1"})
+        steps, found, start = steps + 1, found + step["cancelled"], step["next"]
+    assert (found, steps) == (4, 7)
+    for each in (*made, several.id):
+        assert (await job(conn, each))["status"] == "cancelled"
+    assert await conn.fetchval("select count(*) from holdfast.tasks where labels @> '{\"y\": \"2\"}'") == 6000
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"queue": "few"}, {"type": "rare"}, {"labels": {"x": "1"}}, {"owner": "ann"}, {"batch": ""}, {"ids": []}],
+    ids=lambda where: next(iter(where)),
+)
+async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, where: dict[str, Any]) -> None:
+    batch = str(await jobs.open_batch(conn, owner="ann"))
+    others = [
+        await submit(conn, type="many", owner="bob"),
+        (await graph(conn, {"name": "a"}, type="many")).id,
+    ]
+    made: list[Any] = []
+    body = {"queue": "few", "type": "rare", "labels": {"x": "1"}, "owner": "ann", "batch": batch}
+    for number in range(40):
+        made.append(await submit(conn, **body, delay_s=60 * (number % 3), limit_key=f"k{number % 5}"))
+        if number % 10 == 0:
+            made.append((await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, **body)).id)
+            others.append(await submit(conn, type="many", delay_s=10, labels={"x": "2"}))
+    await Hand(conn, queues=["few"]).take(7)
+    filled = {"batch": {"batch": batch}, "ids": {"ids": [str(each) for each in made]}}.get(next(iter(where)), where)
+    found, start, first = 0, None, True
+    while first or start is not None:
+        text, at = msgspec.json.encode(filled).decode(), msgspec.json.encode(start).decode()
+        answer = await conn.fetchval("select holdfast.cancel_step($1, 'stop', 3, $2, 10)", text, at)
+        step = msgspec.json.decode(answer)
+        assert step["cancelled"] <= 3
+        found, start, first = found + step["cancelled"], step["next"], False
+    assert found == len(made) == 44
+    for each in made:
+        assert (await job(conn, each))["status"] == "cancelled"
+    for each in others:
+        assert (await job(conn, each))["status"] == "queued"
+    assert await jobs.cancel_all(conn, filled) == 0
+    assert await jobs.cancel_all(conn, {"labels": {"x": "2"}}) == 4
+
+
+async def test_a_cancel_that_would_look_at_too_much_is_refused(conn: Connection) -> None:
+    await submit(conn, type="many")
+    await conn.execute(OTHERS, 30, "many", "scheduled")
+    source = str(await conn.fetchval("select prosrc from pg_proc where proname = 'cancel_step'"))
+    definition = str(
+        await conn.fetchval("select pg_get_functiondef(oid) from pg_proc where proname = 'cancel_step'")
+    )
+    assert "p_scan, 100000)" in source
+    await conn.execute(definition.replace("p_scan, 100000)", "null, 2)"))
+    with refused("HF004", "filter"):
+        await conn.fetchval("""select holdfast.cancel_jobs('{"type": "rare"}')""")
+    assert await jobs.cancel_jobs(conn, {"type": "rare"}) == 0
+    assert await conn.fetchval("""select holdfast.cancel_jobs('{"type": "many"}')""") == 2
+    assert await jobs.cancel_all(conn, {"type": "many"}) == 29

@@ -133,9 +133,7 @@ def cancel(session: Session, batch_id: str, reason: str | None, yes: bool, dry_r
         left = found["total"] - found["ended"]
         if not session.confirm(f"{words.many(left, 'job')} cancelled.", yes=yes, dry_run=dry_run):
             return
-        count = 0
-        while done := await jobs.cancel_jobs(connection, {"batch": str(asked)}, reason):
-            count += done
+        count = await jobs.cancel_all(connection, {"batch": str(asked)}, reason)
         await record(connection, "batch.cancel", str(asked), jobs=count, reason=reason)
         if session.out.json:
             session.out.record({"batch": asked, "cancelled": count})

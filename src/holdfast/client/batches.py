@@ -75,11 +75,8 @@ class BatchHandle:
 
     async def cancel(self, *, reason: str | None = None) -> int:
         """Cancel all jobs of the batch that have not ended; how many there were."""
-        cancelled = 0
         async with (await self._client.open()).connection() as connection:
-            while done := await jobs.cancel_jobs(connection, {"batch": str(self.id)}, reason):
-                cancelled += done
-        return cancelled
+            return await jobs.cancel_all(connection, {"batch": str(self.id)}, reason)
 
     async def __aenter__(self) -> BatchHandle:
         return self

@@ -103,12 +103,52 @@ async def cancel_task(connection: Connection, task_id: UUID, reason: str | None 
     return bool(await connection.fetchval("select holdfast.cancel_task($1, $2)", task_id, reason))
 
 
+class _CancelStep(msgspec.Struct, frozen=True, kw_only=True):
+    cancelled: int
+    next: dict[str, Json] | None = None
+
+
 async def cancel_jobs(
     connection: Connection, where: Mapping[str, Json], reason: str | None = None, *, limit: int = 1000
 ) -> int:
     """How many were cancelled. Call again until it answers 0."""
-    call = "select holdfast.cancel_jobs($1, $2, $3)"
-    return int(await connection.fetchval(call, _text(where), reason, limit))
+    start: dict[str, Json] | None = None
+    while True:
+        step = await _cancel_step(connection, where, reason, limit, start)
+        if step.cancelled or step.next is None:
+            return step.cancelled
+        start = step.next
+
+
+async def cancel_all(connection: Connection, where: Mapping[str, Json], reason: str | None = None) -> int:
+    """Cancel all that fit, in steps that commit by themselves; how many there were.
+
+    Jobs move while they are looked for, so it looks again until there are none.
+    """
+    total = found = 0
+    start: dict[str, Json] | None = None
+    while True:
+        step = await _cancel_step(connection, where, reason, 1000, start)
+        found += step.cancelled
+        if step.next is not None:
+            start = step.next
+        elif found:
+            total, found, start = total + found, 0, None
+        else:
+            return total
+
+
+async def _cancel_step(
+    connection: Connection,
+    where: Mapping[str, Json],
+    reason: str | None,
+    limit: int,
+    start: dict[str, Json] | None,
+) -> _CancelStep:
+    call = "select holdfast.cancel_step($1, $2, $3, $4)"
+    begin = None if start is None else _text(start)
+    answer = await connection.fetchval(call, _text(where), reason, limit, begin)
+    return msgspec.json.decode(answer, type=_CancelStep)
 
 
 async def retry_job(

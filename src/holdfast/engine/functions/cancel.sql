@@ -92,50 +92,26 @@ begin
   return true;
 end $$;
 
--- Every live job that fits the filter {owner, type, queue, labels, batch, ids}, up to p_limit; answers how many. Call
--- again until it answers 0. Owner, batch and ids have indexes; type, queue and labels alone read all that is alive.
+-- Live jobs that fit the filter {owner, type, queue, labels, batch, ids}, up to p_limit; answers how many. Call again until it
+-- answers 0. One that would have to look at more than a million others before it finds any is refused; cancel_step says where to go on.
 create or replace function holdfast.cancel_jobs(p_filter jsonb, p_reason text default null, p_limit integer default 1000)
 returns integer
-language plpgsql security definer set search_path = '' set plan_cache_mode = force_custom_plan as $$
+language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
-  v_now timestamptz := holdfast.now();
-  v_owner text := coalesce(v_user, p_filter ->> 'owner');
-  v_type text := p_filter ->> 'type';
-  v_queue text := p_filter ->> 'queue';
-  v_labels jsonb := p_filter -> 'labels';
-  v_batch uuid := (p_filter ->> 'batch')::uuid;
-  v_ids uuid[] := case when p_filter ? 'ids' then array(select jsonb_array_elements_text(p_filter -> 'ids')::uuid) end;
-  v_lanes bigint[] := case when p_filter ?| '{type,queue}' then array(select l.id from holdfast.lanes l
-    where (v_type is null or l.type = v_type) and (v_queue is null or l.queue = v_queue)) end;
-  v_id uuid;
-  v_count integer := 0;
+  v_step jsonb;
+  v_from jsonb;
 begin
-  if p_filter is null or not p_filter ?| '{owner,type,queue,labels,batch,ids}' then
-    perform holdfast.refuse('HF004', 'The filter names nothing.', 'filter', 'Give owner, type, queue, labels, batch or ids.');
-  end if;
-  if v_user <> p_filter ->> 'owner' then
-    return 0;
-  end if;
-  for v_id in
-    select t.id from holdfast.tasks t
-    where t.job_id is null and (v_owner is null or t.owner = v_owner) and (v_lanes is null or t.lane_id = any (v_lanes))
-      and (v_labels is null or t.labels @> v_labels) and (v_batch is null or t.batch_id = v_batch) and (v_ids is null or t.id = any (v_ids))
-    order by t.id limit p_limit
-  loop
-    v_count := v_count + holdfast.cancel_one(v_id, p_reason, v_now)::int;
+  for v_round in 1 .. 10 loop
+    v_step := holdfast.cancel_step(p_filter, p_reason, p_limit, v_from);
+    v_from := nullif(v_step -> 'next', 'null');
+    -- Ids of another step would not follow the lock order.
+    if v_step -> 'cancelled' <> '0' or v_from is null then
+      return (v_step -> 'cancelled')::int;
+    end if;
   end loop;
-  for v_id in
-    select j.id from holdfast.jobs j
-    where j.finished_at is null and (v_owner is null or j.owner = v_owner) and (v_type is null or j.type = v_type)
-      and (v_queue is null or exists (select from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
-        where t.job_id = j.id and l.queue = v_queue))
-      and (v_labels is null or j.labels @> v_labels) and (v_batch is null or j.batch_id = v_batch) and (v_ids is null or j.id = any (v_ids))
-    order by j.id limit greatest(p_limit - v_count, 0)
-  loop
-    v_count := v_count + holdfast.cancel_one(v_id, p_reason, v_now)::int;
-  end loop;
-  return v_count;
+  perform holdfast.refuse('HF004', 'None of the first million that were looked at fit, and there are more.', 'filter',
+    'Use cancel_step, which says where to go on, or name an owner, a batch or ids.');
+  return null;
 end $$;
 
 call holdfast.allow('holdfast_worker', 'cancel_job', 'cancel_task', 'cancel_jobs');
