@@ -9,6 +9,7 @@ from books import KEY
 from callers import bearer, token
 from hands import Hand
 
+from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
@@ -43,6 +44,14 @@ async def test_batches_of_users_are_their_own(api: httpx.AsyncClient) -> None:
     for callback in ({}, {"type": 7}, {"type": "t", "queue": 9}, {"type": "t", "tasks": []}):
         answer = await api.post("/api/batches", json={"callback": callback}, headers=SERVICE)
         assert (answer.status_code, answer.json()["field"]) == (422, "callback")
+
+
+async def test_all_members_of_a_large_batch_are_cancelled(api: httpx.AsyncClient, conn: Connection) -> None:
+    batch = (await api.post("/api/batches", json={}, headers=SERVICE)).json()["id"]
+    await jobs.submit_many(conn, [{"type": "t", "queue": "q", "batch": batch}] * 1001)
+    assert (await api.delete(f"/api/batches/{batch}", headers=SERVICE)).json() == {"cancelled": 1001}
+    told = await conn.fetch("select detail::text from holdfast.audit where action = 'batch.cancel'")
+    assert [row["detail"] for row in told] == ['{"cancelled": 1001}']
 
 
 async def test_schedules(api: httpx.AsyncClient) -> None:

@@ -109,11 +109,15 @@ async def close_batch(request: Request) -> Response:
 async def cancel_batch(request: Request) -> Response:
     batch_id = uuid_in(request)
     caller = await identify(request)
-    async with acting(request) as connection:
-        found(await jobs.get_batch(connection, batch_id), "batch")
-        count = await jobs.cancel_jobs(connection, {"batch": str(batch_id)}, "Cancelled with its batch.")
-        if caller.kind == "service":
-            await access.record(connection, caller.name, "batch.cancel", str(batch_id), {"cancelled": count})
+    count, done = 0, 1
+    while done:  # a transaction for each step: members that end meanwhile wait for one only
+        async with acting(request) as connection:
+            found(await jobs.get_batch(connection, batch_id), "batch")
+            done = await jobs.cancel_jobs(connection, {"batch": str(batch_id)}, "Cancelled with its batch.")
+            count += done
+            if not done and caller.kind == "service":
+                said = {"cancelled": count}
+                await access.record(connection, caller.name, "batch.cancel", str(batch_id), said)
     return answer(CancelledMembers(cancelled=count))
 
 

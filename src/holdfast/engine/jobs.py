@@ -188,14 +188,12 @@ async def redrive(
     dry_run: bool = False,
     spread: timedelta = timedelta(0),
 ) -> Redriven:
-    """Put failed jobs back to work, oldest first, evenly over `spread`: in steps, until all were looked at."""
+    """Put failed jobs back to work, oldest first, evenly over `spread`; in steps, until all were seen."""
     call = "select holdfast.redrive($1, $2, $3, $4)"
     found = restarted = 0
     asked = dict(where)
     while True:
-        answer = await connection.fetchval(
-            call, _text(asked), limit - found, dry_run, spread.total_seconds()
-        )
+        answer = await connection.fetchval(call, _text(asked), limit - found, dry_run, spread.total_seconds())
         step = msgspec.json.decode(answer, type=_RedriveStep)
         found, restarted = found + step.found, restarted + step.restarted
         if step.next is None or found >= limit:

@@ -15,6 +15,8 @@ from holdfast.engine import insight, jobs, search
 from holdfast.engine.search import Control, Ramp, Verb
 from holdfast.errors import InvalidError
 
+AT_ONCE = 1000  # members of a batch that one press of the button cancels, in one transaction
+
 
 def _verb(text: str) -> Verb:
     if text == "retry":
@@ -162,6 +164,8 @@ async def cancel_batch(asked: Deed) -> tuple[str, str]:
     found = await jobs.get_batch(asked.connection, asked.view.uuid())
     if found is None or not asked.view.owns(found["owner"]):
         raise HTTPException(404, "There is no such batch.")
-    count = await jobs.cancel_jobs(asked.connection, {"batch": found["id"]}, asked.text("reason") or None)
+    reason = asked.text("reason") or None
+    count = await jobs.cancel_jobs(asked.connection, {"batch": found["id"]}, reason, limit=AT_ONCE)
     await asked.audit("batch.cancel", found["id"], jobs=count)
-    return f"/batches/{found['id']}", f"{plural(count, 'job')} cancelled."
+    rest = " There may be more: cancel again." if count == AT_ONCE else ""
+    return f"/batches/{found['id']}", f"{plural(count, 'job')} cancelled.{rest}"
