@@ -109,7 +109,7 @@ begin
       return (v_step -> 'cancelled')::int;
     end if;
   end loop;
-  perform holdfast.refuse('HF004', 'None of the first million that were looked at fit, and there are more.', 'filter',
+  perform holdfast.refuse('HF004', 'None of those that were looked at fit, and there are more.', 'filter',
     'Use cancel_step, which says where to go on, or name an owner, a batch or ids.');
   return null;
 end $$;

@@ -147,7 +147,7 @@ begin
       exit;
     end if;
     select * into v_found from holdfast.cancel_look(v_places[v_n], p_filter, v_owner, v_from, v_limit - cardinality(v_singles),
-      case when v_places[v_n] = 'jobs' then greatest(v_left / 10, 1) else v_left end); -- the tasks of a job may be looked at too
+      case when v_places[v_n] = 'jobs' and p_filter ? 'queue' then greatest(v_left / 10, 1) else v_left end); -- with the tasks of each
     if v_places[v_n] = 'jobs' then
       v_jobs := v_found.ids;
     else

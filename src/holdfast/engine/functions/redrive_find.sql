@@ -85,8 +85,8 @@ declare
   v_picks boolean := v_user is not null or p_filter ?| '{owner,error_type,fingerprint}';
   v_kinds bigint := case when p_filter ?| '{queue,type}' then (select count(*) from holdfast.kinds k
     where (not p_filter ? 'queue' or k.queue = p_filter ->> 'queue') and (not p_filter ? 'type' or k.type = p_filter ->> 'type')) else 1 end;
-  -- Where every row fits, as many as are asked for; else some thousands, of all kinds together.
-  v_most integer := case when v_picks then greatest(p_limit, 2000) / greatest(v_kinds, 1) + 1 else p_limit + 1 end;
+  -- Where every row fits, as many as are asked for; else some thousands. A type or a queue of very many kinds shares them out.
+  v_most integer := greatest(case when v_picks then greatest(p_limit, 2000) else p_limit + 1 end / greatest(v_kinds / 10, 1), 20);
   v_times timestamptz[];
 begin
   with walked as materialized (
