@@ -200,8 +200,8 @@ language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan s
 set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   with ended as (
-    select i.id, count(*)::int as n
-    from unnest(p_lanes) as u (lane_id)
+    select i.id, sum(u.n)::int as n
+    from (select e.lane_id, count(*) as n from unnest(p_lanes) as e (lane_id) group by e.lane_id) as u
     join holdfast.lanes l on l.id = u.lane_id
     cross join lateral unnest(l.limit_ids) as i (id)
     group by i.id

@@ -99,13 +99,15 @@ begin
       case when g.owner is not null or g.event_seq is not null then coalesce(g.event_seq, 0) + 1 end, g.labels, g.batch_id
     from gone g join holdfast.lanes l on l.id = g.lane_id left join holdfast.queues q on q.name = l.queue
   )
-  select coalesce(array_agg(g.ord), '{}'),
-    array_agg(g.lane_id) filter (where exists (
-      select from holdfast.lanes l where l.id = g.lane_id and l.limit_ids is not null)),
+  select coalesce(array_agg(g.ord), '{}'), array_agg(g.lane_id),
     jsonb_agg(jsonb_build_object('id', g.id, 'owner', g.owner, 'event_seq', g.event_seq, 'unique_key', g.unique_key,
         'batch_id', g.batch_id, 'status', 'succeeded', 'files', g.files, 'attempt', g.attempt, 'nonce', g.nonce))
       filter (where coalesce(g.owner, g.unique_key) is not null or g.event_seq is not null or g.batch_id is not null or g.files)
   into done, lanes, after from gone g;
+  -- Asked after the tasks are locked: a rule that is made meanwhile waits for us, or we waited for it.
+  if not exists (select from holdfast.limit_rules) then
+    lanes := null;
+  end if;
   after := case when after is null then '[]' else holdfast.tell_ended(after, p_now) end;
 end $$;
 
