@@ -40,7 +40,7 @@ campaign-files: setup-dev  ## kill -9 between upload and commit, five hundred ti
 fuzz: setup-dev  ## a hundred thousand generated requests to every route of the API, an hour; EXAMPLES=n of each route
 	@HOLDFAST_FUZZ_EXAMPLES=$(or $(EXAMPLES),1100) $(VENV)/pytest -n 2 -q -rA tests/api/test_fuzz.py
 
-bench: setup-dev  ## what it does next to the bare statements; PARTS="engine worker" chooses
+bench: setup-dev  ## what it does next to the bare statements, most of an hour; PARTS="engine worker queues api systems files dashboard" chooses
 	@$(VENV)/python -m bench $(PARTS)
 
 bench-peers: setup-dev  ## the same work by the other queues, installed on demand, side by side, about forty minutes; writes docs/explain/benchmarks.md; PARTS=basic,memory and PEERS="pgmq awa" choose

@@ -22,7 +22,12 @@ PARTS = {
     "engine": ["-m", "bench.engine"],
     "worker": [str(HERE / "worker.py")],
     "queues": ["-m", "bench.queues"],
+    "api": ["-m", "bench.api"],
+    "systems": [str(HERE / "systems.py")],
+    "files": [str(HERE / "files.py")],
+    "dashboard": [str(HERE / "dashboard.py")],
 }
+OWN_SERVER = {"files", "dashboard"}
 
 
 async def play(parts: list[str], folder: Path) -> bool:
@@ -33,7 +38,9 @@ async def play(parts: list[str], folder: Path) -> bool:
         await server.ready()
         for part in parts:
             print(f"# {part}", flush=True)
-            command = [sys.executable, *PARTS[part], server.url.reveal()]
+            command = [sys.executable, *PARTS[part]]
+            if part not in OWN_SERVER:
+                command.append(server.url.reveal())
             failed |= subprocess.run(command, check=False).returncode != 0  # noqa: ASYNC221
     finally:
         server.destroy()
