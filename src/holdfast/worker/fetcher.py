@@ -35,7 +35,7 @@ LATENCY = 0.25  # seconds that a request may be on its way
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
 # that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
 # The first is for a claim that brought something: whoever is not full is not asleep yet, and is not notified.
-FALLING_ASLEEP = (0.02, 0.01, 0.1, 1.0, 5.0)
+FALLING_ASLEEP = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
 
 
 class Taker(Protocol):
