@@ -15,13 +15,21 @@ from holdfast.engine.connection import Connection
 
 COLUMNS = ["msg_id", "read_ct", "enqueued_at", "last_read_at", "vt", "message", "headers"]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pgmq.md"
-# How to move from pgmq to ours, as the page tells it.
-REASSIGN = "do $$" + PAGE.read_text(encoding="utf-8").partition("```sql\ndo $$")[2].partition("```")[0]
-# And back, for a queue `x`.
-GO_BACK = (
-    "alter schema"
-    + PAGE.read_text(encoding="utf-8").partition("```text\nalter schema")[2].partition("```")[0]
-)
+
+
+def moving_here() -> str:
+    """How to move from pgmq to ours, as the page tells it."""
+    return _block("```sql\n", "do $$")
+
+
+def moving_back() -> str:
+    """And back, for a queue `x`."""
+    return _block("```text\n", "alter schema")
+
+
+def _block(fence: str, start: str) -> str:
+    text = PAGE.read_text(encoding="utf-8").partition(fence + start)[2]
+    return start + text.partition("```")[0]
 
 
 async def create(conn: Connection, name: str = "q") -> str:

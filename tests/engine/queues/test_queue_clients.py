@@ -17,7 +17,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from queuekit import REASSIGN, acting_as, count, read, send
+from queuekit import acting_as, count, moving_here, read, send
 
 from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
@@ -99,7 +99,7 @@ async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await theirs.fetch("select * from pgmq.q_q order by 1")
-    await theirs.execute(REASSIGN)
+    await theirs.execute(moving_here())
     await install.migrate(empty_url, settings)
     assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
     ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from queuekit import GO_BACK, REASSIGN, count, read, send
+from queuekit import count, moving_back, moving_here, read, send
 
 from holdfast.engine import checks, install
 from holdfast.engine.connection import Connection
@@ -90,7 +90,7 @@ async def test_moving_from_the_extension_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await filled(theirs)
-    await theirs.execute(REASSIGN)
+    await theirs.execute(moving_here())
     assert await theirs.fetchval("select count(*) from pg_extension where extname = 'pgmq'") == 0
     await install.migrate(empty_url, settings)
     assert await theirs.fetchval(OURS)
@@ -107,7 +107,7 @@ async def test_moving_on_top_of_the_extension_and_then_off_it_keeps_the_messages
     """Holdfast was there already, beside the extension: the same steps, and its additions go on working."""
     before = await filled(theirs)
     await install.migrate(empty_url, settings)
-    await theirs.execute(REASSIGN)
+    await theirs.execute(moving_here())
     await install.migrate(empty_url, settings)
     assert await theirs.fetchval(OURS)
     assert await messages(theirs) == before
@@ -123,7 +123,7 @@ async def test_moving_from_ours_to_the_extension_keeps_the_messages(
         pytest.skip("extensions from any folder come with PostgreSQL 18")
     before = await filled(conn)
     await conn.execute(f"set extension_control_path = '$system:{shared}'")
-    await conn.execute(GO_BACK.replace("'x'", "'q'").replace("_x", "_q"))
+    await conn.execute(moving_back().replace("'x'", "'q'").replace("_x", "_q"))
     assert await messages(conn) == before
     await install.migrate(url, settings)
     assert not await conn.fetchval(OURS)
