@@ -357,12 +357,14 @@ async def main() -> None:
     )
     given = parser.parse_args()
     bench = Bench(Secret(given.server), load({}), given.tasks, given.rows)
-    for number in range(given.rounds):
-        for name in given.only.split(","):
-            part: Callable[[], Awaitable[None]] = getattr(bench, PARTS[PARTS.index(name)])
-            if name != "history" or not number:  # filling it takes minutes
-                await part()
-    bench.show()
+    try:
+        for number in range(given.rounds):
+            for name in given.only.split(","):
+                part: Callable[[], Awaitable[None]] = getattr(bench, PARTS[PARTS.index(name)])
+                if name != "history" or not number:  # filling it takes minutes
+                    await part()
+    finally:
+        bench.show()
 
 
 if __name__ == "__main__":
