@@ -55,7 +55,8 @@ async def test_retries_take_minutes_of_the_clock_and_none_of_ours(hf: Holdfast) 
     assert [ran.outcome for ran in first.ran] == ["failed"]
     assert isinstance(first.ran[0].problem, ConnectionError)
     rest = await hf.drain(until=timedelta(hours=1))
-    assert [ran.outcome for ran in rest.ran] == ["failed", "succeeded"]
+    # Of this job only: `tidy` runs too when it is about to be three o'clock.
+    assert [ran.outcome for ran in rest.ran if ran.job_id == job.id] == ["failed", "succeeded"]
     assert rest.moved == timedelta(hours=1)
     assert await job.result() == "hello to slow"
 
