@@ -42,7 +42,8 @@ def attempt(lease_s: float) -> Attempt:
         crashes=0, lease_s=lease_s, timeout_s=60, max_attempts=5,
     )  # fmt: skip
     context = Context(task_id=str(claimed.id), job_id="j", attempt=1, deadline=datetime.now(UTC))
-    made = Attempt(claimed, forever, context, asyncio.get_running_loop().time())
+    now = asyncio.get_running_loop().time()
+    made = Attempt(claimed, forever, context, started_at=now, renewed_at=now)
     made.runner = asyncio.create_task(forever.function())
     made.began = True
     return made

@@ -28,16 +28,16 @@ async def test_a_claim_that_never_arrived_is_given_back(
     client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
-    real = leases.exchange
+    real = leases.ask
 
-    async def exchange(*args: Any, **how: Any) -> leases.Exchange:
+    async def ask(*args: Any, **how: Any) -> leases.Unread:
         answer = await real(*args, **how)
-        if answer.tasks and len(lost) < 4:  # more than the budget of crashes
-            lost.append(len(answer.tasks))
+        if answer.got and len(lost) < 4:  # more than the budget of crashes
+            lost.append(answer.got)
             raise DatabaseAwayError("The connection was closed in the middle of the answer.")
         return answer
 
-    monkeypatch.setattr(leases, "exchange", exchange)
+    monkeypatch.setattr(leases, "ask", ask)
     stop = asyncio.Event()
     running = asyncio.create_task(Worker(db, {tells.name: tells}).run(stop))
     jobs = [await client.submit(tells()) for _ in range(3)]

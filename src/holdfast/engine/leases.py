@@ -114,6 +114,52 @@ async def exchange(
     cursors: str | None = None,
 ) -> Exchange:
     """Send the outcomes of finished tasks and take tasks for the free slots, in one round trip."""
+    answer = await ask(
+        connection, worker=worker, outcomes=outcomes, slots=slots, queues=queues, types=types, cursors=cursors
+    )
+    return answer.read()
+
+
+class Unread:
+    """An answer that has arrived. Reading it takes as long as starting what it brought."""
+
+    __slots__ = ("_header", "_outcomes", "_rows")
+
+    def __init__(self, rows: Sequence[Record], outcomes: int) -> None:
+        self._rows = rows
+        self._outcomes = outcomes
+        self._header = _header.decode(rows[-1][8])
+
+    @property
+    def got(self) -> int:
+        return len(self._rows) - 1
+
+    @property
+    def cursors(self) -> str:
+        return bytes(self._header.cursors).decode()
+
+    def read(self) -> Exchange:
+        header = self._header
+        return Exchange(
+            answers=header.answers if header.answers is not None else _fine * self._outcomes,
+            tasks=_claimed(self._rows[:-1], header),
+            cursors=self.cursors,
+            next_s=header.next_s,
+            command=header.command,
+        )
+
+
+async def ask(
+    connection: Connection,
+    *,
+    worker: str,
+    outcomes: Sequence[Outcome] = (),
+    slots: int,
+    queues: Sequence[str],
+    types: Sequence[str] | None = None,
+    cursors: str | None = None,
+) -> Unread:
+    """The same, for those who have something to do between the answer and its reading."""
     statement, given = _sent(outcomes)
     rows = await connection.fetch(
         statement,
@@ -124,14 +170,7 @@ async def exchange(
         None if types is None else list(types),
         cursors or "{}",
     )
-    header = _header.decode(rows[-1][8])
-    return Exchange(
-        answers=header.answers if header.answers is not None else _fine * len(outcomes),
-        tasks=_claimed(rows[:-1], header),
-        cursors=bytes(header.cursors).decode(),
-        next_s=header.next_s,
-        command=header.command,
-    )
+    return Unread(rows, len(outcomes))
 
 
 def _sent(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:

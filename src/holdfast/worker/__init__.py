@@ -43,6 +43,7 @@ from holdfast.worker.threads import Threads
 
 __all__ = ["Options", "Share", "Worker"]
 
+SLOTS = 10
 RELEASE = timedelta(seconds=5)  # for what was stopped to come back and be handed in
 LEAVE_SECONDS = 2.0
 
@@ -80,7 +81,7 @@ class Worker:
         self._grace = options.get("grace", timedelta(seconds=25))
         self._until = options.get("until", "stopped")
         self._lifespan = options.get("lifespan")
-        concurrency = options.get("concurrency", 10)
+        concurrency = options.get("concurrency", SLOTS)
         shares = Shares(options.get("queues") or sorted({task.queue for task in tasks.values()}))
         self._outbox = Outbox()
         self._fetcher = Fetcher(database, self.name, shares, sorted(self._tasks), concurrency, self._outbox)
@@ -123,16 +124,18 @@ class Worker:
         self._fetcher.on_upkeep = self._tending.ring
         self._fetcher.on_nothing = self._found_nothing
         self._fetcher.budget = options.get("max_jobs")
+        if self._until == "once" and self._fetcher.budget is None:
+            self._fetcher.budget = options.get("concurrency", SLOTS)
 
     # What the fetcher hands over
 
-    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID]) -> None:
+    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID], asked_at: float) -> None:
         """Leases are known to the heartbeat before their tasks start."""
         isolated = self._attempts.isolated
-        self._heartbeat.hold([(claimed, isolated(claimed)) for claimed in tasks], ended)
+        self._heartbeat.hold([(claimed, isolated(claimed)) for claimed in tasks], ended, asked_at)
 
-    def launch(self, tasks: Sequence[Claimed]) -> None:
-        self._attempts.launch(tasks)
+    def launch(self, tasks: Sequence[Claimed], asked_at: float) -> None:
+        self._attempts.launch(tasks, asked_at)
         if self._until == "once" and tasks:
             self._fetcher.budget = 0
         if self._fetcher.budget is not None and self._fetcher.budget <= 0:
@@ -187,7 +190,7 @@ class Worker:
             self._stop.set()
 
     def _found_nothing(self) -> None:
-        if self._until != "stopped" and not self._is_busy() and not len(self._outbox):
+        if self._until != "stopped" and not self._has_something():
             self._finish()
 
     async def _shut_down(self) -> None:
@@ -199,10 +202,8 @@ class Worker:
         await self._reviver.stop()
         await self._listener.stop()
         await self._settled(lambda: self._grace)
-        for attempt in self._fetcher.running.all():
-            attempt.stop(RELEASED)
         self._consumers.release()
-        await self._settled(lambda: RELEASE)
+        await self._settled(lambda: RELEASE, self._release)
         await self.contexts.stop()
         await self._fetcher.stop()
         await self._consumers.stop()
@@ -216,20 +217,32 @@ class Worker:
     async def _leave(self) -> None:
         with contextlib.suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS), self._database.connection() as connection:
+                await self._fetcher.give_back(connection)
                 await leases.leave_worker(connection, self.name)
 
     def _is_busy(self) -> bool:
         return bool(len(self._fetcher.running) or self._consumers.busy)
 
-    async def _settled(self, within: Callable[[], timedelta]) -> None:
-        """Until nothing runs and every outcome was accepted, or the time is over."""
+    def _has_something(self) -> bool:
+        """That runs, is on its way here, or is to be handed in."""
+        return bool(self._is_busy() or self._fetcher.asked or len(self._outbox))
+
+    async def _settled(
+        self, within: Callable[[], timedelta], each_time: Callable[[], None] = lambda: None
+    ) -> None:
+        """Until nothing is left and every outcome was accepted, or the time is over."""
         began = time.monotonic()
-        while self._is_busy() or len(self._outbox):
+        while self._has_something():
+            each_time()
             if time.monotonic() - began >= within().total_seconds():
                 return
             self._fetcher.ring()
             self._consumers.ring()
             await asyncio.sleep(0.01)
+
+    def _release(self) -> None:
+        for attempt in self._fetcher.running.all():
+            attempt.stop(RELEASED)
 
     # What people see
 

@@ -68,7 +68,7 @@ class Attempts:
             and claimed.type in self._isolation.types
         )
 
-    def launch(self, tasks: Sequence[Claimed]) -> None:
+    def launch(self, tasks: Sequence[Claimed], asked_at: float) -> None:
         now = time.monotonic()
         create = asyncio.get_running_loop().create_task
         first = float("inf")
@@ -76,7 +76,7 @@ class Attempts:
             task = self._tasks[claimed.type]
             wanted = task.wants_context or self._capture or self.isolated(claimed)
             context = self._contexts.make(claimed) if wanted else None
-            attempt = Attempt(claimed, task, context, now)
+            attempt = Attempt(claimed, task, context, started_at=now, renewed_at=asked_at)
             attempt.isolated = self.isolated(claimed)
             self._running.add(attempt)
             first = min(first, claimed.timeout_s)

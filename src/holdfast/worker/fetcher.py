@@ -3,8 +3,9 @@
 One round trip carries the outcomes of what was finished and brings the tasks for the slots that are free.
 There is a reason for one when outcomes have waited long enough, when slots are free and there may be work
 (the last answer was full, a notification came, something falls due), or when it is time to look anyway. While
-there is more work than slots, half of the slots are filled while the tasks in the other half run, so that the
-database and this process work at the same time.
+there is more work than slots, half of the slots are filled while the tasks in the other half run, and the
+next question is sent before the last answer is read, so that the database and this process work at the same
+time.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
 from holdfast import telemetry
 from holdfast.engine import leases
-from holdfast.engine.connection import Database
+from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed, Command, Exchange, Outcome
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import Running
@@ -31,6 +33,7 @@ SAFETY_POLL = 58.0  # with a listener that is proven to hear; together with its 
 BLIND_POLL = 1.5  # without one
 MOST_AT_ONCE = 500
 WORTH_HALVING = 50
+IN_A_ROW = 50  # round trips, before others may have the connection: it may be the only one
 LATENCY = 0.25  # seconds that a request may be on its way
 # A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
 # that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
@@ -39,10 +42,24 @@ FALLING_ASLEEP = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
 
 
 class Taker(Protocol):
-    """Who is given what was claimed: `hold` before `launch`, also with nothing."""
+    """Who is given what was claimed: `hold` before `launch`, also with nothing.
 
-    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID]) -> None: ...
-    def launch(self, tasks: Sequence[Claimed]) -> None: ...
+    A lease may have begun as soon as it was asked for.
+    """
+
+    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID], asked_at: float) -> None: ...
+    def launch(self, tasks: Sequence[Claimed], asked_at: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A question and its answer, which may not be there yet."""
+
+    queues: list[str]
+    slots: int
+    outcomes: list[Outcome]
+    at: float
+    answer: asyncio.Task[leases.Unread]
 
 
 class Fetcher(Service):
@@ -79,9 +96,15 @@ class Fetcher(Service):
         self._looks = 0  # in vain, since something was found
         self._next_s: float | None = None
         self._cursors: str | None = None
+        self._trips: list[Trip] = []  # whose answers are not read yet: one, or two for a moment
         self._unsure_since: float | None = (
             None  # answers to claims were lost: we may hold what we do not know
         )
+
+    @property
+    def asked(self) -> int:
+        """Slots for which tasks may be on their way."""
+        return sum(trip.slots for trip in self._trips)
 
     def ring(self) -> None:
         """Something changed in this process: an outcome to send, or a slot to fill."""
@@ -112,49 +135,93 @@ class Fetcher(Service):
 
     async def step(self) -> None:
         await self._reason()
+        async with self._database.connection() as connection:
+            try:
+                await self.give_back(connection)
+                await self._travel(connection)
+            except BaseException:
+                await self._lose()
+                raise
+
+    async def give_back(self, connection: Connection) -> None:
+        """What was claimed for us and never arrived."""
+        if self._unsure_since is not None:
+            held = {each.claimed.id for each in self.running.all()} | self._outbox.ids()
+            within = timedelta(seconds=time.monotonic() - self._unsure_since + LATENCY)
+            await leases.release_unheld(connection, self._worker, held, within)
+            self._unsure_since = None
+
+    async def _travel(self, connection: Connection) -> None:
+        """One round trip; while answers are full, the next question is sent before an answer is read."""
+        trip = self._depart(connection)
+        for more in reversed(range(IN_A_ROW)):
+            unread = await trip.answer
+            seconds = time.monotonic() - trip.at
+            self._cursors = unread.cursors
+            following = self._depart(connection) if more and self._goes_on(trip, unread.got) else None
+            try:
+                if following is not None:
+                    await asyncio.sleep(0)  # for it to be sent
+            finally:  # what was claimed is started, whatever happens
+                self._arrive(trip, unread.read(), seconds)
+            if following is None:
+                return
+            trip = following
+
+    def _goes_on(self, trip: Trip, got: int) -> bool:
+        full = got >= trip.slots > 0
+        return full and self.budget is None and self.shares.plain and self._slots() >= self._enough
+
+    def _depart(self, connection: Connection) -> Trip:
         queues, slots = self.shares.ask(self._slots())
         outcomes = self._outbox.take()
-        asked_at = time.monotonic()
-        try:
-            answer = await self._exchange(queues, slots, outcomes)
-        except BaseException:
-            self._outbox.put_back(outcomes)
-            if slots:
-                self._unsure_since = min(asked_at, self._unsure_since or asked_at)
-            raise
+        asking = leases.ask(
+            connection,
+            worker=self._worker,
+            outcomes=outcomes,
+            slots=slots,
+            queues=queues,
+            types=self._types,
+            cursors=self._cursors,
+        )
+        trip = Trip(queues, slots, outcomes, time.monotonic(), asyncio.create_task(asking))
+        self._trips.append(trip)
+        return trip
+
+    def _arrive(self, trip: Trip, answer: Exchange, seconds: float) -> None:
         # Nothing that could fail comes between a claim and the start of what it brought.
-        seconds = time.monotonic() - asked_at
-        ended = self._outbox.answered(outcomes)
-        self._cursors = answer.cursors
+        self._trips.remove(trip)
+        ended = self._outbox.answered(trip.outcomes)
         if self.budget is not None:
             self.budget -= len(answer.tasks)
         if self.taker is not None:
-            self.taker.hold(answer.tasks, ended)
-            self.taker.launch(answer.tasks)
-        self._report_stale(outcomes, answer)
-        self._report_claim(slots, len(outcomes), len(answer.tasks), seconds)
-        if slots:
-            self._plan(queues, got=len(answer.tasks), wanted=slots, next_s=answer.next_s)
+            self.taker.hold(answer.tasks, ended, trip.at)
+            self.taker.launch(answer.tasks, trip.at)
+        self._report_stale(trip.outcomes, answer)
+        self._report_claim(trip.slots, len(trip.outcomes), len(answer.tasks), seconds)
+        if trip.slots:
+            self._plan(trip.queues, got=len(answer.tasks), wanted=trip.slots, next_s=answer.next_s)
         if answer.command is not None:
             self.on_command(answer.command)
 
-    async def _exchange(self, queues: list[str], slots: int, outcomes: list[Outcome]) -> Exchange:
-        async with self._database.connection() as connection:
-            if self._unsure_since is not None:
-                held = {each.claimed.id for each in self.running.all()} | self._outbox.ids()
-                held.update(outcome.id for outcome in outcomes)
-                within = timedelta(seconds=time.monotonic() - self._unsure_since + LATENCY)
-                await leases.release_unheld(connection, self._worker, held, within)
-                self._unsure_since = None
-            return await leases.exchange(
-                connection,
-                worker=self._worker,
-                outcomes=outcomes,
-                slots=slots,
-                queues=queues,
-                types=self._types,
-                cursors=self._cursors,
-            )
+    async def _lose(self) -> None:
+        """No answer will be read: outcomes are sent again, and what was claimed is given back."""
+        trips, self._trips = self._trips, []
+        for trip in reversed(trips):
+            self._outbox.put_back(trip.outcomes)
+            if trip.slots:
+                self._unsure_since = min(trip.at, self._unsure_since or trip.at)
+        # Nobody else may have the connection while it waits for an answer.
+        waiting = {trip.answer for trip in trips}
+        while waiting:
+            for answer in waiting:
+                answer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):  # whoever stops us says so again
+                await asyncio.wait(waiting)
+            waiting = {answer for answer in waiting if not answer.done()}
+        for trip in trips:
+            if not trip.answer.cancelled():
+                trip.answer.exception()  # nobody else asks for it
 
     def _report_stale(self, outcomes: list[Outcome], answer: Exchange) -> None:
         if "stale" in answer.answers:
@@ -176,7 +243,7 @@ class Fetcher(Service):
     def _slots(self) -> int:
         if not self.claiming or not self.shares.has_room:
             return 0
-        free = min(self._concurrency - len(self.running), self._most)
+        free = min(self._concurrency - len(self.running) - self.asked, self._most)
         return max(0, free if self.budget is None else min(free, self.budget))
 
     def _plan(self, queues: Sequence[str], *, got: int, wanted: int, next_s: float | None) -> None:

@@ -127,13 +127,13 @@ class Heartbeat:
             self._say(b"E", b"done" if done else b"")
             await asyncio.to_thread(self._end_process, wait=done)
 
-    def hold(self, claimed: Sequence[tuple[Claimed, bool]], ended: Sequence[UUID]) -> None:
+    def hold(self, claimed: Sequence[tuple[Claimed, bool]], ended: Sequence[UUID], renewed_at: float) -> None:
         """Before the tasks start; with those whose outcomes were accepted."""
         parts = b""
         if ended:
             parts = frame(b"D", b"".join([each.bytes for each in ended]))
         if claimed:
-            parts += holding(claimed)
+            parts += holding(claimed, renewed_at)
         if parts:
             self._send(parts)
 
@@ -173,9 +173,10 @@ class Heartbeat:
         if before is not None:
             before.close()
         self._send(frame(b"S", msgspec.msgpack.encode(self._beginning())))
-        held = [(a.claimed, a.isolated) for a in self._running.all()]
+        held = self._running.all()
         if held:
-            self._send(holding(held))
+            since = min(a.renewed_at for a in held)
+            self._send(holding([(a.claimed, a.isolated) for a in held], since))
         self._send(self._visibility.again())
         self._told_about = 0.0
 

@@ -37,8 +37,8 @@ from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker.heartbeat_messages import Messages, give_back
 from holdfast.worker.heartbeat_wire import (
+    INSTANT,
     LEASE,
-    PULSE,
     Frames,
     HeldMessage,
     Kind,
@@ -87,10 +87,10 @@ class Pulse:
         self._memory = mmap.mmap(number, mmap.PAGESIZE)
 
     def set(self, at: float) -> None:
-        PULSE.pack_into(self._memory, 0, at)
+        INSTANT.pack_into(self._memory, 0, at)
 
     def get(self) -> float:
-        at: float = PULSE.unpack_from(self._memory, 0)[0]
+        at: float = INSTANT.unpack_from(self._memory, 0)[0]
         return at
 
 
@@ -191,12 +191,13 @@ class HeartbeatProcess:
 
     def _hold(self, body: bytes) -> None:
         now = time.monotonic()
+        (renewed_at,) = INSTANT.unpack_from(body)
         shortest = float("inf")
-        for record in LEASE.iter_unpack(body):
-            self._held[record[0]] = Held(record, now, now)
+        for record in LEASE.iter_unpack(memoryview(body)[INSTANT.size :]):
+            self._held[record[0]] = Held(record, now, renewed_at)
             shortest = min(shortest, record[3])
-        if now + shortest * SHARE < self._next_due:
-            self._next_due = now + shortest * SHARE
+        if renewed_at + shortest * SHARE < self._next_due:
+            self._next_due = renewed_at + shortest * SHARE
             self._bell.set()
 
     # Whether it lives

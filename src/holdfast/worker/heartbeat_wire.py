@@ -3,10 +3,11 @@
 A frame is one letter, the length of the rest, and the rest. Leases travel as fixed records because every
 task passes here; everything else is rare and is msgpack.
 
-To the heartbeat: S how to begin, H leases to hold, D leases to drop (16 bytes of id each), B the task that
-blocks the loop (its id, or nothing), A what the worker says about itself, N renew all now, E we end in good
-order; M messages to keep invisible, L messages to let go (8 bytes of number each). Back: R a round of
-renewals, V the same for messages, W words about trouble, C a command, O ready to hold leases.
+To the heartbeat: S how to begin, H leases to hold (after the instant since when), D leases to drop (16 bytes
+of id each), B the task that blocks the loop (its id, or nothing), A what the worker says about itself, N
+renew all now, E we end in good order; M messages to keep invisible, L messages to let go (8 bytes of number
+each). Back: R a round of renewals, V the same for messages, W words about trouble, C a command, O ready to
+hold leases.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.engine.leases import Claimed
 
 HEAD = struct.Struct("<cI")
 LEASE = struct.Struct("<16sqiffB")  # id, nonce, attempt, lease_s, timeout_s, isolated
-PULSE = struct.Struct("<d")
+INSTANT = struct.Struct("<d")  # an instant by the clock both processes share
 NUMBER = struct.Struct("<q")
 ID_BYTES = 16
 
@@ -76,11 +77,12 @@ def frame(kind: Kind, body: bytes = b"") -> bytes:
     return HEAD.pack(kind, len(body)) + body
 
 
-def holding(claimed: Iterable[tuple[Claimed, bool]]) -> bytes:
+def holding(claimed: Iterable[tuple[Claimed, bool]], renewed_at: float) -> bytes:
     pack = LEASE.pack
     return frame(
         b"H",
-        b"".join(
+        INSTANT.pack(renewed_at)
+        + b"".join(
             [
                 pack(c.id.bytes, c.nonce, c.attempt, c.lease_s, c.timeout_s, isolated)
                 for c, isolated in claimed

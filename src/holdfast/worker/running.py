@@ -38,12 +38,20 @@ class Attempt:
         "task",
     )
 
-    def __init__(self, claimed: Claimed, task: Task[..., object], context: Context | None, at: float) -> None:
+    def __init__(
+        self,
+        claimed: Claimed,
+        task: Task[..., object],
+        context: Context | None,
+        *,
+        started_at: float,
+        renewed_at: float,
+    ) -> None:
         self.claimed = claimed
         self.task = task
         self.context = context
-        self.started_at = at
-        self.renewed_at = at
+        self.started_at = started_at
+        self.renewed_at = renewed_at
         self.runner: asyncio.Task[None] | None = None
         self.began = False
         self.ended = False
