@@ -47,9 +47,7 @@ end $$;
 create or replace function holdfast.new_nonce() returns bigint
 language plpgsql volatile set search_path = '' as $$
 begin
-  return (
-  select ('x' || replace(right(gen_random_uuid()::text, 17), '-', ''))::bit(64)::bigint
-    & 9223372036854775807);
+  return ('x' || replace(right(gen_random_uuid()::text, 17), '-', ''))::bit(64)::bigint & 9223372036854775807;
 end $$;
 
 create or replace function holdfast.refuse(p_code text, p_message text, p_field text default null, p_fix text default null)

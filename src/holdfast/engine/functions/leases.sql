@@ -45,6 +45,8 @@ declare
   v_now timestamptz := holdfast.now();
   v_worker bigint := holdfast.worker_for(p_worker, case when p_slots > 0 then p_queues end, p_types, null, v_now);
   v_answers text[];
+  v_command text;
+  v_sleeping boolean;
 begin
   if cardinality(p_ids) > 0 then
     v_answers := holdfast.finish(p_ids, p_attempts, p_nonces, p_kinds, p_bodies, v_now);
@@ -56,9 +58,9 @@ begin
     select * from holdfast.claim(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now)
   loop
     if id is null then
-      header := header || jsonb_build_object('answers', v_answers,
-        'command', (select w.command from holdfast.workers w where w.id = v_worker));
-      if p_slots > 0 then
+      select w.command, w.sleeping into v_command, v_sleeping from holdfast.workers w where w.id = v_worker;
+      header := header || jsonb_build_object('answers', v_answers, 'command', v_command);
+      if p_slots > 0 and v_sleeping <> (header -> 'got' = '0') then
         perform holdfast.worker_for(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;
       if p_slots > 0 and header -> 'got' = '0' and not header ? 'next_s' then
