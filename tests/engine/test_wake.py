@@ -77,6 +77,26 @@ async def test_who_is_awake_at_the_commit_is_not_told(conn: Connection, second: 
     assert await ear.heard() == []
 
 
+async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
+    conn: Connection, second: Connection, ear: Ear
+) -> None:
+    hand = Hand(conn)
+    await awake(hand)
+    await ear.heard()
+    body = {"type": "t", "queue": QUEUE}
+    await jobs.submit_alone(second, body)  # nobody sleeps
+    assert await ear.heard() == []
+    assert len(await hand.take(5)) == 1
+    assert await hand.take(5) == []
+    await jobs.submit(second, {**body, "queue": "other"})
+    for _ in range(2):
+        await jobs.submit_alone(second, {**body, "queue": "other"})
+    assert await ear.heard() == []
+    for _ in range(2):
+        await jobs.submit_alone(second, body)
+    assert await ear.heard() == [QUEUE, QUEUE]
+
+
 async def test_a_transaction_says_it_once_for_each_queue(
     conn: Connection, second: Connection, ear: Ear
 ) -> None:

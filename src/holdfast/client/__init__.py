@@ -77,7 +77,7 @@ class Client:
         return self._settings
 
     async def open(self) -> Database:
-        """The pool of connections; `async with client:` opens it early and closes it at the end."""
+        """The pool of connections, which the first call fills; `async with client:` closes it at the end."""
         if self._database is None:
             url = self._url
             if url is None:
@@ -114,7 +114,7 @@ class Client:
         body = self.body(work, say)
         if on is None:
             async with (await self.open()).connection() as connection:
-                submitted = await jobs.submit(connection, body)
+                submitted = await jobs.submit_alone(connection, body)
         else:
             submitted = await borrowed.submit(on, body)
         return self.handle(work, submitted)

@@ -13,10 +13,12 @@ from holdfast import errors
 from holdfast.settings import Secret, Settings, redact_url
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
+Pooled: TypeAlias = "asyncpg.pool.PoolConnectionProxy[Any]"
 Record: TypeAlias = "asyncpg.Record"
 
 OLDEST = 14  # the oldest major version that is supported
 POOL_IDLE_SECONDS = 300.0
+AT_HAND_SECONDS = 10.0
 
 
 class Database:
@@ -27,6 +29,11 @@ class Database:
         self.settings = settings
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
+        # Taken from the pool and not in use: asking the pool takes about as long as a small statement.
+        self._at_hand: list[Pooled] = []
+        self._returning: asyncio.TimerHandle | None = None
+        self._tidying: asyncio.Task[None] | None = None
+        self._waiting = 0
 
     async def open(self) -> asyncpg.Pool[Any]:
         async with self._opening:
@@ -46,11 +53,13 @@ class Database:
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
+            await self._return(pool)
             await pool.close()
 
     def terminate(self) -> None:
         """Close at once, whatever goes on. For those who know that nobody will give connections back."""
         pool, self._pool = self._pool, None
+        self._at_hand.clear()
         if pool is not None:
             pool.terminate()
 
@@ -65,17 +74,59 @@ class Database:
         """A connection of the pool, outside any transaction."""
         pool = self._pool or await self.open()
         with translated(self.url):
-            with _readable():
-                connection = await pool.acquire(timeout=self.settings.connect_timeout.total_seconds())
+            connection = await self._take(pool)
             try:
                 yield connection
-            finally:
+            except BaseException:
                 await pool.release(connection)
+                raise
+            if _is_idle(connection) and not self._waiting and self._pool is pool:
+                self._at_hand.append(connection)
+                self._return_later(pool)
+            else:
+                await pool.release(connection)
+
+    async def _take(self, pool: asyncpg.Pool[Any]) -> Pooled:
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if _is_idle(connection):
+                return connection
+            await pool.release(connection)
+        self._waiting += 1
+        try:
+            with _readable():
+                return await pool.acquire(timeout=self.settings.connect_timeout.total_seconds())
+        finally:
+            self._waiting -= 1
+
+    def _return_later(self, pool: asyncpg.Pool[Any]) -> None:
+        """Now and then all go back, and the pool closes those that nobody wants for long."""
+        if self._returning is None:
+            loop = asyncio.get_running_loop()
+            self._returning = loop.call_later(AT_HAND_SECONDS, self._return_soon, pool)
+
+    def _return_soon(self, pool: asyncpg.Pool[Any]) -> None:
+        self._tidying = asyncio.get_running_loop().create_task(self._return(pool))
+
+    async def _return(self, pool: asyncpg.Pool[Any]) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
+            self._returning = None
+        while self._at_hand:
+            await pool.release(self._at_hand.pop())
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
         async with self.connection() as connection, connection.transaction():
             yield connection
+
+
+def _is_idle(connection: Pooled) -> bool:
+    """Open, and nobody left a transaction open in it."""
+    try:
+        return not (connection.is_closed() or connection.is_in_transaction())
+    except asyncpg.InterfaceError:  # the server ended it, and with that the pool took it back
+        return False
 
 
 async def _as_it_is(connection: Connection) -> None:

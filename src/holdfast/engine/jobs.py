@@ -39,6 +39,11 @@ async def submit(connection: Connection, job: bytes | Mapping[str, Json]) -> Sub
     return _submitted.decode(await connection.fetchval("select holdfast.submit($1)", _text(job)))
 
 
+async def submit_alone(connection: Connection, job: bytes | Mapping[str, Json]) -> Submitted:
+    """The same, faster, for a transaction that does nothing else."""
+    return _submitted.decode(await connection.fetchval("select holdfast.submit_alone($1)", _text(job)))
+
+
 async def submit_many(connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]) -> list[Submitted]:
     """All of them or none, in the given order."""
     rows = await connection.fetch("select holdfast.submit_many($1) as job", _text(jobs))

@@ -1,0 +1,144 @@
+"""Connections that were used are kept at hand; nobody waits for one that lies there, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from holdfast.engine import connection as module
+from holdfast.engine.connection import Connection, Database
+from holdfast.errors import DatabaseAwayError, HoldfastError
+from holdfast.settings import Secret, Settings
+
+PID = "select pg_backend_pid()"
+
+
+@pytest.fixture
+async def small(url: Secret) -> AsyncGenerator[Database]:
+    async with Database(url, Settings(pool_size=2)) as database:
+        yield database
+
+
+async def test_the_last_one_is_used_again(small: Database) -> None:
+    seen = set()
+    for _ in range(5):
+        async with small.connection() as connection:
+            seen.add(await connection.fetchval(PID))
+    assert len(seen) == 1
+
+
+async def test_nobody_waits_while_one_is_free(small: Database) -> None:
+    """More at once than there are connections, again and again: all get their turn."""
+
+    async def ask() -> int:
+        async with small.connection() as connection:
+            pid: int = await connection.fetchval(PID)
+            return pid
+
+    async with asyncio.timeout(20):
+        for _ in range(20):
+            seen = await asyncio.gather(*[ask() for _ in range(10)])
+            assert 1 <= len(set(seen)) <= 2
+
+
+async def test_one_that_was_closed_meanwhile_is_not_given_out(small: Database, conn: Connection) -> None:
+    async with small.connection() as connection:
+        pid = await connection.fetchval(PID)
+    await conn.execute("select pg_terminate_backend($1)", pid)
+    async with asyncio.timeout(10):
+        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+            await asyncio.sleep(0.02)
+    for _ in range(3):
+        async with small.connection() as connection:
+            assert await connection.fetchval(PID) != pid
+
+
+async def test_one_that_is_closed_after_its_last_answer_costs_nobody_anything(
+    small: Database, conn: Connection
+) -> None:
+    async with small.connection() as connection:
+        pid = await connection.fetchval(PID)
+        await conn.execute("select pg_terminate_backend($1)", pid)
+        async with asyncio.timeout(10):
+            while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+                await asyncio.sleep(0.02)
+    async with small.connection() as connection:
+        assert await connection.fetchval(PID) != pid
+
+
+async def test_a_transaction_that_was_left_open_is_rolled_back(small: Database) -> None:
+    async with small.connection() as connection:
+        await connection.execute("begin; create table left_behind ()")
+    async with small.connection() as connection:
+        assert not connection.is_in_transaction()
+        assert await connection.fetchval("select to_regclass('left_behind')") is None
+
+
+async def test_one_that_was_cancelled_in_the_middle_is_fit_for_the_next(small: Database) -> None:
+    async def long() -> None:
+        async with small.connection() as connection:
+            await connection.execute("select pg_sleep(30)")
+
+    for _ in range(4):  # more often than there are connections
+        running = asyncio.create_task(long())
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    async with asyncio.timeout(10), small.connection() as connection:
+        assert await connection.fetchval("select 1") == 1
+
+
+async def test_errors_cost_no_connection(small: Database) -> None:
+    for _ in range(5):
+        with pytest.raises(HoldfastError):
+            async with small.connection() as connection:
+                await connection.execute("select 1 / 0")
+    async with small.connection() as connection:
+        assert await connection.fetchval("select 1") == 1
+
+
+async def test_they_go_back_after_a_while(
+    small: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_HAND_SECONDS", 0.05)
+    monkeypatch.setattr(module, "POOL_IDLE_SECONDS", 0.2)
+    async with small.connection() as connection:
+        pid = await connection.fetchval(PID)
+    async with asyncio.timeout(10):
+        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+            await asyncio.sleep(0.02)
+    async with small.connection() as connection:
+        assert await connection.fetchval(PID) != pid
+
+
+async def test_closing_closes_what_is_at_hand_and_the_next_call_opens_anew(
+    small: Database, conn: Connection
+) -> None:
+    async with small.connection() as connection:
+        pid = await connection.fetchval(PID)
+    await small.close()
+    async with asyncio.timeout(10):
+        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+            await asyncio.sleep(0.02)
+    async with small.connection() as connection:
+        assert await connection.fetchval(PID) != pid
+
+
+async def test_closing_while_one_is_in_use_does_not_keep_it(small: Database) -> None:
+    async with small.connection():
+        closing = asyncio.create_task(small.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+    async with asyncio.timeout(10):
+        await closing
+
+
+async def test_a_database_that_is_away_says_so_each_time(settings: Settings) -> None:
+    nowhere = Database(Secret("postgresql://me@127.0.0.1:1/x"), settings)
+    for _ in range(2):
+        with pytest.raises(DatabaseAwayError):
+            async with nowhere.connection():
+                pass
