@@ -31,7 +31,8 @@ TEXTS = {
         f"""A drain is timed from the first job that is gone to the moment the store has nothing unfinished;
 process starts do not count. WAL, transactions and dead rows (updated or deleted, in all tables) are counted
 from enqueueing in bulk to the end. Idle is one worker with nothing to do, watched for {IDLE_SECONDS:.0f} s
-after {SETTLE:.0f} s.""",
+after {SETTLE:.0f} s. Wake-ups are timed from before the enqueue to the handler, one each 25 ms; the first
+five do not count.""",
     ),
     "pinned": (
         "An old snapshot",

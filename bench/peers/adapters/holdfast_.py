@@ -26,7 +26,8 @@ class Holdfast(Peer):
 
     async def open(self) -> None:
         self.client = Client(DSN)
-        await self.client.open()
+        async with (await self.client.open()).connection():  # as the others do
+            pass
 
     async def close(self) -> None:
         await self.client.close()
