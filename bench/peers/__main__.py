@@ -19,7 +19,7 @@ from pathlib import Path
 import asyncpg
 
 from bench.peers import pictures, report, results
-from bench.peers.parts import PARTS, Sizes
+from bench.peers.parts import PARTS, ROUNDS, Sizes
 from bench.peers.peers import PEERS, ROOT
 from bench.peers.trials import ImpossibleError, Trial
 from campaign.servers import Server
@@ -84,7 +84,7 @@ async def play(said: argparse.Namespace, sizes: Sizes, folder: Path) -> results.
         trials: dict[str, Trial] = {}
         for part in said.parts:
             stamp = results.stamp(version, commit)
-            for name in said.names or list(PEERS):
+            for name in (said.names or list(PEERS)) * ROUNDS.get(part, 1):
                 if name not in trials:
                     trials[name] = Trial(PEERS[name], server, ENVIRONMENTS, programs)
                 outcome = await measure(part, trials[name], sizes, stamp)
@@ -130,8 +130,8 @@ def write(found: results.Results) -> None:
     for name in names:
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # kept results of one that is not here
             versions[name] = PEERS[name].version(ENVIRONMENTS)
-    basic = {name: outcome.found for name, outcome in found.get("basic", {}).items()}
-    drawn = {"benchmarks.svg": pictures.bars(basic)} if basic else {}
+    drains = {n: each.found for n, each in (found.get("turns") or found.get("basic", {})).items()}
+    drawn = {"benchmarks.svg": pictures.bars(drains)} if drains else {}
     if growth := report.with_backlog(found):
         drawn["benchmarks-growth.svg"] = pictures.lines(growth)
     report.write(ROOT / "docs" / "explain", report.page(found, versions), drawn)

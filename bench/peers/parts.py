@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 
 import asyncpg
 
@@ -21,6 +21,8 @@ from bench.peers.trials import ImpossibleError, Trial
 Found = dict[str, float | str]
 WARM_UP = 5  # jobs whose waits do not count
 ONE_BY_ONE = 600
+ONE = "enqueue one by one"
+ROUNDS = {"turns": 3}  # of parts that everybody plays several times
 SETTLE, IDLE_SECONDS, STATISTICS = 10.0, 30.0, 1.2
 AFRESH = 15.0  # seconds of work at most for the growth of memory
 NOTHING = float("nan")
@@ -76,7 +78,7 @@ async def basic(trial: Trial, sizes: Sizes, found: Found) -> None:
     single, jobs = max(int(ONE_BY_ONE * sizes.scale), 20), sizes.jobs(trial)
     await trial.make()
     with timed(trial, "enqueue"):
-        found["enqueue one by one"] = single / trial.run("one", str(single))["seconds"]
+        found[ONE] = single / trial.run("one", str(single))["seconds"]
         found["enqueue bulk"] = trial.bulk(jobs)
         await trial.emptied()
     with timed(trial, "1 process"):
@@ -87,6 +89,19 @@ async def basic(trial: Trial, sizes: Sizes, found: Found) -> None:
         await _idle_and_wake_up(trial, max(int(100 * sizes.scale), 20) + WARM_UP, found)
     if trial.entry.redis:
         raise ImpossibleError(f"WAL, transactions, dead rows: {NOT_POSTGRES}")
+
+
+async def turns(trial: Trial, sizes: Sizes, found: Found) -> None:
+    """One round; the caller goes round several times, so that a slow minute of the machine hits everybody."""
+    single, jobs = max(int(ONE_BY_ONE * sizes.scale), 20), sizes.jobs(trial)
+    await trial.make()
+    trial.rounds.setdefault(ONE, []).append(single / trial.run("one", str(single))["seconds"])
+    await trial.drain(single)
+    for processes, what in ((1, "drain, 1 process"), (2, "drain, 2 processes")):
+        trial.rounds.setdefault(what, []).append(await trial.drain(jobs, processes))
+    for what, rates in trial.rounds.items():
+        found[what] = median(rates)
+        found[f"{what}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
 
 
 async def _counted(trial: Trial, jobs: int, found: Found) -> None:
@@ -241,6 +256,7 @@ async def memory(trial: Trial, sizes: Sizes, found: Found) -> None:
 
 Part = Callable[[Trial, Sizes, Found], Awaitable[None]]
 PARTS: dict[str, Part] = {
+    "turns": turns,
     "basic": basic,
     "pinned": pinned,
     "backlog": backlog,

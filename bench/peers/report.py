@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.peers.parts import IDLE_SECONDS, SETTLE
+from bench.peers.parts import IDLE_SECONDS, ROUNDS, SETTLE
 from bench.peers.peers import PEERS
 from bench.peers.results import Found, Outcome, Results, Value
 
@@ -16,16 +16,23 @@ LOWER_IS_BETTER = ("ms", "/min", "/job", " MB", "/100,000 jobs")
 GROWTH = "Cost as work grows"
 HEAD = """# Benchmarks against other queues
 
-Written by `make bench-peers`; every figure is of one run on one server, so compare within a table only.
+Written by `make bench-peers`; the figures of a table are of one run on one server, so compare within a table
+only.
 
 No-op jobs; jobs a second unless a column says otherwise; `-` is not measured, the reason is below the table.
-Rates of one run on two cores vary by some tenths: small differences mean nothing. In the last line of a table
-more than 1 is better than every other job queue, whichever way the column counts; pgmq is none (see below).
+Rates on two cores vary by some tenths from minute to minute: small differences mean nothing. In the last line
+of a table more than 1 is better than every other job queue, whichever way the column counts; pgmq is none (see
+below).
 
 ![Jobs a second, drained by one and by two processes](benchmarks.svg)
 """
 # Title and text of each part.
 TEXTS = {
+    "turns": (
+        "Enqueue and drain, by turns",
+        f"""Everybody once, then everybody again: medians of {ROUNDS["turns"]} rounds, with the slowest and
+the fastest. A drain is timed from the first job that is gone to the moment the store has nothing unfinished.""",
+    ),
     "basic": (
         "Enqueue, drain, idle, wake up",
         f"""A drain is timed from the first job that is gone to the moment the store has nothing unfinished;

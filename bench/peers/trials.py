@@ -57,6 +57,7 @@ class Trial:
         self._redis_port = free_port()
         self._environments = environments
         self._working: list[Working] = []
+        self.rounds: dict[str, list[float]] = {}
         self.dsn = scratch.on_database(server.url, self.database).reveal()
         self._environment = {
             **os.environ,
