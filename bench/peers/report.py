@@ -21,8 +21,8 @@ only.
 
 No-op jobs; jobs a second unless a column says otherwise; `-` is not measured, the reason is below the table.
 Rates on two cores vary by some tenths from minute to minute: small differences mean nothing. In the last line
-of a table more than 1 is better than every other job queue, whichever way the column counts; pgmq is none (see
-below).
+of a table more than 1 is better than every other job queue, whichever way the column counts; pgmq is none
+(see below).
 
 ![Jobs a second, drained by one and by two processes](benchmarks.svg)
 """
@@ -31,7 +31,7 @@ TEXTS = {
     "turns": (
         "Enqueue and drain, by turns",
         f"""Everybody once, then everybody again: medians of {ROUNDS["turns"]} rounds, with the slowest and
-the fastest. A drain is timed from the first job that is gone to the moment the store has nothing unfinished.""",
+the fastest. A drain is timed from the first job that is gone to the moment when nothing is unfinished.""",
     ),
     "basic": (
         "Enqueue, drain, idle, wake up",
