@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -105,6 +106,15 @@ async def test_errors_have_the_shape_that_clients_read(
     answer = await api.post(f"/rest/v1/rpc/{path}", json=body, headers={**SERVICE, **headers})
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     assert set(answer.json()) == {"code", "message", "details", "hint"}
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 63, "x" * 64, "x" * 200, "x" * 201, "\N{OGHAM LETTER BEITH}" * 60, "a\x1ab"]
+)
+async def test_names_that_no_function_can_have_are_not_found(api: httpx.AsyncClient, name: str) -> None:
+    """PostgreSQL refuses longer identifiers before it looks for them."""
+    answer = await api.post(f"/rest/v1/rpc/{quote(name)}", json={}, headers={**SERVICE, **JOBS})
+    assert (answer.status_code, answer.json()["code"]) == (404, "PGRST202")
 
 
 async def test_strangers_and_narrow_keys_get_nothing(api: httpx.AsyncClient, db: Database) -> None:

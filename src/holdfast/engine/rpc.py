@@ -38,7 +38,7 @@ select p.proname::text as name, n.nspname::text as schema, p.pronargdefaults::in
     from pg_catalog.unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) with ordinality as u (t, n)
     order by u.n) as types
 from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
-where n.nspname = $1 and p.proname = $2 and p.prokind = 'f'
+where n.nspname = $1::text and p.proname = $2::text and p.prokind = 'f'
 """
 
 
