@@ -21,6 +21,12 @@ async def small(url: Secret) -> AsyncGenerator[Database]:
         yield database
 
 
+async def gone(conn: Connection, pid: int) -> None:
+    async with asyncio.timeout(10):
+        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+            await asyncio.sleep(0.02)
+
+
 async def test_the_last_one_is_used_again(small: Database) -> None:
     seen = set()
     for _ in range(5):
@@ -47,9 +53,7 @@ async def test_one_that_was_closed_meanwhile_is_not_given_out(small: Database, c
     async with small.connection() as connection:
         pid = await connection.fetchval(PID)
     await conn.execute("select pg_terminate_backend($1)", pid)
-    async with asyncio.timeout(10):
-        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
-            await asyncio.sleep(0.02)
+    await gone(conn, pid)
     for _ in range(3):
         async with small.connection() as connection:
             assert await connection.fetchval(PID) != pid
@@ -61,9 +65,7 @@ async def test_one_that_is_closed_after_its_last_answer_costs_nobody_anything(
     async with small.connection() as connection:
         pid = await connection.fetchval(PID)
         await conn.execute("select pg_terminate_backend($1)", pid)
-        async with asyncio.timeout(10):
-            while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
-                await asyncio.sleep(0.02)
+        await gone(conn, pid)
     async with small.connection() as connection:
         assert await connection.fetchval(PID) != pid
 
@@ -107,9 +109,7 @@ async def test_they_go_back_after_a_while(
     monkeypatch.setattr(module, "POOL_IDLE_SECONDS", 0.2)
     async with small.connection() as connection:
         pid = await connection.fetchval(PID)
-    async with asyncio.timeout(10):
-        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
-            await asyncio.sleep(0.02)
+    await gone(conn, pid)
     async with small.connection() as connection:
         assert await connection.fetchval(PID) != pid
 
@@ -120,9 +120,7 @@ async def test_closing_closes_what_is_at_hand_and_the_next_call_opens_anew(
     async with small.connection() as connection:
         pid = await connection.fetchval(PID)
     await small.close()
-    async with asyncio.timeout(10):
-        while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
-            await asyncio.sleep(0.02)
+    await gone(conn, pid)
     async with small.connection() as connection:
         assert await connection.fetchval(PID) != pid
 
