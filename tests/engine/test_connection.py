@@ -13,6 +13,9 @@ from holdfast.errors import DatabaseAwayError, HoldfastError
 from holdfast.settings import Secret, Settings
 
 PID = "select pg_backend_pid()"
+SLEEPS = """
+select exists (select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())
+"""
 
 
 @pytest.fixture
@@ -78,14 +81,18 @@ async def test_a_transaction_that_was_left_open_is_rolled_back(small: Database) 
         assert await connection.fetchval("select to_regclass('left_behind')") is None
 
 
-async def test_one_that_was_cancelled_in_the_middle_is_fit_for_the_next(small: Database) -> None:
+async def test_one_that_was_cancelled_in_the_middle_is_fit_for_the_next(
+    small: Database, conn: Connection
+) -> None:
     async def long() -> None:
         async with small.connection() as connection:
             await connection.execute("select pg_sleep(30)")
 
     for _ in range(4):  # more often than there are connections
         running = asyncio.create_task(long())
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            while not await conn.fetchval(SLEEPS):
+                await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

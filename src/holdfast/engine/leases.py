@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, Literal, Required, TypedDict, Unpack, cast
 from uuid import UUID
 
 import msgspec
@@ -103,21 +103,18 @@ _beat = msgspec.json.Decoder(Beat)
 _json = msgspec.json.Decoder()
 
 
-async def exchange(
-    connection: Connection,
-    *,
-    worker: str,
-    outcomes: Sequence[Outcome] = (),
-    slots: int,
-    queues: Sequence[str],
-    types: Sequence[str] | None = None,
-    cursors: str | None = None,
-) -> Exchange:
+class Question(TypedDict, total=False):
+    worker: Required[str]
+    outcomes: Sequence[Outcome]
+    slots: Required[int]
+    queues: Required[Sequence[str]]
+    types: Sequence[str] | None
+    cursors: str | None
+
+
+async def exchange(connection: Connection, **question: Unpack[Question]) -> Exchange:
     """Send the outcomes of finished tasks and take tasks for the free slots, in one round trip."""
-    answer = await ask(
-        connection, worker=worker, outcomes=outcomes, slots=slots, queues=queues, types=types, cursors=cursors
-    )
-    return answer.read()
+    return (await ask(connection, **question)).read()
 
 
 class Unread:
@@ -149,26 +146,18 @@ class Unread:
         )
 
 
-async def ask(
-    connection: Connection,
-    *,
-    worker: str,
-    outcomes: Sequence[Outcome] = (),
-    slots: int,
-    queues: Sequence[str],
-    types: Sequence[str] | None = None,
-    cursors: str | None = None,
-) -> Unread:
+async def ask(connection: Connection, **question: Unpack[Question]) -> Unread:
     """The same, for those who have something to do between the answer and its reading."""
+    outcomes, types = question.get("outcomes", ()), question.get("types")
     statement, given = _sent(outcomes)
     rows = await connection.fetch(
         statement,
-        worker,
+        question["worker"],
         *given,
-        slots,
-        list(queues),
+        question["slots"],
+        list(question["queues"]),
         None if types is None else list(types),
-        cursors or "{}",
+        question.get("cursors") or "{}",
     )
     return Unread(rows, len(outcomes))
 

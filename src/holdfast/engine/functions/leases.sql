@@ -60,7 +60,7 @@ begin
     if id is null then
       select w.command, w.sleeping into v_command, v_sleeping from holdfast.workers w where w.id = v_worker;
       header := header || jsonb_build_object('answers', v_answers, 'command', v_command);
-      if p_slots > 0 and v_sleeping <> (header -> 'got' = '0') then
+      if p_slots > 0 and v_sleeping is distinct from (header -> 'got' = '0') then
         perform holdfast.worker_for(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;
       if p_slots > 0 and header -> 'got' = '0' and not header ? 'next_s' then

@@ -1,3 +1,8 @@
+-- Submit alone: `submit` for a transaction that does nothing else, as most submits are. Most of what they cost is what their transaction evaluates
+-- for the first time, so a plain task for a lane that is there goes in with one statement. Who sleeps is looked up at once, as the
+-- commit comes next (wake.sql). Anything else takes the long way,
+-- and what takes the short one must end up as if it had taken the long one.
+
 -- One task to be run now, of a service, about which nothing is to be found out but its lane.
 create or replace function holdfast.is_plain(p_job jsonb) returns boolean
 language plpgsql stable set search_path = '' as $$
@@ -10,9 +15,6 @@ begin
     and coalesce(nullif(current_setting('role', true), 'none'), session_user) not in ('anon', 'authenticated') else false end;
 end $$;
 
--- `submit` for a transaction that does nothing else, as most submits are. Most of what they cost is what their transaction evaluates
--- for the first time, so a plain task for a lane that is there goes in with one statement. Who sleeps is looked up at once, as the
--- commit comes next (wake.sql). Anything else takes the long way.
 create or replace function holdfast.submit_alone(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
