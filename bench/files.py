@@ -28,9 +28,9 @@ from starlette.types import ASGIApp
 
 from holdfast import Client
 from holdfast import settings as settings_module
-from holdfast.api import create_app
 from holdfast.engine import embedded, scratch
 from holdfast.engine.artifacts import put_rule
+from holdfast.server.api import create_app
 from holdfast.settings import Settings
 
 MIB = 1024 * 1024

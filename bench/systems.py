@@ -30,9 +30,9 @@ import jwt
 import uvicorn
 
 from holdfast import settings as settings_module
-from holdfast.api import create_app
 from holdfast.engine import install, scratch
 from holdfast.engine.connection import Database
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports, mount, reports
 from holdfast.systems.exports.documents import samples
@@ -210,7 +210,7 @@ async def on_database(url: Secret, settings: Settings, count: int, rounds: int) 
             await exports.install(connection)
             await reports.install(connection)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo_systems",
+            sys.executable, "-m", "holdfast", "worker", "holdfast.devtools.demo_systems",
             env={**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(settings.home)},
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from campaign.records import Recorder, life_of
 from campaign.servers import Server
 from holdfast import Client
 from holdfast import settings as settings_module
-from holdfast.definitions import Call
+from holdfast.definitions.tasks import Call
 from holdfast.engine import install, scratch
 from holdfast.engine.connection import Connection, connected
 from holdfast.settings import Secret, Settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import Ctx, Graph, PublicError, job, task
-from holdfast.api import create_app
+from holdfast.server.api import create_app
 
 
 class Order(msgspec.Struct):

@@ -9,8 +9,8 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
-from holdfast.api import create_app
-from holdfast.dashboard import Visitor, create_dashboard
+from holdfast.server.api import create_app
+from holdfast.server.dashboard import Visitor, create_dashboard
 
 work = create_app()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import Client
-from holdfast.api import create_app
+from holdfast.server.api import create_app
 from holdfast.systems import exports, mount, reports
 
 app = create_app(**mount(exports.mount(exports.Limits(a_day=500)), reports))

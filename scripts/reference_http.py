@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast import api
+from holdfast.server import api
 
 METHODS = ("get", "post", "put", "patch", "delete")
 INTRO = """\

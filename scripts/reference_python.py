@@ -12,8 +12,11 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import client, consumers, contexts, model, testing
-from holdfast.client import batches, blocking, bodies, files, limits, queues, schedules
+from holdfast import client, model, testing
+from holdfast.client import batches, blocking, bodies, files, limits, schedules
+from holdfast.client.messages import queues
+from holdfast.definitions import consumers
+from holdfast.definitions import context as contexts
 
 INTRO = """\
 What `from holdfast import ...` gives, and what hangs below a `Client`. Anything that is not here or in the

@@ -26,10 +26,10 @@ import uvicorn  # noqa: E402
 from playwright.async_api import Browser, async_playwright  # noqa: E402
 
 from holdfast import settings as settings_module  # noqa: E402
-from holdfast.api import create_app  # noqa: E402
-from holdfast.dashboard import create_dashboard, login_link  # noqa: E402
 from holdfast.engine import embedded, install  # noqa: E402
 from holdfast.engine.connection import Database  # noqa: E402
+from holdfast.server.api import create_app  # noqa: E402
+from holdfast.server.dashboard import create_dashboard, login_link  # noqa: E402
 from holdfast.settings import Secret, Settings  # noqa: E402
 from holdfast.storage import open_store  # noqa: E402
 

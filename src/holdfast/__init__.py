@@ -5,15 +5,15 @@ The public names. Everything else may change without notice, except what is docu
 """
 
 from holdfast.client import Client, JobHandle
-from holdfast.consumers import Consumer, consumer
-from holdfast.contexts import Ctx
-from holdfast.definitions import Call, Cancel, Retry, Snooze, Task, task
+from holdfast.definitions.consumers import Consumer, consumer
+from holdfast.definitions.context import Ctx
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.job_types import JobType, job
+from holdfast.definitions.lifespan import lifespan
+from holdfast.definitions.schedules import Schedule, schedule
+from holdfast.definitions.tasks import Call, Cancel, Retry, Snooze, Task, task
 from holdfast.errors import HoldfastError, PublicError, RateLimited, Reject, TaskFailedError
-from holdfast.graphs import Graph
-from holdfast.jobtypes import JobType, job
-from holdfast.lifespans import lifespan
 from holdfast.model import Artifact, Job, Message, Progress
-from holdfast.schedules import Schedule, schedule
 from holdfast.settings import Settings
 from holdfast.version import __version__
 

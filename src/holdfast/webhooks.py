@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast import egress, telemetry
-from holdfast.definitions import Task, task
+from holdfast.definitions.tasks import Task, task
 from holdfast.engine import webhooks as stored
 from holdfast.engine.connection import Database
 from holdfast.errors import RefusedError, Reject

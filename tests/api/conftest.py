@@ -9,8 +9,8 @@ from books import KEY, book, inner
 from callers import ISSUER, SECRET
 from starlette.applications import Starlette
 
-from holdfast.api import create_app
 from holdfast.engine.connection import Database
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 
 

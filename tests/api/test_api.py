@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from holdfast import Client, task
-from holdfast.api import create_app
 from holdfast.engine.connection import Database
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 
 KEY = "hf_test_key"

@@ -20,8 +20,8 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from holdfast import Call, Ctx, job, task
-from holdfast.api import create_app
 from holdfast.engine.connection import Connection, Database
+from holdfast.server.api import create_app
 from holdfast.settings import Settings
 from holdfast.testing import eventually
 from holdfast.worker import Worker

@@ -16,10 +16,10 @@ from callers import Stream, bearer, served, service_key, token, watching
 from hands import Hand, submit
 from starlette.applications import Starlette
 
-from holdfast.api import create_app
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed
+from holdfast.server.api import create_app
 from holdfast.settings import Settings
 from holdfast.testing import eventually
 
@@ -222,8 +222,8 @@ async def test_a_job_that_nobody_owns_is_watched_to_its_end_too(
 async def test_a_revoked_key_ends_its_streams(
     web: httpx.AsyncClient, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.api.events.PING_SECONDS", 0.2)
-    monkeypatch.setattr("holdfast.api.keyring.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.events.PING_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.keyring.LOOK_SECONDS", 0.2)
     job, key = await start(web), await service_key(db, "jobs")
     async with watching(web, f"/api/jobs/{job}/events", bearer(key)) as stream:
         await first(stream, "snapshot")

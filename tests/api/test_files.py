@@ -23,12 +23,12 @@ from callers import bearer, served, token
 from hands import Hand, submit
 
 from holdfast import Client
-from holdfast.api import create_app
-from holdfast.api.zips import entry_of, zip_stream
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import StorageAwayError
 from holdfast.model import Artifact
+from holdfast.server.api import create_app
+from holdfast.server.api.zips import entry_of, zip_stream
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock, eventually
 

@@ -20,7 +20,7 @@ from schemathesis import checks
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi import checks as openapi
 
-from holdfast.api import create_app
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 
 EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))  # of each route; `make fuzz` has many more

@@ -11,9 +11,9 @@ from books import KEY, book
 from callers import bearer, service_key, token
 from hands import Hand
 
-from holdfast.api import create_app
 from holdfast.engine import catalogue
 from holdfast.engine.connection import Connection, Database
+from holdfast.server.api import create_app
 from holdfast.settings import Settings
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)

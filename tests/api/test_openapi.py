@@ -12,9 +12,9 @@ from openapi_spec_validator import validate
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from holdfast.api.examples import EXAMPLES
-from holdfast.api.openapi import describe, described_routes
-from holdfast.api.operations import described
+from holdfast.server.api.examples import EXAMPLES
+from holdfast.server.api.openapi import describe, described_routes
+from holdfast.server.api.operations import described
 
 
 async def test_the_description_is_valid_openapi(api: httpx.AsyncClient) -> None:

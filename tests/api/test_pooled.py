@@ -12,9 +12,9 @@ from callers import bearer, served, token, watching
 from hands import Hand
 from pooler import pooler
 
-from holdfast.api import create_app
 from holdfast.engine.connection import Connection, Database, connected
 from holdfast.errors import DatabaseAwayError
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
 

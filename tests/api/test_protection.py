@@ -19,9 +19,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast import telemetry
-from holdfast.api import create_app
-from holdfast.api.rates import Rates
 from holdfast.engine.connection import Connection, Database
+from holdfast.server.api import create_app
+from holdfast.server.api.rates import Rates
 from holdfast.settings import Settings
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
@@ -73,7 +73,7 @@ async def test_other_media_types_are_refused(api: httpx.AsyncClient) -> None:
 
 
 async def test_a_sender_who_dawdles_is_cut(api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.api.bodies.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.bodies.BODY_SECONDS", 0.2)
     never = asyncio.Event()
 
     async def dawdling() -> AsyncGenerator[bytes]:

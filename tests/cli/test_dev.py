@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from terminal import Terminal
 
-from holdfast.cli.dev import is_near
 from holdfast.cli.root import run
+from holdfast.devtools.dev import is_near
 from holdfast.settings import Secret
 from holdfast.testing import eventually
 

@@ -18,8 +18,8 @@ from hands import Hand
 from shell import Captured, Shell
 from terminal import Terminal
 
-from holdfast.cli.dev_stage import has_job_types
 from holdfast.cli.root import run
+from holdfast.devtools.dev_stage import has_job_types
 from holdfast.settings import Secret
 from holdfast.version import __version__
 
@@ -292,7 +292,7 @@ def test_what_it_is(capsys: Captured, tmp_path: Path) -> None:
 def test_a_job_type_is_submitted_like_a_task(shell: Shell, tmp_path: Path) -> None:
     app = tmp_path / "typed_job.py"
     app.write_text(
-        "import msgspec\nfrom holdfast import Graph, task\nfrom holdfast.jobtypes import job\n"
+        "import msgspec\nfrom holdfast import Graph, task\nfrom holdfast.definitions.job_types import job\n"
         "class Order(msgspec.Struct):\n    pages: int\n    title: str = 'x'\n"
         "@task(queue='sums')\ndef page(n: int) -> int:\n    return n\n"
         "@job('report', params=Order)\ndef report(order: Order) -> Graph:\n    g = Graph('report')\n"

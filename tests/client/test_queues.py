@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import Client, Message
-from holdfast.engine import consuming, queues
 from holdfast.engine.connection import Connection
+from holdfast.engine.messages import consumers as consuming
+from holdfast.engine.messages import queues
 from holdfast.errors import (
     InvalidError,
     LeaseLostError,

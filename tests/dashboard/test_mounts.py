@@ -16,12 +16,12 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.api.services import Services
-from holdfast.dashboard import Visitor, create_dashboard, login_link
-from holdfast.dashboard.live import Live
-from holdfast.dashboard.site import Page, Site, View
 from holdfast.engine import jobs, operate
 from holdfast.engine.connection import Connection, Database
+from holdfast.server.api.services import Services
+from holdfast.server.dashboard import Visitor, create_dashboard, login_link
+from holdfast.server.dashboard.live import Live
+from holdfast.server.dashboard.site import Page, Site, View
 from holdfast.settings import Secret, Settings
 
 

@@ -11,9 +11,9 @@ import httpx
 from exhibition import Exhibition
 from hands import Hand
 
-from holdfast.dashboard.registry import SCREENS
 from holdfast.engine import jobs, scratch
 from holdfast.engine.connection import Connection
+from holdfast.server.dashboard.registry import SCREENS
 
 PATHS = [
     "/",

@@ -17,10 +17,10 @@ import pytest
 from exhibition import Exhibition
 from hands import Hand, outcome
 
-from holdfast.dashboard import ROLES
-from holdfast.dashboard.registry import DEEDS, DOWNLOADS, SCREENS
 from holdfast.engine import access, artifacts, insight, jobs, schedules, search, webhooks
 from holdfast.engine.connection import Connection
+from holdfast.server.dashboard import ROLES
+from holdfast.server.dashboard.registry import DEEDS, DOWNLOADS, SCREENS
 from holdfast.storage import open_store
 
 SECRET = "hunter2-secret"

@@ -27,7 +27,7 @@ from holdfast.testing import eventually
 
 Catalogue = Callable[[Secret], Awaitable[list[str]]]
 LATEST = schema.packaged().latest
-FEW = tuple(f for f in schema.packaged().functions if f.file in {"access.sql", "clock.sql"})
+FEW = tuple(f for f in schema.packaged().functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
 HOLDFAST = (sys.executable, "-m", "holdfast")
 # Imports first, then waits for the word: so that the kill hits the migration and not the start of Python.
 CHILD = """

@@ -19,7 +19,7 @@ from holdfast.errors import DatabaseError
 from holdfast.settings import Secret, Settings
 
 FIRST = schema.packaged().migrations[0]
-FEW = tuple(f for f in schema.packaged().functions if f.file in {"access.sql", "clock.sql"})
+FEW = tuple(f for f in schema.packaged().functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
 TABLE = Migration(2, "things", "create table holdfast.things (n integer);")
 INDEX = Migration(
     3,

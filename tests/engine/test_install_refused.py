@@ -21,7 +21,7 @@ from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
 from holdfast.settings import Secret, Settings, load
 
 FILES = schema.packaged()
-FEW = tuple(f for f in FILES.functions if f.file in {"access.sql", "clock.sql"})
+FEW = tuple(f for f in FILES.functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
 
 
 async def applied(connection: Any) -> list[Any]:
@@ -254,9 +254,9 @@ def test_versions_are_ordered_as_packages_order_them() -> None:
 
 def files_in(folder: Path, **texts: str) -> SchemaFiles:
     for name, text in texts.items():
-        kind, _, rest = name.partition("__")
-        (folder / kind).mkdir(exist_ok=True)
-        (folder / kind / f"{rest}.sql").write_text(text)
+        path = folder / f"{name.replace('__', '/')}.sql"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     return schema.load(folder)
 
 
@@ -265,15 +265,15 @@ def test_directives(tmp_path: Path) -> None:
         tmp_path,
         migrations__0001_a="-- holdfast: breaking\nselect 1;",
         migrations__0002_b="-- holdfast: concurrently, breaking\ncreate index concurrently b on h.b (n);",
-        functions__b="select 2;",
-        functions__access="select 1;",
-        functions__a="-- holdfast: unless-extension pgmq\nselect 3;",
+        functions__a__b="select 2;",
+        functions__access__grants="select 1;",
+        functions__a__a="-- holdfast: unless-extension pgmq\nselect 3;",
     )
     first, second = files.migrations
     assert (first.breaking, first.concurrently, first.index) == (True, False, None)
     assert (second.breaking, second.concurrently, second.index) == (True, True, "b")
-    assert [f.file for f in files.functions] == ["access.sql", "a.sql", "b.sql"]
-    assert files.skipped(frozenset({"pgmq"})) == ("a.sql",)
+    assert [f.file for f in files.functions] == ["access/grants.sql", "a/a.sql", "a/b.sql"]
+    assert files.skipped(frozenset({"pgmq"})) == ("a/a.sql",)
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_script_bounds() -> None:
         install.script(3, 2)
     with pytest.raises(errors.InvalidError):
         install.script(0, 8888)
-    assert "-- functions/access.sql" not in install.script(0, 1)
-    assert "-- functions/access.sql" in install.script()
+    assert "-- functions/access/grants.sql" not in install.script(0, 1)
+    assert "-- functions/access/grants.sql" in install.script()
 
 
 def test_line_endings_do_not_change_a_checksum(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import httpx
 from stores import s3_url
 
 from holdfast import Client
-from holdfast.api import create_app
 from holdfast.engine.connection import Database
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 
 CONTENT = secrets.token_bytes(50_000)

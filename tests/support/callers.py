@@ -17,9 +17,9 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from holdfast.api import keyring
 from holdfast.engine import access
 from holdfast.engine.connection import Database
+from holdfast.server.api import keyring
 
 SECRET = "a secret for tests that is long enough for every algorithm there is, by far"
 ISSUER = "https://issuer.test"

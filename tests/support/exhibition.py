@@ -16,11 +16,11 @@ import gallery
 import httpx
 import uvicorn
 
-from holdfast.api import create_app
-from holdfast.dashboard import Visitor, create_dashboard, login_link
-from holdfast.dashboard.app import Dashboard
 from holdfast.engine import scratch
 from holdfast.engine.connection import Connection, Database
+from holdfast.server.api import create_app
+from holdfast.server.dashboard import Visitor, create_dashboard, login_link
+from holdfast.server.dashboard.app import Dashboard
 from holdfast.settings import Secret, Settings
 from holdfast.storage import open_store
 

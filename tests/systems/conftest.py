@@ -9,8 +9,8 @@ import pytest
 from callers import ISSUER, SECRET, served
 from homes import KEY, House
 
-from holdfast.api import create_app
 from holdfast.engine.connection import Database
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports, reports
 

@@ -17,9 +17,9 @@ from callers import served
 from chromium import program
 from homes import PDF, House
 
-from holdfast.api import create_app
 from holdfast.engine.connection import Database
 from holdfast.errors import TooManyError
+from holdfast.server.api import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports
 from holdfast.systems.exports import Limits, ordering

@@ -9,7 +9,7 @@ from typing import assert_type
 from uuid import UUID
 
 from holdfast import Client, Ctx, Graph, JobHandle, Retry, Snooze, lifespan, task
-from holdfast.lifespans import Lifespan
+from holdfast.definitions.lifespan import Lifespan
 
 
 @dataclass

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from holdfast.client.bodies import Options, job_body
-from holdfast.definitions import Retry, task
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.tasks import Retry, task
 from holdfast.errors import InvalidError
-from holdfast.graphs import Graph
 
 
 @task(queue="q", priority=3, timeout=timedelta(minutes=1), retry=Retry(retries=2, jitter=0))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import holdfast.definitions as d
-from holdfast.definitions import Call, Retry, task
+import holdfast.definitions.tasks as d
+from holdfast.definitions.tasks import Call, Retry, task
 from holdfast.errors import InvalidError
 
 

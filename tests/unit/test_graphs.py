@@ -3,10 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.definitions import task
+from holdfast.definitions.graphs import Graph, Node, fill
+from holdfast.definitions.payloads import to_json
+from holdfast.definitions.tasks import task
 from holdfast.errors import InvalidError
-from holdfast.graphs import Graph, Node, fill
-from holdfast.payloads import to_json
 
 
 @task

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.definitions.payloads import MAX_BYTES, from_json, to_json
 from holdfast.errors import InvalidError
-from holdfast.payloads import MAX_BYTES, from_json, to_json
 
 
 class Colour(enum.Enum):

@@ -16,8 +16,8 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Ctx, Task, task
+from holdfast.definitions.payloads import from_json, schema_of
 from holdfast.errors import InvalidError
-from holdfast.payloads import from_json, schema_of
 
 
 class Colour(enum.Enum):

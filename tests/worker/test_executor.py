@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.definitions import Cancel, Ctx, Retry, Snooze, Task, task
+from holdfast.definitions.tasks import Cancel, Ctx, Retry, Snooze, Task, task
 from holdfast.errors import RateLimited, Reject
 from holdfast.worker.context import Context
 from holdfast.worker.executor import Verdict, execute, fingerprint

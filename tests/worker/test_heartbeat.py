@@ -14,14 +14,14 @@ from uuid import uuid4
 import pytest
 
 from holdfast import telemetry
-from holdfast.definitions import task
+from holdfast.definitions.tasks import task
 from holdfast.engine.leases import Claimed
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
 from holdfast.worker.context import Context
 from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.messages.visibility import Visibility
 from holdfast.worker.running import Attempt, Running
-from holdfast.worker.visibility import Visibility
 
 
 @pytest.fixture

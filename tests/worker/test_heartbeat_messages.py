@@ -14,8 +14,8 @@ from holdfast import Client
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
-from holdfast.worker.heartbeat_messages import Messages
 from holdfast.worker.heartbeat_wire import HeldMessage, Kind, Sight, numbers
+from holdfast.worker.messages.heartbeat import Messages
 
 VT = 1.0
 

@@ -52,7 +52,7 @@ def schema(session: Session, task: str, app: str | None) -> None:
 def openapi(session: Session) -> None:
     """Print the OpenAPI description of the HTTP API; needs no database."""
     try:  # the web framework is an extra
-        from holdfast import api as describing  # noqa: PLC0415
+        from holdfast.server import api as describing  # noqa: PLC0415
     except ImportError as problem:
         raise HoldfastError(
             f"The API needs a package that is not installed: {problem.name}.",

@@ -141,8 +141,8 @@ async def serve(
     try:  # the web framework is an extra
         import uvicorn  # noqa: PLC0415
 
-        from holdfast.api import create_app  # noqa: PLC0415
-        from holdfast.dashboard import create_dashboard, login_link  # noqa: PLC0415
+        from holdfast.server.api import create_app  # noqa: PLC0415
+        from holdfast.server.dashboard import create_dashboard, login_link  # noqa: PLC0415
     except ImportError as problem:
         raise HoldfastError(
             f"The API needs a package that is not installed: {problem.name}.",

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from holdfast.consumers import Consumer
-from holdfast.definitions import Task
+from holdfast.definitions.consumers import Consumer
+from holdfast.definitions.job_types import JobType
+from holdfast.definitions.lifespan import Lifespan
+from holdfast.definitions.schedules import Schedule, ScheduledTask
+from holdfast.definitions.tasks import Task
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.jobtypes import JobType
-from holdfast.lifespans import Lifespan
-from holdfast.schedules import Schedule, ScheduledTask
 
 AnyTask = Task[..., Any]
 AnyConsumer = Consumer[Any]

@@ -64,8 +64,8 @@ async def _whole(client: Client, batch_id: UUID, target: Path) -> None:
 
 async def _write(client: Client, batch_id: UUID, file: BinaryIO) -> None:
     try:  # the web framework is an extra
-        from holdfast.api.batches import batch_told  # noqa: PLC0415
-        from holdfast.api.zips import zip_stream  # noqa: PLC0415
+        from holdfast.server.api.batches import batch_told  # noqa: PLC0415
+        from holdfast.server.api.zips import zip_stream  # noqa: PLC0415
     except ImportError as problem:
         raise HoldfastError(
             f"ZIPs need a package that is not installed: {problem.name}.",
@@ -81,7 +81,7 @@ async def _write(client: Client, batch_id: UUID, file: BinaryIO) -> None:
 
 
 async def _entries(client: Client, batch_id: UUID) -> AsyncGenerator[Any]:
-    from holdfast.api.zips import entry_of  # noqa: PLC0415
+    from holdfast.server.api.zips import entry_of  # noqa: PLC0415
 
     after: UUID | None = None
     while True:

@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast import payloads
-from holdfast.bodies import policy_of, work_body
 from holdfast.cli import apps
 from holdfast.client import Client
+from holdfast.definitions import payloads
+from holdfast.definitions.job_types import JobType
+from holdfast.definitions.submit_body import policy_of, work_body
 from holdfast.engine import operate
 from holdfast.engine.catalogue import list_types
 from holdfast.errors import NotFoundError
-from holdfast.jobtypes import JobType
 
 Schema = dict[str, Any]
 _PLAIN: dict[str, Any] = {

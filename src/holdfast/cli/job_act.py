@@ -15,10 +15,10 @@ from holdfast.cli.naming import complete_job, job_named
 from holdfast.cli.session import Session, json_option, pass_session
 from holdfast.cli.values import SPAN
 from holdfast.cli.who import record, somebody
+from holdfast.definitions.payloads import to_json
 from holdfast.engine import insight, jobs, operate
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, RefusedError
-from holdfast.payloads import to_json
 
 
 def many_jobs(command: Any) -> Any:

@@ -16,8 +16,9 @@ from click.shell_completion import CompletionItem
 
 from holdfast import settings as settings_module
 from holdfast.cli import words
-from holdfast.engine import catalogue, embedded, jobs, operate, queues
+from holdfast.engine import catalogue, embedded, jobs, operate
 from holdfast.engine.connection import Connection, connected
+from holdfast.engine.messages import queues
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.settings import Settings
 

@@ -17,7 +17,7 @@ from holdfast.cli.naming import complete_queue
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
 from holdfast.client import Client
-from holdfast.client.queues import PolicyChanges
+from holdfast.client.messages.queues import PolicyChanges
 from holdfast.engine import operate
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import MessageMetrics, MessagePolicy

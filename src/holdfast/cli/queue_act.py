@@ -16,9 +16,10 @@ from holdfast.cli.queue import queue
 from holdfast.cli.session import Session, destructive, json_option, pass_session
 from holdfast.cli.values import SPAN
 from holdfast.cli.who import record, somebody
-from holdfast.engine import insight, limits, operate, queues
+from holdfast.engine import insight, limits, operate
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import Limit
+from holdfast.engine.messages import queues
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 
 

@@ -25,39 +25,39 @@ ALIASES = {"database_url": ("--dsn",)}
 # Every command by the heading it has in the help, with the modules of this package that make it; the first
 # has it under its own name. They are imported when asked for: a key press in a shell must be quick.
 COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
-    "Start": {"dev": ("dev",), "init": ("init",), "demo": ("demo",)},
+    "Start": {"dev": ("devtools.dev",), "init": ("devtools.init",), "demo": ("devtools.demo",)},
     "Run": {
-        "worker": ("worker",),
-        "api": ("api",),
-        "migrate": ("migrate",),
-        "doctor": ("doctor",),
-        "db": ("db",),
-        "key": ("key",),
-        "bench": ("bench",),
+        "worker": ("cli.worker",),
+        "api": ("cli.api",),
+        "migrate": ("cli.migrate",),
+        "doctor": ("cli.doctor",),
+        "db": ("cli.db",),
+        "key": ("cli.key",),
+        "bench": ("devtools.bench",),
     },
     "Work": {
-        "submit": ("submit",),
-        "job": ("job", "job_find", "job_act"),
-        "batch": ("batch", "batch_zip"),
-        "cron": ("cron",),
-        "file": ("file",),
-        "msg": ("msg",),
+        "submit": ("cli.submit",),
+        "job": ("cli.job", "cli.job_find", "cli.job_act"),
+        "batch": ("cli.batch", "cli.batch_zip"),
+        "cron": ("cli.cron",),
+        "file": ("cli.file",),
+        "msg": ("cli.msg",),
     },
     "Operate": {
-        "top": ("top",),
-        "queue": ("queue", "queue_act"),
-        "errors": ("errors",),
-        "bulk": ("bulk",),
-        "workers": ("workers",),
-        "limit": ("limit",),
-        "webhook": ("webhook",),
+        "top": ("cli.top",),
+        "queue": ("cli.queue", "cli.queue_act"),
+        "errors": ("cli.errors",),
+        "bulk": ("cli.bulk",),
+        "workers": ("cli.workers",),
+        "limit": ("cli.limit",),
+        "webhook": ("cli.webhook",),
     },
     "Tell": {
-        "mcp": ("mcp",),
-        "openapi": ("about",),
-        "schema": ("about",),
-        "completion": ("completion",),
-        "version": ("about",),
+        "mcp": ("cli.mcp",),
+        "openapi": ("cli.about",),
+        "schema": ("cli.about",),
+        "completion": ("cli.completion",),
+        "version": ("cli.about",),
     },
 }
 PLACES = {name: modules for heading in COMMANDS.values() for name, modules in heading.items()}
@@ -71,7 +71,7 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.commands and cmd_name in PLACES:
-            modules = [importlib.import_module(f"holdfast.cli.{module}") for module in PLACES[cmd_name]]
+            modules = [importlib.import_module(f"holdfast.{module}") for module in PLACES[cmd_name]]
             self.add_command(getattr(modules[0], cmd_name))
         return super().get_command(ctx, cmd_name)
 

@@ -19,18 +19,18 @@ from holdfast.client.files import Files
 from holdfast.client.handles import JobHandle
 from holdfast.client.ids import uuid_of
 from holdfast.client.limits import Limits
-from holdfast.client.queues import Queues
+from holdfast.client.messages.queues import Queues
 from holdfast.client.schedules import Schedules
 from holdfast.client.watching import Watcher
-from holdfast.definitions import Call
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.job_types import JobType, by_name, find
+from holdfast.definitions.tasks import Call
 from holdfast.engine import borrowed, embedded, insight, jobs
 from holdfast.engine.connection import Database
 from holdfast.engine.limits import pause_queue, resume_queue
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.graphs import Graph
-from holdfast.jobtypes import JobType, by_name, find
 from holdfast.model import ENDED, Job, JobPage, LogLine, Reason, Task, TaskStatus
 from holdfast.settings import Secret, Settings
 from holdfast.tracing import tracing_of

@@ -18,14 +18,14 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.bodies import work_body
 from holdfast.client.bodies import Say
 from holdfast.client.handles import JobHandle
 from holdfast.client.ids import uuid_of
-from holdfast.definitions import Call
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.submit_body import work_body
+from holdfast.definitions.tasks import Call
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.graphs import Graph
 from holdfast.model import Batch
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from uuid import UUID
 
-from holdfast.client.blocking_queues import BlockingQueues
 from holdfast.client.bodies import Say
 from holdfast.client.files import BlockingFiles
 from holdfast.client.handles import JobHandle
+from holdfast.client.messages.blocking import BlockingQueues
 from holdfast.client.schedules import BlockingSchedules
-from holdfast.definitions import Call
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.tasks import Call
 from holdfast.engine import borrowed
-from holdfast.graphs import Graph
 from holdfast.model import Job, JobPage, Reason
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 from uuid import UUID
 
-from holdfast.bodies import work_body
-from holdfast.definitions import Call
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.submit_body import work_body
+from holdfast.definitions.tasks import Call
 from holdfast.errors import InvalidError
-from holdfast.graphs import Graph
 
 
 class Say(TypedDict, total=False):

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from holdfast.client.ids import uuid_of
-from holdfast.contexts import Reading
+from holdfast.definitions.context import Reading
 from holdfast.engine import artifacts
 from holdfast.engine.artifacts import Staged, Swept
 from holdfast.engine.connection import Connection, Database

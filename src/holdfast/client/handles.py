@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from holdfast import payloads
+from holdfast.definitions import payloads
 from holdfast.errors import TaskFailedError
 from holdfast.model import Job, Reason
 

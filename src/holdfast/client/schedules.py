@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.client.handles import JobHandle
-from holdfast.definitions import Call
+from holdfast.definitions.graphs import Graph
+from holdfast.definitions.schedules import Missed, Schedule, schedule
+from holdfast.definitions.tasks import Call
 from holdfast.engine import schedules
-from holdfast.graphs import Graph
 from holdfast.model import StoredSchedule
-from holdfast.schedules import Missed, Schedule, schedule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -1,7 +1,8 @@
 """The SQL files that make up the schema, read and checked, before any database is asked.
 
-`migrations/NNNN_name.sql` are numbered, applied once and never edited after a release. `functions/*.sql` are
-`create or replace` and applied whole whenever one of them changed: `access.sql` first, the others by name.
+`migrations/NNNN_name.sql` are numbered, applied once and never edited after a release. `functions/*/*.sql` are
+`create or replace`, in one folder per capability, and applied whole whenever one of them changed:
+`access/grants.sql` first, then `foundation/`, then the others in the order of their paths.
 The first line of a file may carry directives, separated by commas:
 
     -- holdfast: concurrently              one statement that cannot run in a transaction
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
+
+FIRST_FUNCTION_FILE = "access/grants.sql"  # revokes everything, so it must run before any grant
 
 _NUMBERED = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _DIRECTIVES = re.compile(r"--\s*holdfast:\s*(.+)")
@@ -95,9 +98,20 @@ def load(folder: Traversable) -> SchemaFiles:
     if len(set(numbers)) < len(numbers):
         twice = next(number for number in numbers if numbers.count(number) > 1)
         raise ValueError(f"two migrations have the number {twice:04}")
-    functions = [_function(entry) for entry in _entries(folder / "functions")]
-    functions.sort(key=lambda function: (function.file != "access.sql", function.file))
+    functions = [
+        _function(capability.name, entry)
+        for capability in (folder / "functions").iterdir()
+        if capability.is_dir()
+        for entry in _entries(capability)
+    ]
+    functions.sort(key=_load_order)
     return SchemaFiles(tuple(migrations), tuple(functions))
+
+
+def _load_order(function: FunctionFile) -> tuple[bool, bool, str]:
+    """Sort key: the grants, then the functions that policies and views need when they are created, then paths."""
+    is_foundation = function.file.startswith("foundation/")
+    return (function.file != FIRST_FUNCTION_FILE, not is_foundation, function.file)
 
 
 def _entries(folder: Traversable) -> list[Traversable]:
@@ -115,10 +129,11 @@ def _migration(entry: Traversable) -> Migration:
     )
 
 
-def _function(entry: Traversable) -> FunctionFile:
+def _function(capability: str, entry: Traversable) -> FunctionFile:
+    file = f"{capability}/{entry.name}"
     sql = entry.read_text(encoding="utf-8").replace("\r\n", "\n")
-    given = _directives(entry.name, sql, {"unless-extension"})
-    return FunctionFile(entry.name, sql, given.get("unless-extension"))
+    given = _directives(file, sql, {"unless-extension"})
+    return FunctionFile(file, sql, given.get("unless-extension"))
 
 
 def _directives(file: str, sql: str, allowed: set[str]) -> dict[str, str]:

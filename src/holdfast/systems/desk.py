@@ -9,10 +9,10 @@ import msgspec
 from starlette.requests import Request
 
 from holdfast import Client
-from holdfast.api import Caller, require_user, services_of
 from holdfast.client.files import Files
 from holdfast.errors import InvalidError, RefusedError
 from holdfast.model import Artifact
+from holdfast.server.api import Caller, require_user, services_of
 
 PLACE = "holdfast_systems_client"
 

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.api import operation
-from holdfast.api.operations import Endpoint
+from holdfast.server.api import operation
+from holdfast.server.api.operations import Endpoint
 
 TYPES = {
     ".html": "text/html; charset=utf-8",

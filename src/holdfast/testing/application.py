@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, cast
 
-from holdfast.consumers import Consumer
-from holdfast.definitions import Task
+from holdfast.definitions.consumers import Consumer
+from holdfast.definitions.lifespan import Lifespan
+from holdfast.definitions.schedules import Schedule, ScheduledTask
+from holdfast.definitions.tasks import Task
 from holdfast.errors import InvalidError
-from holdfast.lifespans import Lifespan
-from holdfast.schedules import Schedule, ScheduledTask
 
 AnyTask = Task[..., Any]
 

@@ -19,10 +19,10 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client import Client
-from holdfast.definitions import Call, Task
+from holdfast.definitions.payloads import to_json
+from holdfast.definitions.tasks import Call, Task
 from holdfast.engine import scratch
 from holdfast.engine.connection import Connection, Database, connected
-from holdfast.payloads import to_json
 from holdfast.settings import Secret, Settings
 from holdfast.testing.application import Application
 from holdfast.testing.clock import Clock

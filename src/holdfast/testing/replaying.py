@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Final, TypeAlias
 
-from holdfast.definitions import Call, Task
+from holdfast.definitions.tasks import Call, Task
 from holdfast.errors import InvalidError
 
 Probe: TypeAlias = Callable[[], Any]

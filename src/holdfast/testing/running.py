@@ -20,13 +20,13 @@ from holdfast.engine import leases, scratch
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed, Outcome
 from holdfast.testing.application import Application
-from holdfast.worker.consumers import ConsumerLoop
 from holdfast.worker.context import Context, current
 from holdfast.worker.contexts import Contexts
 from holdfast.worker.declared import declare
 from holdfast.worker.executor import Verdict, execute
 from holdfast.worker.files import Files
 from holdfast.worker.lifespan import started
+from holdfast.worker.messages.consumers import ConsumerLoop
 from holdfast.worker.threads import Threads
 
 WORKER: Final = "test"

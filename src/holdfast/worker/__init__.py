@@ -27,7 +27,6 @@ from holdfast.engine.listen import MESSAGES, TASKS, Listener
 from holdfast.errors import HoldfastError
 from holdfast.version import __version__
 from holdfast.worker.attempts import Attempts
-from holdfast.worker.consumers import AnyConsumer, Consumers
 from holdfast.worker.contexts import Contexts
 from holdfast.worker.duties import Reviver, Tending, Upkeep
 from holdfast.worker.executor import AnyTask
@@ -36,6 +35,7 @@ from holdfast.worker.files import Files
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.isolation import Children
 from holdfast.worker.lifespan import Lifespan, StoppedEarly, started
+from holdfast.worker.messages.consumers import AnyConsumer, Consumers
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.running import RELEASED
 from holdfast.worker.shares import Share, Shares

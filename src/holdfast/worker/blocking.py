@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
-from holdfast.contexts import AnyCall, BlockingReading, ChildSay, Content, Reading, SaveSay
+from holdfast.definitions.context import AnyCall, BlockingReading, ChildSay, Content, Reading, SaveSay
 from holdfast.engine.borrowed import is_sync
 from holdfast.errors import RefusedError
 from holdfast.model import Artifact

@@ -16,9 +16,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast import tracing
-from holdfast.bodies import call_body
-from holdfast.contexts import AnyCall, ChildSay
-from holdfast.definitions import Call
+from holdfast.definitions.context import AnyCall, ChildSay
+from holdfast.definitions.submit_body import call_body
+from holdfast.definitions.tasks import Call
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.worker.desk import Desk

@@ -20,13 +20,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar, Unpack
 from uuid import UUID
 
-from holdfast.contexts import AnyCall, ChildSay, Content, LogLevel, Reading, SaveSay
+from holdfast.definitions.context import AnyCall, ChildSay, Content, LogLevel, Reading, SaveSay
+from holdfast.definitions.payloads import to_json
 from holdfast.engine import fences
 from holdfast.engine.borrowed import ask_now
 from holdfast.engine.leases import Lease
 from holdfast.errors import RefusedError
 from holdfast.model import Artifact, Progress
-from holdfast.payloads import to_json
 from holdfast.worker.blocking import Blocking
 from holdfast.worker.children import Children
 from holdfast.worker.desk import Desk

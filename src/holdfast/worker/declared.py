@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import payloads, telemetry
-from holdfast.bodies import policy_of
-from holdfast.definitions import Task
+from holdfast import telemetry
+from holdfast.definitions import payloads
+from holdfast.definitions.schedules import Schedule
+from holdfast.definitions.submit_body import policy_of
+from holdfast.definitions.tasks import Task
 from holdfast.engine import catalogue, schedules
 from holdfast.engine.connection import Connection
-from holdfast.schedules import Schedule
 from holdfast.version import __version__
 
 

@@ -20,10 +20,10 @@ from typing import Any, Literal, cast
 import msgspec
 
 from holdfast import telemetry
-from holdfast.definitions import Cancel, Snooze, Task
+from holdfast.definitions.graphs import fill
+from holdfast.definitions.payloads import from_json, to_json
+from holdfast.definitions.tasks import Cancel, Snooze, Task
 from holdfast.errors import InvalidError, PublicError, RateLimited, Reject
-from holdfast.graphs import fill
-from holdfast.payloads import from_json, to_json
 from holdfast.worker.context import Context, current
 from holdfast.worker.running import TIME_LIMIT
 from holdfast.worker.threads import Threads

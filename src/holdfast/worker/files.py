@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast import telemetry
-from holdfast.contexts import Content, Reading
+from holdfast.definitions.context import Content, Reading
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import Lease

@@ -30,9 +30,9 @@ from holdfast.engine.leases import Claimed, Command
 from holdfast.settings import Secret, Settings
 from holdfast.worker.heartbeat_child import Pulse
 from holdfast.worker.heartbeat_wire import Frames, Kind, Round, Start, frame, holding, ids_in
+from holdfast.worker.messages.visibility import Visibility
 from holdfast.worker.reports import Reports
 from holdfast.worker.running import UNRENEWED, Attempt, Running
-from holdfast.worker.visibility import Visibility
 from holdfast.worker.watchdog import Watchdog
 
 TICK = 0.25

@@ -35,7 +35,6 @@ from holdfast.engine.connection import Connection, connected
 from holdfast.engine.leases import Lease, Outcome
 from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
-from holdfast.worker.heartbeat_messages import Messages, give_back
 from holdfast.worker.heartbeat_wire import (
     INSTANT,
     LEASE,
@@ -47,6 +46,7 @@ from holdfast.worker.heartbeat_wire import (
     frame,
     ids_in,
 )
+from holdfast.worker.messages.heartbeat import Messages, give_back
 
 TICK = 0.2
 SHARE = 0.25  # of a lease, after which it is renewed

@@ -25,10 +25,10 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.contexts import LogLevel
+from holdfast.definitions.context import LogLevel
+from holdfast.definitions.lifespan import Lifespan
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import Lease
-from holdfast.lifespans import Lifespan
 from holdfast.model import Json
 from holdfast.settings import Secret, load
 from holdfast.tracing import Tracing, tracing_of

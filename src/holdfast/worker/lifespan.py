@@ -16,10 +16,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.contexts import Ctx
-from holdfast.definitions import Task
+from holdfast.definitions.context import Ctx
+from holdfast.definitions.lifespan import Lifespan, lifespan
+from holdfast.definitions.tasks import Task
 from holdfast.errors import InvalidError, LifespanError
-from holdfast.lifespans import Lifespan, lifespan
 
 __all__ = ["Lifespan", "StoppedEarly", "lifespan", "started"]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from uuid import UUID
 
-from holdfast.definitions import Task
+from holdfast.definitions.tasks import Task
 from holdfast.engine.leases import Claimed
 from holdfast.worker.context import Context
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+from holdfast.definitions.payloads import from_json, to_json
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.model import Json
-from holdfast.payloads import from_json, to_json
 from holdfast.worker.desk import Desk
 
 NAME_BYTES = 200

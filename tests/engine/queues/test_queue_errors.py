@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from queuekit import acting_as, create, refused, send
 
-from holdfast.engine import consuming, queues
 from holdfast.engine.connection import Connection
+from holdfast.engine.messages import consumers as consuming
+from holdfast.engine.messages import queues
 from holdfast.testing import Clock
 
 MINUTE = timedelta(minutes=1)

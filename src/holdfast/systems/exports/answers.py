@@ -11,10 +11,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.api import services_of
-from holdfast.api.frames import Frame
-from holdfast.api.views import KEPT_BACK
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.server.api import services_of
+from holdfast.server.api.frames import Frame
+from holdfast.server.api.views import KEPT_BACK
 from holdfast.systems.exports.options import BadRequestError, FieldError
 from holdfast.systems.exports.templates import templates_in
 

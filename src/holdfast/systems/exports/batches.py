@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.api import acting, operation, services_of
-from holdfast.api.bodies import answer, json_body
-from holdfast.api.events import EventStream, resume_point, take_place
-from holdfast.api.frames import Frame, numbered
-from holdfast.api.hub import Subscription
-from holdfast.api.tickets import Viewer, viewer_of
-from holdfast.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.errors import GoneError, NotFoundError
+from holdfast.server.api import acting, operation, services_of
+from holdfast.server.api.bodies import answer, json_body
+from holdfast.server.api.events import EventStream, resume_point, take_place
+from holdfast.server.api.frames import Frame, numbered
+from holdfast.server.api.hub import Subscription
+from holdfast.server.api.tickets import Viewer, viewer_of
+from holdfast.server.api.zips import ZipEntry, entry_of, zip_response
 from holdfast.systems.desk import client_of, file_name, find_file, owner_of, schema_of
 from holdfast.systems.exports import ordering, records
 from holdfast.systems.exports.answers import ENDED, fielded, id_in, templates_of

@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast import Client
-from holdfast.api import acting, identify, operation, require_service, services_of, stream
-from holdfast.api.bodies import answer, json_body
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact
+from holdfast.server.api import acting, identify, operation, require_service, services_of, stream
+from holdfast.server.api.bodies import answer, json_body
 from holdfast.systems.desk import client_of, file_name, find_file, is_admin, owner_of, schema_of
 from holdfast.systems.exports import ordering, records
 from holdfast.systems.exports.answers import Stages, fielded, id_in, templates_of

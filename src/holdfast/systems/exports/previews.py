@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.api import acting, operation, services_of
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.server.api import acting, operation, services_of
 from holdfast.systems.desk import owner_of, schema_of
 from holdfast.systems.exports import records
 from holdfast.systems.exports.answers import fielded, id_in

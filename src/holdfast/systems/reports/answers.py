@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.api.frames import Frame
+from holdfast.server.api.frames import Frame
 from holdfast.systems.reports.chapters import CHAPTERS, phase_of
 
 STATUS = {

@@ -18,14 +18,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message
 
 from holdfast import Client
-from holdfast.api import RouteAhead, acting, identify, jobs, operation, stream
-from holdfast.api.bodies import answer, parse, query_of, raw_body
-from holdfast.api.operations import Endpoint
-from holdfast.api.starting import key_of
-from holdfast.api.tokens import UnauthenticatedError
-from holdfast.api.views import job_view
 from holdfast.errors import InvalidError, NotFoundError, TooManyError
 from holdfast.model import Artifact
+from holdfast.server.api import RouteAhead, acting, identify, jobs, operation, stream
+from holdfast.server.api.bodies import answer, parse, query_of, raw_body
+from holdfast.server.api.operations import Endpoint
+from holdfast.server.api.starting import key_of
+from holdfast.server.api.tokens import UnauthenticatedError
+from holdfast.server.api.views import job_view
 from holdfast.systems.desk import client_of, is_uuid, owner_of
 from holdfast.systems.reports.answers import STATUS, TYPES, Telling, shown
 from holdfast.systems.reports.chapters import CHAPTERS

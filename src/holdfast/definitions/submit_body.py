@@ -1,0 +1,61 @@
+"""Calls and graphs as the JSON that the SQL functions `submit` and `add_tasks` read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.definitions.graphs import Graph, Node
+from holdfast.definitions.payloads import to_json
+from holdfast.definitions.tasks import Call, Retry, Task
+from holdfast.errors import InvalidError
+
+_DEFAULT_RETRY = Retry()
+_DEFAULT_TIMEOUT = timedelta(minutes=10)
+_DEFAULT_LEASE = timedelta(seconds=60)
+
+
+def work_body(work: Call[Any] | Graph) -> dict[str, Any]:
+    """What is to be done, without what a caller may say besides."""
+    if isinstance(work, Call):
+        work.use()
+        return call_body(work)
+    if not work.nodes:
+        raise InvalidError(f"The graph {work.type} has no tasks.", fix="Add a call to it.", field="tasks")
+    params = {} if work.params is None else {"params": msgspec.Raw(to_json(work.params, what="params"))}
+    return {"type": work.type, **params, "tasks": [_node_body(node) for node in work.nodes.values()]}
+
+
+def _node_body(node: Node[Any]) -> dict[str, Any]:
+    after = [{"name": name, "on_failure": policy} for name, policy in node.after.items()]
+    body = {**call_body(node.call), "name": node.name, "after": after, "weight": node.weight}
+    return body if node.limit_key is None else {**body, "limit_key": node.limit_key}
+
+
+def call_body(call: Call[Any]) -> dict[str, Any]:
+    args = to_json(dict(call.args), what=f"args of {call.task.name}")
+    return {
+        "type": call.task.name,
+        "queue": call.task.queue,
+        "args": msgspec.Raw(args),
+        **policy_of(call.task),
+    }
+
+
+def policy_of(task: Task[..., Any]) -> dict[str, Any]:
+    """Only what differs from the engine's defaults, which keeps rows and lanes few."""
+    policy: dict[str, Any] = {"priority": task.priority} if task.priority else {}
+    if task.timeout != _DEFAULT_TIMEOUT:
+        policy["timeout_s"] = task.timeout.total_seconds()
+    if task.lease != _DEFAULT_LEASE:
+        policy["lease_s"] = task.lease.total_seconds()
+    if task.retry != _DEFAULT_RETRY:
+        policy |= {
+            "attempts": task.retry.retries + 1,
+            "base_s": task.retry.base.total_seconds(),
+            "cap_s": task.retry.cap.total_seconds(),
+            "jitter": task.retry.jitter,
+        }
+    return policy
