@@ -58,10 +58,12 @@ format: setup-dev  ## rewrite the code in the house style
 reference: setup-dev  ## write the reference pages of the docs from the code
 	@$(VENV)/python scripts/reference.py
 
-lock:  ## pin the requirements anew (needs uv on the PATH)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
+lock: setup-dev  ## pin the requirements again
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	  -o requirements/uv.txt requirements/uv.in
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
 	  -o requirements/run.txt pyproject.toml requirements/build.in
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
 	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
 
 screenshots: setup-dev  ## pictures of every page of the dashboard, into screenshots/

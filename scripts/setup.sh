@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv hold what the named part needs: "run" (demo, dev) or "dev" (tests and checks).
-# Does nothing, in milliseconds, when it already does: a stamp remembers what was installed.
+# Install the locked requirements of a part into .venv: "run" (demo, dev) or "dev" (tests and checks).
+# A stamp file records what is installed, so a repeated call returns in milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=${1:?usage: scripts/setup.sh run|dev}
@@ -9,29 +9,34 @@ venv=.venv
 lock=requirements/$part.txt
 
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+step() { printf 'setup: %s\n' "$*" >&2; }
 
-want=$(cat "$lock" pyproject.toml scripts/setup.sh | cksum)
+wanted=$(cat "$lock" requirements/uv.txt pyproject.toml scripts/setup.sh | cksum)
 stamp=$venv/.installed-$part
-[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x "$venv/bin/holdfast" ] && exit 0
+[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x "$venv/bin/holdfast" ] && exit 0
 
-command -v "$python" >/dev/null || fail "no $python found. Install Python 3.11 or newer (Debian: apt-get install python3), or set PYTHON=/path/to/python3."
+command -v "$python" >/dev/null || fail "$python not found. Install Python 3.11 or newer (Debian: apt-get install python3), or set PYTHON=/path/to/python3."
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "Holdfast needs Python 3.11 or newer; $python is $("$python" -V). Set PYTHON=/path/to/a/newer/python3."
 
-make_venv() {
+create_venv() {
   "$python" -m venv "$venv" >/dev/null 2>&1 && return
   rm -rf "$venv"
-  # Debian splits venv into a package of its own; root can have it installed at once.
+  # Debian ships venv as a separate package, which root can install.
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    step "installing python3-venv with apt-get"
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv; } >/dev/null 2>&1 || true
     "$python" -m venv "$venv" && return
   fi
-  fail "cannot make a virtual environment with $python. On Debian: apt-get install python3-venv, then run make again."
+  fail "cannot create a virtual environment with $python. On Debian: apt-get install python3-venv, then run make again."
 }
 
-[ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$venv"; make_venv; }
-printf 'setup: installing what "%s" needs into %s (once)\n' "$part" "$venv" >&2
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
-pip install --require-hashes -r "$lock"
-pip install --no-deps --no-build-isolation -e .
-printf '%s\n' "$want" >"$stamp"
+[ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$venv"; step "creating $venv"; create_venv; }
+step "installing uv (the installer)"
+"$venv/bin/python" -m pip --disable-pip-version-check -qq install --require-hashes -r requirements/uv.txt
+step "installing $(grep -cE '^[a-zA-Z0-9._-]+(\[.*\])?==' "$lock") locked packages of \"$part\" into $venv"
+# uv prints its own progress on a terminal and a summary elsewhere.
+"$venv/bin/uv" pip install --python "$venv/bin/python" --require-hashes -r "$lock" 2>&1 | { grep -vE '^ [+~-] ' || true; } >&2
+"$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
+printf '%s\n' "$wanted" >"$stamp"
+step "done"
