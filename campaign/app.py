@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from campaign.records import Recorder
-from holdfast import Ctx, Retry, task
+from holdfast import Ctx, RetryPolicy, task
 
-QUICK = Retry(retries=50, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=400))
+QUICK = RetryPolicy(retries=50, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=400))
 LEASE = timedelta(seconds=2)
 
 recorder = Recorder(Path(os.environ.get("CAMPAIGN_RECORDS", ".")))

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from holdfast import Client, Ctx, Retry, lifespan, task
+from holdfast import Client, Ctx, RetryPolicy, lifespan, task
 
 client = Client()
 
@@ -37,7 +37,7 @@ async def buy_label(parcel: int) -> Label:
     return Label("post", f"RR{parcel:09}")
 
 
-@task(retry=Retry(retries=5, base=timedelta(minutes=1)), timeout=timedelta(minutes=5))
+@task(retry=RetryPolicy(retries=5, base=timedelta(minutes=1)), timeout=timedelta(minutes=5))
 async def ship(ctx: Ctx[Shop], order: int, parcels: list[int]) -> list[str]:
     labels: list[str] = []
     async for parcel in ctx.track(parcels, phase="labels"):

@@ -13,7 +13,8 @@ import msgspec
 
 import holdfast
 from holdfast import client, model, testing
-from holdfast.client import batches, blocking, bodies, files, limits, schedules
+from holdfast.client import batches, blocking, files, limits, schedules, submit_options
+from holdfast.client import batches, blocking, files, limits, schedules, submit_options
 from holdfast.client.messages import queues
 from holdfast.definitions import consumers
 from holdfast.definitions import context as contexts
@@ -27,7 +28,7 @@ What `from holdfast import ...` gives, and what hangs below a `Client`. Anything
 PARTS: dict[str, dict[str, Any]] = {
     "Defining work": {
         name: getattr(holdfast, name)
-        for name in ("task", "Retry", "Call", "Graph", "job", "consumer", "schedule", "lifespan")
+        for name in ("task", "RetryPolicy", "Call", "Graph", "job", "consumer", "schedule", "lifespan")
     },
     "In a running task": {
         name: getattr(holdfast, name)
@@ -55,7 +56,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SAYS = {  # what `**say` may be, by the name of its type
     each.__name__: each
-    for each in (bodies.Say, contexts.ChildSay, contexts.SaveSay, limits.LimitSay, consumers.ConsumerOptions)
+    for each in (submit_options.SubmitOptions, contexts.ChildSay, contexts.SaveSay, limits.LimitOptions, consumers.ConsumerOptions)
 }
 
 

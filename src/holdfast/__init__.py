@@ -11,8 +11,8 @@ from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType, job
 from holdfast.definitions.lifespan import lifespan
 from holdfast.definitions.schedules import Schedule, schedule
-from holdfast.definitions.tasks import Call, Cancel, Retry, Snooze, Task, task
-from holdfast.errors import HoldfastError, PublicError, RateLimited, Reject, TaskFailedError
+from holdfast.definitions.tasks import Call, RetryPolicy, Task, task
+from holdfast.errors import Cancel, HoldfastError, PublicError, RateLimited, Reject, Snooze, TaskFailedError
 from holdfast.model import Artifact, Job, Message, Progress
 from holdfast.settings import Settings
 from holdfast.version import __version__
@@ -34,7 +34,7 @@ __all__ = [
     "PublicError",
     "RateLimited",
     "Reject",
-    "Retry",
+    "RetryPolicy",
     "Schedule",
     "Settings",
     "Snooze",

@@ -10,8 +10,8 @@
     │   ├── DatabaseFullError         no space left, or no connection free
     │   └── EmbeddedError             the PostgreSQL that comes with us cannot be started
     ├── StorageError                  the store of files cannot serve us
-    │   ├── StorageAwayError          not reachable, or too slow
-    │   ├── StorageRightsError        refused our key, our region or our bucket
+    │   ├── StorageUnavailableError          not reachable, or too slow
+    │   ├── StoragePermissionError        refused our key, our region or our bucket
     │   └── StorageFullError          no space left
     ├── SchemaError                   the schema and this code do not fit
     │   ├── SchemaMissingError        not installed yet
@@ -31,8 +31,8 @@
     ├── LifespanError                 what an application opens for its tasks did not open or close
     └── TaskFailedError               what `result()` raises for a job that did not succeed
 
-Tasks raise three more, which are outcomes and not part of the tree: `Reject`, `PublicError` and
-`RateLimited`.
+Tasks decide their own outcome by raising an `OutcomeSignal`, which is not part of this tree: `Reject`,
+`Cancel`, `Snooze` or `RateLimited`. `PublicError` is an ordinary failure whose message end users may read.
 
 `sqlstate` is the contract with every language: SQL functions raise these codes, and `from_sqlstate` is
 the only place that turns them back into exceptions. `exit_code` is the contract with shells.
@@ -96,11 +96,11 @@ class StorageError(HoldfastError):
     exit_code = 6
 
 
-class StorageAwayError(StorageError):
+class StorageUnavailableError(StorageError):
     pass
 
 
-class StorageRightsError(StorageError):
+class StoragePermissionError(StorageError):
     exit_code = 5
 
 
@@ -223,19 +223,66 @@ def from_sqlstate(
     return kind(message, fix=hint, field=field) if kind else None
 
 
-class Reject(Exception):  # noqa: N818  (reads as the verb it is: `raise Reject("no such page")`)
-    """Raised by a task: this attempt failed and no other will do better. Never retried."""
+class OutcomeSignal(Exception):  # noqa: N818  (a decision, not an error)
+    """Base class of the exceptions with which a task decides its own outcome: `Cancel`, `RateLimited`,
+    `Reject` and `Snooze`.
+
+    Raise them; a task that returns one fails, because a returned value is its result.
+    """
+
+
+class Reject(OutcomeSignal):
+    """Fail the task without another attempt, because no later attempt can succeed.
+
+    raise Reject("page does not exist")
+    """
+
+
+class Cancel(OutcomeSignal):
+    """End the task as cancelled, because there is nothing left to do. `reason` is recorded with the task.
+
+    raise Cancel("order was withdrawn")
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(OutcomeSignal):
+    """Run the task again after `delay`. The attempt is not counted.
+
+    raise Snooze(timedelta(minutes=5))
+    """
+
+    def __init__(self, delay: timedelta) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+    def __str__(self) -> str:
+        return f"run again in {self.delay}"
+
+
+class RateLimited(OutcomeSignal):
+    """Pause every task that uses the limit key `key`, then run this one again. The attempt is not counted.
+
+    `retry_after` is the minimum pause; without it the pause grows with each rate-limited attempt.
+
+        raise RateLimited("openai", retry_after=timedelta(seconds=30))
+    """
+
+    def __init__(self, key: str, retry_after: timedelta | None = None) -> None:
+        super().__init__(key, retry_after)
+        self.key = key
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"rate limit of {self.key!r} reached"
 
 
 class PublicError(Exception):
-    """Raised by a task: what it says is meant for its end user, who learns of other errors only that they
-    happened. Otherwise an error like any: the attempt failed and is tried again."""
+    """Fail the attempt with a message that end users may read.
 
-
-class RateLimited(Exception):  # noqa: N818
-    """Raised by a task: `key` must rest. The attempt is not charged; `retry_after` is the least wait."""
-
-    def __init__(self, key: str, retry_after: timedelta | None = None) -> None:
-        super().__init__(f"rate limit of {key!r} reached")
-        self.key = key
-        self.retry_after = retry_after
+    End users see only that other errors happened, not their messages. The attempt is retried like after
+    any other exception.
+    """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.devtools import samples
+from holdfast.devtools import sample_tasks as samples
 from holdfast.settings import Secret
 from holdfast.systems.providers.mp3 import measure
 from holdfast.testing import eventually
@@ -67,9 +67,9 @@ async def test_a_failed_job_makes_the_exit_code_1(url: Secret, tmp_path: Path) -
     process = subprocess.Popen(
         [sys.executable, "-c",
          "from datetime import timedelta; import dataclasses\n"
-         "from holdfast.devtools import samples; from holdfast.definitions.tasks import Retry\n"
+         "from holdfast.devtools import samples; from holdfast.definitions.tasks import RetryPolicy\n"
          "import holdfast.cli\n"
-         "samples.draw = dataclasses.replace(samples.draw, retry=Retry(retries=0))\n"
+         "samples.draw = dataclasses.replace(samples.draw, retry=RetryPolicy(retries=0))\n"
          f"holdfast.cli.main(['--home', {str(tmp_path)!r}, 'demo'])"],
         env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hands import QUEUE, Hand, submit
 
-from holdfast import Client, Retry, task
+from holdfast import Client, RetryPolicy, task
 from holdfast.engine import artifacts, jobs, limits
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
@@ -141,7 +141,7 @@ async def test_an_old_snapshot_goes_the_long_way(conn: Connection) -> None:
     assert len(await Hand(conn).take(5)) == 2
 
 
-@task(queue=QUEUE, retry=Retry(retries=2))
+@task(queue=QUEUE, retry=RetryPolicy(retries=2))
 async def send(to: str) -> None:
     pass
 

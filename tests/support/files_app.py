@@ -11,10 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast import Ctx, Retry, task
+from holdfast import Ctx, RetryPolicy, task
 from holdfast.engine import artifacts
 
-QUICK = Retry(retries=8, base=timedelta(milliseconds=10), cap=timedelta(milliseconds=20))
+QUICK = RetryPolicy(retries=8, base=timedelta(milliseconds=10), cap=timedelta(milliseconds=20))
 SMALL, LARGE = 40_000, 9_000_000  # one part, and more than one
 PHASES = ("began", "uploading", "uploaded", "recorded", "saved")
 

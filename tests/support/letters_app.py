@@ -82,17 +82,16 @@ def bury(msg: Message[Any], error: str) -> None:
 
 
 @consumer(queue="Poison", vt=VT, create=True, max_reads=3, on_dead=bury)
-async def poison(msg: Message[Letter]) -> Snooze | None:
+async def poison(msg: Message[Letter]) -> None:
     record("poison", msg.body.number, msg.reads)
     if msg.body.number == 1:
         raise ValueError("number one")
     if msg.body.number == 2:
         raise Reject("never")
     if msg.body.number == 3 and msg.reads == 1:
-        return Snooze(timedelta(seconds=0))
+        raise Snooze(timedelta(seconds=0))
     if msg.body.number == 4:
         os.kill(os.getpid(), 9)
-    return None
 
 
 @consumer(queue="kept", vt=VT, create=True, finish="delete")

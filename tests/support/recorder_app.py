@@ -8,9 +8,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast import Ctx, Retry, task
+from holdfast import Ctx, RetryPolicy, task
 
-QUICK = Retry(retries=4, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=100))
+QUICK = RetryPolicy(retries=4, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=100))
 
 
 def record(*words: object) -> None:

@@ -13,9 +13,9 @@ from uuid import UUID
 
 import asyncpg
 
-from holdfast import Ctx, Retry, lifespan, task
+from holdfast import Ctx, RetryPolicy, lifespan, task
 
-QUICK = Retry(retries=4, base=timedelta(milliseconds=10), cap=timedelta(milliseconds=20))
+QUICK = RetryPolicy(retries=4, base=timedelta(milliseconds=10), cap=timedelta(milliseconds=20))
 log = logging.getLogger("shop")
 
 

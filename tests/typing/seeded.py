@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import assert_type
 from uuid import UUID
 
-from holdfast import Client, Ctx, Graph, JobHandle, Retry, Snooze, lifespan, task
+from holdfast import Client, Ctx, Graph, JobHandle, RetryPolicy, Snooze, lifespan, task
 from holdfast.definitions.lifespan import Lifespan
 
 
@@ -30,12 +30,14 @@ async def screenshot(ctx: Ctx, url: str, width: int = 1280) -> Shot:
 
 
 @task
-async def caption(ctx: Ctx[Browser], shot: Shot) -> str | Snooze:
+async def caption(ctx: Ctx[Browser], shot: Shot) -> str:
     assert_type(ctx.state, Browser)
-    return Snooze(timedelta(minutes=1)) if ctx.attempt == 1 else ctx.state.version
+    if ctx.attempt == 1:
+        raise Snooze(timedelta(minutes=1))
+    return ctx.state.version
 
 
-@task(retry=Retry(retries=2))
+@task(retry=RetryPolicy(retries=2))
 def double(x: int) -> int:
     return 2 * x
 

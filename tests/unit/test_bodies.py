@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.client.bodies import Options, job_body
+from holdfast.client.submit_options import ValidatedSubmitOptions, build_job_request
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.tasks import Retry, task
+from holdfast.definitions.tasks import RetryPolicy, task
 from holdfast.errors import InvalidError
 
 
-@task(queue="q", priority=3, timeout=timedelta(minutes=1), retry=Retry(retries=2, jitter=0))
+@task(queue="q", priority=3, timeout=timedelta(minutes=1), retry=RetryPolicy(retries=2, jitter=0))
 def special(x: int) -> int:
     return x
 
@@ -27,14 +27,14 @@ def as_json(value: object) -> Any:
 
 
 def test_a_plain_call_says_only_what_it_must() -> None:
-    assert as_json(job_body(plain(1), Options())) == {"type": "plain", "queue": "default", "args": {"x": 1}}
+    assert as_json(build_job_request(plain(1), ValidatedSubmitOptions())) == {"type": "plain", "queue": "default", "args": {"x": 1}}
 
 
 def test_policy_and_options_are_carried() -> None:
-    options = Options(
+    options = ValidatedSubmitOptions(
         key="k", unique="u", owner="o", priority=5, delay=timedelta(minutes=2), labels={"a": "b"}
     )
-    assert as_json(job_body(special(1), options)) == {
+    assert as_json(build_job_request(special(1), options)) == {
         "type": "special", "queue": "q", "args": {"x": 1}, "timeout_s": 60, "attempts": 3, "base_s": 5,
         "cap_s": 900, "jitter": 0, "priority": 5, "key": "k", "unique_key": "u", "owner": "o", "delay_s": 120,
         "labels": {"a": "b"},
@@ -45,7 +45,7 @@ def test_a_graph_names_its_tasks_and_edges() -> None:
     g = Graph("report")
     first = g.add(plain(1))
     g.add(plain(first.result), weight=3, on_failure="skip")
-    body = as_json(job_body(g, Options()))
+    body = as_json(build_job_request(g, ValidatedSubmitOptions()))
     assert body["type"] == "report"
     assert [t["name"] for t in body["tasks"]] == ["plain", "plain-2"]
     assert body["tasks"][1]["after"] == [{"name": "plain", "on_failure": "skip"}]
@@ -58,9 +58,9 @@ def test_a_graph_names_its_tasks_and_edges() -> None:
 )
 def test_ambiguous_times_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
-        Options(**options)
+        ValidatedSubmitOptions(**options)
 
 
 def test_an_empty_graph_is_refused() -> None:
     with pytest.raises(InvalidError, match="no tasks"):
-        job_body(Graph("report"), Options())
+        build_job_request(Graph("report"), ValidatedSubmitOptions())

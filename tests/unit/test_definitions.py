@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import holdfast.definitions.tasks as d
-from holdfast.definitions.tasks import Call, Retry, task
+from holdfast.definitions.tasks import Call, RetryPolicy, task
 from holdfast.errors import InvalidError
 
 
@@ -42,7 +42,7 @@ def test_options_are_kept() -> None:
     assert (screenshot.name, screenshot.queue, screenshot.retry.retries) == ("screenshot", "browser", 2)
     assert screenshot.timeout == timedelta(minutes=1)
     assert screenshot.is_async
-    assert (double.queue, double.retry, double.is_async) == ("default", Retry(), False)
+    assert (double.queue, double.retry, double.is_async) == ("default", RetryPolicy(), False)
 
 
 def test_wrong_arguments_are_refused_where_the_call_is_made() -> None:
@@ -79,7 +79,7 @@ def test_parameters_that_cannot_be_named_are_refused() -> None:
 )
 def test_absurd_retry_policies_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
-        Retry(**options)
+        RetryPolicy(**options)
 
 
 def test_a_time_limit_must_be_positive() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.definitions.tasks import Cancel, Ctx, Retry, Snooze, Task, task
-from holdfast.errors import RateLimited, Reject
+from holdfast.definitions.tasks import Ctx, RetryPolicy, Task, task
+from holdfast.errors import Cancel, RateLimited, Reject, Snooze
 from holdfast.worker.context import Context
 from holdfast.worker.executor import Verdict, execute, fingerprint
 from holdfast.worker.threads import Threads
@@ -53,8 +53,7 @@ def plain(x: int, when: datetime | None = None) -> str:
 @task
 def returns(value: str) -> Any:
     values: dict[str, Any] = {
-        "snooze": Snooze(timedelta(minutes=2)),
-        "cancel": Cancel("gone\0"),
+        "signal": Snooze(timedelta(minutes=2)),
         "nan": float("nan"),
         "object": object(),
         "none": None,
@@ -67,13 +66,17 @@ class PatientError(Exception):
 
 
 @task(
-    retry=Retry(never_for=(KeyError,), retry_for=(OSError, KeyError, PatientError, RuntimeError, SystemError))
+    retry=RetryPolicy(
+        never_for=(KeyError,), retry_for=(OSError, KeyError, PatientError, RuntimeError, SystemError)
+    )
 )
 def raises(what: str) -> None:
     raise {
         "os": OSError("no route"),
         "key": KeyError("k"),
         "other": ValueError("v"),
+        "snooze": Snooze(timedelta(minutes=2)),
+        "cancel": Cancel("gone\0"),
         "reject": Reject("never"),
         "rate": RateLimited("openai", timedelta(seconds=7)),
         "patient": PatientError(),
@@ -112,10 +115,16 @@ async def test_a_payload_that_no_longer_fits_is_never_retried_and_names_the_fiel
     assert says in body["message"]
 
 
-async def test_returned_outcomes(run: Run) -> None:
-    assert await run(returns, value="snooze") == ("snooze", {"delay_s": 120})
-    assert await run(returns, value="cancel") == ("cancel", {"reason": "gone\N{REPLACEMENT CHARACTER}"})
+async def test_raised_signals_decide_the_outcome(run: Run) -> None:
+    assert await run(raises, what="snooze") == ("snooze", {"delay_s": 120})
+    assert await run(raises, what="cancel") == ("cancel", {"reason": "gone\N{REPLACEMENT CHARACTER}"})
     assert await run(returns, value="none") == ("succeed", None)
+
+
+async def test_a_returned_signal_is_rejected_with_the_advice_to_raise_it(run: Run) -> None:
+    kind, body = await run(returns, value="signal")
+    assert (kind, body["type"]) == ("reject", "InvalidError")
+    assert body["message"] == "The task returned Snooze. Raise it: raise Snooze(...)."
 
 
 @pytest.mark.parametrize("value", ["nan", "object"])

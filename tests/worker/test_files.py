@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import free_port, s3_url
+from object_store_servers import find_free_port, format_s3_url
 
-from holdfast import Artifact, Client, Ctx, Graph, Retry, task
+from holdfast import Artifact, Client, Ctx, Graph, RetryPolicy, task
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import NotFoundError, Reject, TaskFailedError
 from holdfast.settings import Secret, Settings
-from holdfast.storage import objects
+from holdfast.storage import obstore_backend
 from holdfast.testing import Clock
 from holdfast.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[2]
-ONCE = Retry(retries=0)
-TWICE = Retry(retries=1, base=timedelta(0), cap=timedelta(0))
+ONCE = RetryPolicy(retries=0)
+TWICE = RetryPolicy(retries=1, base=timedelta(0), cap=timedelta(0))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def run(client: Client, work: Any, *tasks: Any, **say: Any) -> Any:
 
 @task(retry=ONCE)
 async def saves_everything(ctx: Ctx, folder: str) -> list[Artifact]:
-    async def stream() -> AsyncIterator[bytes]:
+    async def stream_chunks() -> AsyncIterator[bytes]:
         yield b"strea"
         yield b"med"
 
@@ -57,7 +57,7 @@ async def saves_everything(ctx: Ctx, folder: str) -> list[Artifact]:
     return [
         await ctx.save("bytes.txt", b"bytes", meta={"pages": 2}),
         await ctx.save(path.name, path, kind="table"),
-        await ctx.save("stream", stream(), "application/x-stream"),
+        await ctx.save("stream_chunks", stream_chunks(), "application/x-stream_chunks"),
         await ctx.save("file 😀.bin", io.BytesIO(b"0" * 10), ttl=timedelta(hours=1)),
     ]
 
@@ -82,10 +82,10 @@ async def test_files_travel_along_a_graph(hall: Client, tmp_path: Path) -> None:
     outputs = {each.name: each.output for each in done.tasks}
     assert outputs["reads"] == ["bytes", "a,b\n1,2\n", "streamed", "0" * 10, "a,b\n1,2\n"]
     found = {each.name: each for each in await hall.files.list(job=job.id)}
-    assert set(found) == {"bytes.txt", "on disk.csv", "stream", "file 😀.bin"}
+    assert set(found) == {"bytes.txt", "on disk.csv", "stream_chunks", "file 😀.bin"}
     assert found["bytes.txt"].meta == {"pages": 2}
     assert (found["on disk.csv"].kind, found["on disk.csv"].content_type) == ("table", "text/csv")
-    assert found["stream"].content_type == "application/x-stream"
+    assert found["stream_chunks"].content_type == "application/x-stream_chunks"
     assert found["file 😀.bin"].expires_at is not None
     assert all(each.key.startswith(f"ann/{job.id}/") for each in found.values())
 
@@ -273,8 +273,8 @@ async def test_bad_input_fails_the_task_and_leaves_nothing(
 async def test_a_store_that_is_down_fails_the_attempt_and_is_tried_again(
     url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(objects.RETRY, "max_retries", 0)
-    down = replace(settings, storage_url=Secret(s3_url(free_port())))
+    monkeypatch.setitem(obstore_backend.RETRY_OPTIONS, "max_retries", 0)
+    down = replace(settings, storage_url=Secret(format_s3_url(find_free_port())))
     async with Client(url.reveal(), settings=down) as client:
         job = await run(client, fails_first(), fails_first)
         with pytest.raises(TaskFailedError, match="cannot be reached"):

@@ -9,19 +9,19 @@ import msgspec
 
 from holdfast.definitions.graphs import Graph, Node
 from holdfast.definitions.payloads import to_json
-from holdfast.definitions.tasks import Call, Retry, Task
+from holdfast.definitions.tasks import Call, RetryPolicy, Task
 from holdfast.errors import InvalidError
 
-_DEFAULT_RETRY = Retry()
+_DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 _DEFAULT_LEASE = timedelta(seconds=60)
 
 
-def work_body(work: Call[Any] | Graph) -> dict[str, Any]:
+def build_work_request(work: Call[Any] | Graph) -> dict[str, Any]:
     """What is to be done, without what a caller may say besides."""
     if isinstance(work, Call):
         work.use()
-        return call_body(work)
+        return build_call_request(work)
     if not work.nodes:
         raise InvalidError(f"The graph {work.type} has no tasks.", fix="Add a call to it.", field="tasks")
     params = {} if work.params is None else {"params": msgspec.Raw(to_json(work.params, what="params"))}
@@ -30,21 +30,21 @@ def work_body(work: Call[Any] | Graph) -> dict[str, Any]:
 
 def _node_body(node: Node[Any]) -> dict[str, Any]:
     after = [{"name": name, "on_failure": policy} for name, policy in node.after.items()]
-    body = {**call_body(node.call), "name": node.name, "after": after, "weight": node.weight}
+    body = {**build_call_request(node.call), "name": node.name, "after": after, "weight": node.weight}
     return body if node.limit_key is None else {**body, "limit_key": node.limit_key}
 
 
-def call_body(call: Call[Any]) -> dict[str, Any]:
+def build_call_request(call: Call[Any]) -> dict[str, Any]:
     args = to_json(dict(call.args), what=f"args of {call.task.name}")
     return {
         "type": call.task.name,
         "queue": call.task.queue,
         "args": msgspec.Raw(args),
-        **policy_of(call.task),
+        **build_task_policy(call.task),
     }
 
 
-def policy_of(task: Task[..., Any]) -> dict[str, Any]:
+def build_task_policy(task: Task[..., Any]) -> dict[str, Any]:
     """Only what differs from the engine's defaults, which keeps rows and lanes few."""
     policy: dict[str, Any] = {"priority": task.priority} if task.priority else {}
     if task.timeout != _DEFAULT_TIMEOUT:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 from holdfast.definitions.context import Ctx
 from holdfast.errors import InvalidError
 
-__all__ = ["Call", "Cancel", "Ctx", "Retry", "Snooze", "Task", "task"]
+__all__ = ["Call", "Ctx", "RetryPolicy", "Task", "task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +30,7 @@ DEFAULT_QUEUE = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retry:
+class RetryPolicy:
     """How often and how fast a failed attempt is tried again: `min(cap, base * 2 ** (n - 1))`, jittered."""
 
     retries: int = 4
@@ -47,20 +47,6 @@ class Retry:
             raise InvalidError("base must not be negative and cap not below it.", field="base")
         if not 0 <= self.jitter <= 1:
             raise InvalidError(f"jitter must be between 0 and 1, got {self.jitter}.", field="jitter")
-
-
-@dataclass(frozen=True)
-class Snooze:
-    """Returned by a task: not now; run me again after `delay`. No attempt is spent."""
-
-    delay: timedelta
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Returned by a task: there is nothing to do any more. The task ends as cancelled."""
-
-    reason: str
 
 
 class Call(Generic[R_co]):
@@ -99,7 +85,7 @@ class Task(Generic[P, R_co]):
     name: str
     queue: str = DEFAULT_QUEUE
     priority: int = 0
-    retry: Retry = field(default_factory=Retry)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout: timedelta = timedelta(minutes=10)
     lease: timedelta = timedelta(seconds=60)
     process: bool = False  # run in a child process, which can be killed
@@ -184,25 +170,23 @@ def _is_context(parameter: inspect.Parameter) -> bool:
 
 class TaskDecorator(Protocol):
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[Ctx[S], P], Awaitable[R | Snooze | Cancel]], /
-    ) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Ctx[S], P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Ctx[S], P], R | Snooze | Cancel], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Ctx[S], P], R], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R | Snooze | Cancel]], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, R | Snooze | Cancel], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 @overload
-def task(function: Callable[Concatenate[Ctx[S], P], Awaitable[R | Snooze | Cancel]], /) -> Task[P, R]: ...
+def task(function: Callable[Concatenate[Ctx[S], P], Awaitable[R]], /) -> Task[P, R]: ...
 @overload
-def task(function: Callable[Concatenate[Ctx[S], P], R | Snooze | Cancel], /) -> Task[P, R]: ...
+def task(function: Callable[Concatenate[Ctx[S], P], R], /) -> Task[P, R]: ...
 @overload
-def task(function: Callable[P, Awaitable[R | Snooze | Cancel]], /) -> Task[P, R]: ...
+def task(function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
 @overload
-def task(function: Callable[P, R | Snooze | Cancel], /) -> Task[P, R]: ...
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def task(
     *,
@@ -210,7 +194,7 @@ def task(
     queue: str = DEFAULT_QUEUE,
     priority: int = 0,
     retries: int | None = None,
-    retry: Retry | None = None,
+    retry: RetryPolicy | None = None,
     timeout: timedelta = timedelta(minutes=10),
     lease: timedelta = timedelta(seconds=60),
     process: bool = False,
@@ -223,11 +207,11 @@ def task(
     *,
     name: str | None = None,
     retries: int | None = None,
-    retry: Retry | None = None,
+    retry: RetryPolicy | None = None,
     **options: Any,
 ) -> Any:
     """Make a function a task: `@task` or `@task(queue="browser", retries=5)`."""
-    policy = retry or Retry()
+    policy = retry or RetryPolicy()
     if retries is not None:
         policy = replace(policy, retries=retries)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.session import Session, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
 from holdfast.definitions.tasks import task
 from holdfast.engine import embedded, install, operate, scratch
@@ -60,25 +60,25 @@ class Spread:
               help="Tasks at once.")  # fmt: skip
 @json_option
 @pass_session
-def bench(session: Session, jobs: int, samples: int, concurrency: int) -> None:
+def bench(session: CliSession, jobs: int, samples: int, concurrency: int) -> None:
     """Measure throughput and latency of this database with this version."""
     settings = session.settings
     url, server = embedded.locate(settings)
     try:
-        session.serve(_bench(session, settings, url, (jobs, samples, concurrency)))
+        session.run_server(_bench(session, settings, url, (jobs, samples, concurrency)))
     finally:
         if server:
             server.release()
 
 
-async def _bench(session: Session, settings: Settings, url: Secret, sizes: tuple[int, int, int]) -> None:
+async def _bench(session: CliSession, settings: Settings, url: Secret, sizes: tuple[int, int, int]) -> None:
     jobs, samples, concurrency = sizes
-    out = session.out
+    out = session.output
     async with _own_database(url, settings) as own, Database(own, settings) as database:
         async with database.connection() as connection:
             version = connection.get_server_version()
         where = redact_url(url.reveal())
-        out.line(f"holdfast {__version__} on PostgreSQL {version.major}.{version.micro} at {where}")
+        out.print_line(f"holdfast {__version__} on PostgreSQL {version.major}.{version.micro} at {where}")
         async with Client(own.reveal(), settings=settings) as client:
             found: dict[str, Any] = {
                 "round_trip_ms": await _round_trips(database, samples),
@@ -171,11 +171,11 @@ async def _results(client: Client, count: int) -> Spread:
     return await _timed(count, one)
 
 
-def _tell(session: Session, found: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+def _tell(session: CliSession, found: dict[str, Any], sizes: tuple[int, int, int]) -> None:
     jobs, samples, concurrency = sizes
-    if session.out.json:
+    if session.output.json:
         plain = {name: asdict(v) if isinstance(v, Spread) else v for name, v in found.items()}
-        session.out.record({"version": __version__, "jobs": jobs, "samples": samples, **plain})
+        session.output.print_record({"version": __version__, "jobs": jobs, "samples": samples, **plain})
         return
     rows = [
         ("round trip to the database", found["round_trip_ms"], ""),
@@ -186,7 +186,7 @@ def _tell(session: Session, found: dict[str, Any], sizes: tuple[int, int, int]) 
     ]
     for name, value, note in rows:
         told = _spread(value) if isinstance(value, Spread) else f"{value:>10,.0f} a second"
-        session.out.line(f"  {name:<28} {told:<34} {note}".rstrip())
+        session.output.print_line(f"  {name:<28} {told:<34} {note}".rstrip())
 
 
 def _spread(spread: Spread) -> str:

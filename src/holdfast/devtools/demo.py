@@ -16,12 +16,13 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.cli.api import listen
-from holdfast.cli.output import Output
-from holdfast.cli.session import Session, pass_session
+from holdfast.cli.api import open_server_socket
+from holdfast.cli.output import CliOutput
+from holdfast.cli.session import CliSession, pass_session
 from holdfast.client import Client, JobHandle
-from holdfast.devtools import demo_systems, samples
-from holdfast.devtools.processes import Child, changed, interruption
+from holdfast.devtools import demo_systems
+from holdfast.devtools import sample_tasks
+from holdfast.devtools.child_processes import Child, changed, interruption
 from holdfast.engine import embedded, install
 from holdfast.errors import HoldfastError
 from holdfast.model import Job
@@ -35,7 +36,7 @@ LETTERS = 30
 class Show:
     settings: Settings
     url: Secret
-    out: Output
+    out: CliOutput
     results: Path
     children: list[Child]
     token: str
@@ -44,13 +45,13 @@ class Show:
 @click.command()
 @click.option("--stay", is_flag=True, help="Stay up afterwards, and restart API and worker on save.")
 @pass_session
-def demo(session: Session, stay: bool) -> int:
+def demo(session: CliSession, stay: bool) -> int:
     """Run the demonstration jobs and show them live. Exit code 1 if one of them failed."""
-    settings, out = session.settings, session.out
-    out.line("Holdfast demonstration")
+    settings, out = session.settings, session.output
+    out.print_line("Holdfast demonstration")
     url, server = embedded.locate(settings)
     try:
-        out.line(f"  database  {redact_url(url.reveal())}")
+        out.print_line(f"  database  {redact_url(url.reveal())}")
         results = settings.home / "demo"
         results.mkdir(parents=True, exist_ok=True)
         port = _port(settings)
@@ -60,11 +61,11 @@ def demo(session: Session, stay: bool) -> int:
         children = [
             Child("API", served, results / "api.log", environment=here),
             Child(
-                "worker", ["worker", "holdfast.devtools.samples"], results / "worker.log", environment=here
+                "worker", ["worker", "holdfast.devtools.sample_tasks"], results / "worker.log", environment=here
             ),
             Child("systems", ["worker", demo_systems.__name__], results / "systems.log", environment=here),
         ]
-        return session.run(_run(Show(settings, url, out, results, children, token), port, stay=stay))
+        return session.run_async(_run(Show(settings, url, out, results, children, token), port, stay=stay))
     finally:
         if server:
             server.release()
@@ -73,9 +74,9 @@ def demo(session: Session, stay: bool) -> int:
 def _port(settings: Settings) -> int:
     """The configured port, or any other when somebody else has it: a demonstration must not fail on that."""
     try:
-        listener = listen("127.0.0.1", settings.api_port)
+        listener = open_server_socket("127.0.0.1", settings.api_port)
     except HoldfastError:
-        listener = listen("127.0.0.1", 0)
+        listener = open_server_socket("127.0.0.1", 0)
     with listener:
         port: int = listener.getsockname()[1]
     return port
@@ -83,23 +84,23 @@ def _port(settings: Settings) -> int:
 
 async def _run(show: Show, port: int, *, stay: bool) -> int:
     applied = await install.migrate(show.url, show.settings)
-    show.out.line(f"  schema    version {applied.version}")
+    show.out.print_line(f"  schema    version {applied.version}")
     interrupted = interruption()
     try:
         for child in show.children:
             await child.start()
-        show.out.line(f"  api       http://127.0.0.1:{port}/healthz  (log: {show.results / 'api.log'})")
-        show.out.line(f"  worker    serves holdfast.devtools.samples  (log: {show.results / 'worker.log'})")
+        show.out.print_line(f"  api       http://127.0.0.1:{port}/healthz  (log: {show.results / 'api.log'})")
+        show.out.print_line(f"  worker    serves holdfast.devtools.sample_tasks  (log: {show.results / 'worker.log'})")
         failed = await _unless(interrupted, _perform(show))
         if stay and failed is not None:
             for page in ("exports", "reports"):
-                show.out.line(f"  {page:<13} http://127.0.0.1:{port}/{page}#token={show.token}")
-            show.out.line("Up until Ctrl-C; API and worker restart when a Python file changes.")
+                show.out.print_line(f"  {page:<13} http://127.0.0.1:{port}/{page}#token={show.token}")
+            show.out.print_line("Up until Ctrl-C; API and worker restart when a Python file changes.")
             await _unless(interrupted, _reload(show))
         return 130 if failed is None and not stay else failed or 0
     finally:
         await asyncio.gather(*(child.stop() for child in show.children))
-        show.out.line("Stopped; nothing is left running.")
+        show.out.print_line("Stopped; nothing is left running.")
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:
@@ -127,18 +128,18 @@ async def _perform(show: Show) -> int:
     picture = show.results / "julia.png"
     async with Client(show.url.reveal(), settings=show.settings) as client:
         handles: dict[str, JobHandle[Any]] = {
-            "draw": await client.submit(samples.draw(str(picture))),
-            "count_primes": await client.submit(samples.count_primes(200_000)),
-            "stumble": await client.submit(samples.stumble(2)),
-            "graph": await client.submit(samples.primes_between(50_000, 100_000)),
+            "draw": await client.submit(sample_tasks.draw(str(picture))),
+            "count_primes": await client.submit(sample_tasks.count_primes(200_000)),
+            "stumble": await client.submit(sample_tasks.stumble(2)),
+            "graph": await client.submit(sample_tasks.primes_between(50_000, 100_000)),
             **await demo_systems.begin(client),
         }
         ends = await _watch(show, handles, client)
         files = await demo_systems.keep(client, handles, show.results)
     for name, end in ends.items():
-        show.out.line(f"  {name:<13} {end.told}")
+        show.out.print_line(f"  {name:<13} {end.told}")
     for place in (picture, *files):
-        show.out.line(f"  {place.suffix[1:]:<13} {place}")
+        show.out.print_line(f"  {place.suffix[1:]:<13} {place}")
     return 0 if all(end.well for end in ends.values()) else 1
 
 
@@ -180,13 +181,13 @@ async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> End:
 
 async def _follow_letters(bars: Progress, client: Client) -> End:
     """Messages between services: thirty that can be read, and one that ends in the dead letters."""
-    await client.queues.create(samples.LETTERS)
-    before = await client.queues.metrics(samples.LETTERS)
-    letters: list[object] = [samples.Letter(number, f"letter {number}") for number in range(LETTERS)]
-    await client.queues.send_batch(samples.LETTERS, [*letters, {"number": LETTERS}])
+    await client.queues.create(sample_tasks.LETTERS)
+    before = await client.queues.metrics(sample_tasks.LETTERS)
+    letters: list[object] = [sample_tasks.Letter(number, f"letter {number}") for number in range(LETTERS)]
+    await client.queues.send_batch(sample_tasks.LETTERS, [*letters, {"number": LETTERS}])
     bar = bars.add_task("letters", total=LETTERS + 1, note="sent")
     while True:
-        now = await client.queues.metrics(samples.LETTERS)
+        now = await client.queues.metrics(sample_tasks.LETTERS)
         done, dead = now.archived - before.archived, now.dead - before.dead  # the dead lie in the archive too
         read = done - dead
         bars.update(bar, completed=done, note=f"{read} read, {dead} dead")
@@ -197,12 +198,12 @@ async def _follow_letters(bars: Progress, client: Client) -> End:
 
 async def _reload(show: Show) -> int:
     """Restart the children when code changes, or when one has died."""
-    package = Path(samples.__file__).parent.parent
+    package = Path(sample_tasks.__file__).parent.parent
     for files in changed([package, Path.cwd()]):
         for child in show.children:
             if files or not child.alive:
                 why = f"{Path(min(files)).name} changed" if files else "it died"
-                show.out.line(f"restarting the {child.name}: {why}")
+                show.out.print_line(f"restarting the {child.name}: {why}")
                 await child.stop()
                 await child.start()
         await asyncio.sleep(RELOAD_SECONDS)

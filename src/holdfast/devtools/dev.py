@@ -16,17 +16,19 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from holdfast.cli import words
-from holdfast.cli.api import listen, local_service_key
-from holdfast.cli.keys import Keys
-from holdfast.cli.session import Session, pass_session
+from holdfast.cli.api import open_server_socket, local_service_key
+from holdfast.cli.keyboard import KeyboardInput
+from holdfast.cli.session import CliSession, pass_session
 from holdfast.client import Client
-from holdfast.devtools import dev_feed, processes, samples
-from holdfast.devtools.dev_feed import Feed
-from holdfast.devtools.dev_stage import Stage, has_job_types, login_link
-from holdfast.devtools.processes import Child, interruption
+from holdfast.devtools import job_feed
+from holdfast.devtools import child_processes
+from holdfast.devtools import sample_tasks
+from holdfast.devtools.job_feed import Feed
+from holdfast.devtools.dev_processes import Stage, has_job_types, login_link
+from holdfast.devtools.child_processes import Child, interruption
 from holdfast.engine import embedded, install
 from holdfast.errors import HoldfastError
+from holdfast.formatting import format_count, sanitize_text
 from holdfast.settings import redact_url
 
 GUESSES = ("app.py", "tasks.py", "main.py")
@@ -40,7 +42,7 @@ KEYS = "keys: o open  s submit samples  k kill -9 the worker  r restart  l worke
 @click.option("--no-samples", is_flag=True, help="Without the sample jobs and their worker.")
 @click.option("--yes", "-y", is_flag=True, help="Also on a database that is not on this machine.")
 @pass_session
-def dev(session: Session, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
+def dev(session: CliSession, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
     """Run database, API, dashboard and a worker for APP that reloads on save, with sample jobs to look at.
 
     APP is a file, a module, or module:attribute; without it app.py or tasks.py of this folder, else only the
@@ -56,8 +58,8 @@ def dev(session: Session, app: str | None, port: int | None, no_samples: bool, y
         session.confirm(consequence, yes=yes, dry_run=False)
     try:
         stage = _stage(session, app, port, samples_too=not no_samples)
-        session.out.line(f" database   {redact_url(url.reveal())}")
-        return session.run(_run(session, stage, url.reveal()))
+        session.output.print_line(f" database   {redact_url(url.reveal())}")
+        return session.run_async(_run(session, stage, url.reveal()))
     finally:
         if server:
             server.release()
@@ -70,7 +72,7 @@ def is_near(url: str) -> bool:
     return all(host in {"", "localhost", "127.0.0.1", "::1"} or host.startswith("/") for host in hosts)
 
 
-def _stage(session: Session, app: str | None, port: int | None, *, samples_too: bool) -> Stage:
+def _stage(session: CliSession, app: str | None, port: int | None, *, samples_too: bool) -> Stage:
     settings = session.settings
     folder = settings.home / "dev"
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,62 +85,64 @@ def _stage(session: Session, app: str | None, port: int | None, *, samples_too: 
     if app:
         workers.append(Child("worker", ["worker", app], folder / "worker.log", environment=environment))
     if samples_too:
-        arguments = ["worker", samples.__name__]
+        arguments = ["worker", sample_tasks.__name__]
         workers.append(Child("samples", arguments, folder / "samples.log", environment=environment))
-    return Stage(session.out, f"http://127.0.0.1:{chosen}", api, workers, serves_app=bool(served))
+    return Stage(session.output, f"http://127.0.0.1:{chosen}", api, workers, serves_app=bool(served))
 
 
 def _free_port(wanted: int) -> int:
     """The wanted one, or any other when somebody has it."""
     try:
-        listener = listen("127.0.0.1", wanted)
+        listener = open_server_socket("127.0.0.1", wanted)
     except HoldfastError:
-        listener = listen("127.0.0.1", 0)
+        listener = open_server_socket("127.0.0.1", 0)
     with listener:
         port: int = listener.getsockname()[1]
     return port
 
 
-async def _run(session: Session, stage: Stage, url: str) -> int:
-    settings, out = session.settings, session.out
+async def _run(session: CliSession, stage: Stage, url: str) -> int:
+    settings, out = session.settings, session.output
     client = Client(url, settings=settings)
     database = await client.open()
     interrupted = interruption()
     try:
         applied = await install.migrate(database.url, settings)
         new = (
-            f"{words.many(len(applied.versions), 'migration')} applied" if applied.versions else "up to date"
+            f"{format_count(len(applied.versions), 'migration')} applied"
+            if applied.versions
+            else "up to date"
         )
-        out.line(f" schema     version {applied.version}, {new}")
+        out.print_line(f" schema     version {applied.version}, {new}")
         await stage.start()
         await _say_where(session, stage, client)
-        async with Keys() as keys:
+        async with KeyboardInput() as keys:
             if keys.there:
-                out.line(f" {KEYS}")
+                out.print_line(f" {KEYS}")
             await _loop(stage, client, keys, interrupted)
         return 0
     finally:
         await stage.stop()
         await client.close()
-        out.line("Stopped; nothing is left running.")
+        out.print_line("Stopped; nothing is left running.")
 
 
-async def _say_where(session: Session, stage: Stage, client: Client) -> None:
-    out = session.out
+async def _say_where(session: CliSession, stage: Stage, client: Client) -> None:
+    out = session.output
     if await stage.answers():
         link = await login_link(client, stage.url) if await stage.has_dashboard() else None
         place = f"{stage.url}/dashboard   log in once: {link}" if link else "not served"
-        out.line(f" dashboard  {place}")
+        out.print_line(f" dashboard  {place}")
         key = session.settings.service_key or local_service_key(session.settings.home)
         shown = "HOLDFAST_SERVICE_KEY" if session.settings.service_key else key.reveal()
-        out.line(f" api        {stage.url}/api   key: {shown}")
+        out.print_line(f" api        {stage.url}/api   key: {shown}")
     else:
-        out.line(f" api        not up: {stage.api.last_words()}")
+        out.print_line(f" api        not up: {stage.api.last_words()}")
     for child in stage.workers:
-        out.line(f" {child.name:<10} {_tasks_of(child)}")
+        out.print_line(f" {child.name:<10} {_tasks_of(child)}")
     if any(child.name == "samples" for child in stage.workers):
-        count = await dev_feed.submit_samples(client)
-        out.line(f" jobs       {count} samples submitted: 8 fine, 2 slow, 1 flaky, 1 broken")
+        count = await job_feed.submit_samples(client)
+        out.print_line(f" jobs       {count} samples submitted: 8 fine, 2 slow, 1 flaky, 1 broken")
 
 
 def _tasks_of(child: Child) -> str:
@@ -147,7 +151,7 @@ def _tasks_of(child: Child) -> str:
     return f"{place}{reload}   (log: {child.log})"
 
 
-async def _loop(stage: Stage, client: Client, keys: Keys, interrupted: asyncio.Event) -> None:
+async def _loop(stage: Stage, client: Client, keys: KeyboardInput, interrupted: asyncio.Event) -> None:
     """Until somebody wants to stop: show what happens, obey keys, start what changed or died."""
     feed = Feed(stage.out, stage.url)
     watching = processes.changed([Path.cwd()])
@@ -171,27 +175,27 @@ async def _migrate_again(stage: Stage, client: Client) -> None:
     try:
         await install.migrate((await client.open()).url, client.settings)
     except HoldfastError as problem:
-        stage.out.line(f"! {words.clean(str(problem), 300)}")
+        stage.out.print_line(f"! {sanitize_text(str(problem), 300)}")
 
 
 async def _obey(key: str, stage: Stage, client: Client, feed: Feed) -> None:
     if key == "k":
         await _kill(stage, client, feed)
     elif key == "r":
-        stage.out.line("restarting API and worker")
+        stage.out.print_line("restarting API and worker")
         await stage.restart([stage.api, *stage.workers])
     elif key == "s":
-        count = await dev_feed.submit_samples(client)
-        stage.out.line(f"{words.many(count, 'job')} submitted")
+        count = await job_feed.submit_samples(client)
+        stage.out.print_line(f"{format_count(count, 'job')} submitted")
     elif key == "l":
-        stage.out.line("worker's log: off" if stage.following else "worker's log: on")
+        stage.out.print_line("worker's log: off" if stage.following else "worker's log: on")
         stage.follow(not stage.following)
     elif key == "o":
         link = await login_link(client, stage.url) or f"{stage.url}/dashboard"
-        stage.out.line(f"open {link}")
+        stage.out.print_line(f"open {link}")
         await asyncio.to_thread(_open, link)
     elif key == "?":
-        stage.out.line(KEYS)
+        stage.out.print_line(KEYS)
 
 
 def _open(address: str) -> None:
@@ -208,7 +212,7 @@ async def _kill(stage: Stage, client: Client, feed: Feed) -> None:
     killed: list[Any] = [child.kill() for child in stage.workers if child.alive]
     await asyncio.gather(*killed)
     names = ", ".join(child.name for child in stage.workers)
-    stage.out.line(f"killed with -9: {names}, while {words.many(len(running), 'job')} ran")
+    stage.out.print_line(f"killed with -9: {names}, while {format_count(len(running), 'job')} ran")
     feed.expect(running)
     await stage.restart(stage.workers)
-    stage.out.line("started anew; what ran is given to the new one, with its lease over at the latest")
+    stage.out.print_line("started anew; what ran is given to the new one, with its lease over at the latest")

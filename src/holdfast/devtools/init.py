@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.session import Session, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.errors import ConflictError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -20,7 +20,7 @@ FIRST = {"script": "app.py", "fastapi": "tasks.py", "django": "tasks.py", "pipel
               help="script: one file; pipelines: several tasks; fastapi, django: web and tasks.")  # fmt: skip
 @json_option
 @pass_session
-def init(session: Session, folder: Path, template: str) -> None:
+def init(session: CliSession, folder: Path, template: str) -> None:
     """Make a project in DIR (default: this folder) from a template. Never overwrites."""
     root = TEMPLATES / template
     sources = {
@@ -39,11 +39,11 @@ def init(session: Session, folder: Path, template: str) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("x", encoding="utf-8") as file:
             file.write(source.read_text(encoding="utf-8"))
-    if session.out.json:
-        session.out.record({"folder": str(folder), "files": [str(place) for place in sources]})
+    if session.output.json:
+        session.output.print_record({"folder": str(folder), "files": [str(place) for place in sources]})
         return
     for place in sources:
-        session.out.line(f"  {place}")
+        session.output.print_line(f"  {place}")
     inside = "" if folder == Path() else f"cd {folder} && "
     what = "read README.md" if template == "django" else f"holdfast dev {FIRST[template]}"
-    session.out.line(f"Next: {inside}{what}")
+    session.output.print_line(f"Next: {inside}{what}")

@@ -22,8 +22,8 @@ import msgspec
 from holdfast import telemetry
 from holdfast.definitions.graphs import fill
 from holdfast.definitions.payloads import from_json, to_json
-from holdfast.definitions.tasks import Cancel, Snooze, Task
-from holdfast.errors import InvalidError, PublicError, RateLimited, Reject
+from holdfast.definitions.tasks import Task
+from holdfast.errors import Cancel, InvalidError, OutcomeSignal, PublicError, RateLimited, Reject, Snooze
 from holdfast.worker.context import Context, current
 from holdfast.worker.running import TIME_LIMIT
 from holdfast.worker.threads import Threads
@@ -132,10 +132,12 @@ _NOTHING = Verdict("succeed", b"null")
 def verdict_of(value: object) -> Verdict:
     if value is None:
         return _NOTHING
-    if isinstance(value, Snooze):
-        return Verdict("snooze", _body(delay_s=value.delay.total_seconds()))
-    if isinstance(value, Cancel):
-        return Verdict("cancel", _body(reason=_clean(value.reason, MESSAGE_CHARACTERS)), value.reason)
+    if isinstance(value, OutcomeSignal):
+        name = type(value).__name__
+        return failure(
+            "reject",
+            InvalidError(f"The task returned {name}.", fix=f"Raise it: raise {name}(...).", field="result"),
+        )
     try:
         return Verdict("succeed", to_json(value, what="result"))
     except InvalidError as problem:
@@ -151,6 +153,10 @@ def judge(task: AnyTask, problem: BaseException) -> Verdict:
     """What an exception means: try again, rest, or never again."""
     if not isinstance(problem, Exception):  # sys.exit() in a task ends the task, not the worker
         return failure("fail", problem)
+    if isinstance(problem, Snooze):
+        return Verdict("snooze", _body(delay_s=problem.delay.total_seconds()))
+    if isinstance(problem, Cancel):
+        return Verdict("cancel", _body(reason=_clean(problem.reason, MESSAGE_CHARACTERS)), problem.reason)
     if isinstance(problem, RateLimited):
         wait = problem.retry_after.total_seconds() if problem.retry_after else None
         return Verdict("limited", _body(key=problem.key, retry_after_s=wait), str(problem))

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from holdfast import Client, Ctx, Message, Retry, consumer, lifespan, schedule, task
+from holdfast import Client, Ctx, Message, RetryPolicy, consumer, lifespan, schedule, task
 
 client = Client()
 URL: str = ""  # the shop's own database; set by its configuration
@@ -19,7 +19,7 @@ async def pool() -> AsyncIterator[asyncpg.Pool]:
         yield opened
 
 
-@task(retry=Retry(retries=3, base=timedelta(minutes=1), jitter=0))
+@task(retry=RetryPolicy(retries=3, base=timedelta(minutes=1), jitter=0))
 async def send(ctx: Ctx[asyncpg.Pool], to: str, text: str = "hello") -> str:
     if ctx.attempt < 3 and to == "slow":
         raise ConnectionError("busy")

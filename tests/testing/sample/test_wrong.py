@@ -43,8 +43,8 @@ async def test_too_often(hf: Holdfast) -> None:
 @pytest.mark.asyncio
 async def test_without_end(hf: Holdfast) -> None:
     @task
-    async def again() -> Snooze:
-        return Snooze(timedelta(seconds=1))
+    async def again() -> None:
+        raise Snooze(timedelta(seconds=1))
 
     hf.use(again)
     await hf.client.submit(again())

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import Ctx, Reject, Retry, schedule, task
+from holdfast import Ctx, Reject, RetryPolicy, schedule, task
 from holdfast.errors import InvalidError, QuotaError
 from holdfast.model import Artifact
 from holdfast.systems.exports import records
@@ -25,7 +25,7 @@ from holdfast.systems.workshop import Workshop
 QUEUE = "exports"
 KEPT = timedelta(days=7)
 # 60 s * 2^(n-1), at most an hour, jittered by a fifth; five attempts in all.
-RETRY = Retry(retries=4, base=timedelta(seconds=60), cap=timedelta(hours=1), jitter=0.2)
+RETRY = RetryPolicy(retries=4, base=timedelta(seconds=60), cap=timedelta(hours=1), jitter=0.2)
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast import Ctx, Graph, RateLimited, Reject, Retry, job, task
+from holdfast import Ctx, Graph, RateLimited, Reject, RetryPolicy, job, task
 from holdfast.errors import InvalidError
 from holdfast.systems.printing import Layout, Margins, Meta, Printed
 from holdfast.systems.providers.text import clean
@@ -28,7 +28,7 @@ TYPE: Final = "nuclear_v2"
 TEXT_KEY, SPEECH_KEY = "text provider", "speech provider"
 # Outside workers say that they are alive once a minute.
 LEASE = timedelta(seconds=150)
-RETRY = Retry(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
+RETRY = RetryPolicy(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
 LAYOUT = Layout(page_size="A4", margins=Margins(top=1.1, bottom=1.0, left=1.15, right=1.15))
 INSTRUCTIONS = (
     "You write one chapter of a long report about two people. Write about 500 words of plain prose in "

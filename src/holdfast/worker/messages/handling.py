@@ -1,7 +1,8 @@
 """One message to one ending. Runs user code and never touches the database.
 
-Returning finishes the message, `Snooze` and `RateLimited` let it rest, `Reject` buries it, and every other
-exception is a failed read, which buries it when it was the last one allowed.
+Returning or raising `Cancel` finishes the message. `Snooze` and `RateLimited` delay it. `Reject` moves it to
+the dead letters. Any other exception is a failed read, which moves the message to the dead letters after the
+last allowed read.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.definitions.payloads import from_json
-from holdfast.definitions.tasks import Snooze
-from holdfast.errors import InvalidError, RateLimited, Reject
+from holdfast.errors import Cancel, InvalidError, OutcomeSignal, RateLimited, Snooze
 from holdfast.model import Message
 from holdfast.worker.messages.deliveries import Delivery, Ending
 
@@ -58,13 +58,24 @@ async def handle(delivery: Delivery, threads: ThreadPool) -> Ending:
         if delivery.stopped is not None or asyncio.current_task().cancelling():  # type: ignore[union-attr]
             raise
         return _failed(delivery, "the consumer cancelled itself")
-    except Reject as problem:
-        return Ending("bury", told(problem))
-    except RateLimited as problem:
-        return Ending("rest", delay=problem.retry_after or RATE_LIMITED)
+    except OutcomeSignal as signal:
+        return _signalled(delivery, signal)
     except Exception as problem:
         return _failed(delivery, told(problem))
-    return Ending("rest", delay=value.delay) if isinstance(value, Snooze) else Ending(consumer.finish)
+    if isinstance(value, OutcomeSignal):
+        name = type(value).__name__
+        return Ending("bury", f"InvalidError: the consumer returned {name}; raise it: raise {name}(...)")
+    return Ending(consumer.finish)
+
+
+def _signalled(delivery: Delivery, signal: OutcomeSignal) -> Ending:
+    if isinstance(signal, Cancel):
+        return Ending(delivery.consumer.finish)
+    if isinstance(signal, Snooze):
+        return Ending("rest", delay=signal.delay)
+    if isinstance(signal, RateLimited):
+        return Ending("rest", delay=signal.retry_after or RATE_LIMITED)
+    return Ending("bury", told(signal))
 
 
 def _failed(delivery: Delivery, error: str) -> Ending:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from holdfast.cli import words
-from holdfast.cli.output import Output
+from holdfast.cli.output import CliOutput
 from holdfast.client import Client
-from holdfast.devtools.processes import Child
+from holdfast.devtools.child_processes import Child
 from holdfast.errors import HoldfastError
+from holdfast.formatting import sanitize_text
 
 START_SECONDS = 30.0
 _STARTED = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
@@ -23,7 +23,7 @@ _STARTED = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
 
 @dataclass
 class Stage:
-    out: Output
+    out: CliOutput
     url: str
     api: Child
     workers: list[Child]
@@ -73,13 +73,13 @@ class Stage:
                 mine.append(self.api)
             if mine:
                 names = " and the ".join(child.name for child in mine)
-                self.out.line(f"{Path(min(changed)).name} changed: restarting the {names}")
+                self.out.print_line(f"{Path(min(changed)).name} changed: restarting the {names}")
                 await self.restart(mine)
         for child in self.children:
             if not child.alive and child.name not in self._mourned:
                 self._mourned.add(child.name)
                 again = "r starts it again" if child.name == "samples" else "save a file, or press r"
-                self.out.line(f"the {child.name} ended: {words.clean(child.last_words(), 300)}  ({again})")
+                self.out.print_line(f"the {child.name} ended: {sanitize_text(child.last_words(), 300)}  ({again})")
 
     def greet(self) -> None:
         """Say of each worker that has just started what it runs."""
@@ -92,7 +92,7 @@ class Stage:
                 del self._awaited[child.name]
                 mine = [name for name in re.findall(r"'([^']*)'", found[1] or "") if "holdfast." not in name]
                 names = ", ".join(mine) or "consumers only"
-                self.out.line(f" {child.name} is up: {words.clean(names, 200)}")
+                self.out.print_line(f" {child.name} is up: {sanitize_text(names, 200)}")
 
     def follow(self, on: bool) -> None:
         self.following = on
@@ -106,7 +106,7 @@ class Stage:
                 text = file.read(64_000)
                 self._read[child.log] = file.tell()
             for line in text.decode(errors="replace").splitlines():
-                self.out.line(f"  {child.name}: {words.clean(line, 500)}")
+                self.out.print_line(f"  {child.name}: {sanitize_text(line, 500)}")
 
 
 def _status(url: str, path: str) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.definitions.consumers import consumer
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.tasks import Ctx, Retry, task
+from holdfast.definitions.tasks import Ctx, RetryPolicy, task
 from holdfast.model import Message
 
 LETTERS = "demo_letters"
@@ -48,7 +48,7 @@ def count_primes(ctx: Ctx, below: int) -> int:
     return found
 
 
-@task(queue="demo", retry=Retry(retries=3, base=timedelta(milliseconds=200), cap=timedelta(seconds=1)))
+@task(queue="demo", retry=RetryPolicy(retries=3, base=timedelta(milliseconds=200), cap=timedelta(seconds=1)))
 async def stumble(ctx: Ctx, falls: int) -> str:
     """Fails the first `falls` attempts, as the network does, and then gets there."""
     for step in range(1, 5):
@@ -62,7 +62,7 @@ async def stumble(ctx: Ctx, falls: int) -> str:
 @task(
     queue="demo",
     lease=timedelta(seconds=5),
-    retry=Retry(base=timedelta(milliseconds=200), cap=timedelta(seconds=1)),
+    retry=RetryPolicy(base=timedelta(milliseconds=200), cap=timedelta(seconds=1)),
 )
 async def slow(ctx: Ctx, seconds: int) -> str:
     """Takes its time. Its lease is short: when its worker dies, another one has it after a few seconds."""
@@ -72,7 +72,7 @@ async def slow(ctx: Ctx, seconds: int) -> str:
     return f"took {seconds} s on attempt {ctx.attempt}"
 
 
-@task(queue="demo", retry=Retry(retries=1, base=timedelta(seconds=2), cap=timedelta(seconds=2)))
+@task(queue="demo", retry=RetryPolicy(retries=1, base=timedelta(seconds=2), cap=timedelta(seconds=2)))
 def broken(why: str) -> None:
     """Never succeeds, so that there is an error to look at."""
     raise ValueError(why)
