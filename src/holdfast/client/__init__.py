@@ -14,14 +14,14 @@ import msgspec
 from holdfast import settings as settings_module
 from holdfast.client.batches import Batches, BatchHandle
 from holdfast.client.blocking import BlockingClient
-from holdfast.client.bodies import Options, Say, job_body
 from holdfast.client.files import Files
 from holdfast.client.handles import JobHandle
-from holdfast.client.ids import uuid_of
+from holdfast.client.ids import parse_id
+from holdfast.client.job_watcher import Watcher
 from holdfast.client.limits import Limits
 from holdfast.client.messages.queues import Queues
 from holdfast.client.schedules import Schedules
-from holdfast.client.watching import Watcher
+from holdfast.client.submit_options import ValidatedSubmitOptions, SubmitOptions, build_job_request
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType, by_name, find
 from holdfast.definitions.tasks import Call
@@ -31,7 +31,7 @@ from holdfast.engine.limits import pause_queue, resume_queue
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.model import ENDED, Job, JobPage, LogLine, Reason, Task, TaskStatus
+from holdfast.model import ENDED, Job, JobPage, LogLine, Reason
 from holdfast.settings import Secret, Settings
 from holdfast.tracing import tracing_of
 
@@ -104,11 +104,11 @@ class Client:
         await self.close()
 
     @overload
-    async def submit(self, work: Call[R], *, on: object = None, **say: Unpack[Say]) -> JobHandle[R]: ...
+    async def submit(self, work: Call[R], *, on: object = None, **say: Unpack[SubmitOptions]) -> JobHandle[R]: ...
     @overload
-    async def submit(self, work: Graph, *, on: object = None, **say: Unpack[Say]) -> JobHandle[Any]: ...
+    async def submit(self, work: Graph, *, on: object = None, **say: Unpack[SubmitOptions]) -> JobHandle[Any]: ...
     async def submit(
-        self, work: Call[Any] | Graph, *, on: object = None, **say: Unpack[Say]
+        self, work: Call[Any] | Graph, *, on: object = None, **say: Unpack[SubmitOptions]
     ) -> JobHandle[Any]:
         """Submit a call or a graph. With `on=` it is part of that connection's transaction."""
         body = self.body(work, say)
@@ -125,17 +125,17 @@ class Client:
         params: object,
         *,
         on: object = None,
-        **say: Unpack[Say],
+        **say: Unpack[SubmitOptions],
     ) -> JobHandle[Any]:
         """Build the graph of a job type from its parameters and submit it."""
         chosen = find(self.types, type) if isinstance(type, str) else type
         return await self.submit(chosen(params), on=on, **say)
 
-    def body(self, work: Call[Any] | Graph, say: Say) -> bytes:
+    def body(self, work: Call[Any] | Graph, say: SubmitOptions) -> bytes:
         """What `submit` sends: the JSON that the SQL function reads."""
-        return msgspec.json.encode(job_body(work, Options(**self._traced(work, say))))
+        return msgspec.json.encode(build_job_request(work, ValidatedSubmitOptions(**self._traced(work, say))))
 
-    def _traced(self, work: Call[Any] | Graph, say: Say) -> Say:
+    def _traced(self, work: Call[Any] | Graph, say: SubmitOptions) -> SubmitOptions:
         """With tracing on, the labels tell whoever runs the job where it comes from."""
         tracing = tracing_of(self.settings.tracing)
         if tracing is None:
@@ -147,13 +147,13 @@ class Client:
         """What `submit` answers with."""
         return JobHandle(self, submitted.id, _returns(work), created=submitted.created)
 
-    async def submit_many(self, calls: Iterable[Call[R]], **say: Unpack[Say]) -> list[JobHandle[R]]:
+    async def submit_many(self, calls: Iterable[Call[R]], **say: Unpack[SubmitOptions]) -> list[JobHandle[R]]:
         """Submit many calls in one transaction and few round trips."""
         calls = list(calls)
         if say.get("key") or say.get("unique"):
             raise InvalidError("One key cannot belong to many jobs.", field="key")
-        options = Options(**(self._traced(calls[0], say) if calls else say))
-        body = msgspec.json.encode([job_body(call, options) for call in calls])
+        options = ValidatedSubmitOptions(**(self._traced(calls[0], say) if calls else say))
+        body = msgspec.json.encode([build_job_request(call, options) for call in calls])
         async with (await self.open()).connection() as connection:
             made = await jobs.submit_many(connection, body)
         return [self.handle(call, each) for call, each in zip(calls, made, strict=True)]
@@ -161,20 +161,20 @@ class Client:
     async def get(self, job: UUID | str) -> Job:
         """A job with its tasks. NotFoundError when there is none, or none any more."""
         async with (await self.open()).connection() as connection:
-            return _job(await jobs.get_job(connection, uuid_of(job, "job")), job)
+            return _job(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def logs(
         self, job: UUID | str, *, after: int = 0, limit: int = 500, newest: bool = False
     ) -> list[LogLine]:
         """What the tasks of a job said, oldest first: lines after number `after`, or the last ones."""
         async with (await self.open()).connection() as connection:
-            return await read_logs(connection, uuid_of(job, "job"), after=after, limit=limit, newest=newest)
+            return await read_logs(connection, parse_id(job, "job"), after=after, limit=limit, newest=newest)
 
     async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
         """Cancel a job. The job that comes back says what is true from now on."""
         async with (await self.open()).connection() as connection:
-            await jobs.cancel_job(connection, uuid_of(job, "job"), reason)
-            return _job(await jobs.get_job(connection, uuid_of(job, "job")), job)
+            await jobs.cancel_job(connection, parse_id(job, "job"), reason)
+            return _job(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def retry(
         self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
@@ -182,19 +182,16 @@ class Client:
         """Run again what failed or was cancelled; or the named tasks and all that come after them."""
         names = None if from_tasks is None else list(from_tasks)
         async with (await self.open()).connection() as connection:
-            await jobs.retry_job(connection, uuid_of(job, "job"), from_tasks=names, delay=delay)
-            return _job(await jobs.get_job(connection, uuid_of(job, "job")), job)
+            await jobs.retry_job(connection, parse_id(job, "job"), from_tasks=names, delay=delay)
+            return _job(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def explain(self, job: UUID | str) -> list[Reason]:
         """Why is this not running? The reasons of each task that has not ended, or of all when all have."""
         found = await self.get(job)
         open_ = [task for task in found.tasks if task.status not in ENDED] or found.tasks
-        reasons: list[Reason] = []
         async with (await self.open()).connection() as connection:
-            for task in open_[:MOST_EXPLAINED]:
-                told = await insight.explain_task(connection, task.id)
-                reasons += [_reason(task, told["status"], each) for each in told.get("reasons") or ()]
-        return reasons
+            tasks = [(task.id, task.name) for task in open_[:MOST_EXPLAINED]]
+            return await insight.explain_tasks(connection, tasks)
 
     async def pause(self, queue: str, *, why: str | None = None, by: str | None = None) -> None:
         """Claim nothing of a queue of tasks until it is resumed. What runs goes on."""
@@ -210,7 +207,7 @@ class Client:
         """The job now, and again after each change, until it has ended or `within` is over."""
         deadline = time.monotonic() + within.total_seconds() if within is not None else None
         seen: Job | None = None
-        async with self._watcher.on(uuid_of(job, "job")) as bell:
+        async with self._watcher.on(parse_id(job, "job")) as bell:
             while True:
                 now = await self.get(job)
                 if now != seen:
@@ -247,11 +244,6 @@ def _job(found: dict[str, Any] | None, asked: UUID | str) -> Job:
     if found is None:
         raise NotFoundError(f"There is no job {asked}.", field="id")
     return msgspec.convert(found, Job)
-
-
-def _reason(task: Task, status: TaskStatus, told: dict[str, Any]) -> Reason:
-    about = {name: value for name, value in told.items() if name != "reason"}
-    return Reason(task=task.name, task_id=task.id, status=status, reason=told["reason"], about=about)
 
 
 def _returns(work: Call[Any] | Graph) -> Any:

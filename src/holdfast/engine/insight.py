@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine.connection import Connection
-from holdfast.model import Json
+from holdfast.model import Json, Reason
 
 _json = msgspec.json.Decoder()
 Row = dict[str, Json]
@@ -34,8 +35,25 @@ async def explain_task(connection: Connection, task_id: UUID) -> dict[str, Json]
     return _object(await connection.fetchval("select holdfast.explain_task($1)", task_id))
 
 
-async def task_attempts(connection: Connection, task_id: UUID) -> list[Attempt]:
-    rows = await connection.fetch("select * from holdfast.task_attempts($1)", task_id)
+async def explain_tasks(connection: Connection, tasks: Iterable[tuple[UUID, str]]) -> list[Reason]:
+    """Explain several tasks, given as (id, name): one reason after the other.
+
+    The `about` of each reason also has the `queue` and the `attempt` of its task.
+    """
+    reasons: list[Reason] = []
+    for task_id, name in tasks:
+        explained: dict[str, Any] = await explain_task(connection, task_id)
+        common = {key: explained[key] for key in ("queue", "attempt") if key in explained}
+        for row in explained.get("reasons") or ():
+            about = {**common, **row}
+            kind = about.pop("reason")
+            status = explained["status"]
+            reasons.append(Reason(task=name, task_id=task_id, status=status, reason=kind, about=about))
+    return reasons
+
+
+async def list_task_attempts(connection: Connection, task_id: UUID) -> list[Attempt]:
+    rows = await connection.fetch("select * from holdfast.list_task_attempts($1)", task_id)
     return [Attempt(**dict(row)) for row in rows]
 
 

@@ -1,0 +1,37 @@
+"""Explain why the tasks of a job are not running."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from holdfast.engine import insight, jobs
+from holdfast.engine.connection import Connection
+from holdfast.errors import NotFoundError
+from holdfast.formatting import describe_reason
+
+MAX_EXPLAINED_TASKS = 20
+UNFINISHED = {"waiting", "scheduled", "ready", "running"}
+
+
+async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, Any]]:
+    """Return one row per reason, for each unfinished task of a job, or for every task if all have ended.
+
+    `why` is the reason as a sentence. The other fields are those of `explain_task`.
+    """
+    job = await jobs.get_job(connection, job_id)
+    if job is None:
+        raise NotFoundError(f"There is no job {job_id}.", field="id")
+    tasks = [task for task in job["tasks"] if task["status"] in UNFINISHED] or list(job["tasks"])
+    named = [(UUID(task["id"]), task["name"]) for task in tasks[:MAX_EXPLAINED_TASKS]]
+    return [
+        {
+            **reason.about,
+            "reason": reason.reason,
+            "task": reason.task,
+            "id": str(reason.task_id),
+            "status": reason.status,
+            "why": str(describe_reason({**reason.about, "reason": reason.reason})),
+        }
+        for reason in await insight.explain_tasks(connection, named)
+    ]

@@ -1,0 +1,16 @@
+"""Read members of JSON rows that may be null."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def get_object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the object under `name`, or an empty one if it is missing or null."""
+    return row.get(name) or {}
+
+
+def get_list(row: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the list under `name`, or an empty one if it is missing or null."""
+    return row.get(name) or []
