@@ -27,7 +27,7 @@ fast: setup-dev  ## the tests that need no server
 	@$(VENV)/pytest tests/unit -q
 
 campaign-short: setup-dev  ## every kind of fault in a small dose, and a thousand kills; five minutes on two cores
-	@$(VENV)/python -m campaign $(RUNS) --dose short --at-once 3 --slack 5
+	@$(VENV)/python -m campaign $(RUNS) --dose short --parallel 3 --slack inf
 campaign-ci:
 	@$(MAKE) --no-print-directory campaign-short RUNS="kills crashes"
 

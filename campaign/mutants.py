@@ -117,7 +117,7 @@ MUTANTS = [
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MutantResult:
     mutant: Mutant
     caught_by: str | None
     seconds: float
@@ -168,7 +168,7 @@ def _broken(output: str) -> list[str]:
     return []
 
 
-def hunt(mutant: Mutant) -> Verdict:
+def hunt(mutant: Mutant) -> MutantResult:
     """Whoever of its hunters fails first has caught it."""
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="mutant-"))
@@ -178,10 +178,10 @@ def hunt(mutant: Mutant) -> Verdict:
         for hunter in mutant.caught_by:
             how = complaint(hunter, folder, MINUTES * 60 - (time.monotonic() - began))
             if how is not None:
-                return Verdict(mutant, hunter, time.monotonic() - began, how)
-        return Verdict(mutant, None, time.monotonic() - began)
+                return MutantResult(mutant, hunter, time.monotonic() - began, how)
+        return MutantResult(mutant, None, time.monotonic() - began)
     except subprocess.TimeoutExpired:
-        return Verdict(mutant, None, time.monotonic() - began)
+        return MutantResult(mutant, None, time.monotonic() - began)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""PgBouncer between workers and the server, as many have it; in either mode."""
+"""PgBouncer between workers and the server, in session or transaction mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from campaign.servers import free_port
 from holdfast.settings import Secret
 
-FIND = Path(__file__).parents[1] / "scripts" / "pgbouncer.sh"
+FIND_PGBOUNCER = Path(__file__).parents[1] / "scripts" / "pgbouncer.sh"
 CONFIG = """[databases]
 * = host={host} port={to} user={user} password={password}
 [pgbouncer]
@@ -30,8 +30,8 @@ default_pool_size = {size}
 
 
 @contextmanager
-def pooled(url: Secret, folder: Path, mode: str, size: int) -> Generator[Secret]:
-    """The address of the same database through a pooler that has `size` connections to share."""
+def start_pooler(url: Secret, folder: Path, mode: str, size: int) -> Generator[Secret]:
+    """Start PgBouncer with `size` server connections, and yield the URL of the database through it."""
     there, port = urlsplit(url.reveal()), free_port()
     folder.mkdir()
     config = CONFIG.format(
@@ -42,11 +42,11 @@ def pooled(url: Secret, folder: Path, mode: str, size: int) -> Generator[Secret]
     (folder / "users").touch()
     (folder / "log").touch()
     become: dict[str, object] = {}
-    if os.geteuid() == 0:  # it refuses root
+    if os.geteuid() == 0:  # PgBouncer refuses to run as root
         become = {"user": "nobody", "extra_groups": []}
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, "nobody")
-    program = subprocess.run([FIND], check=True, capture_output=True, text=True).stdout.strip()
+    program = subprocess.run([FIND_PGBOUNCER], check=True, capture_output=True, text=True).stdout.strip()
     server = subprocess.Popen([program, str(folder / "config")], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
     try:
         yield Secret(urlunsplit(there._replace(netloc=f"{there.username}:any@127.0.0.1:{port}")))

@@ -1,8 +1,8 @@
-"""A TCP proxy between workers and the server that misbehaves when it is told to.
+"""A TCP proxy between workers and the server that injects network faults.
 
-`cut_replies` lets a request through and drops the connection when the first byte of its answer comes back:
-the statement has happened and nobody was told. `hold` keeps connections open and passes nothing on, one way
-or both, as a broken network does.
+`cut_replies` forwards a request and drops the connection when the first byte of its response returns: the
+statement has run and the caller does not know. `hold` keeps connections open and forwards nothing in one or
+both directions, as a broken network does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from holdfast.settings import Secret
 
 Direction = Literal["up", "down"]
-CHUNK = 65_536
+CHUNK_BYTES = 65_536
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Proxy:
     host: str
     port: int
     random: random.Random
-    cut_replies: float = 0.0  # the share of answers that are lost
+    cut_replies: float = 0.0  # share of responses that are lost
     held: set[Direction] = field(default_factory=set[Direction])
     cuts: int = 0
     own_port: int = 0
@@ -53,7 +53,7 @@ class Proxy:
         self._moved.set()
 
     def drop(self) -> None:
-        """End every connection; the next ones go to whoever is behind `port` by then."""
+        """Close every connection. New connections go to the current `port`."""
         for link in list(self._links):
             link.cancel()
 
@@ -80,7 +80,7 @@ class Proxy:
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, direction: Direction
     ) -> None:
         with contextlib.suppress(OSError):
-            while data := await source.read(CHUNK):
+            while data := await source.read(CHUNK_BYTES):
                 while direction in self.held:
                     await self._moved.wait()
                 if direction == "down" and self.cut_replies and self.random.random() < self.cut_replies:
@@ -90,8 +90,8 @@ class Proxy:
                 await target.drain()
 
 
-def through(url: Secret, port: int) -> Secret:
-    """The same address with another port."""
+def replace_port(url: Secret, port: int) -> Secret:
+    """Return the same URL with another port."""
     head, _, tail = url.reveal().rpartition("@")
     host, _, path = tail.partition("/")
     return Secret(f"{head}@{host.rpartition(':')[0]}:{port}/{path}")

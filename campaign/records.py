@@ -1,8 +1,7 @@
-"""What the processes of a run wrote down: one file per process, one JSON array a line, appended in one write.
+"""Records of the processes of a run: one file per process, one JSON array per line, appended in one write.
 
-A process that is killed loses nothing it has written, and at most the line it was writing. Times are of
-CLOCK_MONOTONIC, which all processes of one machine share. A process is known by its life, not by its pid:
-those are given out again after some thousand others.
+A killed process loses at most the line that it was writing. Times come from CLOCK_MONOTONIC, which all
+processes of a machine share. A process key identifies a process, because the system reuses pids.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from pathlib import Path
 import msgspec
 
 
-class Line(msgspec.Struct, array_like=True, frozen=True):
+class RecordLine(msgspec.Struct, array_like=True, frozen=True):
     """`what` happened to `task` in attempt `attempt`; `note` is what else there is to say."""
 
     at: int
-    life: int
-    what: str
+    process_key: int
+    kind: str
     task: str = ""
     attempt: int = 0
     note: str = ""
     nonce: int = 0
 
 
-def life_of(pid: int) -> int:
-    """A number no other process has: the pid and when the system started it. 0 when it is gone."""
+def get_process_key(pid: int) -> int:
+    """Return a number that identifies a process: its pid and start time. 0 when the process is gone."""
     try:
         started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
@@ -38,67 +37,67 @@ def life_of(pid: int) -> int:
 
 
 class Recorder:
-    """Appends lines to `<folder>/<life>.rec`. Opens its file at the first line, so a fork gets its own."""
+    """Append lines to `<folder>/<process_key>.rec`. Opens the file at the first line; a fork gets its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pid = 0
-        self._life = 0
+        self._process_key = 0
         self._file = -1
 
-    def write(self, what: str, task: str = "", attempt: int = 0, note: str = "", nonce: int = 0) -> None:
+    def write(self, kind: str, task: str = "", attempt: int = 0, note: str = "", nonce: int = 0) -> None:
         pid = os.getpid()
         if pid != self._pid:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._pid, self._life = pid, life_of(pid)
-            self._file = os.open(self._folder / f"{self._life}.rec", flags, 0o644)
-        line = Line(time.monotonic_ns(), self._life, what, task, attempt, note, nonce)
+            self._pid, self._process_key = pid, get_process_key(pid)
+            self._file = os.open(self._folder / f"{self._process_key}.rec", flags, 0o644)
+        line = RecordLine(time.monotonic_ns(), self._process_key, kind, task, attempt, note, nonce)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of a handler, from its first line to its last, or to the death of its process."""
+    """One execution of a task, from its first line to its last, or to the death of its process."""
 
     task: str
     attempt: int
-    life: int
+    process_key: int
     began: int
     ended: int
-    how: str  # "end", "stop" (it was cancelled), "death" or "open"
+    ending: str  # "end", "stop" (cancelled), "death" or "open" (still running)
     key: str
     nonce: int = 0
 
 
-def lines(folder: Path) -> Iterator[Line]:
+def read_record_lines(folder: Path) -> Iterator[RecordLine]:
     for path in folder.glob("*.rec"):
         for raw in path.read_bytes().split(b"\n"):
             try:
-                yield msgspec.json.decode(raw, type=Line)
+                yield msgspec.json.decode(raw, type=RecordLine)
             except msgspec.DecodeError:
-                continue  # the line that a kill cut off, or the end of the file
+                continue  # a kill cut the line off, or the file ends here
 
 
-def executions(recorded: list[Line], now: int | None = None) -> list[Execution]:
-    """Pair beginnings with ends; a process that was killed ends what it ran."""
+def pair_executions(recorded: list[RecordLine], now: int | None = None) -> list[Execution]:
+    """Pair beginnings with ends. The death of a process ends its executions."""
     deaths: dict[int, int] = {}
     for line in recorded:
-        if line.what == "killed":  # noted by whoever saw it, perhaps by two
+        if line.kind == "killed":  # two observers may have recorded the same death
             deaths[int(line.note)] = min(line.at, deaths.get(int(line.note), line.at))
-    ends = {(e.life, e.task, e.attempt, e.nonce): e for e in recorded if e.what in {"end", "stop"}}
+    ends = {(e.process_key, e.task, e.attempt, e.nonce): e for e in recorded if e.kind in {"end", "stop"}}
     latest = now if now is not None else max((line.at for line in recorded), default=0)
-    found: list[Execution] = []
+    pairs: list[Execution] = []
     for line in recorded:
-        if line.what != "begin":
+        if line.kind != "begin":
             continue
-        end = ends.get((line.life, line.task, line.attempt, line.nonce))
+        end = ends.get((line.process_key, line.task, line.attempt, line.nonce))
         if end is not None:
-            ended, how = end.at, end.what
-        elif line.life in deaths:
-            ended, how = deaths[line.life], "death"
+            ended, how = end.at, end.kind
+        elif line.process_key in deaths:
+            ended, how = deaths[line.process_key], "death"
         else:
             ended, how = latest, "open"
-        found.append(
-            Execution(line.task, line.attempt, line.life, line.at, ended, how, line.note, line.nonce)
+        pairs.append(
+            Execution(line.task, line.attempt, line.process_key, line.at, ended, how, line.note, line.nonce)
         )
-    return sorted(found, key=lambda execution: execution.began)
+    return sorted(pairs, key=lambda execution: execution.began)

@@ -1,4 +1,4 @@
-"""`python -m campaign.report FILE`: the table of a report that `--report` wrote, one line a run."""
+"""`python -m campaign.report FILE`: print the report that `--report` wrote as a table, one row per run."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ FAULTS = {
 }  # fmt: skip
 
 
-def rows(results: list[dict[str, Any]]) -> list[str]:
-    """Runs of the same name are added up."""
-    found: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(float))
+def build_rows(results: list[dict[str, Any]]) -> list[str]:
+    """Build the rows. Runs of the same name are added up."""
+    totals: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(float))
     for result in results:
-        row = found[result["run"]]
-        counted = FAULTS.get(result["run"], "workers killed")
-        row["what"] = counted
-        row["faults"] += result.get(counted, 0)
+        row = totals[result["run"]]
+        fault_name = FAULTS.get(result["run"], "workers killed")
+        row["what"] = fault_name
+        row["faults"] += result.get(fault_name, 0)
         for name in ("tasks", "executions", "repeated", "seconds"):
             row[name] += result[name]
         row["broken"] += len(result["broken"])
         row["failed"] += result["ended as"].get("failed", 0)
-        over = result["taken over"]
-        row["most"] = max(row["most"], over.get("most s", 0.0))
-        row["late"] += over.get("later than lease + 1 s", 0)
-    return [_row(name, row) for name, row in found.items()]
+        takeovers = result["taken over"]
+        row["slowest"] = max(row["slowest"], takeovers.get("slowest s", 0.0))
+        row["late"] += takeovers.get("later than lease + 1 s", 0)
+    return [_format_row(name, row) for name, row in totals.items()]
 
 
-def _row(name: str, row: dict[str, Any]) -> str:
+def _format_row(name: str, row: dict[str, Any]) -> str:
     cells = [f"{row['faults']:,.0f} {row['what']}"]
     cells += [f"{row[column]:,.0f}" for column in ("tasks", "executions", "repeated", "failed")]
-    cells.append(f"{row['most']:.1f} s, {row['late']:.0f} late" if row["most"] else "")
+    cells.append(f"{row['slowest']:.1f} s, {row['late']:.0f} late" if row["most"] else "")
     cells += [f"{row['broken']:,.0f}", f"{row['seconds'] / 60:.0f}"]
     return f"| {name} | " + " | ".join(cells) + " |"
 
@@ -49,7 +49,7 @@ def main() -> None:
         "| run | faults | tasks | executions | repeated | failed | taken over | promises broken | minutes |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    print("\n".join(rows([json.loads(line) for line in lines])))
+    print("\n".join(build_rows([json.loads(line) for line in lines])))
 
 
 if __name__ == "__main__":

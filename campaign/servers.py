@@ -1,4 +1,4 @@
-"""A PostgreSQL server that a run may crash, stop, fill up and start again. Only the run keeps it alive."""
+"""A PostgreSQL server that a run can crash, stop, fill up and start again."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ OPTIONS = {
     "max_wal_size": "1GB",
     "wal_level": "replica",
 }
-SEGMENT_BYTES = 256 * 1024  # of the log of transactions
-PER_SEGMENT = SEGMENT_BYTES * 4  # transactions, two bits each
+SEGMENT_BYTES = 256 * 1024  # of the commit log
+TRANSACTIONS_PER_SEGMENT = SEGMENT_BYTES * 4  # two bits per transaction
 
 
 def free_port() -> int:
@@ -43,9 +43,9 @@ def free_port() -> int:
         return port
 
 
-class Server:
+class FaultServer:
     def __init__(
-        self, folder: Path, options: Mapping[str, str] | None = None, *, standby_of: Server | None = None
+        self, folder: Path, options: Mapping[str, str] | None = None, *, standby_of: FaultServer | None = None
     ) -> None:
         settings = settings_module.load({"home": str(folder)})
         self.home = Home(settings)
@@ -65,13 +65,13 @@ class Server:
             self._copy(standby_of)
         self.url: Secret = self.home.url(self.password, self.port, "postgres")
 
-    def _copy(self, primary: Server) -> None:
-        """The data folder as the primary has it now, told to follow the primary."""
+    def _copy(self, primary: FaultServer) -> None:
+        """Copy the data folder of the primary and configure this server as its standby."""
         program = self._cluster.binaries.program("pg_basebackup")
         target = reachable_folder(self.home, self._account)
         self._account.own(target.parent)
-        asked = [program, "-d", primary.url.reveal(), "-D", str(target), "-R", "-X", "stream", "-c", "fast"]
-        done = self._account.run(asked)
+        command = [program, "-d", primary.url.reveal(), "-D", str(target), "-R", "-X", "stream", "-c", "fast"]
+        done = self._account.run(command)
         if done.returncode:
             raise RuntimeError(done.stderr.decode())
 
@@ -109,11 +109,11 @@ class Server:
 
     @property
     def ended(self) -> bool:
-        """By itself, as after an error it could not get over."""
+        """Whether the server has exited, for example after a panic."""
         return self._process is None or self._process.poll() is not None
 
     def crash(self) -> None:
-        """As when the machine loses power: every process of the server is gone, nothing was written back."""
+        """Stop every process of the server at once, as a power failure does."""
         self._end(signal.SIGQUIT)
 
     def _end(self, number: signal.Signals) -> None:
@@ -127,10 +127,10 @@ class Server:
         self._end(signal.SIGINT)
 
     def skip_to_transaction(self, number: int) -> None:
-        """As if so many transactions had happened. The server must be stopped."""
+        """Set the next transaction id. The server must be stopped."""
         data = self.home.data_folder
-        if number // PER_SEGMENT:
-            segment = data / "pg_xact" / f"{number // PER_SEGMENT:04X}"
+        if number // TRANSACTIONS_PER_SEGMENT:
+            segment = data / "pg_xact" / f"{number // TRANSACTIONS_PER_SEGMENT:04X}"
             segment.write_bytes(bytes(SEGMENT_BYTES))
             self._account.own(segment)
         program = self._cluster.binaries.program("pg_resetwal")

@@ -116,9 +116,9 @@ def test_copies_differ_in_their_numbers_and_times_only() -> None:
     assert rows.expression("id", "uuid") == "cast(left(s.id::text, 24) || lpad(to_hex(n), 12, '0') as uuid)"
 
 
-@pytest.mark.parametrize("known", [WAITING, FINISHED])
-def test_only_peers_have_rows(known: dict[str, Any]) -> None:
-    assert set(known) <= set(PEERS)
+@pytest.mark.parametrize("peer_rows", [WAITING, FINISHED])
+def test_only_peers_have_rows(peer_rows: dict[str, Any]) -> None:
+    assert set(peer_rows) <= set(PEERS)
     assert {name for name, entry in PEERS.items() if not entry.redis} == set(WAITING)
 
 
@@ -129,8 +129,8 @@ def test_memory_is_that_of_a_process_and_all_that_descend_from_it() -> None:
 
 
 def played(**more: Any) -> dict[str, Any]:
-    told = {"run": "kills", "tasks": 10, "executions": 12, "repeated": 2, "seconds": 60, "workers killed": 5}
-    return {**told, "broken": [], "ended as": {"succeeded": 9, "failed": 1}, "taken over": {}, **more}
+    facts = {"run": "kills", "tasks": 10, "executions": 12, "repeated": 2, "seconds": 60, "workers killed": 5}
+    return {**facts, "broken": [], "ended as": {"succeeded": 9, "failed": 1}, "taken over": {}, **more}
 
 
 def test_runs_of_one_name_are_added_up_with_what_they_broke() -> None:

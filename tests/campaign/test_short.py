@@ -1,4 +1,4 @@
-"""The campaign in small doses, each run in an arena of its own."""
+"""The campaign in small doses, each run in an environment of its own."""
 
 from __future__ import annotations
 

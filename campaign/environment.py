@@ -1,0 +1,351 @@
+"""The environment of a run: its own server, a database with the ledger, workers and their records."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from campaign.records import Recorder, get_process_key
+from campaign.servers import FaultServer
+from holdfast import Client
+from holdfast import settings as settings_module
+from holdfast.definitions.tasks import Call
+from holdfast.engine import install, scratch
+from holdfast.engine.connection import Connection, connected
+from holdfast.settings import Secret, Settings
+
+DATABASE = "environment"
+LEDGER = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
+ENDED = ("succeeded", "failed", "cancelled", "partial")
+ROOT = Path(__file__).parents[1]
+FAKETIME = ROOT / "scripts" / "faketime.sh"
+MIN_FREE_MEMORY_BYTES = 8 << 30
+SMALL_DISK_SIZE = "220m"
+DEATH_WATCH_S = 5.0
+COUNT_UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all ($1::text[]))
+  + (select count(*) from holdfast.jobs where finished_at is null)"""
+
+
+class UnsupportedMachineError(Exception):
+    """The machine does not support what a run needs."""
+
+
+@dataclass
+class FaultEnvironment:
+    folder: Path
+    server: FaultServer
+    url: Secret
+    settings: Settings
+    random: random.Random
+    forkers: dict[str, asyncio.subprocess.Process]
+    recorder: Recorder
+    client: Client
+    alive: dict[int, int] = field(default_factory=dict[int, int])  # process key by pid
+    may_lose_acknowledged: bool = False  # after a failover to an asynchronous standby
+    worker_url: Secret | None = None  # the address workers use, if it differs from the server's
+    checker_inputs: dict[str, Any] = field(default_factory=dict[str, Any])  # facts that the checker needs
+    workers_killed: int = 0
+    fault_deadline: float = float("inf")  # no faults after this instant, whatever the dose
+    small_worker_options: tuple[str, ...] = (
+        "--concurrency",
+        "4",
+    )  # a fault hits few tasks
+    _status_connection: Connection | None = None
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def iterate_faults(self, number: int) -> Iterator[int]:
+        """Yield a number per fault, up to `number` faults or until the fault deadline."""
+        for each in range(number):
+            if time.monotonic() > self.fault_deadline:
+                return
+            yield each
+
+    async def start_worker(self, *options: str, skew: str = "") -> int:
+        """Start a worker and return its pid. `skew` shifts the clock of the worker."""
+        async with self._starting:
+            if skew not in self.forkers:
+                self.forkers[skew] = await _start_forker(self.folder, skew)
+        forker = self.forkers[skew]
+        assert forker.stdin is not None
+        assert forker.stdout is not None
+        command = {
+            "url": (self.worker_url or self.url).reveal(),
+            "records": str(self.records),
+            "log": str(self.folder / "workers.log"),
+            "options": ["--concurrency", "16", *options],
+        }
+        async with self._starting:
+            forker.stdin.write(json.dumps(command).encode() + b"\n")
+            await forker.stdin.drain()
+            pid = int(await forker.stdout.readline())
+        self.alive[pid] = get_process_key(pid)
+        return pid
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "records"
+
+    async def pick_busy_worker(self, but: Collection[int] = ()) -> int:
+        """Wait until a worker has started a task, and return one at random.
+
+        Killing a worker that is still starting proves nothing.
+        """
+        while True:
+            busy = [pid for pid in self.alive.keys() - but if self.has_run_a_task(pid)]
+            if busy:
+                return self.random.choice(sorted(busy))
+            await asyncio.sleep(0.01)
+
+    def has_run_a_task(self, pid: int) -> bool:
+        return (self.records / f"{self.alive[pid]}.rec").exists()
+
+    async def wait_for_progress(self, patience: float = 20.0) -> None:
+        """Wait until a worker records something new, which proves that work continues after a fault."""
+        before, deadline = self._count_record_bytes(), time.monotonic() + patience
+        while self._count_record_bytes() == before and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+    def _count_record_bytes(self) -> int:
+        """Count the bytes in the records of live workers."""
+        places = (self.records / f"{process_key}.rec" for process_key in self.alive.values())
+        return sum(place.stat().st_size for place in places if place.exists())
+
+    def kill(self, pid: int, *, with_children: bool = False) -> None:
+        """Send SIGKILL to a worker and record when the worker and its children are gone.
+
+        `with_children` also kills the heartbeat process, as when a machine is lost: no process is left that
+        could release the leases, so they expire.
+        """
+        members = {member: get_process_key(member) for member in (pid, *_descendants(pid))}
+        for member in members if with_children else [pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        self.workers_killed += 1
+        self._record_deaths(members, outlive=0 if with_children else 1)
+        self.alive.pop(pid, None)
+
+    def _record_deaths(self, members: dict[int, int], outlive: int) -> None:
+        """Record the deaths of a worker and its children, until only `outlive` processes are left.
+
+        Children that run tasks die with their worker. The heartbeat process outlives it for a moment and runs
+        no task.
+        """
+        deadline = time.monotonic() + DEATH_WATCH_S
+        while len(members) > outlive and time.monotonic() < deadline:
+            for member in [each for each in members if _is_gone(each)]:
+                self.recorder.write("killed", note=str(members.pop(member)))
+            time.sleep(0.0005)
+
+    def send(self, pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        self.recorder.write(number.name, note=str(pid))
+
+    async def submit(self, calls: Iterable[Call[object]], **options: object) -> list[str]:
+        """Submit calls. Record the acknowledged ids, or that the result is unknown."""
+        try:
+            handles = await self.client.submit_many(list(calls), **options)  # type: ignore[arg-type]
+        except Exception:
+            self.recorder.write("unknown")
+            raise
+        for handle in handles:
+            self.recorder.write("acknowledged", str(handle.id))
+        return [str(handle.id) for handle in handles]
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection]:
+        async with connected(self.url, self.settings) as connection:
+            yield connection
+
+    async def count_unfinished(self) -> int:
+        """Count tasks and jobs that have not ended. Keeps its connection, because runs poll this often."""
+        try:
+            if self._status_connection is None:
+                self._status_connection = await asyncpg.connect(self.url.reveal(), timeout=10)
+            return int(await self._status_connection.fetchval(COUNT_UNFINISHED, list(ENDED), timeout=20))
+        except Exception as problem:  # the driver has many arguments for a connection that was ended
+            self.drop_connection()
+            raise ConnectionError(str(problem)) from problem
+
+    def drop_connection(self) -> None:
+        connection, self._status_connection = self._status_connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def wait_until_drained(self, seconds: float = 120.0, workers: int = 2) -> None:
+        """Wait until every job has ended. Replaces workers that die."""
+        deadline = time.monotonic() + seconds
+        while await self._count_unfinished_or_one():
+            await self.keep_workers_running(workers)
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"{await self.count_unfinished()} tasks or jobs did not end in {seconds} s"
+                )
+            await asyncio.sleep(0.05)
+
+    async def keep_workers_running(self, workers: int, *options: str) -> None:
+        """Start workers until `workers` are alive, as a supervisor does."""
+        self.alive = {pid: process_key for pid, process_key in self.alive.items() if not _is_gone(pid)}
+        while len(self.alive) < workers:
+            await self.start_worker(*options)
+
+    async def _count_unfinished_or_one(self) -> int:
+        try:
+            return await self.count_unfinished()
+        except Exception:  # the server may be down; the caller polls again
+            return 1
+
+    async def stop_workers(self, seconds: float = 40.0) -> None:
+        for pid in self.alive:
+            self.send(pid, signal.SIGCONT)
+            self.send(pid, signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        for pid in list(self.alive):
+            await self.wait_for_exit(pid, deadline - time.monotonic())
+
+    async def wait_for_exit(self, pid: int, seconds: float = 40.0) -> None:
+        """Wait for a worker to exit after SIGTERM. Kill it if it takes longer than `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not _is_gone(pid) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        if not _is_gone(pid):
+            self.kill(pid)
+        self.alive.pop(pid, None)
+
+
+def _is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
+
+
+def _descendants(pid: int) -> list[int]:
+    pids = [pid]
+    for each in pids:
+        with contextlib.suppress(OSError):
+            for place in Path(f"/proc/{each}/task").glob("*/children"):
+                pids += [int(child) for child in place.read_text().split()]
+    return pids[1:]
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+async def _start_forker(folder: Path, skew: str = "") -> asyncio.subprocess.Process:
+    python_path = os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        "CAMPAIGN_RECORDS": str(folder / "records"),
+        "PYTHONPATH": f"{ROOT}:{python_path}" if python_path else str(ROOT),
+    }
+    if skew:
+        library = subprocess.run([FAKETIME], check=True, capture_output=True, text=True).stdout.strip()
+        environment |= {"LD_PRELOAD": library, "FAKETIME": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "campaign.worker_forker",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+        cwd=folder,  # no pyproject.toml with settings is there
+    )  # fmt: skip
+
+
+@contextmanager
+def _mount_disk(folder: Path, *, small: bool) -> Generator[None]:
+    """Mount a small disk for the server, so that a run can fill it."""
+    folder.mkdir()
+    if not small:
+        yield
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_SIZE},mode=755", "campaign", str(folder)]
+    done = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise UnsupportedMachineError(f"cannot mount a tmpfs: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False)
+
+
+@asynccontextmanager
+async def open_environment(
+    seed: int, options: dict[str, str] | None = None, *, small_disk: bool = False
+) -> AsyncGenerator[FaultEnvironment]:
+    folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=_find_memory_folder()))
+    folder.chmod(0o755)
+    (folder / "records").mkdir()
+    try:
+        with _mount_disk(folder / "server", small=small_disk):
+            async with _start_environment(folder, seed, options) as env:
+                yield env
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _start_environment(
+    folder: Path, seed: int, options: dict[str, str] | None
+) -> AsyncGenerator[FaultEnvironment]:
+    server = FaultServer(folder / "server", options)
+    server.start()
+    forkers: dict[str, asyncio.subprocess.Process] = {}
+    try:
+        await server.ready()
+        settings = settings_module.load({"home": str(folder / "server")})
+        # TLS negotiation is a large part of the cost of starting a worker.
+        url = Secret(scratch.on_database(server.url, DATABASE).reveal() + "?sslmode=disable")
+        await _create_database(server, url, settings)
+        forkers[""] = await _start_forker(folder)
+        client = Client(url.reveal(), settings=settings)
+        recorder, chance = Recorder(folder / "records"), random.Random(seed)
+        env = FaultEnvironment(folder, server, url, settings, chance, forkers, recorder, client)
+        try:
+            yield env
+        finally:
+            for pid in list(env.alive):
+                env.kill(pid)
+            env.drop_connection()
+            await env.client.close()
+            env.server.destroy()
+    finally:
+        for forker in forkers.values():
+            with contextlib.suppress(ProcessLookupError):
+                forker.kill()
+            await forker.wait()
+        server.destroy()
+
+
+def _find_memory_folder() -> Path | None:
+    """Return a folder in memory when there is enough, else None.
+
+    The campaign crashes processes, not machines, so written data survives in memory as it does on disk. On a
+    busy disk a restart after a crash can take ten seconds.
+    """
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > MIN_FREE_MEMORY_BYTES else None
+
+
+async def _create_database(server: FaultServer, url: Secret, settings: Settings) -> None:
+    connection = await asyncpg.connect(server.url.reveal())
+    await connection.execute(f"create database {DATABASE}")
+    await connection.close()
+    await install.migrate(url, settings)
+    connection = await asyncpg.connect(url.reveal())
+    await connection.execute(LEDGER)
+    await connection.close()

@@ -1,0 +1,225 @@
+"""Faults of the surroundings: wrong clocks, a full disk, large counters, an old snapshot, upgrades."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+
+import asyncpg
+
+from campaign.checker import i4_no_overlap, i12_taken_over_in_time
+from campaign.environment import FaultEnvironment
+from campaign.runs import Dose, FaultRun
+from campaign.runs.worker_faults import WORKER_COUNT, submit_load
+from holdfast.engine import install, schema, scratch
+from holdfast.engine.schema import FunctionFile, SchemaFiles
+
+CLOCK_SKEWS = ("+3600s", "-3600s", "+1d", "-30d", "+5s", "-5s")
+SEQUENCE_EDGES = (2**31 - 50, 2**32 - 50, 2**53 - 50)
+TRANSACTION_JUMPS = (1_500_000_000, 2**31 - 50, 3_500_000_000, 2**32 - 50)
+SELECT_TRANSACTION_ID = "select pg_current_xact_id()::text::bigint"
+ADVANCE_SEQUENCES = """select setval(s.oid::regclass, $1) from pg_class s
+  where s.relkind = 'S' and s.relnamespace = 'holdfast'::regnamespace
+    and s.relname <> all ('{horizon,full_sweep}')"""
+
+
+async def _skew(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Kill workers whose clocks are wrong by seconds to a month. Only the clock of the server counts."""
+    for number in range(WORKER_COUNT):
+        await env.start_worker(*env.small_worker_options, skew=CLOCK_SKEWS[number % len(CLOCK_SKEWS)])
+    async with submit_load(env, dose.tasks, 100):
+        for number in env.iterate_faults(dose.faults):
+            await asyncio.sleep(env.random.uniform(0.0, 0.1))
+            env.kill(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
+            await env.start_worker(*env.small_worker_options, skew=CLOCK_SKEWS[number % len(CLOCK_SKEWS)])
+    await env.wait_until_drained(300)
+    return {"skews": list(CLOCK_SKEWS)}
+
+
+async def _run_work_with_kills(env: FaultEnvironment, tasks: int, kills: int) -> None:
+    await env.keep_workers_running(WORKER_COUNT, *env.small_worker_options)
+    async with submit_load(env, tasks, 50):
+        for _ in env.iterate_faults(kills):
+            await asyncio.sleep(env.random.uniform(0.0, 0.1))
+            env.kill(await env.pick_busy_worker())
+            await env.start_worker(*env.small_worker_options)
+    await env.wait_until_drained(300)
+
+
+async def _edges(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Every sequence of the engine passes 2^31, 2^32 and 2^53."""
+    for edge in SEQUENCE_EDGES:
+        async with env.connection() as connection:
+            await connection.execute(ADVANCE_SEQUENCES.replace("$1", str(edge)))
+        await _run_work_with_kills(env, dose.tasks // len(SEQUENCE_EDGES), dose.faults // len(SEQUENCE_EDGES))
+    return {"edges": list(SEQUENCE_EDGES)}
+
+
+async def _xids(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Transaction ids pass 2^31 and wrap around at 2^32."""
+    async with env.connection() as connection:
+        began = await connection.fetchval(SELECT_TRANSACTION_ID)
+    for number in TRANSACTION_JUMPS:
+        await env.stop_workers()
+        await _jump_to_transaction(env, number)
+        await _run_work_with_kills(
+            env, dose.tasks // len(TRANSACTION_JUMPS), dose.faults // len(TRANSACTION_JUMPS)
+        )
+    async with env.connection() as connection:
+        reached = await connection.fetchval(SELECT_TRANSACTION_ID)
+    if reached <= 2**32:
+        raise AssertionError(f"transaction {reached} is not beyond 2^32")
+    return {"first transaction": began, "last transaction": reached}
+
+
+async def _jump_to_transaction(env: FaultEnvironment, number: int) -> None:
+    """Freeze every database, then restart the server at another transaction id."""
+    address = scratch.on_database
+    env.drop_connection()
+    await env.client.close()
+    async with asyncpg.create_pool(env.server.url.reveal(), min_size=1, max_size=1) as pool:
+        await pool.execute("update pg_database set datallowconn = true")
+        names = [row[0] for row in await pool.fetch("select datname from pg_database")]
+    for name in names:
+        connection = await asyncpg.connect(address(env.server.url, name).reveal())
+        await connection.execute("vacuum freeze")
+        await connection.close()
+    env.server.stop()
+    env.server.skip_to_transaction(number)
+    env.server.start()
+    await env.server.ready()
+
+
+async def _pinned(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """A session holds an old snapshot during the whole run, so vacuum cannot remove dead rows."""
+    holder = await asyncpg.connect(env.url.reveal())
+    await holder.execute("begin isolation level repeatable read; select count(*) from holdfast.tasks")
+    for _ in range(WORKER_COUNT):
+        await env.start_worker(*env.small_worker_options)
+    async with submit_load(env, dose.tasks, 20):
+        for _ in env.iterate_faults(dose.faults):
+            await asyncio.sleep(env.random.uniform(0.0, 0.3))
+            env.kill(await env.pick_busy_worker())
+            await env.start_worker(*env.small_worker_options)
+    await env.wait_until_drained(300)
+    await holder.close()
+    return {}
+
+
+async def _upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Repeat a rolling upgrade: replace every function, then restart one worker after the other."""
+    await env.keep_workers_running(WORKER_COUNT, *env.small_worker_options)
+    async with submit_load(env, dose.tasks, 100):
+        for number in env.iterate_faults(dose.faults):
+            await env.pick_busy_worker()
+            for files in (_with_extra_function_file(number), schema.packaged()):
+                applied = await install.migrate(env.url, env.settings, files=files)
+                assert applied.functions, "no function was replaced"
+            for pid in list(env.alive):
+                env.send(pid, signal.SIGTERM)
+                await env.start_worker(*env.small_worker_options)
+                await env.wait_for_progress()
+                await env.wait_for_exit(pid)
+    await env.wait_until_drained(300)
+    async with env.connection() as connection:
+        charged = await connection.fetchval(
+            "select count(*) from holdfast.attempts where outcome <> 'released'"
+        )
+    if charged:
+        raise AssertionError(f"{charged} attempts were charged, although no task fails")
+    return {"upgrades": dose.faults, "workers replaced": dose.faults * WORKER_COUNT}
+
+
+def _with_extra_function_file(number: int) -> SchemaFiles:
+    packaged = schema.packaged()
+    note = FunctionFile("zz_note.sql", f"select {number};\n")
+    return SchemaFiles(packaged.migrations, (*packaged.functions, note))
+
+
+async def _full(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """The disk of the server fills up, the server panics or refuses writes, and then there is space again."""
+    for _ in range(WORKER_COUNT):
+        await env.start_worker(*env.small_worker_options)
+    stopped = 0
+    async with submit_load(env, dose.tasks, 100):
+        for _ in env.iterate_faults(dose.faults):
+            await env.keep_workers_running(WORKER_COUNT, *env.small_worker_options)
+            await env.wait_for_progress()
+            ballast = env.server.home.folder / "ballast"
+            fill_disk(ballast)
+            await asyncio.sleep(env.random.uniform(1.0, 5.0))
+            ballast.unlink()
+            if env.server.ended:
+                stopped += 1
+                env.server.start()
+            await env.server.ready()
+    await env.wait_until_drained(300)
+    refusals = env.server.log.read_text(errors="replace").count("No space left on device")
+    if not refusals:
+        raise AssertionError("the disk was never full")
+    return {"filled": dose.faults, "refusals": refusals, "server stopped": stopped}
+
+
+def fill_disk(path: os.PathLike[str]) -> None:
+    """Write until the disk is full."""
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):  # noqa: PTH123
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(os.path.dirname(path)).free - 8192)  # noqa: PTH120
+        while True:
+            file.write(bytes(4096))
+
+
+RUNS = [
+    FaultRun(
+        "skew",
+        "workers whose clocks are wrong",
+        _skew,
+        Dose(300, 12),
+        Dose(10_000, 600),
+        (i4_no_overlap, i12_taken_over_in_time),
+    ),
+    FaultRun(
+        "edges",
+        "sequences beyond 2^31, 2^32 and 2^53",
+        _edges,
+        Dose(300, 9),
+        Dose(6_000, 300),
+        (i4_no_overlap,),
+    ),
+    FaultRun(
+        "upgrades",
+        "functions replaced and workers restarted in turn, under load",
+        _upgrades,
+        Dose(400, 3),
+        Dose(20_000, 200),
+        (i4_no_overlap,),
+    ),
+    FaultRun(
+        "xids",
+        "transaction numbers beyond 2^31 and 2^32",
+        _xids,
+        Dose(400, 8),
+        Dose(8_000, 400),
+        (i4_no_overlap,),
+    ),
+    FaultRun(
+        "pinned",
+        "an old snapshot is held while workers die",
+        _pinned,
+        Dose(600, 8),
+        Dose(50_000, 500),
+        (i4_no_overlap, i12_taken_over_in_time),
+    ),
+    FaultRun(
+        "full",
+        "the server's disk is full for a while; needs root",
+        _full,
+        Dose(300, 3),
+        Dose(5_000, 50),
+        (i4_no_overlap,),
+        options=(("max_wal_size", "64MB"), ("min_wal_size", "32MB")),
+        small_disk=True,
+    ),
+]
