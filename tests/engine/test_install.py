@@ -222,14 +222,24 @@ def test_the_script_is_the_same_in_every_process() -> None:
     assert printed("1") == printed("2") == install.script().encode()
 
 
-@pytest.mark.parametrize("at", range(1, LATEST))
+NEXT_RELEASE = SchemaFiles(
+    (
+        *schema.packaged().migrations,
+        Migration(LATEST + 1, "next", "alter table holdfast.workers add column note text;"),
+    ),
+    schema.packaged().functions,
+)
+
+
+@pytest.mark.parametrize("at", range(1, LATEST + 1))
 async def test_upgrades_from_every_earlier_version(
     at: int, empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
 ) -> None:
     earlier = SchemaFiles(schema.packaged().migrations[:at], FEW)
     await install.migrate(empty_url, settings, files=earlier)
-    done = await install.migrate(empty_url, settings)
-    assert done.versions == tuple(range(at + 1, LATEST + 1))
+    done = await install.migrate(empty_url, settings, files=NEXT_RELEASE)
+    assert done.versions == tuple(range(at + 1, LATEST + 2))
+    await install.migrate(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
@@ -237,9 +247,10 @@ async def test_the_script_upgrades_too(
     empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue, tmp_path: Path
 ) -> None:
     await install.migrate(empty_url, settings, files=SchemaFiles(schema.packaged().migrations[:1], FEW))
-    psql(empty_url, install.script(1), tmp_path)
+    psql(empty_url, install.script(1, files=NEXT_RELEASE), tmp_path)
+    await install.migrate(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
-    assert (await install.status(empty_url, settings)).current
+    assert (await install.status(empty_url, settings, files=NEXT_RELEASE)).current
 
 
 async def test_a_changed_function_file_renews_all_functions(empty_url: Secret, settings: Settings) -> None:

@@ -118,13 +118,12 @@ asyncio.run(install.migrate(settings.load().database_url, settings.load(), files
 
 
 def written(folder: Path) -> Path:
-    for name, texts in (
-        ("migrations", {m.file: m.sql for m in FILES.migrations}),
-        ("functions", {f.file: f.sql for f in FILES.functions}),
-    ):
-        (folder / name).mkdir()
-        for file, text in texts.items():
-            (folder / name / file).write_text(text, encoding="utf-8")
+    texts = {file.path: file.sql for migration in FILES.migrations for file in migration.files}
+    texts |= {f"functions/{function.file}": function.sql for function in FILES.functions}
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return folder
 
 

@@ -45,6 +45,36 @@ async def test_older_code_never_touches_a_newer_schema(conn: Any, url: Secret, s
     assert await applied(conn) == before
 
 
+# The rows that the migrations from before the first release left behind.
+UNRELEASED_MIGRATIONS = (
+    *("schema", "jobs", "schedules", "workers", "logs", "files", "access", "views", "bells", "surface"),
+    *("step_files", "message_errors", "rings", "lists", "ends", "bounds"),
+)
+
+
+async def test_a_schema_of_unreleased_migrations_is_refused(
+    conn: Any, url: Secret, settings: Settings
+) -> None:
+    await conn.execute("delete from holdfast.migrations")
+    await conn.executemany(
+        "insert into holdfast.migrations (version, name, checksum, breaking, applied_by) "
+        "values ($1, $2, encode(sha256($2::bytea), 'hex'), false, '0.1.0.dev0')",
+        list(enumerate(UNRELEASED_MIGRATIONS, start=1)),
+    )
+    await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = '0.1.0.dev0'")
+    before = await applied(conn)
+    with pytest.raises(errors.SchemaChangedError, match="unreleased version") as refused:
+        await install.migrate(url, settings)
+    assert "drop schema holdfast" in (refused.value.fix or "")
+    with pytest.raises(errors.SchemaChangedError, match="unreleased version"):
+        await install.verify(conn)
+    (finding,) = [f for f in await checks.examine(url, settings) if f.check == "schema"]
+    assert (finding.level, finding.text) == ("fail", state.UNRELEASED_SCHEMA)
+    assert finding.fix is not None
+    assert "holdfast migrate" in finding.fix
+    assert await applied(conn) == before
+
+
 async def test_older_code_works_on_a_newer_schema_unless_that_broke_with_it(conn: Any) -> None:
     await add_version(conn)
     await install.verify(conn)
@@ -276,9 +306,35 @@ def test_directives(tmp_path: Path) -> None:
     assert files.skipped(frozenset({"pgmq"})) == ("a/a.sql",)
 
 
+def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -> None:
+    files = files_in(
+        tmp_path,
+        migrations__0001_a__2_second="select 2;",
+        migrations__0001_a__1_first="-- holdfast: breaking\nselect 1;",
+        migrations__0002_b="select 3;",
+        functions__a__a="select 4;",
+    )
+    folder, file = files.migrations
+    assert (folder.version, folder.name, folder.breaking, folder.file) == (1, "a", True, "0001_a")
+    assert [f.path for f in folder.files] == [
+        "migrations/0001_a/1_first.sql",
+        "migrations/0001_a/2_second.sql",
+    ]
+    assert [(f.path, f.sql) for f in file.files] == [("migrations/0002_b.sql", "select 3;")]
+    (tmp_path / "migrations/0001_a/2_second.sql").rename(tmp_path / "migrations/0001_a/3_third.sql")
+    assert schema.load(tmp_path).migrations[0].checksum != folder.checksum
+
+
 @pytest.mark.parametrize(
     ("texts", "complaint"),
     [
+        ({"migrations__0001_a__1": "", "migrations__0001_b": ""}, "two migrations have the number 0001"),
+        ({"migrations__0001_A__1": ""}, "NNNN_name"),
+        ({"migrations__0001_a__1": "-- holdfast: concurrently\n"}, "unknown directive 'concurrently'"),
+        (
+            {"migrations__0001_a__1": "", "migrations__0001_a__2": "-- holdfast: breaking\n"},
+            "unknown directive",
+        ),
         ({"migrations__0001_a": "", "migrations__0001_b": ""}, "two migrations have the number 0001"),
         ({"migrations__1_a": ""}, "NNNN_name"),
         ({"migrations__0001_a": "-- holdfast: concurently\nselect 1;"}, "unknown directive 'concurently'"),
@@ -299,8 +355,10 @@ def test_script_bounds() -> None:
         install.script(3, 2)
     with pytest.raises(errors.InvalidError):
         install.script(0, 8888)
-    assert "-- functions/access/grants.sql" not in install.script(0, 1)
-    assert "-- functions/access/grants.sql" in install.script()
+    next_migration = Migration(FILES.latest + 1, "more", "select 1;")
+    files = SchemaFiles((*FILES.migrations, next_migration), FILES.functions)
+    assert "-- functions/access/grants.sql" not in install.script(0, FILES.latest, files=files)
+    assert "-- functions/access/grants.sql" in install.script(files=files)
 
 
 def test_line_endings_do_not_change_a_checksum(tmp_path: Path) -> None:

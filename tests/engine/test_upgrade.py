@@ -1,7 +1,6 @@
-"""From the previous schema to this one under load: workers, submitters and limits go on, and nothing is lost.
+"""Upgrade the schema under load: workers and submitters keep running, and no task is lost or run twice.
 
-`schema_0002/` holds the functions as they were with migrations 0001 and 0002. The workers here are written
-against the SQL contract of that time and are not told that anything happens.
+The workers here know the SQL contract of the installed release only. Nothing tells them about the upgrade.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -19,12 +18,28 @@ from hands import tick
 
 from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
-from holdfast.engine.schema import FunctionFile, SchemaFiles
+from holdfast.engine.schema import Migration, SchemaFiles
 from holdfast.settings import Secret, Settings
 
-FROZEN = Path(__file__).parent / "schema_0002"
-# What may hit a call while tables and functions are replaced; a caller tries again, as after a deadlock.
-PASSING = (
+RELEASED = schema.packaged()
+# A migration of tables that are in use. Every submit reads `options` first, and every exchange and heartbeat
+# reads `workers` first. Behind these two locks they wait without holding anything, so the other tables can be
+# locked without a deadlock.
+CHANGE_BUSY_TABLES = """
+lock table holdfast.options, holdfast.workers in access exclusive mode;
+lock table holdfast.queues, holdfast.lanes, holdfast.tasks, holdfast.jobs, holdfast.limits, holdfast.history
+  in access exclusive mode;
+alter table holdfast.tasks add column next_note text, add column next_number integer not null default 7;
+alter table holdfast.jobs add column next_note text;
+alter table holdfast.lanes add column next_note text;
+alter table holdfast.limits add column next_note text;
+alter table holdfast.history add column next_note text;
+create index tasks_next on holdfast.tasks (next_number) where next_note is not null;
+"""
+FUNCTION_BODY = "as $$\n"
+NEXT_FUNCTION_BODY = "as $$\n-- of the next release\n"
+# Errors of a call while tables and functions are replaced. The caller retries, as after a deadlock.
+TRANSIENT_ERRORS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
@@ -33,50 +48,52 @@ PASSING = (
 )
 
 
-def previous() -> SchemaFiles:
-    files = [
-        FunctionFile(path.name, path.read_text(encoding="utf-8")) for path in sorted(FROZEN.glob("*.sql"))
-    ]
-    files.sort(key=lambda file: (file.file != "access.sql", file.file))
-    return SchemaFiles(schema.packaged().migrations[:2], tuple(files))
+def next_release() -> SchemaFiles:
+    """The baseline, a migration of busy tables, and a new text for every function."""
+    migration = Migration(RELEASED.latest + 1, "next", CHANGE_BUSY_TABLES)
+    functions = tuple(
+        replace(function, sql=function.sql.replace(FUNCTION_BODY, NEXT_FUNCTION_BODY))
+        for function in RELEASED.functions
+    )
+    return SchemaFiles((*RELEASED.migrations, migration), functions)
 
 
-class OldWorker:
-    """Claims and finishes through `exchange`, and remembers whatever it has handed in."""
+class ContractWorker:
+    """Claims and finishes tasks through `exchange`, and counts the outcomes that the engine accepted."""
 
     def __init__(self, url: Secret, name: str) -> None:
         self._url = url
         self._name = name
         self.finished: Counter[UUID] = Counter()
-        self.troubles = 0
+        self.retries = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         connection = await asyncpg.connect(self._url.reveal())
-        held: list[tuple[UUID, int, int]] = []
+        leases: list[tuple[UUID, int, int]] = []
         cursors = "{}"
-        while held or not stop.is_set():
+        while leases or not stop.is_set():
             try:
-                rows = await self._exchange(connection, held, 0 if stop.is_set() else 20, cursors)
-            except PASSING:
-                self.troubles += 1
+                rows = await self._exchange(connection, leases, 0 if stop.is_set() else 20, cursors)
+            except TRANSIENT_ERRORS:
+                self.retries += 1
                 continue
-            self.finished.update(task for task, _, _ in held)
+            self.finished.update(task for task, _, _ in leases)
             (header,) = (json.loads(row["header"]) for row in rows if row["id"] is None)
             assert header.get("answers") is None, "an outcome came too late"
             cursors = json.dumps(header["cursors"])
-            held = [(row["id"], row["attempt"], header["nonce"]) for row in rows if row["id"] is not None]
+            leases = [(row["id"], row["attempt"], header["nonce"]) for row in rows if row["id"] is not None]
         await connection.close()
 
-    async def _exchange(self, connection: Any, held: list[Any], slots: int, cursors: str) -> list[Any]:
+    async def _exchange(self, connection: Any, leases: list[Any], slots: int, cursors: str) -> list[Any]:
         rows: list[Any] = await connection.fetch(
             "select * from holdfast.exchange(p_worker => $1, p_ids => $2, p_attempts => $3, p_nonces => $4, "
             "p_kinds => $5, p_bodies => $6, p_slots => $7, p_queues => '{q}', p_cursors => $8)",
             self._name,
-            [task for task, _, _ in held],
-            [attempt for _, attempt, _ in held],
-            [nonce for _, _, nonce in held],
-            ["succeed"] * len(held),
-            ["1"] * len(held),
+            [task for task, _, _ in leases],
+            [attempt for _, attempt, _ in leases],
+            [nonce for _, _, nonce in leases],
+            ["succeed"] * len(leases),
+            ["1"] * len(leases),
             slots,
             cursors,
         )
@@ -84,75 +101,93 @@ class OldWorker:
 
 
 async def submit_until(url: Secret, stop: asyncio.Event) -> list[UUID]:
-    """Jobs of every kind; their ids."""
+    """Submit jobs of every shape until told to stop; return their ids."""
     connection = await asyncpg.connect(url.reveal())
-    made: list[UUID] = []
+    job_ids: list[UUID] = []
     number = 0
     while not stop.is_set():
         number += 1
         key = {"limit_key": f"k{number % 5}"} if number % 3 else {}
         body: Any = {"type": "t", "queue": "q", "owner": f"o{number % 2}", "key": f"job {number}", **key}
         if number % 7 == 0:
-            parts = [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"]}]
-            body = {**body, "type": "g", "tasks": parts}
+            tasks = [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"]}]
+            body = {**body, "type": "g", "tasks": tasks}
         try:
-            answer = await connection.fetchval("select holdfast.submit($1)", json.dumps(body))
-        except PASSING:
-            number -= 1  # the same body under the same key again
+            response = await connection.fetchval("select holdfast.submit($1)", json.dumps(body))
+        except TRANSIENT_ERRORS:
+            number -= 1  # submit the same body under the same key again
             continue
-        made.append(UUID(json.loads(answer)["id"]))
+        job_ids.append(UUID(json.loads(response)["id"]))
     await connection.close()
-    return made
+    return job_ids
 
 
 @pytest.mark.timeout(300)
-async def test_the_previous_schema_is_upgraded_under_load(empty_url: Secret, settings: Settings) -> None:
-    await install.migrate(empty_url, settings, files=previous())
+async def test_the_baseline_is_upgraded_under_load(empty_url: Secret, settings: Settings) -> None:
+    await install.migrate(empty_url, settings)
     conn: Connection = await asyncpg.connect(empty_url.reveal())
     await conn.execute(
         "select holdfast.put_limit('each', p_queue => 'q', p_per_key => true, p_max_running => 3)"
     )
     stop_submitting, stop_working = asyncio.Event(), asyncio.Event()
-    workers = [OldWorker(empty_url, f"old-{n}") for n in range(3)]
-    working = [asyncio.create_task(worker.run(stop_working)) for worker in workers]
-    submitting = asyncio.create_task(submit_until(empty_url, stop_submitting))
-    await _more(conn, 300)
-    applied = await install.migrate(empty_url, settings)
-    assert applied.versions == tuple(m.version for m in schema.packaged().migrations[2:])
-    await _more(conn, 300)
+    workers = [ContractWorker(empty_url, f"worker-{n}") for n in range(3)]
+    worker_runs = [asyncio.create_task(worker.run(stop_working)) for worker in workers]
+    submitter = asyncio.create_task(submit_until(empty_url, stop_submitting))
+    await _wait_for_more_history(conn, 300, worker_runs)
+    applied = await install.migrate(empty_url, settings, files=next_release())
+    assert applied.versions == (RELEASED.latest + 1,)
+    assert applied.functions
+    await _wait_for_more_history(conn, 300, worker_runs)
     stop_submitting.set()
-    made = await submitting
+    job_ids = await submitter
     while await conn.fetchval(
         "select count(*) from holdfast.tasks where status in ('waiting', 'ready', 'running')"
     ):
+        _raise_worker_error(worker_runs)
         await asyncio.sleep(0.05)
     stop_working.set()
-    await asyncio.gather(*working)
-    await _nothing_lost(conn, made, workers)
+    await asyncio.gather(*worker_runs)
+    await _assert_functions_were_replaced(conn)
+    await _assert_nothing_lost(conn, job_ids, workers)
     await conn.close()
 
 
-async def _more(conn: Connection, count: int) -> None:
-    """Until so many more jobs have ended."""
-    ended = "select count(*) from holdfast.history"
-    goal = await conn.fetchval(ended) + count
-    while await conn.fetchval(ended) < goal:
+async def _wait_for_more_history(conn: Connection, count: int, worker_runs: list[asyncio.Task[None]]) -> None:
+    """Wait until `count` more tasks have ended."""
+    query = "select count(*) from holdfast.history"
+    goal = await conn.fetchval(query) + count
+    while await conn.fetchval(query) < goal:
+        _raise_worker_error(worker_runs)
         await asyncio.sleep(0.05)
 
 
-async def _nothing_lost(conn: Connection, made: list[UUID], workers: list[OldWorker]) -> None:
-    assert len(set(made)) == len(made)
-    states = Counter(await _states(conn, made))
-    assert states == {"succeeded": len(made)}
+def _raise_worker_error(worker_runs: list[asyncio.Task[None]]) -> None:
+    for task in worker_runs:
+        if task.done():
+            task.result()
+
+
+async def _assert_functions_were_replaced(conn: Connection) -> None:
+    old_text = await conn.fetch(
+        "select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'holdfast'::regnamespace "
+        "and p.prosrc not like '%of the next release%'"
+    )
+    assert not old_text
+
+
+async def _assert_nothing_lost(conn: Connection, job_ids: list[UUID], workers: list[ContractWorker]) -> None:
+    assert len(set(job_ids)) == len(job_ids)
+    statuses = Counter(await _job_statuses(conn, job_ids))
+    assert statuses == {"succeeded": len(job_ids)}
     finished = sum((worker.finished for worker in workers), Counter[UUID]())
-    assert set(finished.values()) == {1}, "a task was done twice"
+    assert set(finished.values()) == {1}, "a task ran twice"
     tasks = await conn.fetchval("select count(*) from holdfast.all_tasks where status = 'succeeded'")
     assert sum(finished.values()) == tasks
     assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
     await tick(conn)
-    await install.verify(conn)
+    await install.verify(conn, files=next_release())
 
 
-async def _states(conn: Connection, made: list[UUID]) -> list[str]:
-    rows = await conn.fetch("select holdfast.job_status(j) as status from unnest($1::uuid[]) as j", made)
+async def _job_statuses(conn: Connection, job_ids: list[UUID]) -> list[str]:
+    rows = await conn.fetch("select holdfast.job_status(j) as status from unnest($1::uuid[]) as j", job_ids)
     return [row["status"] for row in rows]

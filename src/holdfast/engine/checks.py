@@ -171,6 +171,8 @@ async def installation(patient: Patient) -> Finding:
     name = "schema"
     if not status.installed.migrations:
         return Finding(name, "fail", "not installed", "Run: holdfast migrate")
+    if status.unreleased:
+        return Finding(name, "fail", state.UNRELEASED_SCHEMA, state.UNRELEASED_SCHEMA_FIX)
     if any(migration.breaking for migration in status.unknown):
         return Finding(name, "fail", f"{at}: newer, with a breaking change", "Upgrade the package.")
     if status.changed:

@@ -108,6 +108,7 @@ async def verify(connection: Connection, *, files: SchemaFiles | None = None) ->
         raise errors.SchemaMissingError(
             "Holdfast is not installed in this database.", fix="Run: holdfast migrate"
         )
+    status.refuse_unreleased()
     breaking = [m for m in status.unknown if m.breaking]
     if breaking:
         raise errors.SchemaTooNewError(
@@ -125,6 +126,7 @@ async def verify(connection: Connection, *, files: SchemaFiles | None = None) ->
 
 async def _compare(run: _Run) -> Status:
     status = Status(await state.look(run.connection, run.files), run.files)
+    status.refuse_unreleased()
     status.refuse_newer()
     status.refuse_changed()
     return status
@@ -164,7 +166,8 @@ async def _take_lock(connection: Connection) -> None:
 async def _apply(run: _Run, migrations: list[Migration], *, with_functions: bool) -> None:
     await _become_owner(run)
     for migration in migrations:
-        await _execute(run, run.connection, f"migrations/{migration.file}", migration.sql)
+        for file in migration.files:
+            await _execute(run, run.connection, file.path, file.sql)
         await run.connection.execute(scripts.version_row(migration))
     if with_functions:
         for part in scripts.function_parts(run.files):
@@ -186,7 +189,7 @@ async def _apply_concurrently(run: _Run, migration: Migration) -> None:
         if built == "invalid":
             await builder.execute(f"drop index concurrently if exists holdfast.{index}")
         if built != "valid":
-            await _execute(run, builder, f"migrations/{migration.file}", migration.sql)
+            await _execute(run, builder, migration.path, migration.sql)
     await _become_owner(run)
     await run.connection.execute(scripts.version_row(migration))
 

@@ -1,13 +1,18 @@
-"""The SQL files that make up the schema, read and checked, before any database is asked.
+"""Load the SQL files that make up the schema and check their names and directives.
 
-`migrations/NNNN_name.sql` are numbered, applied once and never edited after a release. `functions/*/*.sql` are
-`create or replace`, in one folder per capability, and applied whole whenever one of them changed:
-`access/grants.sql` first, then `foundation/`, then the others in the order of their paths.
-The first line of a file may carry directives, separated by commas:
+Migrations are numbered, applied once and never edited after a release. A migration is one file,
+`migrations/NNNN_name.sql`, or one folder, `migrations/NNNN_name/`, whose `*.sql` files are applied in the
+order of their names as one migration with one version and one checksum.
 
-    -- holdfast: concurrently              one statement that cannot run in a transaction
+Function files, `functions/<capability>/*.sql`, hold `create or replace` statements. When one of them changes,
+all of them are applied again: `access/grants.sql` first, then `foundation/`, then the others in path order.
+
+The first line of a file may carry directives, separated by commas. A folder takes the directives of its first
+file.
+
+    -- holdfast: concurrently              one statement that cannot run in a transaction (not in a folder)
     -- holdfast: breaking                  older code must not run on a schema that has this migration
-    -- holdfast: unless-extension NAME     a function file that is left out where somebody else provides it
+    -- holdfast: unless-extension NAME     skip this function file if NAME is provided by somebody else
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from importlib.resources.abc import Traversable
 
 FIRST_FUNCTION_FILE = "access/grants.sql"  # revokes everything, so it must run before any grant
 
-_NUMBERED = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_MIGRATION_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)(\.sql)?")
 _DIRECTIVES = re.compile(r"--\s*holdfast:\s*(.+)")
 _INDEX = re.compile(
     r'create\s+(?:unique\s+)?index\s+concurrently\s+(?:if\s+not\s+exists\s+)?"?(\w+)"?\s+on\s', re.IGNORECASE
@@ -29,16 +34,37 @@ _INDEX = re.compile(
 
 
 @dataclass(frozen=True)
+class SqlFile:
+    """A file of SQL and its path below the package's `engine` folder, for error messages."""
+
+    path: str
+    sql: str
+
+
+@dataclass(frozen=True)
 class Migration:
+    """A numbered change of the tables, from one SQL file or from a folder of SQL files."""
+
     version: int
     name: str
     sql: str
     concurrently: bool = False
     breaking: bool = False
+    folder_files: tuple[SqlFile, ...] = ()  # of a migration that is a folder; `sql` is their names and text
+
+    @property
+    def files(self) -> tuple[SqlFile, ...]:
+        """The SQL files to execute, in order."""
+        return self.folder_files or (SqlFile(self.path, self.sql),)
 
     @property
     def file(self) -> str:
-        return f"{self.version:04}_{self.name}.sql"
+        """The name of the file or folder."""
+        return f"{self.version:04}_{self.name}{'' if self.folder_files else '.sql'}"
+
+    @property
+    def path(self) -> str:
+        return f"migrations/{self.file}"
 
     @cached_property
     def checksum(self) -> str:
@@ -47,8 +73,8 @@ class Migration:
     @property
     def index(self) -> str | None:
         """The index that a concurrent migration builds, to find what an aborted run left behind."""
-        found = _INDEX.search(self.sql)
-        return found[1] if found else None
+        match = _INDEX.search(self.sql)
+        return match[1] if match else None
 
 
 @dataclass(frozen=True)
@@ -93,59 +119,84 @@ def setup(name: str) -> str:
 
 
 def load(folder: Traversable) -> SchemaFiles:
-    migrations = [_migration(entry) for entry in _entries(folder / "migrations")]
-    numbers = [migration.version for migration in migrations]
-    if len(set(numbers)) < len(numbers):
-        twice = next(number for number in numbers if numbers.count(number) > 1)
-        raise ValueError(f"two migrations have the number {twice:04}")
+    migrations = _load_migrations(folder / "migrations")
     functions = [
         _function(capability.name, entry)
         for capability in (folder / "functions").iterdir()
         if capability.is_dir()
-        for entry in _entries(capability)
+        for entry in _sql_entries(capability)
     ]
     functions.sort(key=_load_order)
     return SchemaFiles(tuple(migrations), tuple(functions))
 
 
 def _load_order(function: FunctionFile) -> tuple[bool, bool, str]:
-    """Sort key: the grants, then the functions that policies and views need when they are created, then paths."""
+    """Sort key: the grants, then what policies and views need when they are created, then by path."""
     is_foundation = function.file.startswith("foundation/")
     return (function.file != FIRST_FUNCTION_FILE, not is_foundation, function.file)
 
 
-def _entries(folder: Traversable) -> list[Traversable]:
+def _sql_entries(folder: Traversable) -> list[Traversable]:
     return sorted((e for e in folder.iterdir() if e.name.endswith(".sql")), key=lambda entry: entry.name)
 
 
-def _migration(entry: Traversable) -> Migration:
-    named = _NUMBERED.fullmatch(entry.name)
-    if not named:
-        raise ValueError(f"{entry.name}: a migration is called NNNN_name.sql")
-    sql = entry.read_text(encoding="utf-8").replace("\r\n", "\n")
-    given = _directives(entry.name, sql, {"concurrently", "breaking"})
-    return Migration(
-        int(named[1]), named[2], sql, concurrently="concurrently" in given, breaking="breaking" in given
-    )
+def _load_migrations(folder: Traversable) -> list[Migration]:
+    entries = [
+        e for e in folder.iterdir() if e.name.endswith(".sql") or (e.is_dir() and e.name[:1].isdigit())
+    ]
+    migrations = [_load_migration(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
+    numbers = [migration.version for migration in migrations]
+    duplicate = next((number for number in numbers if numbers.count(number) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"two migrations have the number {duplicate:04}")
+    return migrations
+
+
+def _load_migration(entry: Traversable) -> Migration:
+    name = _MIGRATION_NAME.fullmatch(entry.name)
+    if not name or entry.is_dir() == bool(name[3]):
+        raise ValueError(f"{entry.name}: a migration is a file NNNN_name.sql or a folder NNNN_name")
+    if entry.is_dir():
+        return _load_migration_folder(entry, int(name[1]), name[2])
+    sql = _read_sql(entry)
+    directives = _parse_directives(entry.name, sql, {"concurrently", "breaking"})
+    return Migration(int(name[1]), name[2], sql, "concurrently" in directives, "breaking" in directives)
+
+
+def _load_migration_folder(folder: Traversable, version: int, name: str) -> Migration:
+    files = tuple(SqlFile(f"migrations/{folder.name}/{e.name}", _read_sql(e)) for e in _sql_entries(folder))
+    if not files:
+        raise ValueError(f"{folder.name}: the folder of a migration holds no .sql file")
+    breaking = False
+    for number, file in enumerate(files):
+        directives = _parse_directives(file.path, file.sql, set() if number else {"breaking"})
+        breaking = breaking or "breaking" in directives
+    sql = "\n".join(f"-- {file.path}\n{file.sql}" for file in files)
+    return Migration(version, name, sql, breaking=breaking, folder_files=files)
+
+
+def _read_sql(entry: Traversable) -> str:
+    return entry.read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def _function(capability: str, entry: Traversable) -> FunctionFile:
     file = f"{capability}/{entry.name}"
-    sql = entry.read_text(encoding="utf-8").replace("\r\n", "\n")
-    given = _directives(file, sql, {"unless-extension"})
-    return FunctionFile(file, sql, given.get("unless-extension"))
+    sql = _read_sql(entry)
+    directives = _parse_directives(file, sql, {"unless-extension"})
+    return FunctionFile(file, sql, directives.get("unless-extension"))
 
 
-def _directives(file: str, sql: str, allowed: set[str]) -> dict[str, str]:
-    """A misspelt directive must not turn into a comment, so unknown ones are refused."""
-    found = _DIRECTIVES.fullmatch(sql.partition("\n")[0].strip())
-    given: dict[str, str] = {}
-    for directive in found[1].split(",") if found else ():
+def _parse_directives(file: str, sql: str, allowed: set[str]) -> dict[str, str]:
+    """Read the first line. An unknown directive is refused: a misspelt one must not pass as a comment."""
+    line = _DIRECTIVES.fullmatch(sql.partition("\n")[0].strip())
+    directives: dict[str, str] = {}
+    for directive in line[1].split(",") if line else ():
         word, _, argument = directive.strip().partition(" ")
         if word not in allowed:
-            raise ValueError(f"{file}: unknown directive {word!r}; known here: {', '.join(sorted(allowed))}")
-        given[word] = argument.strip()
-    return given
+            known = ", ".join(sorted(allowed)) or "none"
+            raise ValueError(f"{file}: unknown directive {word!r}; known here: {known}")
+        directives[word] = argument.strip()
+    return directives
 
 
 def _digest(text: str) -> str:

@@ -111,14 +111,14 @@ class _Writer:
         self.open = False
 
     def _migration(self, migration: Migration) -> None:
-        title = f"migrations/{migration.file}"
         if migration.concurrently:
             self._end()
-            self._add(f"{title} (cannot run in a transaction)", migration.sql)
+            self._add(f"{migration.path} (cannot run in a transaction)", migration.sql)
             self._begin()
         else:
             self._begin()
-            self._add(title, migration.sql)
+            for file in migration.files:
+                self._add(file.path, file.sql)
         self.pieces.append(version_row(migration))
         self.from_version = migration.version
 

@@ -15,6 +15,12 @@ from holdfast.version import __version__
 
 ROLES = ("holdfast_owner", "holdfast_worker", "anon", "authenticated", "service_role")
 
+UNRELEASED_SCHEMA = "An unreleased version of Holdfast created this schema, and it cannot be upgraded."
+UNRELEASED_SCHEMA_FIX = (
+    "Export the data you need, run: drop schema holdfast, pgmq, pgmq_public cascade, "
+    "then run: holdfast migrate"
+)
+
 Functions = Literal["missing", "outdated", "current", "newer"]
 
 # Names are looked up in the catalogue, because to_regclass() raises where a schema is closed to the asker.
@@ -148,6 +154,15 @@ class Status:
         )
 
     @property
+    def unreleased(self) -> bool:
+        """Whether development migrations from before the first release created this schema.
+
+        They used the same numbers as the released migrations, under other names.
+        """
+        names = {migration.version: migration.name for migration in self.files.migrations}
+        return any(names.get(m.version, m.name) != m.name for m in self.installed.migrations)
+
+    @property
     def skipped(self) -> tuple[str, ...]:
         return self.files.skipped(self.installed.provided)
 
@@ -164,6 +179,10 @@ class Status:
     @property
     def current(self) -> bool:
         return not self.pending and not self.changed and self.functions in {"current", "newer"}
+
+    def refuse_unreleased(self) -> None:
+        if self.unreleased:
+            raise errors.SchemaChangedError(UNRELEASED_SCHEMA, fix=UNRELEASED_SCHEMA_FIX)
 
     def refuse_newer(self) -> None:
         """Older code never touches a newer schema, nor a set of functions that newer code installed."""

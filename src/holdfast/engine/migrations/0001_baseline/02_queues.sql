@@ -1,0 +1,148 @@
+-- Task queues, lanes and workers.
+
+-- Settings of the installation that are stored in the database, one row each.
+create table holdfast.options (
+  name text primary key,
+  value jsonb not null
+);
+
+-- A queue has a row only after it was paused or configured.
+create table holdfast.queues (
+  name text primary key check (octet_length(name) between 1 and 200),
+  paused_at timestamptz,
+  paused_by text,
+  paused_why text,
+  paused_until timestamptz,                  -- null: until somebody resumes it
+  ageing_s double precision not null default 60 check (ageing_s > 0), -- waiting this long raises the priority by one
+  keep_s bigint check (keep_s >= 0),         -- how long to keep jobs that succeeded or were cancelled
+  keep_failed_s bigint check (keep_failed_s >= 0),
+  fair_owners boolean not null default false -- each owner has lanes of its own, and the owners take turns
+);
+
+-- A queue, a task type and a retry policy, as tasks are submitted with them.
+create table holdfast.kinds (
+  id bigint generated always as identity primary key,
+  queue text not null,
+  type text not null check (octet_length(type) between 1 and 200),
+  policy jsonb not null default '{}',        -- only what differs from the defaults, as it was submitted
+  attempts integer not null default 5,
+  base_s double precision not null default 5,
+  cap_s double precision not null default 900,
+  jitter double precision not null default 0.2,
+  timeout_s double precision not null default 600,
+  lease_s double precision not null default 60,
+  crashes integer not null default 3,
+  check (octet_length(queue) between 1 and 200)
+);
+-- Neither this index nor lanes_identity is unique: with a unique index the first submit of a new policy would make all
+-- others wait for its transaction. Two rows for the same policy do no harm.
+create index kinds_identity on holdfast.kinds (queue, type);
+
+-- A lane holds the tasks that are claimed alike: same policy, priority, limit key and, in a fair queue, owner.
+create table holdfast.lanes (
+  id bigint generated always as identity primary key,
+  kind_id bigint not null references holdfast.kinds,
+  queue text not null,
+  type text not null,
+  priority smallint not null default 0 check (priority between -100 and 100),
+  limit_key text,
+  limit_ids bigint[],                        -- ascending; null: no limit applies
+  limits_known boolean not null default false, -- limit_ids was determined; the first claim does it
+  cursor bigint not null default 0,          -- a hint: no ready task has a lower position
+  served_at timestamptz,
+  swept_at timestamptz,
+  share text,                                -- the owner, in a queue with fair_owners
+  made_at timestamptz,
+  closed_at timestamptz,                     -- empty for a long time: takes no new tasks, and is deleted later
+  -- The row is deleted once no transaction can still see the lane open.
+  closed_xid bigint
+) with (fillfactor = 50);
+create index lanes_identity on holdfast.lanes (kind_id, priority, coalesce(limit_key, ''), coalesce(share, ''))
+  where closed_at is null;
+create index lanes_plain on holdfast.lanes (queue, type) where limit_key is null and share is null;
+-- Lanes with a limit key or a share take turns; a claim reads a bounded part of them
+-- (functions/leases/claim_lanes.sql).
+create index lanes_ring on holdfast.lanes (queue, type, priority, id) where limit_key is not null or share is not null;
+
+-- When empty lanes were last removed, in seconds since 1970: a hint.
+create sequence holdfast.lanes_tidied as bigint minvalue 0 start 0;
+
+-- How far a lane that takes turns was read, and when it was served. These are hints, so a crash may lose them. They
+-- are not columns of `lanes`, because every outcome reads that table: while an old snapshot is open, each version of
+-- a row stays, and a reader walks all versions to find the newest. Here the newest version is found first, by its
+-- number.
+create unlogged table holdfast.turns (
+  lane_id bigint not null,
+  version bigint not null default 0,
+  served_at timestamptz not null,
+  cursor bigint not null,
+  safe bigint,
+  seen bigint,
+  seen_xid bigint,
+  seen_at timestamptz,
+  looked_at timestamptz
+) with (fillfactor = 50);
+-- Not unique: the first transaction to serve a lane would make others wait. Two rows for one lane do no harm.
+create index turns_newest on holdfast.turns (lane_id, version);
+
+-- A lane during one claim (functions/leases/claim.sql).
+create type holdfast.open_lane as (
+  id bigint,
+  queue text,
+  type text,
+  shared boolean,
+  limit_ids bigint[],
+  limits_known boolean,
+  lease_s double precision,
+  timeout_s double precision,
+  attempts integer,
+  rank double precision,
+  served_at timestamptz,
+  stored bigint,
+  head bigint,
+  safe bigint,
+  sure bigint,
+  renewed boolean,
+  looked boolean,
+  xid bigint,
+  hint jsonb,
+  ring text,                                 -- which group of lanes it takes turns in
+  turn bigint,                               -- its place in that group for this claim
+  write boolean                              -- whether its row is worth writing when it is served
+);
+
+create table holdfast.workers (
+  id bigint generated always as identity primary key,
+  name text not null unique check (octet_length(name) between 1 and 200),
+  queues text[] not null default '{}',
+  types text[],
+  sleeping boolean not null default false,
+  about jsonb,
+  started_at timestamptz not null,
+  seen_at timestamptz not null,
+  command text check (command in ('drain', 'stop')), -- what an operator asked the worker to do
+  left_at timestamptz,                       -- when it shut down
+  lost boolean not null default false        -- it vanished instead of shutting down
+) with (fillfactor = 50);
+
+-- Wakeups: "this queue has work", written in a transaction and published when it commits (functions/leases/wake.sql).
+-- No one reads the table: a row exists to fire its trigger and is deleted at once.
+create unlogged table holdfast.bells (
+  queue text not null,
+  type text not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
+
+-- The task types that workers registered when they started. `schema` describes the arguments.
+create table holdfast.task_types (
+  name text primary key check (octet_length(name) between 1 and 200),
+  queue text not null,
+  schema jsonb,
+  hash text not null,
+  doc text,
+  options jsonb not null default '{}',
+  worker text,                               -- the last worker that registered it
+  version text,
+  first_seen_at timestamptz not null,
+  changed_at timestamptz not null,
+  seen_at timestamptz not null
+);

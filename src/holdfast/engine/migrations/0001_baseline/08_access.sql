@@ -1,0 +1,52 @@
+-- Access: service keys, login links, tickets for event streams, watched jobs and the audit log.
+
+create table holdfast.service_keys (
+  id uuid primary key,
+  name text not null check (octet_length(name) between 1 and 200),
+  prefix text not null,                      -- the part of the key that people see
+  hash bytea not null unique check (octet_length(hash) = 32), -- SHA-256 of the key; the key itself is not stored
+  scopes text[] not null check (cardinality(scopes) > 0),
+  created_at timestamptz not null,
+  expires_at timestamptz,
+  last_used_at timestamptz,
+  revoked_at timestamptz
+);
+create index service_keys_prefix on holdfast.service_keys (prefix);
+
+-- Links that sign a person in once.
+create table holdfast.login_links (
+  hash bytea primary key,
+  name text not null,
+  role text not null,
+  expires_at timestamptz not null,
+  used_at timestamptz
+);
+
+-- A ticket opens one event stream once; the pass that replaces it lets the same browser reconnect.
+create table holdfast.tickets (
+  hash bytea primary key check (octet_length(hash) = 32),
+  kind text not null check (kind in ('ticket', 'pass')),
+  job_id uuid not null,
+  owner text,
+  expires_at timestamptz not null
+);
+create index tickets_expiry on holdfast.tickets (expires_at);
+
+-- Jobs for which an API process has open event streams. Only their events are announced.
+create unlogged table holdfast.watches (
+  job_id uuid not null,
+  watcher text not null,
+  until timestamptz not null,
+  primary key (job_id, watcher)
+);
+create index watches_until on holdfast.watches (until);
+
+create table holdfast.audit (
+  id bigint generated always as identity primary key,
+  at timestamptz not null,
+  actor text not null,
+  action text not null check (octet_length(action) between 1 and 200),
+  target text,
+  detail jsonb
+);
+create index audit_at on holdfast.audit (at);
