@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import Ctx, Graph, PublicError, job, task
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 
 
 class Order(msgspec.Struct):
@@ -39,4 +39,4 @@ def report(order: Order) -> Graph:
     return graph
 
 
-app = create_app(types=[report])
+app = create_app(job_types=[report])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.server import api
+from holdfast.server.api.app import build_openapi_document
 
 METHODS = ("get", "post", "put", "patch", "delete")
 INTRO = """\
@@ -16,7 +16,7 @@ ANYWHERE = {"401", "403", "408", "413", "415", "422", "429"}
 
 
 def page() -> str:
-    found = api.document()
+    found = build_openapi_document()
     lines = ["# HTTP", "{note}", INTRO]
     for tag in (each["name"] for each in found["tags"]):
         lines += [f"## {tag}", "", "| route | what it does | takes | answers |", "|---|---|---|---|"]

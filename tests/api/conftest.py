@@ -10,7 +10,7 @@ from callers import ISSUER, SECRET
 from starlette.applications import Starlette
 
 from holdfast.engine.connection import Database
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
 
@@ -28,7 +28,7 @@ def api_settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 def app(db: Database, api_settings: Settings) -> Starlette:
-    return create_app(api_settings, database=db, types=[book, inner])
+    return create_app(api_settings, database=db, job_types=[book, inner])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Client, task
 from holdfast.engine.connection import Database
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
 KEY = "hf_test_key"

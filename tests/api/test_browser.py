@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from holdfast import Call, Ctx, job, task
 from holdfast.engine.connection import Connection, Database
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Settings
 from holdfast.testing import eventually
 from holdfast.worker import Worker
@@ -83,7 +83,7 @@ async def page_of_letters(_: Request) -> HTMLResponse:
 @pytest.fixture
 async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
     gates.clear()
-    app = create_app(api_settings, database=db, types=[letter], routes=[Route("/", page_of_letters)])
+    app = create_app(api_settings, database=db, job_types=[letter], routes=[Route("/", page_of_letters)])
     stop = asyncio.Event()
     worker = Worker(db, {type_letter.name: type_letter})
     running = asyncio.create_task(worker.run(stop))

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import Claimed
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Settings
 from holdfast.testing import eventually
 
@@ -162,7 +162,7 @@ async def test_a_stream_ends_with_the_token_that_opened_it(web: httpx.AsyncClien
 
 
 async def test_streams_are_counted_and_given_back(db: Database, api_settings: Settings) -> None:
-    app = create_app(replace(api_settings, user_streams=2), database=db, types=[book])
+    app = create_app(replace(api_settings, user_streams=2), database=db, job_types=[book])
     hub = app.state.holdfast.listener
     async with served(app) as base, httpx.AsyncClient(base_url=base) as web:
         job = await start(web)
@@ -222,12 +222,12 @@ async def test_a_job_that_nobody_owns_is_watched_to_its_end_too(
 async def test_a_revoked_key_ends_its_streams(
     web: httpx.AsyncClient, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.events.PING_SECONDS", 0.2)
-    monkeypatch.setattr("holdfast.server.api.keyring.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.event_streams.PING_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.key_verification.LOOK_SECONDS", 0.2)
     job, key = await start(web), await service_key(db, "jobs")
     async with watching(web, f"/api/jobs/{job}/events", bearer(key)) as stream:
         await first(stream, "snapshot")
-        await conn.execute("select holdfast.revoke_key($1)", key[:11])
+        await conn.execute("select holdfast.revoke_service_key($1)", key[:11])
         assert await stream.next() is None
 
 

@@ -25,10 +25,10 @@ from hands import Hand, submit
 from holdfast import Client
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
-from holdfast.errors import StorageAwayError
+from holdfast.errors import StorageUnavailableError
 from holdfast.model import Artifact
-from holdfast.server.api import create_app
-from holdfast.server.api.zips import entry_of, zip_stream
+from holdfast.server import create_app
+from holdfast.server.api.zip_archives import make_zip_entry, stream_zip
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock, eventually
 
@@ -173,7 +173,7 @@ async def test_links_and_files_that_are_over(
     fresh = await put(client)
     link = await client.files.sign(fresh)
     now = time.time()
-    monkeypatch.setattr("holdfast.storage.signing.time.time", lambda: now + 3601)
+    monkeypatch.setattr("holdfast.storage.signed_links.time.time", lambda: now + 3601)
     answer = await api.get(link)
     assert (answer.status_code, answer.json()["detail"]) == (410, "This link has expired. Ask for a new one.")
 
@@ -253,7 +253,7 @@ async def test_the_files_of_a_batch_as_a_zip(
 
 async def test_a_store_that_breaks_off_is_asked_again_from_there(client: Client) -> None:
     file = await put(client, "a.bin", CONTENT)
-    good = entry_of(client.files.store, file)
+    good = make_zip_entry(client.files.store, file)
     opened: list[int] = []
 
     def breaks(start: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
@@ -265,14 +265,14 @@ async def test_a_store_that_breaks_off_is_asked_again_from_there(client: Client)
                     async for piece in source:
                         yield piece[:100_000]
                         break
-                raise StorageAwayError("gone in the middle")
+                raise StorageUnavailableError("gone in the middle")
 
             yield pieces()
 
         return broken() if len(opened) < 2 else good.open(start)
 
     entries = [replace(good, open=breaks, name="mended.bin")]
-    octets = b"".join([piece async for piece in zip_stream(entries)])
+    octets = b"".join([piece async for piece in stream_zip(entries)])
     with zipfile.ZipFile(io.BytesIO(octets)) as archive:
         assert archive.read("mended.bin") == CONTENT
         assert msgspec.json.decode(archive.read("manifest.json"))["complete"]

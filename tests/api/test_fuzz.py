@@ -20,7 +20,7 @@ from schemathesis import checks
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi import checks as openapi
 
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
 EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))  # of each route; `make fuzz` has many more
@@ -40,7 +40,7 @@ CHECKS = [
 @pytest.fixture
 def base(url: Secret, api_settings: Settings) -> Generator[str]:
     """The application in a thread of its own: the generator is synchronous."""
-    app = create_app(replace(api_settings, database_url=url), types=[book, inner])
+    app = create_app(replace(api_settings, database_url=url), job_types=[book, inner])
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]

@@ -13,7 +13,7 @@ from hands import Hand
 
 from holdfast.engine import catalogue
 from holdfast.engine.connection import Connection, Database
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Settings
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
@@ -129,7 +129,7 @@ async def test_a_long_poll_ends_with_a_change(api: httpx.AsyncClient, conn: Conn
 async def test_the_quota_holds_for_many_at_once_on_every_way_in(
     db: Database, api_settings: Settings, conn: Connection
 ) -> None:
-    app = create_app(replace(api_settings, user_jobs=5), database=db, types=[book])
+    app = create_app(replace(api_settings, user_jobs=5), database=db, job_types=[book])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as api:
         calls = [api.post("/api/jobs/start", json={"type": "book"}, headers=ANN) for _ in range(40)]
         answers = [answer.status_code for answer in await asyncio.gather(*calls)]
@@ -183,7 +183,7 @@ async def test_arguments_are_compared_with_what_workers_have_told(
     api: httpx.AsyncClient, conn: Connection
 ) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    await catalogue.register_types(conn, "w", [{"name": "t", "queue": "q", "schema": schema}])
+    await catalogue.register_task_types(conn, "w", [{"name": "t", "queue": "q", "schema": schema}])
     wrong = await api.post("/api/jobs", json={"type": "t", "args": {"n": "x"}}, headers=SERVICE)
     assert wrong.status_code == 422, wrong.text
     assert "n" in wrong.json()["field"]

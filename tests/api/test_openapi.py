@@ -12,9 +12,9 @@ from openapi_spec_validator import validate
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from holdfast.server.api.examples import EXAMPLES
-from holdfast.server.api.openapi import describe, described_routes
-from holdfast.server.api.operations import described
+from holdfast.server.api.request_examples import EXAMPLES
+from holdfast.server.api.openapi import build_document, list_operations
+from holdfast.server.api.operations import get_operation
 
 
 async def test_the_description_is_valid_openapi(api: httpx.AsyncClient) -> None:
@@ -26,11 +26,11 @@ async def test_the_description_is_valid_openapi(api: httpx.AsyncClient) -> None:
 
 
 async def test_every_body_has_an_example_that_fits(app: Starlette) -> None:
-    document = describe(app.routes)
+    document = build_document(app.routes)
     bodies = {
         (path, method): said.body
-        for path, method, said in described_routes(app.routes)
-        if said.body is not None and said.takes == "application/json"
+        for path, method, said in list_operations(app.routes)
+        if said.body is not None and said.request_media_type == "application/json"
     }
     used: set[str] = set()
     for (path, method), shape in bodies.items():
@@ -47,7 +47,7 @@ async def test_every_route_is_described_and_so_guarded(app: Starlette) -> None:
 
     found = leaves(app.routes)
     assert len(found) > 50
-    assert [route.path for route in found if described(route.endpoint) is None] == []
+    assert [route.path for route in found if get_operation(route.endpoint) is None] == []
 
 
 async def test_only_these_are_open_to_strangers(api: httpx.AsyncClient) -> None:

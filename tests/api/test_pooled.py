@@ -14,7 +14,7 @@ from pooler import pooler
 
 from holdfast.engine.connection import Connection, Database, connected
 from holdfast.errors import DatabaseAwayError
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
 
@@ -39,7 +39,7 @@ async def test_users_share_connections_and_nothing_else(
     pooled: Secret, api_settings: Settings, conn: Connection
 ) -> None:
     async with Database(pooled, api_settings) as database:
-        app = create_app(api_settings, database=database, types=[book])
+        app = create_app(api_settings, database=database, job_types=[book])
         async with served(app) as base, httpx.AsyncClient(base_url=base, timeout=60) as web:
             headers = {user: bearer(token(user)) for user in USERS}
             for user in USERS:

@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 from holdfast import telemetry
 from holdfast.engine.connection import Connection, Database
-from holdfast.server.api import create_app
-from holdfast.server.api.rates import Rates
+from holdfast.server import create_app
+from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.settings import Settings
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
@@ -73,7 +73,7 @@ async def test_other_media_types_are_refused(api: httpx.AsyncClient) -> None:
 
 
 async def test_a_sender_who_dawdles_is_cut(api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.api.bodies.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.request_parsing.BODY_SECONDS", 0.2)
     never = asyncio.Event()
 
     async def dawdling() -> AsyncGenerator[bytes]:
@@ -118,8 +118,8 @@ async def test_what_takes_too_long_is_answered_and_what_has_begun_to_answer_is_n
 
 
 async def test_each_caller_has_a_bucket_of_their_own(db: Database, api_settings: Settings) -> None:
-    app = create_app(api_settings, database=db, types=[book])
-    app.state.holdfast.rates = Rates(0.001, 5)  # so slow that the time of the test does not count
+    app = create_app(api_settings, database=db, job_types=[book])
+    app.state.holdfast.rates = RateLimiter(0.001, 5)  # so slow that the time of the test does not count
     async with talking(app) as api:
         statuses = [(await api.get("/api/jobs", headers=ANN)).status_code for _ in range(7)]
         assert statuses == [200] * 5 + [429] * 2

@@ -133,7 +133,7 @@ async def test_private_addresses_are_not_called(
 async def test_webhooks_are_ones_own_and_cost_nothing_when_gone(
     api: httpx.AsyncClient, conn: Connection
 ) -> None:
-    triggers = "select count(*) from pg_trigger where tgname = 'tell_webhooks' and tgparentid = 0"
+    triggers = "select count(*) from pg_trigger where tgname = 'enqueue_webhook_deliveries' and tgparentid = 0"
     mine = await webhook(api, "https://example.org/x", ANN)
     assert await conn.fetchval(triggers) == 3
     assert (await api.get("/api/webhooks", headers=BOB)).json() == []
@@ -152,7 +152,7 @@ async def test_one_that_fails_for_days_is_switched_off_and_can_be_switched_on_ag
     api: httpx.AsyncClient, conn: Connection, clock: Clock
 ) -> None:
     made = await webhook(api, "https://example.org/x", ANN)
-    note = "select holdfast.note_delivery($1, $2)"
+    note = "select holdfast.record_webhook_delivery($1, $2)"
     for _ in range(30):
         assert await conn.fetchval(note, made["id"], "The other side answered 500.") is False
     await clock.advance(timedelta(days=2))

@@ -1,4 +1,4 @@
-"""Batches over HTTP: open one, start jobs with its id, close it, see how far it is."""
+"""Endpoints for batches: open, read, close, cancel, watch. Jobs join a batch when they are started with its id."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import access, jobs, search
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
-from holdfast.server.api import tickets
-from holdfast.server.api.bodies import answer, body_of, found, query_of, uuid_in
-from holdfast.server.api.events import stream
-from holdfast.server.api.frames import encode_batch
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.jobs import EventsQuery, TicketView
-from holdfast.server.api.operations import operation
-from holdfast.server.api.views import public_error
-from holdfast.server.api.watched import read_batch
+from holdfast.server.api.event_frames import build_batch_frames
+from holdfast.server.api.event_streams import stream_events
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.job_views import redact_error
+from holdfast.server.api.jobs import EventStreamQuery, StreamTicket, ticket_response
+from holdfast.server.api.json_responses import ensure_exists, json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query
+from holdfast.server.api.stream_sources import read_batch_without_files
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-_MISSING = {404: "There is no such batch"}
+MAX_NAME_CHARS = 200
+MAX_FAILED_JOBS_IN_MANIFEST = 1000
+CALLBACK_FIELDS = {"type", "queue", "args"}
+_BATCH_NOT_FOUND = {404: "There is no such batch"}
 
 
 class NewBatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`callback` is a job that is submitted once, after the last member; it and `owner` are for services."""
+    """The batch to open.
+
+    `callback` is a job that is submitted once, after the last job of the batch has ended. Only services may set
+    `callback` and `owner`.
+    """
 
     name: Name | None = None
     callback: dict[str, Any] | None = None
@@ -39,6 +46,8 @@ class NewBatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class BatchView(msgspec.Struct, kw_only=True):
+    """A batch and the number of its jobs: `total`, `ended`, `failed` and `cancelled`."""
+
     id: UUID
     name: str | None = None
     owner: str | None = None
@@ -53,119 +62,139 @@ class BatchView(msgspec.Struct, kw_only=True):
     callback_job: UUID | None = None
 
 
-class CancelledMembers(msgspec.Struct, kw_only=True):
+class BatchCancellation(msgspec.Struct, kw_only=True):
+    """`cancelled` is the number of jobs that were cancelled."""
+
     cancelled: int
 
 
-@operation("Open a batch", tag="batches", scope="jobs", body=NewBatch, answer=BatchView, status=201)
+@api_operation("Open a batch", tag="batches", scope="jobs", body=NewBatch, response=BatchView, status=201)
 async def open_batch(request: Request) -> Response:
-    wanted = await body_of(request, NewBatch)
-    caller = await identify(request)
-    if caller.kind == "user" and (wanted.callback is not None or wanted.owner not in (None, caller.id)):
-        raise HTTPException(403, "callback and owner are for services")
-    if wanted.callback is not None:
-        _check_callback(wanted.callback)
-    async with acting(request) as connection:
-        batch_id = await jobs.open_batch(
-            connection, wanted.name, callback=wanted.callback, owner=wanted.owner
-        )
-        return answer(_view(await jobs.get_batch(connection, batch_id)), 201)
+    body = await parse_body(request, NewBatch)
+    caller = await identify_caller(request)
+    if caller.kind == "user" and (body.callback is not None or body.owner not in (None, caller.id)):
+        raise HTTPException(403, "Only services may set callback and owner")
+    if body.callback is not None:
+        _check_callback(body.callback)
+    async with transaction_as_caller(request) as connection:
+        batch_id = await jobs.open_batch(connection, body.name, callback=body.callback, owner=body.owner)
+        return json_response(_build_batch_view(await jobs.get_batch(connection, batch_id)), 201)
 
 
 def _check_callback(callback: dict[str, Any]) -> None:
-    """It is submitted when nobody is there to be told what is wrong with it."""
-    if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= 200:
-        raise InvalidError("A callback has a type.", field="callback")
-    allowed = {"type", "queue", "args"}
-    if callback.keys() - allowed:
-        raise InvalidError(f"A callback has {', '.join(sorted(allowed))} only.", field="callback")
+    """Check the callback now. Nobody would see an error when it is submitted later."""
+    if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= MAX_NAME_CHARS:
+        raise InvalidError("The callback has no valid type.", fix="Name a task type.", field="callback")
+    unknown = callback.keys() - CALLBACK_FIELDS
+    if unknown:
+        raise InvalidError(
+            f"The callback has unknown fields: {', '.join(sorted(unknown))}.",
+            fix=f"Use {', '.join(sorted(CALLBACK_FIELDS))} only.",
+            field="callback",
+        )
     queue = callback.get("queue", "default")
-    if not isinstance(queue, str) or not 0 < len(queue) <= 200:
-        raise InvalidError("The queue of a callback is a name.", field="callback")
+    if not isinstance(queue, str) or not 0 < len(queue) <= MAX_NAME_CHARS:
+        raise InvalidError("The queue of the callback must be a name.", field="callback")
 
 
-@operation("Read a batch", tag="batches", scope="jobs", answer=BatchView, others=_MISSING)
+@api_operation(
+    "Read a batch", tag="batches", scope="jobs", response=BatchView, other_responses=_BATCH_NOT_FOUND
+)
 async def get_batch(request: Request) -> Response:
-    batch_id = uuid_in(request)
-    async with acting(request) as connection:
-        return answer(_view(found(await jobs.get_batch(connection, batch_id), "batch")))
+    batch_id = parse_path_uuid(request)
+    async with transaction_as_caller(request) as connection:
+        batch = ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+    return json_response(_build_batch_view(batch))
 
 
-@operation("Close a batch: no more members", tag="batches", scope="jobs", answer=BatchView, others=_MISSING)
-async def close_batch(request: Request) -> Response:
-    batch_id = uuid_in(request)
-    async with acting(request) as connection:
-        found(await jobs.get_batch(connection, batch_id), "batch")
-        return answer(_view(await jobs.close_batch(connection, batch_id)))
-
-
-@operation(
-    "Cancel the members of a batch that have not ended",
+@api_operation(
+    "Close a batch, so that no more jobs can join",
     tag="batches",
     scope="jobs",
-    answer=CancelledMembers,
-    others=_MISSING,
+    response=BatchView,
+    other_responses=_BATCH_NOT_FOUND,
+)
+async def close_batch(request: Request) -> Response:
+    batch_id = parse_path_uuid(request)
+    async with transaction_as_caller(request) as connection:
+        ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+        return json_response(_build_batch_view(await jobs.close_batch(connection, batch_id)))
+
+
+@api_operation(
+    "Cancel the jobs of a batch that have not ended",
+    tag="batches",
+    scope="jobs",
+    response=BatchCancellation,
+    other_responses=_BATCH_NOT_FOUND,
 )
 async def cancel_batch(request: Request) -> Response:
-    batch_id = uuid_in(request)
-    caller = await identify(request)
-    count, done = 0, 1
-    while done:  # a transaction for each step: members that end meanwhile wait for one only
-        async with acting(request) as connection:
-            found(await jobs.get_batch(connection, batch_id), "batch")
-            done = await jobs.cancel_jobs(connection, {"batch": str(batch_id)}, "Cancelled with its batch.")
-            count += done
-            if not done and caller.kind == "service":
-                said = {"cancelled": count}
-                await access.record(connection, caller.name, "batch.cancel", str(batch_id), said)
-    return answer(CancelledMembers(cancelled=count))
+    batch_id = parse_path_uuid(request)
+    caller = await identify_caller(request)
+    total, cancelled = 0, 1
+    while cancelled:  # one transaction per step, so that jobs that end meanwhile wait for one step only
+        async with transaction_as_caller(request) as connection:
+            ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+            filters = {"batch": str(batch_id)}
+            cancelled = await jobs.cancel_jobs(connection, filters, "Cancelled with its batch.")
+            total += cancelled
+            if not cancelled and caller.kind == "service":
+                await access.record(
+                    connection, caller.name, "batch.cancel", str(batch_id), {"cancelled": total}
+                )
+    return json_response(BatchCancellation(cancelled=total))
 
 
-@operation(
+@api_operation(
     "Watch a batch as server-sent events",
     tag="batches",
-    access="anyone",  # a ticket takes the place of a token
+    access="anyone",  # a ticket can replace the token
     scope="jobs",
-    query=EventsQuery,
-    media="text/event-stream",
-    others={204: "The batch has ended and you have all of it", **_MISSING},
-    headers=("Last-Event-ID",),
+    query=EventStreamQuery,
+    media_type="text/event-stream",
+    other_responses={204: "The batch has ended and you have all of its events", **_BATCH_NOT_FOUND},
+    request_headers=("Last-Event-ID",),
 )
-async def events(request: Request) -> Response:
-    query_of(request, EventsQuery)
-    return await stream(request, uuid_in(request), encode=encode_batch, read=read_batch, noun="batch")
+async def watch_batch(request: Request) -> Response:
+    parse_query(request, EventStreamQuery)
+    return await stream_events(
+        request,
+        parse_path_uuid(request),
+        build_frames=build_batch_frames,
+        read=read_batch_without_files,
+        noun="batch",
+    )
 
 
-@operation(
-    "A ticket to watch a batch once, for what cannot send headers",
+@api_operation(
+    "Create a ticket to watch a batch from a client that cannot send headers",
     tag="batches",
     scope="jobs",
-    answer=TicketView,
+    response=StreamTicket,
     status=201,
-    others=_MISSING,
+    other_responses=_BATCH_NOT_FOUND,
 )
-async def ticket(request: Request) -> Response:
-    batch_id = uuid_in(request)
-    async with acting(request) as connection:
-        found(await jobs.get_batch(connection, batch_id), "batch")
-    made = await tickets.issue(request, batch_id)
-    return answer(TicketView(ticket=made, expires_s=int(tickets.TICKET_LIFE.total_seconds())), 201)
+async def create_batch_ticket(request: Request) -> Response:
+    batch_id = parse_path_uuid(request)
+    async with transaction_as_caller(request) as connection:
+        ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+    return await ticket_response(request, batch_id)
 
 
-async def batch_told(connection: Connection, batch_id: UUID) -> dict[str, Any]:
-    """A batch as the manifest of its archive tells of it: how far it is, and the jobs that left nothing."""
+async def describe_batch(connection: Connection, batch_id: UUID) -> dict[str, Any]:
+    """Return the manifest fields of a batch's ZIP archive: the counts and the jobs that did not succeed."""
     batch = await jobs.get_batch(connection, batch_id) or {}
-    wanted = f"batch:{batch_id} state:failed,partial,cancelled"
-    page = await search.search_jobs(connection, wanted, limit=1000)
-    failed = [
-        {"id": row["id"], "type": row["type"], "status": row["status"], "error": public_error(row["error"])}
+    query = f"batch:{batch_id} state:failed,partial,cancelled"
+    page = await search.search_jobs(connection, query, limit=MAX_FAILED_JOBS_IN_MANIFEST)
+    failed_jobs = [
+        {"id": row["id"], "type": row["type"], "status": row["status"], "error": redact_error(row["error"])}
         for row in page.rows
     ]
     counts = {name: batch.get(name) for name in ("total", "ended", "failed")}
-    return {"ended": batch.get("finished_at") is not None, "batch": counts, "failed_jobs": failed}
+    return {"ended": batch.get("finished_at") is not None, "batch": counts, "failed_jobs": failed_jobs}
 
 
-def _view(batch: Any) -> BatchView:
+def _build_batch_view(batch: Any) -> BatchView:
     return msgspec.convert(batch, BatchView)
 
 
@@ -175,6 +204,6 @@ def routes() -> list[BaseRoute]:
         Route("/api/batches/{id}", get_batch, methods=["GET"]),
         Route("/api/batches/{id}", cancel_batch, methods=["DELETE"]),
         Route("/api/batches/{id}/close", close_batch, methods=["POST"]),
-        Route("/api/batches/{id}/events", events, methods=["GET"]),
-        Route("/api/batches/{id}/ticket", ticket, methods=["POST"]),
+        Route("/api/batches/{id}/events", watch_batch, methods=["GET"]),
+        Route("/api/batches/{id}/ticket", create_batch_ticket, methods=["POST"]),
     ]

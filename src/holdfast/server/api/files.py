@@ -18,15 +18,16 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import artifacts, jobs
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact
-from holdfast.server.api.batches import batch_told
-from holdfast.server.api.bodies import answer, query_of, uuid_in
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.operations import operation
-from holdfast.server.api.services import Services, services_of
-from holdfast.server.api.zips import ZipEntry, entry_of, zip_response
-from holdfast.storage import Store, open_store
-from holdfast.storage.names import disposition
-from holdfast.storage.signing import Grant, Signer, check_span
+from holdfast.server.api.batches import describe_batch
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_path_uuid, parse_query
+from holdfast.server.api.services import AppServices, get_services
+from holdfast.server.api.zip_archives import ZipEntry, make_zip_entry, zip_response
+from holdfast.storage import ObjectStore
+from holdfast.storage.file_names import format_content_disposition
+from holdfast.storage.signed_links import LinkGrant, LinkSigner, check_link_lifetime
 
 # A file is shown, if at all, where no script of it can run and nothing of ours can be reached.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
@@ -94,44 +95,38 @@ class Usage(msgspec.Struct, kw_only=True):
     operations: Figure
 
 
-def store_of(services: Services) -> Store:
-    """The store of the application, opened when the first request needs it."""
-    if services.store is None:
-        services.store = open_store(services.settings)
-    store: Store = services.store
-    return store
-
-
-def _signer(services: Services) -> Signer:
-    return Signer.of(services.settings)
+def _signer(services: AppServices) -> LinkSigner:
+    return LinkSigner.from_settings(services.settings)
 
 
 async def link_to(request: Request, file: Artifact, expires: timedelta, *, inline: bool = False) -> str:
     """A fresh link for whoever has it: of the store, or to this application where the store makes none."""
-    services = services_of(request)
-    store = store_of(services)
-    if store.signs and not inline:
+    services = get_services(request)
+    store = services.get_store()
+    if store.can_sign_urls and not inline:
         left = file.expires_at - datetime.now(UTC) if file.expires_at else expires
-        return await store.sign(file.key, max(min(check_span(expires), left), timedelta(seconds=1)))
+        return await store.sign_url(
+            file.key, max(min(check_link_lifetime(expires), left), timedelta(seconds=1))
+        )
     word = _signer(services).sign(file, expires, inline=inline)
     return f"{request.scope.get('root_path', '')}/files/{quote(word)}"
 
 
-@operation(
+@api_operation(
     "The files that a job left, oldest first",
     tag="files",
     scope="files",
     query=PageQuery,
-    answer=ArtifactPage,
+    response=ArtifactPage,
 )
 async def of_job(request: Request) -> Response:
-    query, job = query_of(request, PageQuery), uuid_in(request, "id")
-    async with acting(request) as connection:
+    query, job = parse_query(request, PageQuery), parse_path_uuid(request, "id")
+    async with transaction_as_caller(request) as connection:
         found = await artifacts.list_artifacts(connection, {"job": job}, after=query.after, limit=query.limit)
         if not found and await jobs.get_job(connection, job) is None:
             raise NotFoundError("There is no such job.")
     following = found[-1].id if len(found) == query.limit else None
-    return answer(ArtifactPage(artifacts=[_view(request, each) for each in found], next=following))
+    return json_response(ArtifactPage(artifacts=[_view(request, each) for each in found], next=following))
 
 
 def _view(request: Request, file: Artifact) -> ArtifactView:
@@ -139,115 +134,117 @@ def _view(request: Request, file: Artifact) -> ArtifactView:
     return ArtifactView(**known, url=f"{request.scope.get('root_path', '')}/api/artifacts/{file.id}")
 
 
-@operation(
+@api_operation(
     "Fetch a file: a redirect to a fresh link",
     tag="files",
     scope="files",
     query=LinkQuery,
     status=302,
-    others={404: "There is no such file", 410: "It has expired, or was deleted"},
+    other_responses={404: "There is no such file", 410: "It has expired, or was deleted"},
 )
 async def fetch(request: Request) -> Response:
-    query = query_of(request, LinkQuery)
+    query = parse_query(request, LinkQuery)
     file = await _fetched(request)
     link = await link_to(request, file, timedelta(seconds=query.expires_s), inline=query.inline)
     return RedirectResponse(link, 302, {"cache-control": "no-store"})
 
 
-@operation(
+@api_operation(
     "A fresh link to a file, for 5 minutes to an hour",
     tag="files",
     scope="files",
     query=LinkQuery,
-    answer=Link,
-    others={404: "There is no such file", 410: "It has expired, or was deleted"},
+    response=Link,
+    other_responses={404: "There is no such file", 410: "It has expired, or was deleted"},
 )
 async def link(request: Request) -> Response:
-    query = query_of(request, LinkQuery)
+    query = parse_query(request, LinkQuery)
     file = await _fetched(request)
     span = timedelta(seconds=query.expires_s)
     until = datetime.now(UTC) + span
     url = await link_to(request, file, span, inline=query.inline)
-    return answer(Link(url=url, expires_at=min(until, file.expires_at or until)))
+    return json_response(Link(url=url, expires_at=min(until, file.expires_at or until)))
 
 
 async def _fetched(request: Request) -> Artifact:
-    file_id = uuid_in(request, "id")
-    async with acting(request) as connection:
+    file_id = parse_path_uuid(request, "id")
+    async with transaction_as_caller(request) as connection:
         if request.method == "HEAD":
             return await artifacts.get_artifact(connection, file_id)
-        return await artifacts.count_download(connection, file_id)
+        return await artifacts.count_artifact_download(connection, file_id)
 
 
-@operation(
+@api_operation(
     "Delete a file",
     tag="files",
     scope="files",
     status=204,
-    others={404: "There is no such file", 410: "It is gone already"},
+    other_responses={404: "There is no such file", 410: "It is gone already"},
 )
 async def delete(request: Request) -> Response:
-    file_id = uuid_in(request, "id")
-    async with acting(request) as connection:
+    file_id = parse_path_uuid(request, "id")
+    async with transaction_as_caller(request) as connection:
         await artifacts.get_artifact(connection, file_id)
         await artifacts.delete_artifact(connection, file_id)
     return Response(status_code=204)
 
 
-@operation(
+@api_operation(
     "Make a file again: run the task anew that saved it",
     tag="files",
     scope="files",
-    answer=Remade,
+    response=Remade,
     status=202,
-    others={404: "Nobody remembers how it was made", 409: "It is being made"},
+    other_responses={404: "Nobody remembers how it was made", 409: "It is being made"},
 )
 async def remake(request: Request) -> Response:
-    async with acting(request) as connection:
-        made = await artifacts.remake_artifact(connection, uuid_in(request, "id"))
-    return answer(msgspec.convert(made, Remade), 202)
+    async with transaction_as_caller(request) as connection:
+        made = await artifacts.regenerate_artifact(connection, parse_path_uuid(request, "id"))
+    return json_response(msgspec.convert(made, Remade), 202)
 
 
-@operation("What an owner has, and may have", tag="files", scope="files", query=UsageQuery, answer=Usage)
+@api_operation(
+    "What an owner has, and may have", tag="files", scope="files", query=UsageQuery, response=Usage
+)
 async def usage(request: Request) -> Response:
-    query = query_of(request, UsageQuery)
-    async with acting(request) as connection:
-        return answer(msgspec.convert(await artifacts.get_usage(connection, query.owner), Usage))
+    query = parse_query(request, UsageQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(msgspec.convert(await artifacts.get_usage(connection, query.owner), Usage))
 
 
-@operation(
+@api_operation(
     "All files of a job as a ZIP",
     tag="files",
     scope="files",
-    media="application/zip",
-    others={404: "No such job"},
+    media_type="application/zip",
+    other_responses={404: "No such job"},
 )
 async def zip_of_job(request: Request) -> Response:
-    job = uuid_in(request, "id")
-    async with acting(request) as connection:
+    job = parse_path_uuid(request, "id")
+    async with transaction_as_caller(request) as connection:
         first = await artifacts.list_artifacts(connection, {"job": job}, limit=PAGE)
         if not first and await jobs.get_job(connection, job) is None:
             raise NotFoundError("There is no such job.")
     return zip_response(_entries(request, {"job": job}, first), f"{job}.zip")
 
 
-@operation(
+@api_operation(
     "All files of a batch as a ZIP",
     tag="files",
     scope="files",
-    media="application/zip",
-    others={404: "No such batch"},
+    media_type="application/zip",
+    other_responses={404: "No such batch"},
 )
 async def zip_of_batch(request: Request) -> Response:
-    batch = uuid_in(request, "id")
-    async with acting(request) as connection:
+    batch = parse_path_uuid(request, "id")
+    async with transaction_as_caller(request) as connection:
         first = await artifacts.list_artifacts(connection, {"batch": batch}, limit=PAGE)
         if await jobs.get_batch(connection, batch) is None:
             raise NotFoundError("There is no such batch.")
 
     async def about() -> dict[str, Any]:
-        async with acting(request) as connection:
-            return await batch_told(connection, batch)
+        async with transaction_as_caller(request) as connection:
+            return await describe_batch(connection, batch)
 
     return zip_response(_entries(request, {"batch": batch}, first), f"{batch}.zip", about)
 
@@ -256,28 +253,33 @@ async def _entries(
     request: Request, where: dict[str, Any], page: Sequence[Artifact]
 ) -> AsyncGenerator[ZipEntry]:
     """All files, page by page: the archive begins before the last of them is known."""
-    services = services_of(request)
-    store = store_of(services)
-    where = {**where, "owner": (await identify(request)).owner}
+    services = get_services(request)
+    store = services.get_store()
+    where = {**where, "owner": (await identify_caller(request)).owner}
     while page:
         for file in page:
-            yield entry_of(store, file)
+            yield make_zip_entry(store, file)
         async with services.database.connection() as connection:
             page = await artifacts.list_artifacts(connection, where, after=page[-1].id, limit=PAGE)
 
 
-@operation(
+@api_operation(
     "The bytes of a file, for whoever has a link",
     tag="files",
     access="anyone",
-    media="application/octet-stream",
-    others={206: "A part", 404: "No such link", 410: "The link or the file has expired", 416: "No such part"},
+    media_type="application/octet-stream",
+    other_responses={
+        206: "A part",
+        404: "No such link",
+        410: "The link or the file has expired",
+        416: "No such part",
+    },
 )
 async def serve(request: Request) -> Response:
     if request.url.query:
         raise NotFoundError("There is no such link.")
-    services = services_of(request)
-    grant = _signer(services).read(request.path_params["signed"])
+    services = get_services(request)
+    grant = _signer(services).verify(request.path_params["signed"])
     async with services.database.connection() as connection:
         file = await artifacts.get_artifact(connection, grant.artifact)
     if file.key != grant.key:
@@ -292,15 +294,15 @@ async def serve(request: Request) -> Response:
     status = 206 if "content-range" in headers else 200
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers)
-    body = _bytes(store_of(services), file, start, end)
+    body = _bytes(services.get_store(), file, start, end)
     first = await anext(body, b"")  # so that a store that is away is an answer, not a broken one
     return StreamingResponse(_after(first, body), status, headers)
 
 
-def _headers(grant: Grant, file: Artifact) -> dict[str, str]:
+def _headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
     return {
         "content-type": grant.content_type,
-        "content-disposition": disposition(grant.name, inline=grant.inline),
+        "content-disposition": format_content_disposition(grant.name, inline=grant.inline),
         "content-security-policy": SANDBOX,
         "cross-origin-resource-policy": "same-site",
         "cache-control": "private, no-store",
@@ -326,7 +328,7 @@ def _part(request: Request, file: Artifact) -> tuple[int, int]:
     )
 
 
-async def _bytes(store: Store, file: Artifact, start: int, end: int) -> AsyncGenerator[bytes]:
+async def _bytes(store: ObjectStore, file: Artifact, start: int, end: int) -> AsyncGenerator[bytes]:
     whole = (start, end) == (0, file.size)
     try:
         async with store.open(file.key, start=start, end=None if whole else end) as pieces:

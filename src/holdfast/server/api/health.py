@@ -7,23 +7,25 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import install
-from holdfast.server.api.bodies import answer
-from holdfast.server.api.operations import operation
-from holdfast.server.api.services import services_of
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.services import get_services
 
 
-@operation("The process answers", tag="health", access="anyone", answer=dict[str, str])
+@api_operation("The process answers", tag="health", access="anyone", response=dict[str, str])
 async def health(_: Request) -> Response:
     """The process answers."""
-    return answer({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
-@operation("The database answers and its schema fits", tag="health", access="anyone", answer=dict[str, str])
+@api_operation(
+    "The database answers and its schema fits", tag="health", access="anyone", response=dict[str, str]
+)
 async def ready(request: Request) -> Response:
     """The database answers too, and its schema fits this code."""
-    async with services_of(request).database.connection() as connection:
+    async with get_services(request).database.connection() as connection:
         await install.verify(connection)
-    return answer({"status": "ready"})
+    return json_response({"status": "ready"})
 
 
 def routes() -> list[BaseRoute]:

@@ -1,12 +1,12 @@
-"""Who is asking, and the one transaction in which they are answered.
+"""Identify the caller of a request and run queries with the caller's rights.
 
-A request shows a bearer token, an `apikey` header (as Supabase's clients do) or, where the setting
-`jwt_cookie` names one, a cookie. A service's key makes it a service, a signed token a user; nothing makes
-it anonymous, and something that proves nothing is refused rather than ignored.
+A request carries a bearer token, an `apikey` header (as Supabase clients send it) or a cookie, if the
+setting `jwt_cookie` names one. A service key identifies a service. A signed token identifies a user. A request
+without a credential is anonymous. A request with an invalid credential is rejected with 401.
 
-`acting(request)` opens the transaction: the role and the claims are local to it, so the row-level security
-of the database decides what this caller sees, also when a pooler hands the same connection to somebody else
-next.
+`transaction_as_caller(request)` opens a transaction in which the database role and the token claims are
+local settings. The row-level security of the database therefore decides what the caller can see, and the
+settings do not leak to the next user of a pooled connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
@@ -23,137 +23,200 @@ from starlette.requests import HTTPConnection
 from holdfast.engine import access
 from holdfast.engine.connection import Connection
 from holdfast.errors import DatabaseRightsError, RefusedError
-from holdfast.server.api.keyring import ALL
-from holdfast.server.api.services import services_of
-from holdfast.server.api.tokens import UnauthenticatedError
+from holdfast.server.api.key_verification import ALL
+from holdfast.server.api.services import get_services
+from holdfast.server.api.token_verification import UnauthenticatedError
 
-Kind = Literal["user", "service", "anonymous"]
-SAFE = {"GET", "HEAD", "OPTIONS"}
-_KNOWN = "holdfast.caller"
+CallerKind: TypeAlias = Literal["user", "service", "anonymous"]
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+CALLER_SCOPE_KEY = "holdfast.caller"
 
 
 @dataclass(frozen=True)
 class Caller:
-    kind: Kind
+    """The caller of a request: a user, a service or an anonymous client.
+
+    `id` is the user's `sub` claim or the prefix of the service key. `scopes` are the scopes of the service key.
+    `claims` are the claims of the user's token.
+
+        from holdfast.server import Caller
+
+        caller = Caller("user", "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11")
+        assert caller.owner == caller.id and not caller.has_scope("jobs")
+    """
+
+    kind: CallerKind
     id: str | None = None
     scopes: frozenset[str] = frozenset()
     claims: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
-    def may(self, scope: str) -> bool:
+    def has_scope(self, scope: str) -> bool:
+        """Return whether this is a service whose key has the scope."""
         return self.kind == "service" and (ALL in self.scopes or scope in self.scopes)
 
     @property
     def name(self) -> str:
-        """For the audit log and the rate limits."""
+        """The caller's name in the audit log and in rate limits: kind and id."""
         return f"{self.kind}:{self.id or '-'}"
 
     @property
     def owner(self) -> str | None:
-        """Whose jobs these are: a user's own; a service says it itself."""
+        """The owner of jobs that this caller submits: the user's id. None for a service."""
         return self.id if self.kind == "user" else None
 
 
 ANONYMOUS = Caller("anonymous")
 
 
-async def identify(request: HTTPConnection) -> Caller:
-    """The caller of a request; 401 when what it shows proves nothing."""
-    known = request.scope.get(_KNOWN)
-    if known is None:
-        known = request.scope[_KNOWN] = await _identify(request)
-    assert isinstance(known, Caller)  # noqa: S101  (nobody else writes there)
-    return known
+async def identify_caller(request: HTTPConnection) -> Caller:
+    """Return the caller of a request. Raise `UnauthenticatedError` (401) if its credential is invalid.
+
+    The result is cached in the request, so that you can call this function as often as you like.
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        from holdfast.server import identify_caller, json_response
+
+        async def greet(request: Request) -> Response:
+            caller = await identify_caller(request)
+            return json_response({"hello": caller.id if caller.kind == "user" else None})
+    """
+    caller = request.scope.get(CALLER_SCOPE_KEY)
+    if caller is None:
+        caller = request.scope[CALLER_SCOPE_KEY] = await _verify_credential(request)
+    assert isinstance(caller, Caller)  # noqa: S101  (only this module and stream_tickets write this key)
+    return caller
 
 
-async def _identify(request: HTTPConnection) -> Caller:
-    services = services_of(request)
-    shown, cookie = _credential(request, services.settings.jwt_cookie)
-    if shown is None:
+async def _verify_credential(request: HTTPConnection) -> Caller:
+    services = get_services(request)
+    credential, from_cookie = _read_credential(request, services.settings.jwt_cookie)
+    if credential is None:
         return ANONYMOUS
-    if not cookie:
-        if services.keys.is_fixed(shown):
+    if not from_cookie:
+        if services.key_verifier.is_configured_key(credential):
             return Caller("service", "settings", frozenset({ALL}))
-        key = await services.keys.find(shown)
+        key = await services.key_verifier.find_key(credential)
         if key is not None:
             return Caller("service", key.prefix, frozenset(key.scopes))
-    claims = await services.tokens.verify(shown)
-    if cookie:
-        refuse_cross_site(request)
+    claims = await services.token_verifier.verify(credential)
+    if from_cookie:
+        reject_cross_site_request(request)
     return Caller("user", claims["sub"], frozenset(), claims)
 
 
-def _credential(request: HTTPConnection, cookie: str | None) -> tuple[str | None, bool]:
-    """What the request shows, and whether a browser sent it by itself."""
+def _read_credential(request: HTTPConnection, cookie_name: str | None) -> tuple[str | None, bool]:
+    """Return the credential of a request and whether it came from a cookie."""
     header = request.headers.get("authorization")
     if header is not None:
-        scheme, _, given = header.partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
-            raise UnauthenticatedError("Only bearer tokens are understood")
-        return given.strip(), False
+        scheme, _, credential = header.partition(" ")
+        if scheme.lower() != "bearer" or not credential.strip():
+            raise UnauthenticatedError("The Authorization header must be a bearer token")
+        return credential.strip(), False
     key = request.headers.get("apikey")
     if key is not None:
         return key, False
-    if cookie is not None and cookie in request.cookies:
-        return request.cookies[cookie], True
+    if cookie_name is not None and cookie_name in request.cookies:
+        return request.cookies[cookie_name], True
     return None, False
 
 
-def refuse_cross_site(request: HTTPConnection) -> None:
-    """A browser sends cookies for everybody; only our own pages may change something with them."""
-    if request.scope.get("method", "GET") in SAFE:
+def reject_cross_site_request(request: HTTPConnection) -> None:
+    """Reject a request that changes something and was sent by a page of another site.
+
+    A browser adds cookies to requests of any page, so a cookie alone does not show that the user wanted this.
+    """
+    if request.scope.get("method", "GET") in SAFE_METHODS:
         return
     site = request.headers.get("sec-fetch-site")
     if site is not None:
-        fine = site in {"same-origin", "none"}
+        same_site = site in {"same-origin", "none"}
     else:
         origin = request.headers.get("origin")
-        fine = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
-    if not fine:
-        raise RefusedError("This came from another site.", fix="Send the token as a bearer header.")
+        same_site = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    if not same_site:
+        raise RefusedError(
+            "The request came from a page of another site.",
+            fix="Send the token in the Authorization header instead of a cookie.",
+        )
 
 
 async def require_user(request: HTTPConnection) -> Caller:
-    """A user or a service, anybody but a stranger."""
-    caller = await identify(request)
+    """Return the caller if it is a user or a service. Raise `UnauthenticatedError` (401) otherwise.
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from holdfast.server import json_response, require_user
+
+    async def show_account(request: Request) -> Response:
+        caller = await require_user(request)
+        return json_response({"id": caller.id})
+    """
+    caller = await identify_caller(request)
     if caller.kind == "anonymous":
         raise UnauthenticatedError("Sign in first")
     return caller
 
 
 async def require_service(request: HTTPConnection, scope: str) -> Caller:
+    """Return the caller if it is a service whose key has the scope. Raise 401 or 403 otherwise.
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from holdfast.server import json_response, require_service
+
+    async def purge(request: Request) -> Response:
+        await require_service(request, "operate")
+        return json_response({"purged": 0})
+    """
     caller = await require_user(request)
-    if not caller.may(scope):
-        raise HTTPException(403, f"This needs a service key with the scope {scope}")
+    if not caller.has_scope(scope):
+        raise HTTPException(403, f"This endpoint needs a service key with the scope {scope}")
     return caller
 
 
 @asynccontextmanager
-async def acting(
+async def transaction_as_caller(
     request: HTTPConnection, *, as_service: bool = False, as_login: bool = False
 ) -> AsyncGenerator[Connection]:
-    """One transaction as the caller. `as_service` for what the application does on a user's behalf.
+    """Open a transaction with the rights of the caller and return its connection.
 
-    `as_login` is for services and for what takes the rights of an owner, such as making a queue's tables.
+    A user's queries run as the role `authenticated` with the token's claims, so that row-level security applies.
+    `as_service` runs them as `service_role`, for work that your application does on a user's behalf. `as_login`
+    runs a service's queries as the login role of the API, which owns the tables; creating a queue needs this.
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        from holdfast.server import json_response, transaction_as_caller
+
+        async def list_notes(request: Request) -> Response:
+            async with transaction_as_caller(request) as connection:
+                rows = await connection.fetch("select id, title from notes")
+            return json_response([dict(row) for row in rows])
     """
-    services = services_of(request)
+    services = get_services(request)
     caller = await require_user(request)
     as_user = caller.kind == "user" and not as_service
     role = None
     if as_user or not as_login:
-        role = await _role(request, "authenticated" if as_user else "service_role")
+        role = await _find_role(request, "authenticated" if as_user else "service_role")
     claims = caller.claims if as_user else {"role": "service_role"}
     async with services.database.transaction() as connection:
         await access.act_as(connection, role, claims, services.settings.call_timeout)
         yield connection
 
 
-async def _role(request: HTTPConnection, wanted: str) -> str | None:
-    """The role to act as. A service may be the login itself; a user must be less than that."""
-    if wanted in await services_of(request).roles():
-        return wanted
-    if wanted == "service_role":
+async def _find_role(request: HTTPConnection, role: str) -> str | None:
+    """Return the role to use, or None for the login role. A user never acts with the login role."""
+    if role in await get_services(request).fetch_roles():
+        return role
+    if role == "service_role":
         return None
     raise DatabaseRightsError(
-        "The login of the API may not act as the role authenticated.",
-        fix="Let an administrator run: grant authenticated to the role in DATABASE_URL.",
+        "The database login of the API may not act as the role authenticated.",
+        fix="Ask an administrator to grant the role authenticated to the role in DATABASE_URL.",
     )

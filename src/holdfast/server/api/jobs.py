@@ -1,4 +1,4 @@
-"""Jobs over HTTP: start, list, read, wait, cancel, run again."""
+"""Endpoints for jobs: start, list, read, wait, watch, cancel, retry."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import access, insight, jobs
 from holdfast.errors import InvalidError
 from holdfast.model import ENDED, JobStatus, Json
-from holdfast.server.api import starting, tickets, views
-from holdfast.server.api.bodies import answer, body_of, found, json_body, query_of, uuid_in
-from holdfast.server.api.events import stream
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.operations import operation
-from holdfast.server.api.services import services_of
+from holdfast.server.api.event_streams import stream_events
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.job_views import JobView, redact_attempt, redact_explanation, redact_job
+from holdfast.server.api.json_responses import ensure_exists, json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query, read_json_body
+from holdfast.server.api.services import get_services
+from holdfast.server.api.stream_tickets import TICKET_LIFETIME, issue_stream_ticket
+from holdfast.server.api.submission import StartJobRequest, start_job, submit_job
 
-Count = Annotated[int, Meta(ge=1, le=200)]
+PageSize = Annotated[int, Meta(ge=1, le=200)]
 Seconds = Annotated[float, Meta(ge=0, le=315360000)]
 Text = Annotated[str, Meta(max_length=500)]
+_JOB_NOT_FOUND = {404: "There is no such job"}
+_SAME_KEY = {200: "A job with this key exists already"}
 
 
-class Accepted(msgspec.Struct, kw_only=True):
-    """`created` is false when the key belonged to a job already; then this is that job."""
+class AcceptedJob(msgspec.Struct, kw_only=True):
+    """The submitted job. `created` is false if a job with the same key existed: then it is that job."""
 
     id: UUID
     status: str
@@ -36,222 +41,254 @@ class Accepted(msgspec.Struct, kw_only=True):
     tasks: dict[str, UUID] | None = None
 
 
-class JobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class GetJobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`wait`: seconds to wait until the job has an event after the number `after`, or has ended."""
+
     wait: Annotated[float, Meta(ge=0, le=25)] = 0
     after: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
 
-class JobsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class JobListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The query parameters of a job list: filters, the page size `limit`, and `before` for the next page.
+
+    from starlette.requests import Request
+
+    from holdfast.server import JobListQuery, parse_query
+
+    def count_jobs_per_page(request: Request) -> int:
+        return parse_query(request, JobListQuery).limit
+    """
+
     status: JobStatus | None = None
     type: Text | None = None
     queue: Text | None = None
     owner: Text | None = None
     before: UUID | None = None
-    limit: Count = 50
+    limit: PageSize = 50
 
 
-class JobPage(msgspec.Struct, kw_only=True):
-    """`next` is `before` of the page after it. A page may be short, or empty, and not be the last."""
+class JobListPage(msgspec.Struct, kw_only=True):
+    """A page of jobs. Send `next` as `before` for the next page; it is null on the last page.
 
-    jobs: list[views.JobView]
+    A page that is not the last one can have fewer jobs than `limit`, or none.
+    """
+
+    jobs: list[JobView]
     next: UUID | None = None
 
 
-class CancelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CancelJobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`reason` is stored with the job."""
+
     reason: Text | None = None
 
 
-class Cancelled(msgspec.Struct, kw_only=True):
-    """`cancelled` is false when it had ended already; `status` is what it is now."""
+class JobCancellation(msgspec.Struct, kw_only=True):
+    """`cancelled` is false if the job had ended already. `status` is the current status."""
 
     cancelled: bool
     status: str
 
 
-class Retry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_tasks": "from"}):
-    """`from` names the tasks to run again with all after them; without it, what failed or was cancelled."""
+class RetryJobRequest(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_tasks": "from"}
+):
+    """`from` names the tasks to run again, with all tasks after them. Default: failed and cancelled tasks."""
 
     from_tasks: list[Text] | None = None
     delay_s: Seconds = 0
 
 
-class Restarted(msgspec.Struct, kw_only=True):
+class RestartedTasks(msgspec.Struct, kw_only=True):
+    """`restarted` is the number of tasks that run again."""
+
     restarted: int
 
 
-@operation(
-    "Start a job of a type that is open to you",
+@api_operation(
+    "Start a job of a public job type",
     tag="jobs",
     scope="jobs",
-    body=starting.Start,
-    answer=Accepted,
+    body=StartJobRequest,
+    response=AcceptedJob,
     status=202,
-    others={200: "There was a job with this key"},
-    headers=("Idempotency-Key",),
+    other_responses=_SAME_KEY,
+    request_headers=("Idempotency-Key",),
 )
 async def start(request: Request) -> Response:
-    wanted = await body_of(request, starting.Start)
-    return _accepted(request, await starting.start(request, wanted))
+    body = await parse_body(request, StartJobRequest)
+    return _accepted_response(request, await start_job(request, body))
 
 
-@operation(
-    "Submit a job as the engine takes it, with its tasks",
+@api_operation(
+    "Submit a job with its tasks, in the format of the engine",
     tag="jobs",
     scope="jobs",
     body=dict[str, Any],
-    answer=Accepted,
+    response=AcceptedJob,
     status=202,
-    others={200: "There was a job with this key"},
-    headers=("Idempotency-Key",),
+    other_responses=_SAME_KEY,
+    request_headers=("Idempotency-Key",),
 )
 async def submit(request: Request) -> Response:
-    given = await json_body(request)
-    if not isinstance(given, dict):
-        raise InvalidError("A job is an object.", field="body")
-    job = cast("dict[str, Json]", given)
-    return _accepted(request, await starting.submit(request, job))
+    body = await read_json_body(request)
+    if not isinstance(body, dict):
+        raise InvalidError("The job must be a JSON object.", field="body")
+    job = cast("dict[str, Json]", body)
+    return _accepted_response(request, await submit_job(request, job))
 
 
-def _accepted(request: Request, made: jobs.Submitted) -> Response:
-    accepted = Accepted(id=made.id, status=made.status, created=made.created, tasks=made.tasks)
-    place = f"{request.scope.get('root_path', '')}/api/jobs/{made.id}"
-    return answer(accepted, 202 if made.created else 200, {"Location": place})
+def _accepted_response(request: Request, job: jobs.Submitted) -> Response:
+    body = AcceptedJob(id=job.id, status=job.status, created=job.created, tasks=job.tasks)
+    location = f"{request.scope.get('root_path', '')}/api/jobs/{job.id}"
+    return json_response(body, 202 if job.created else 200, {"Location": location})
 
 
-@operation("List jobs, newest first", tag="jobs", scope="jobs", query=JobsQuery, answer=JobPage)
+@api_operation("List jobs, newest first", tag="jobs", scope="jobs", query=JobListQuery, response=JobListPage)
 async def list_jobs(request: Request) -> Response:
-    query = query_of(request, JobsQuery)
-    caller = await identify(request)
-    where = {
+    query = parse_query(request, JobListQuery)
+    caller = await identify_caller(request)
+    filters = {
         name: value
         for name in ("status", "type", "queue", "owner")
         if (value := getattr(query, name)) is not None
     }
-    async with acting(request) as connection:
-        page = await jobs.jobs_page(connection, where, before=query.before, limit=query.limit)
-    return answer({"jobs": [views.job_view(row, caller) for row in page.rows], "next": page.next})
+    async with transaction_as_caller(request) as connection:
+        page = await jobs.list_jobs_page(connection, filters, before=query.before, limit=query.limit)
+    return json_response({"jobs": [redact_job(row, caller) for row in page.rows], "next": page.next})
 
 
-@operation(
+@api_operation(
     "Read a job, or wait until it changes",
     tag="jobs",
     scope="jobs",
-    query=JobQuery,
-    answer=views.JobView,
-    others={304: "It is what you have", 404: "There is no such job"},
+    query=GetJobQuery,
+    response=JobView,
+    other_responses={304: "The job is unchanged since the ETag in If-None-Match", **_JOB_NOT_FOUND},
 )
 async def get_job(request: Request) -> Response:
-    query, job_id = query_of(request, JobQuery), uuid_in(request)
-    job = await _read(request, job_id)
+    query, job_id = parse_query(request, GetJobQuery), parse_path_uuid(request)
+    job = await _read_job(request, job_id)
     if query.wait and job["status"] not in ENDED and (query.after is None or job["event_seq"] <= query.after):
-        await services_of(request).listener.changed(job_id, job["event_seq"], query.wait)
-        job = await _read(request, job_id)
-    tag = f'W/"{job["event_seq"]}-{job["status"]}-{job["progress"]["percent"]}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if request.headers.get("if-none-match") == tag:
+        await get_services(request).event_hub.wait_for_change(job_id, job["event_seq"], query.wait)
+        job = await _read_job(request, job_id)
+    etag = f'W/"{job["event_seq"]}-{job["status"]}-{job["progress"]["percent"]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
-    return answer(views.job_view(job, await identify(request)), headers=headers)
+    return json_response(redact_job(job, await identify_caller(request)), headers=headers)
 
 
-async def _read(request: Request, job_id: UUID) -> dict[str, Json]:
-    async with acting(request) as connection:
-        return found(await jobs.get_job(connection, job_id), "job")
+async def _read_job(request: Request, job_id: UUID) -> dict[str, Json]:
+    async with transaction_as_caller(request) as connection:
+        return ensure_exists(await jobs.get_job(connection, job_id), "job")
 
 
-class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class EventStreamQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`after`: the number of the last event that you have. `ticket`: instead of a token."""
+
     after: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     ticket: Annotated[str, Meta(max_length=200)] | None = None
 
 
-@operation(
+@api_operation(
     "Watch a job as server-sent events",
     tag="jobs",
-    access="anyone",  # a ticket takes the place of a token
+    access="anyone",  # a ticket can replace the token
     scope="jobs",
-    query=EventsQuery,
-    media="text/event-stream",
-    others={204: "The job has ended and you have all of it", 404: "There is no such job"},
-    headers=("Last-Event-ID",),
+    query=EventStreamQuery,
+    media_type="text/event-stream",
+    other_responses={204: "The job has ended and you have all of its events", **_JOB_NOT_FOUND},
+    request_headers=("Last-Event-ID",),
 )
-async def events(request: Request) -> Response:
-    query_of(request, EventsQuery)
-    return await stream(request, uuid_in(request))
+async def watch(request: Request) -> Response:
+    parse_query(request, EventStreamQuery)
+    return await stream_events(request, parse_path_uuid(request))
 
 
-class TicketView(msgspec.Struct, kw_only=True):
+class StreamTicket(msgspec.Struct, kw_only=True):
+    """Open the stream with `?ticket=` within `expires_s` seconds. A ticket works once."""
+
     ticket: str
     expires_s: int
 
 
-@operation(
-    "A ticket to watch a job once, for what cannot send headers",
+@api_operation(
+    "Create a ticket to watch a job from a client that cannot send headers",
     tag="jobs",
     scope="jobs",
-    answer=TicketView,
+    response=StreamTicket,
     status=201,
-    others={404: "There is no such job"},
+    other_responses=_JOB_NOT_FOUND,
 )
-async def ticket(request: Request) -> Response:
-    job_id = uuid_in(request)
-    await _read(request, job_id)
-    made = await tickets.issue(request, job_id)
-    return answer(TicketView(ticket=made, expires_s=int(tickets.TICKET_LIFE.total_seconds())), 201)
+async def create_ticket(request: Request) -> Response:
+    job_id = parse_path_uuid(request)
+    await _read_job(request, job_id)
+    return await ticket_response(request, job_id)
 
 
-@operation(
-    "Cancel a job; what comes back stays true",
+async def ticket_response(request: Request, subject_id: UUID) -> Response:
+    """Return a new ticket for the stream of a job or batch."""
+    ticket = await issue_stream_ticket(request, subject_id)
+    return json_response(StreamTicket(ticket=ticket, expires_s=int(TICKET_LIFETIME.total_seconds())), 201)
+
+
+@api_operation(
+    "Cancel a job",
     tag="jobs",
     scope="jobs",
-    query=CancelQuery,
-    answer=Cancelled,
-    others={404: "There is no such job"},
+    query=CancelJobQuery,
+    response=JobCancellation,
+    other_responses=_JOB_NOT_FOUND,
 )
 async def cancel(request: Request) -> Response:
-    query, job_id = query_of(request, CancelQuery), uuid_in(request)
-    caller = await identify(request)
-    async with acting(request) as connection:
-        found(await jobs.get_job(connection, job_id), "job")
-        done = await jobs.cancel_job(connection, job_id, query.reason)
+    query, job_id = parse_query(request, CancelJobQuery), parse_path_uuid(request)
+    caller = await identify_caller(request)
+    async with transaction_as_caller(request) as connection:
+        ensure_exists(await jobs.get_job(connection, job_id), "job")
+        cancellation = await jobs.cancel_job(connection, job_id, query.reason)
         if caller.kind == "service":
             await access.record(connection, caller.name, "job.cancel", str(job_id), {"reason": query.reason})
-    return answer(done)
+    return json_response(cancellation)
 
 
-@operation(
-    "Run an ended job again",
+@api_operation(
+    "Retry a job that has ended",
     tag="jobs",
     scope="jobs",
-    body=Retry,
-    answer=Restarted,
-    others={404: "There is no such job", 409: "A task that would run again has not ended"},
+    body=RetryJobRequest,
+    response=RestartedTasks,
+    other_responses={**_JOB_NOT_FOUND, 409: "A task that would run again has not ended"},
 )
 async def retry(request: Request) -> Response:
-    job_id, wanted = uuid_in(request), await body_of(request, Retry)
-    caller = await identify(request)
-    async with acting(request) as connection:
-        found(await jobs.get_job(connection, job_id), "job")
+    job_id, body = parse_path_uuid(request), await parse_body(request, RetryJobRequest)
+    caller = await identify_caller(request)
+    async with transaction_as_caller(request) as connection:
+        ensure_exists(await jobs.get_job(connection, job_id), "job")
         count = await jobs.retry_job(
-            connection, job_id, from_tasks=wanted.from_tasks, delay=timedelta(seconds=wanted.delay_s)
+            connection, job_id, from_tasks=body.from_tasks, delay=timedelta(seconds=body.delay_s)
         )
         if caller.kind == "service":
             await access.record(connection, caller.name, "job.retry", str(job_id))
-    return answer(Restarted(restarted=count))
+    return json_response(RestartedTasks(restarted=count))
 
 
-@operation(
-    "Why a task does not run",
+@api_operation(
+    "Explain why a task does not run",
     tag="jobs",
     scope="jobs",
-    answer=dict[str, Any],
-    others={404: "There is no such task"},
+    response=dict[str, Any],
+    other_responses={404: "There is no such task"},
 )
-async def explain(request: Request) -> Response:
-    async with acting(request) as connection:
-        why = await insight.explain_task(connection, uuid_in(request))
-    return answer(views.without_traceback(why, await identify(request)))
+async def explain_task(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        explanation = await insight.explain_task(connection, parse_path_uuid(request))
+    return json_response(redact_explanation(explanation, await identify_caller(request)))
 
 
 class AttemptView(msgspec.Struct, kw_only=True):
+    """An attempt of a task that did not succeed. Users see no worker, traceback or fingerprint."""
+
     attempt: int
     outcome: str
     worker: str | None = None
@@ -263,14 +300,19 @@ class AttemptView(msgspec.Struct, kw_only=True):
     fingerprint: str | None = None
 
 
-@operation("The attempts of a task that did not succeed", tag="jobs", scope="jobs", answer=list[AttemptView])
-async def attempts(request: Request) -> Response:
-    caller = await identify(request)
-    async with acting(request) as connection:
-        rows = await insight.task_attempts(connection, uuid_in(request))
+@api_operation(
+    "List the attempts of a task that did not succeed",
+    tag="jobs",
+    scope="jobs",
+    response=list[AttemptView],
+)
+async def list_attempts(request: Request) -> Response:
+    caller = await identify_caller(request)
+    async with transaction_as_caller(request) as connection:
+        attempts = await insight.list_task_attempts(connection, parse_path_uuid(request))
     if caller.kind == "user":
-        rows = [views.public_attempt(row) for row in rows]
-    return answer(rows)
+        attempts = [redact_attempt(attempt) for attempt in attempts]
+    return json_response(attempts)
 
 
 def routes() -> list[BaseRoute]:
@@ -280,9 +322,9 @@ def routes() -> list[BaseRoute]:
         Route("/api/jobs", submit, methods=["POST"]),
         Route("/api/jobs/{id}", get_job, methods=["GET"]),
         Route("/api/jobs/{id}", cancel, methods=["DELETE"]),
-        Route("/api/jobs/{id}/events", events, methods=["GET"]),
-        Route("/api/jobs/{id}/ticket", ticket, methods=["POST"]),
+        Route("/api/jobs/{id}/events", watch, methods=["GET"]),
+        Route("/api/jobs/{id}/ticket", create_ticket, methods=["POST"]),
         Route("/api/jobs/{id}/retry", retry, methods=["POST"]),
-        Route("/api/tasks/{id}/explain", explain, methods=["GET"]),
-        Route("/api/tasks/{id}/attempts", attempts, methods=["GET"]),
+        Route("/api/tasks/{id}/explain", explain_task, methods=["GET"]),
+        Route("/api/tasks/{id}/attempts", list_attempts, methods=["GET"]),
     ]

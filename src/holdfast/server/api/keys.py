@@ -13,9 +13,10 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import access
 from holdfast.errors import NotFoundError, RefusedError
-from holdfast.server.api.bodies import answer, body_of, name_in, query_of
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.operations import operation
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 
 
 class NewKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -35,20 +36,26 @@ class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
-@operation(
-    "Make a service key", tag="keys", access="service", scope="keys", body=NewKey, answer=MadeKey, status=201
+@api_operation(
+    "Make a service key",
+    tag="keys",
+    access="service",
+    scope="keys",
+    body=NewKey,
+    response=MadeKey,
+    status=201,
 )
 async def create(request: Request) -> Response:
-    wanted = await body_of(request, NewKey)
+    wanted = await parse_body(request, NewKey)
     access.check_scopes(wanted.scopes)
-    caller = await identify(request)
+    caller = await identify_caller(request)
     for scope in wanted.scopes:
-        if not caller.may(scope):
+        if not caller.has_scope(scope):
             raise RefusedError("A key cannot give what it has not.", field="scopes")
     secret, shown, digest = access.new_key()
     expires = None if wanted.expires_s is None else datetime.now(UTC) + timedelta(seconds=wanted.expires_s)
-    async with acting(request) as connection:
-        made = await access.create_key(
+    async with transaction_as_caller(request) as connection:
+        made = await access.create_service_key(
             connection,
             name=wanted.name,
             prefix=shown,
@@ -59,51 +66,55 @@ async def create(request: Request) -> Response:
         await access.record(
             connection, caller.name, "key.create", shown, {"name": wanted.name, "scopes": wanted.scopes}
         )
-    return answer(MadeKey(**msgspec.structs.asdict(made), key=secret.reveal()), 201)
+    return json_response(MadeKey(**msgspec.structs.asdict(made), key=secret.reveal()), 201)
 
 
-@operation("List service keys", tag="keys", access="service", scope="keys", answer=list[access.ServiceKey])
-async def list_keys(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await access.list_keys(connection))
+@api_operation(
+    "List service keys", tag="keys", access="service", scope="keys", response=list[access.ServiceKey]
+)
+async def list_service_keys(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await access.list_service_keys(connection))
 
 
-@operation(
+@api_operation(
     "Revoke a service key by its prefix or id",
     tag="keys",
     access="service",
     scope="keys",
     status=204,
-    others={404: "There is no such living key"},
+    other_responses={404: "There is no such living key"},
 )
 async def revoke(request: Request) -> Response:
-    prefix = name_in(request, "key")
-    caller = await identify(request)
-    async with acting(request) as connection:
-        if not await access.revoke_key(connection, prefix):
+    prefix = parse_path_name(request, "key")
+    caller = await identify_caller(request)
+    async with transaction_as_caller(request) as connection:
+        if not await access.revoke_service_key(connection, prefix):
             raise NotFoundError("There is no such living key.")
         await access.record(connection, caller.name, "key.revoke", prefix)
     return Response(status_code=204)
 
 
-@operation(
+@api_operation(
     "What operators did, newest first",
     tag="audit",
     access="service",
     scope="operate",
     query=AuditQuery,
-    answer=list[access.AuditEntry],
+    response=list[access.AuditEntry],
 )
 async def audit(request: Request) -> Response:
-    query = query_of(request, AuditQuery)
-    async with acting(request) as connection:
-        return answer(await access.list_audit(connection, before=query.before, limit=query.limit))
+    query = parse_query(request, AuditQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(
+            await access.list_audit_entries(connection, before=query.before, limit=query.limit)
+        )
 
 
 def routes() -> list[BaseRoute]:
     return [
         Route("/api/keys", create, methods=["POST"]),
-        Route("/api/keys", list_keys, methods=["GET"]),
+        Route("/api/keys", list_service_keys, methods=["GET"]),
         Route("/api/keys/{key}", revoke, methods=["DELETE"]),
         Route("/api/audit", audit, methods=["GET"]),
     ]

@@ -18,10 +18,11 @@ from holdfast.definitions.payloads import to_json
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import Json, Message, MessageMetrics, MessageQueue
-from holdfast.server.api.bodies import answer, body_of, query_of
-from holdfast.server.api.identity import acting
-from holdfast.server.api.operating import operating
-from holdfast.server.api.operations import operation
+from holdfast.server.api.audit import operating
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_query
 
 Seconds = Annotated[float, Meta(ge=0, le=31536000)]
 Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -87,21 +88,21 @@ def queue_in(request: Request) -> str:
     return name
 
 
-@operation("Queues of messages", answer=list[MessageQueue], **_SAID)
+@api_operation("Queues of messages", response=list[MessageQueue], **_SAID)
 async def list_queues(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await queues.list_queues(connection))
+    async with transaction_as_caller(request) as connection:
+        return json_response(await queues.list_queues(connection))
 
 
-@operation("Make a queue of messages, if it is not there", body=NewQueue, status=204, **_SAID)
+@api_operation("Make a queue of messages, if it is not there", body=NewQueue, status=204, **_SAID)
 async def create(request: Request) -> Response:
-    name, wanted = queue_in(request), await body_of(request, NewQueue)
+    name, wanted = queue_in(request), await parse_body(request, NewQueue)
     async with operating(request, "messages.create", name, as_login=True) as connection:
         await queues.create(connection, name, unlogged=wanted.unlogged)
     return Response(status_code=204)
 
 
-@operation("Remove a queue with all its messages", status=204, others=_MISSING, **_SAID)
+@api_operation("Remove a queue with all its messages", status=204, other_responses=_MISSING, **_SAID)
 async def drop(request: Request) -> Response:
     name = queue_in(request)
     async with operating(request, "messages.drop", name, as_login=True) as connection:
@@ -110,54 +111,61 @@ async def drop(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@operation("The figures of a queue of messages", answer=MessageMetrics, others=_MISSING, **_SAID)
+@api_operation(
+    "The figures of a queue of messages", response=MessageMetrics, other_responses=_MISSING, **_SAID
+)
 async def metrics(request: Request) -> Response:
-    async with acting(request) as connection:
+    async with transaction_as_caller(request) as connection:
         [figures] = await queues.metrics(connection, queue_in(request))
-    return answer(figures)
+    return json_response(figures)
 
 
-@operation(
-    "Send messages, all of them or none", body=Sending, answer=Sent, status=201, others=_MISSING, **_SAID
+@api_operation(
+    "Send messages, all of them or none",
+    body=Sending,
+    response=Sent,
+    status=201,
+    other_responses=_MISSING,
+    **_SAID,
 )
 async def send(request: Request) -> Response:
-    name, wanted = queue_in(request), await body_of(request, Sending)
+    name, wanted = queue_in(request), await parse_body(request, Sending)
     bodies = [to_json(each, what="messages", limit=MESSAGE_BYTES) for each in wanted.messages]
     headers = None
     if wanted.headers is not None:
         headers = [to_json(wanted.headers, what="headers")] * len(bodies)
     delay = None if wanted.delay_s is None else timedelta(seconds=wanted.delay_s)
-    async with acting(request) as connection:
+    async with transaction_as_caller(request) as connection:
         asked = queues.send_batch(name, bodies, headers=headers, delay=delay)
-        return answer(Sent(ids=await queues.ask(connection, asked)), 201)
+        return json_response(Sent(ids=await queues.ask(connection, asked)), 201)
 
 
-@operation(
+@api_operation(
     "Read messages and hide them for a while",
     body=Reading,
-    answer=list[MessageView],
-    others=_MISSING,
+    response=list[MessageView],
+    other_responses=_MISSING,
     **_SAID,
 )
 async def read(request: Request) -> Response:
-    name, wanted = queue_in(request), await body_of(request, Reading)
+    name, wanted = queue_in(request), await parse_body(request, Reading)
     where = None if wanted.where is None else to_json(wanted.where, what="where")
     vt = None if wanted.vt_s is None else timedelta(seconds=wanted.vt_s)
-    async with acting(request) as connection:
-        return answer(_views(await queues.read(connection, name, vt=vt, qty=wanted.qty, where=where)))
+    async with transaction_as_caller(request) as connection:
+        return json_response(_views(await queues.read(connection, name, vt=vt, qty=wanted.qty, where=where)))
 
 
-@operation(
+@api_operation(
     "Look at messages without reading them",
     query=PeekQuery,
-    answer=list[MessageView],
-    others=_MISSING,
+    response=list[MessageView],
+    other_responses=_MISSING,
     **_SAID,
 )
 async def peek(request: Request) -> Response:
-    name, query = queue_in(request), query_of(request, PeekQuery)
-    async with acting(request) as connection:
-        return answer(_views(await queues.peek(connection, name, query.limit, "queue", None)))
+    name, query = queue_in(request), parse_query(request, PeekQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(_views(await queues.peek(connection, name, query.limit, "queue", None)))
 
 
 def _views(messages: list[Message[Json]]) -> list[MessageView]:
@@ -165,39 +173,47 @@ def _views(messages: list[Message[Json]]) -> list[MessageView]:
     return [MessageView(**{name: getattr(message, name) for name in names}) for message in messages]
 
 
-@operation(
-    "Archive messages; the ids of those that were there", body=Targets, answer=Sent, others=_MISSING, **_SAID
+@api_operation(
+    "Archive messages; the ids of those that were there",
+    body=Targets,
+    response=Sent,
+    other_responses=_MISSING,
+    **_SAID,
 )
 async def archive(request: Request) -> Response:
-    name, wanted = queue_in(request), _some(await body_of(request, Targets))
-    async with acting(request) as connection:
+    name, wanted = queue_in(request), _some(await parse_body(request, Targets))
+    async with transaction_as_caller(request) as connection:
         asked = queues.archive(name, wanted.receipts, wanted.ids)
-        return answer(Sent(ids=await queues.ask(connection, asked)))
+        return json_response(Sent(ids=await queues.ask(connection, asked)))
 
 
-@operation(
-    "Delete messages; the ids of those that were there", body=Targets, answer=Sent, others=_MISSING, **_SAID
+@api_operation(
+    "Delete messages; the ids of those that were there",
+    body=Targets,
+    response=Sent,
+    other_responses=_MISSING,
+    **_SAID,
 )
 async def delete(request: Request) -> Response:
-    name, wanted = queue_in(request), _some(await body_of(request, Targets))
-    async with acting(request) as connection:
+    name, wanted = queue_in(request), _some(await parse_body(request, Targets))
+    async with transaction_as_caller(request) as connection:
         asked = queues.delete(name, wanted.receipts, wanted.ids)
-        return answer(Sent(ids=await queues.ask(connection, asked)))
+        return json_response(Sent(ids=await queues.ask(connection, asked)))
 
 
-@operation(
+@api_operation(
     "Hide messages for so long from now; zero gives them back",
     body=Hiding,
-    answer=Sent,
-    others=_MISSING,
+    response=Sent,
+    other_responses=_MISSING,
     **_SAID,
 )
 async def hide(request: Request) -> Response:
-    name, wanted = queue_in(request), await body_of(request, Hiding)
+    name, wanted = queue_in(request), await parse_body(request, Hiding)
     _some(wanted)
-    async with acting(request) as connection:
+    async with transaction_as_caller(request) as connection:
         asked = queues.set_vt(name, wanted.receipts, wanted.ids, timedelta(seconds=wanted.vt_s))
-        return answer(Sent(ids=await queues.ask(connection, asked)))
+        return json_response(Sent(ids=await queues.ask(connection, asked)))
 
 
 def _some(targets: Targets) -> Targets:

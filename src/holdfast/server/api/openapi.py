@@ -16,10 +16,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.model import Json
-from holdfast.server.api.bodies import answer
-from holdfast.server.api.examples import EXAMPLES
-from holdfast.server.api.operations import Operation, described, operation
-from holdfast.server.api.problems import Problem
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import ApiOperation, api_operation, get_operation
+from holdfast.server.api.problem_responses import ProblemDetails
+from holdfast.server.api.request_examples import EXAMPLES
 from holdfast.version import __version__
 
 REF = "#/components/schemas/{name}"
@@ -44,24 +44,24 @@ small { color: #57606a }
 """
 
 
-def described_routes(routes: Iterable[BaseRoute], prefix: str = "") -> list[tuple[str, str, Operation]]:
+def list_operations(routes: Iterable[BaseRoute], prefix: str = "") -> list[tuple[str, str, ApiOperation]]:
     """(path, method, operation) of every endpoint that says something about itself."""
-    found: list[tuple[str, str, Operation]] = []
+    found: list[tuple[str, str, ApiOperation]] = []
     for route in routes:
         if isinstance(route, Mount):
-            found += described_routes(route.routes or (), prefix + route.path)
+            found += list_operations(route.routes or (), prefix + route.path)
         elif isinstance(route, Route):
-            said = described(route.endpoint)
+            said = get_operation(route.endpoint)
             if said is not None:
                 path = _PARAMETER.sub(r"{\1}", prefix + route.path)
                 found += [(path, m.lower(), said) for m in sorted(route.methods or ()) if m != "HEAD"]
     return found
 
 
-def describe(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Json]:
-    every = described_routes(routes)
-    shapes = [shape for *_, said in every for shape in (said.body, said.query, said.answer)]
-    wanted = [*(shape for shape in shapes if shape not in (None, bytes)), Problem]
+def build_document(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Json]:
+    every = list_operations(routes)
+    shapes = [shape for *_, said in every for shape in (said.body, said.query, said.response)]
+    wanted = [*(shape for shape in shapes if shape not in (None, bytes)), ProblemDetails]
     schemas, components = msgspec.json.schema_components(wanted, ref_template=REF)
     # The same order; shapes such as dict[...] cannot be keys.
     by_shape = {id(shape): schema for shape, schema in zip(wanted, schemas, strict=True)}
@@ -85,12 +85,14 @@ def describe(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Jso
 
 
 def _operation(
-    path: str, method: str, said: Operation, by_shape: dict[int, Json], components: dict[str, Json]
+    path: str, method: str, said: ApiOperation, by_shape: dict[int, Json], components: dict[str, Json]
 ) -> dict[str, Json]:
     parameters = [_path_parameter(name) for name in _PARAMETER.findall(path)]
     if said.query is not None:
         parameters += _query(by_shape[id(said.query)], components)
-    parameters += [{"name": name, "in": "header", "schema": {"type": "string"}} for name in said.headers]
+    parameters += [
+        {"name": name, "in": "header", "schema": {"type": "string"}} for name in said.request_headers
+    ]
     made: dict[str, Json] = {
         "summary": said.summary,
         "operationId": _id(path, method),
@@ -105,13 +107,18 @@ def _operation(
     if parameters:
         made["parameters"] = parameters
     if said.body is bytes:
-        made["requestBody"] = {"content": {said.takes: {"schema": {"type": "string", "format": "binary"}}}}
+        made["requestBody"] = {
+            "content": {said.request_media_type: {"schema": {"type": "string", "format": "binary"}}}
+        }
     elif said.body is not None:
         content: dict[str, Json] = {"schema": by_shape[id(said.body)]}
         example = EXAMPLES.get(_id(path, method), said.example)
         if example is not None:
             content["example"] = example
-        made["requestBody"] = {"content": {said.takes: content}, "required": _required(content, components)}
+        made["requestBody"] = {
+            "content": {said.request_media_type: content},
+            "required": _required(content, components),
+        }
     return made
 
 
@@ -150,16 +157,16 @@ def _without_null(kind: dict[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in {**choices[0], **kind}.items() if name not in ("anyOf", "default")}
 
 
-def _answers(path: str, said: Operation, by_shape: dict[int, Json]) -> dict[str, Json]:
+def _answers(path: str, said: ApiOperation, by_shape: dict[int, Json]) -> dict[str, Json]:
     fine: dict[str, Json] = {"description": "Done"}
-    if said.answer is not None:
-        fine["content"] = {said.media: {"schema": by_shape[id(said.answer)]}}
-    elif said.media != "application/json":
-        fine["content"] = {said.media: {"schema": {"type": "string"}}}
+    if said.response is not None:
+        fine["content"] = {said.media_type: {"schema": by_shape[id(said.response)]}}
+    elif said.media_type != "application/json":
+        fine["content"] = {said.media_type: {"schema": {"type": "string"}}}
     answers = {str(said.status): fine}
-    for status, text in {**_refusals(path, said), **said.others}.items():
+    for status, text in {**_refusals(path, said), **said.other_responses}.items():
         made: dict[str, Json] = {"description": text}
-        if status == 200 and said.answer is not None:
+        if status == 200 and said.response is not None:
             made["content"] = fine["content"]
         elif status >= 400:
             made["content"] = _problem(said)
@@ -167,7 +174,7 @@ def _answers(path: str, said: Operation, by_shape: dict[int, Json]) -> dict[str,
     return dict(sorted(answers.items()))
 
 
-def _refusals(path: str, said: Operation) -> dict[int, str]:
+def _refusals(path: str, said: ApiOperation) -> dict[int, str]:
     """What every route of its kind may answer."""
     found = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too long"}
     if said.access != "anyone" or said.scope is not None:
@@ -179,10 +186,10 @@ def _refusals(path: str, said: Operation) -> dict[int, str]:
     return found
 
 
-def _problem(said: Operation) -> dict[str, Json]:
+def _problem(said: ApiOperation) -> dict[str, Json]:
     if said.tag == "rpc":
         return {"application/json": {"schema": {"type": "object"}}}
-    return {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}}
+    return {"application/problem+json": {"schema": {"$ref": REF.format(name="ProblemDetails")}}}
 
 
 def _id(path: str, method: str) -> str:
@@ -190,14 +197,14 @@ def _id(path: str, method: str) -> str:
     return "_".join([method, *words])
 
 
-@operation("This description", tag="about", access="anyone", answer=dict[str, Any])
+@api_operation("This description", tag="about", access="anyone", response=dict[str, Any])
 async def description(request: Request) -> Response:
-    return answer(describe(request.app.routes, server=request.scope.get("root_path") or "/"))
+    return json_response(build_document(request.app.routes, server=request.scope.get("root_path") or "/"))
 
 
-@operation("The same for people", tag="about", access="anyone", media="text/html")
+@api_operation("The same for people", tag="about", access="anyone", media_type="text/html")
 async def page(request: Request) -> Response:
-    text = render(describe(request.app.routes, server=request.scope.get("root_path") or "/"))
+    text = render(build_document(request.app.routes, server=request.scope.get("root_path") or "/"))
     policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 

@@ -1,9 +1,10 @@
-"""What an endpoint says about itself: who may call it, what it takes and answers. OpenAPI is made from this.
+"""Declare endpoints: who may call them, what they accept and what they return.
 
-    @operation("Cancel a job", tag="jobs", scope="jobs", answer=Cancelled)
-    async def cancel(request: Request) -> Response: ...
+    @api_operation("Cancel a job", tag="jobs", scope="jobs", response=JobCancellation)
+    async def cancel_job(request: Request) -> Response: ...
 
-Nothing can be routed and not guarded: the decorator checks the caller and the rate before the endpoint runs.
+The decorator checks the caller and the rate limit before the endpoint runs. The OpenAPI document is
+generated from the declarations.
 """
 
 from __future__ import annotations
@@ -11,70 +12,109 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.server.api.identity import Caller, identify
-from holdfast.server.api.services import services_of
-from holdfast.server.api.tokens import UnauthenticatedError
+from holdfast.server.api.identity import Caller, identify_caller
+from holdfast.server.api.services import get_services
+from holdfast.server.api.token_verification import UnauthenticatedError
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-Access = Literal["anyone", "user", "service"]
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+"""A coroutine function that takes a Starlette request and returns a response."""
+AccessLevel: TypeAlias = Literal["anyone", "user", "service"]
+_COUNTED = "holdfast.rate_limit_counted"
 
 
 @dataclass(frozen=True)
-class Operation:
+class ApiOperation:
+    """The declaration of one endpoint, as `api_operation` stores it."""
+
     summary: str
     tag: str
-    access: Access = "user"
+    access: AccessLevel = "user"
     scope: str | None = None
     body: Any = None
     query: Any = None
-    answer: Any = None
+    response: Any = None
     status: int = 200
-    media: str = "application/json"
-    others: Mapping[int, str] = field(default_factory=dict[int, str])
+    media_type: str = "application/json"
+    other_responses: Mapping[int, str] = field(default_factory=dict[int, str])
     example: Any = None
-    takes: str = "application/json"
-    headers: tuple[str, ...] = ()
+    request_media_type: str = "application/json"
+    request_headers: tuple[str, ...] = ()
 
 
-def operation(summary: str, *, tag: str, **more: Any) -> Callable[[Endpoint], Endpoint]:
-    described = Operation(summary, tag, **more)
+def api_operation(summary: str, *, tag: str, **fields: Any) -> Callable[[Endpoint], Endpoint]:
+    """Declare an endpoint: check its caller and describe it in the OpenAPI document.
+
+    `summary` and `tag` are shown in the OpenAPI document. The other keyword arguments are optional:
+
+    - `access`: "user" (the default: a user or a service), "service" or "anyone".
+    - `scope`: the scope that a service key needs.
+    - `body`, `query`, `response`: the types of the request body, the query parameters and the response body.
+    - `status`, `media_type`: the status and the media type of a successful response (200, JSON).
+    - `other_responses`: descriptions of other responses, by status.
+    - `request_media_type`, `request_headers`, `example`: the media type, headers and an example of the request.
+
+    A caller without access gets 401 or 403, and a caller above the rate limit gets 429. The endpoint does not
+    run in these cases.
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+        from starlette.routing import Route
+
+        from holdfast.server import api_operation, identify_caller, json_response
+
+        @api_operation("Show the caller", tag="account", response=dict[str, str])
+        async def show_caller(request: Request) -> Response:
+            caller = await identify_caller(request)
+            return json_response({"kind": caller.kind})
+
+        routes = [Route("/account", show_caller)]  # create_app(routes=routes)
+    """
+    operation = ApiOperation(summary, tag, **fields)
 
     def decorate(endpoint: Endpoint) -> Endpoint:
         @wraps(endpoint)
-        async def guarded(request: Request) -> Response:
-            await admit(request, described.access, described.scope)
+        async def checked_endpoint(request: Request) -> Response:
+            await admit_caller(request, operation.access, operation.scope)
             return await endpoint(request)
 
-        guarded.operation = described  # type: ignore[attr-defined]
-        return guarded
+        checked_endpoint.operation = operation  # type: ignore[attr-defined]
+        return checked_endpoint
 
     return decorate
 
 
-def described(endpoint: object) -> Operation | None:
-    return cast("Operation | None", getattr(endpoint, "operation", None))
+def get_operation(endpoint: object) -> ApiOperation | None:
+    """Return the declaration of an endpoint, or None if it has none."""
+    return cast("ApiOperation | None", getattr(endpoint, "operation", None))
 
 
-async def admit(request: Request, access: Access = "user", scope: str | None = None) -> Caller:
-    """Let the caller of a request in, or raise 401, 403 or 429."""
-    rates = services_of(request).rates
+async def admit_caller(request: Request, access: AccessLevel = "user", scope: str | None = None) -> Caller:
+    """Return the caller of a request. Raise 401, 403 or 429 if it may not use the endpoint."""
     try:
-        caller = await identify(request)
+        caller = await identify_caller(request)
         if caller.kind == "anonymous" and access != "anyone":
             raise UnauthenticatedError("Sign in first")
     except UnauthenticatedError:
-        rates.take(f"stranger:{request.client.host if request.client else '-'}")
+        count_unauthenticated_request(request)
         raise
-    if caller.kind != "anonymous":
-        rates.take(caller.name)
+    if caller.kind != "anonymous" and _COUNTED not in request.scope:
+        # One endpoint may pass the request on to another one. The request still counts once.
+        request.scope[_COUNTED] = True
+        get_services(request).rate_limiter.take(caller.name)
     if access == "service" and caller.kind != "service":
-        raise HTTPException(403, "This is for services")
-    if scope is not None and caller.kind == "service" and not caller.may(scope):
-        raise HTTPException(403, f"This needs a service key with the scope {scope}")
+        raise HTTPException(403, "Only services may call this endpoint")
+    if scope is not None and caller.kind == "service" and not caller.has_scope(scope):
+        raise HTTPException(403, f"This endpoint needs a service key with the scope {scope}")
     return caller
+
+
+def count_unauthenticated_request(request: Request) -> None:
+    """Count a request without a valid credential against the rate limit of its network address."""
+    address = request.client.host if request.client else "-"
+    get_services(request).rate_limiter.take(f"unauthenticated:{address}")

@@ -12,10 +12,11 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import catalogue, insight, limits, operate, outside
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.server.api.bodies import answer, body_of, found, name_in, query_of
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.operating import OPERATING, operating
-from holdfast.server.api.operations import operation
+from holdfast.server.api.audit import OPERATING, operating
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.json_responses import ensure_exists, json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 from holdfast.server.api.schedules import Changed
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -62,58 +63,64 @@ class Heard(msgspec.Struct, kw_only=True):
     heard: bool
 
 
-@operation("Queues of tasks and what waits in them", answer=list[Row], **_QUEUES)
+@api_operation("Queues of tasks and what waits in them", response=list[Row], **_QUEUES)
 async def list_queues(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await operate.task_queues(connection))
+    async with transaction_as_caller(request) as connection:
+        return json_response(await operate.list_task_queues(connection))
 
 
-@operation("One queue of tasks", answer=Row, others={404: "There is no such queue"}, **_QUEUES)
+@api_operation("One queue of tasks", response=Row, other_responses={404: "There is no such queue"}, **_QUEUES)
 async def get_queue(request: Request) -> Response:
-    async with acting(request) as connection:
-        rows = await operate.task_queues(connection, name_in(request))
-    return answer(found(rows[0] if rows else None, "queue"))
+    async with transaction_as_caller(request) as connection:
+        rows = await operate.list_task_queues(connection, parse_path_name(request))
+    return json_response(ensure_exists(rows[0] if rows else None, "queue"))
 
 
-@operation("Claim nothing of a queue until it is resumed", body=Pause, status=204, **_QUEUES)
+@api_operation("Claim nothing of a queue until it is resumed", body=Pause, status=204, **_QUEUES)
 async def pause(request: Request) -> Response:
-    name, wanted, caller = name_in(request), await body_of(request, Pause), await identify(request)
+    name, wanted, caller = (
+        parse_path_name(request),
+        await parse_body(request, Pause),
+        await identify_caller(request),
+    )
     async with operating(request, "queue.pause", name, why=wanted.why) as connection:
         await limits.pause_queue(connection, name, why=wanted.why, by=caller.name)
     return Response(status_code=204)
 
 
-@operation("Let a queue go on", answer=Changed, **_QUEUES)
+@api_operation("Let a queue go on", response=Changed, **_QUEUES)
 async def resume(request: Request) -> Response:
-    name = name_in(request)
+    name = parse_path_name(request)
     async with operating(request, "queue.resume", name) as connection:
-        return answer(Changed(changed=await limits.resume_queue(connection, name)))
+        return json_response(Changed(changed=await limits.resume_queue(connection, name)))
 
 
-@operation(
+@api_operation(
     "How many workers a queue could use, for autoscalers",
     query=ScaleQuery,
-    answer=Scale,
+    response=Scale,
     tag="queues",
     access="service",
     scope="metrics",
 )
 async def scale(request: Request) -> Response:
-    query = query_of(request, ScaleQuery)
-    async with acting(request) as connection:
-        count = await operate.desired_workers(connection, name_in(request), per_worker=query.per_worker)
-    return answer(Scale(workers=count))
+    query = parse_query(request, ScaleQuery)
+    async with transaction_as_caller(request) as connection:
+        count = await operate.desired_workers(
+            connection, parse_path_name(request), per_worker=query.per_worker
+        )
+    return json_response(Scale(workers=count))
 
 
-@operation("Limits and how much of them is in use", answer=list[Row], **_LIMITS)
+@api_operation("Limits and how much of them is in use", response=list[Row], **_LIMITS)
 async def list_limits(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await operate.list_limits(connection))
+    async with transaction_as_caller(request) as connection:
+        return json_response(await operate.list_limits(connection))
 
 
-@operation("Make or change a limit", body=NewLimit, status=204, **_LIMITS)
+@api_operation("Make or change a limit", body=NewLimit, status=204, **_LIMITS)
 async def put_limit(request: Request) -> Response:
-    name, wanted = name_in(request), await body_of(request, NewLimit)
+    name, wanted = parse_path_name(request), await parse_body(request, NewLimit)
     if wanted.max_running is None and wanted.rate is None:
         raise InvalidError("A limit limits something.", fix="Give max_running or rate.", field="max_running")
     given = msgspec.structs.asdict(wanted)
@@ -122,51 +129,51 @@ async def put_limit(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@operation("Take a limit away", status=204, others={404: "There is no such limit"}, **_LIMITS)
+@api_operation("Take a limit away", status=204, other_responses={404: "There is no such limit"}, **_LIMITS)
 async def delete_limit(request: Request) -> Response:
-    name = name_in(request)
+    name = parse_path_name(request)
     async with operating(request, "limit.delete", name) as connection:
-        if not await limits.remove_limit(connection, name):
+        if not await limits.delete_limit(connection, name):
             raise NotFoundError("There is no such limit.")
     return Response(status_code=204)
 
 
-@operation("Workers seen lately", query=WorkersQuery, answer=list[Row], **_WORKERS)
+@api_operation("Workers seen lately", query=WorkersQuery, response=list[Row], **_WORKERS)
 async def list_workers(request: Request) -> Response:
-    query = query_of(request, WorkersQuery)
-    async with acting(request) as connection:
-        return answer(await operate.list_workers(connection, within_s=query.within_s))
+    query = parse_query(request, WorkersQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(await operate.list_workers(connection, within_s=query.within_s))
 
 
-@operation("What a worker runs now", answer=list[Row], **_WORKERS)
-async def worker_tasks(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await operate.worker_tasks(connection, name_in(request)))
+@api_operation("What a worker runs now", response=list[Row], **_WORKERS)
+async def list_worker_tasks(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await operate.list_worker_tasks(connection, parse_path_name(request)))
 
 
-@operation(
+@api_operation(
     "Tell a worker to drain or stop",
     body=Command,
-    answer=Heard,
-    others={404: "There is no such worker"},
+    response=Heard,
+    other_responses={404: "There is no such worker"},
     **_WORKERS,
 )
 async def command(request: Request) -> Response:
-    name, wanted = name_in(request), await body_of(request, Command)
+    name, wanted = parse_path_name(request), await parse_body(request, Command)
     async with operating(request, "worker.command", name, command=wanted.command) as connection:
-        return answer(Heard(heard=await outside.command_worker(connection, name, wanted.command)))
+        return json_response(Heard(heard=await outside.set_worker_command(connection, name, wanted.command)))
 
 
-@operation("The figures of the whole", answer=Row, tag="figures", access="service", scope="metrics")
+@api_operation("The figures of the whole", response=Row, tag="figures", access="service", scope="metrics")
 async def figures(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await insight.metrics(connection))
+    async with transaction_as_caller(request) as connection:
+        return json_response(await insight.metrics(connection))
 
 
-@operation("Types of tasks that workers have told of", answer=list[Row], **_WORKERS)
-async def list_types(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await catalogue.list_types(connection))
+@api_operation("Types of tasks that workers have told of", response=list[Row], **_WORKERS)
+async def list_task_types(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await catalogue.list_task_types(connection))
 
 
 def routes() -> list[BaseRoute]:
@@ -180,8 +187,8 @@ def routes() -> list[BaseRoute]:
         Route("/api/limits/{name}", put_limit, methods=["PUT"]),
         Route("/api/limits/{name}", delete_limit, methods=["DELETE"]),
         Route("/api/workers", list_workers, methods=["GET"]),
-        Route("/api/workers/{name}/tasks", worker_tasks, methods=["GET"]),
+        Route("/api/workers/{name}/tasks", list_worker_tasks, methods=["GET"]),
         Route("/api/workers/{name}/command", command, methods=["POST"]),
         Route("/api/figures", figures, methods=["GET"]),
-        Route("/api/types", list_types, methods=["GET"]),
+        Route("/api/types", list_task_types, methods=["GET"]),
     ]

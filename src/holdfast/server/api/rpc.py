@@ -21,14 +21,14 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.rpc import CallError
 from holdfast.errors import HoldfastError, from_sqlstate
 from holdfast.model import Json
-from holdfast.server.api.bodies import json_body
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.operations import admit, operation
-from holdfast.server.api.problems import status_of
-from holdfast.server.api.services import services_of
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.operations import admit_caller, api_operation
+from holdfast.server.api.problem_responses import get_error_status
+from holdfast.server.api.request_parsing import read_json_body
+from holdfast.server.api.services import get_services
 
 OBJECT = "application/vnd.pgrst.object+json"
-SUBMITTING = {"submit", "submit_many", "submit_within"}
+SUBMITTING = {"submit", "submit_many", "submit_within_job_limit"}
 
 # PostgREST's table of statuses: the longest prefix of the code decides.
 _STATUS = {
@@ -49,7 +49,7 @@ class RpcProblem(msgspec.Struct, kw_only=True):
 def status_for(code: str) -> int:
     ours = from_sqlstate(code, "")
     if ours is not None:
-        return status_of(ours)
+        return get_error_status(ours)
     for length in (8, 5, 2):
         if code[:length] in _STATUS:
             return _STATUS[code[:length]]
@@ -67,8 +67,8 @@ _SAID: dict[str, Any] = {
     "tag": "rpc",
     "access": "anyone",  # refused below, in PostgREST's words
     "scope": "rpc",
-    "answer": Any,
-    "others": {
+    "response": Any,
+    "other_responses": {
         204: "The function answers nothing",
         300: "More than one function fits",
         400: "The database refused it",
@@ -80,20 +80,22 @@ _SAID: dict[str, Any] = {
 }
 
 
-@operation(
+@api_operation(
     "Call a function with named arguments",
     body=dict[str, Any],
-    headers=("Content-Profile",),
+    request_headers=("Content-Profile",),
     **_SAID,
 )
 async def post(request: Request) -> Response:
     async def arguments() -> Json:
-        return await json_body(request)
+        return await read_json_body(request)
 
     return await _answered(request, request.headers.get("content-profile"), arguments, read_only=False)
 
 
-@operation("Call a function that only reads", query=dict[str, str], headers=("Accept-Profile",), **_SAID)
+@api_operation(
+    "Call a function that only reads", query=dict[str, str], request_headers=("Accept-Profile",), **_SAID
+)
 async def get(request: Request) -> Response:
     async def arguments() -> Json:
         return dict(request.query_params)
@@ -104,7 +106,7 @@ async def get(request: Request) -> Response:
 async def _answered(request: Request, profile: str | None, arguments: Any, *, read_only: bool) -> Response:
     """Every error in the shape that PostgREST's clients read."""
     try:
-        await admit(request, "user", "rpc")
+        await admit_caller(request, "user", "rpc")
         return await _call(request, _schema(request, profile), await arguments(), read_only=read_only)
     except CallError as problem:
         return refused(problem)
@@ -112,7 +114,7 @@ async def _answered(request: Request, profile: str | None, arguments: Any, *, re
         code = {401: "PGRST301", 403: "42501"}.get(problem.status_code, "PGRST100")
         return refused(CallError(code, problem.detail), problem.status_code)
     except HoldfastError as problem:
-        status = status_of(problem)
+        status = get_error_status(problem)
         if status >= 500:
             raise
         code = problem.sqlstate or "PGRST102"
@@ -120,7 +122,7 @@ async def _answered(request: Request, profile: str | None, arguments: Any, *, re
 
 
 def _schema(request: Request, profile: str | None) -> str:
-    allowed = [name.strip() for name in services_of(request).settings.rpc_schemas.split(",") if name.strip()]
+    allowed = [name.strip() for name in get_services(request).settings.rpc_schemas.split(",") if name.strip()]
     if profile is None and allowed:
         return allowed[0]
     if profile not in allowed:
@@ -132,11 +134,11 @@ async def _call(request: Request, schema: str, given: Json, *, read_only: bool) 
     if not isinstance(given, dict):
         raise CallError("PGRST102", "All arguments are to be given by name, in an object")
     arguments = cast("dict[str, Json]", given)
-    async with acting(request) as connection:
+    async with transaction_as_caller(request) as connection:
         if read_only:
             await rpc.read_only(connection)
         name = request.path_params["function"]
-        function = await services_of(request).functions.find(connection, schema, name, list(arguments))
+        function = await get_services(request).rpc_functions.find(connection, schema, name, list(arguments))
         await _reserve(request, connection, function, arguments)
         text = await rpc.call(connection, function, arguments, as_text=read_only)
     if text is None:
@@ -160,13 +162,13 @@ async def _reserve(
     request: Request, connection: Connection, function: rpc.Function, arguments: dict[str, Json]
 ) -> None:
     """The quota of a user holds on this way in as well."""
-    caller = await identify(request)
+    caller = await identify_caller(request)
     if caller.owner is None or function.schema != "holdfast" or function.name not in SUBMITTING:
         return
     many: Json = arguments.get("p_jobs")
     count = max(len(many), 1) if isinstance(many, list) else 1  # pyright: ignore[reportUnknownArgumentType]
-    most = services_of(request).settings.user_jobs
-    await access.reserve_jobs(connection, caller.owner, most - count + 1)
+    most = get_services(request).settings.user_jobs
+    await access.check_unfinished_job_limit(connection, caller.owner, most - count + 1)
 
 
 def routes() -> list[BaseRoute]:

@@ -14,11 +14,12 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import schedules
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import StoredSchedule
-from holdfast.server.api.bodies import answer, body_of, name_in, query_of
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.jobs import Accepted
-from holdfast.server.api.operating import OPERATING, operating
-from holdfast.server.api.operations import operation
+from holdfast.server.api.audit import OPERATING, operating
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.jobs import AcceptedJob
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _SAID: dict[str, Any] = {"tag": "schedules", **OPERATING}
@@ -33,7 +34,7 @@ class NewSchedule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     every_s: Annotated[float, Meta(gt=0, le=315360000)] | None = None
     timezone: Annotated[str, Meta(max_length=100)] = "UTC"
     missed: Literal["skip", "coalesce", "catch_up"] = "coalesce"
-    most: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    max_catch_up: Annotated[int, Meta(ge=1, le=1000)] | None = None
     owner: Name | None = None
 
 
@@ -53,70 +54,78 @@ class Changed(msgspec.Struct, kw_only=True):
     changed: bool
 
 
-@operation("List schedules", query=SchedulesQuery, answer=list[StoredSchedule], **_SAID)
+@api_operation("List schedules", query=SchedulesQuery, response=list[StoredSchedule], **_SAID)
 async def list_schedules(request: Request) -> Response:
-    query = query_of(request, SchedulesQuery)
-    async with acting(request) as connection:
-        return answer(
+    query = parse_query(request, SchedulesQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(
             await schedules.list_schedules(
                 connection, owner=query.owner, after=query.after, limit=query.limit
             )
         )
 
 
-@operation("Make or change a schedule", body=NewSchedule, answer=StoredSchedule, **_SAID)
+@api_operation("Make or change a schedule", body=NewSchedule, response=StoredSchedule, **_SAID)
 async def put_schedule(request: Request) -> Response:
-    name, wanted = name_in(request), await body_of(request, NewSchedule)
+    name, wanted = parse_path_name(request), await parse_body(request, NewSchedule)
     if (wanted.cron is None) == (wanted.every_s is None):
         raise InvalidError("Give cron or every_s, and not both.", field="cron")
     given = {**msgspec.structs.asdict(wanted), "name": name}
     async with operating(
         request, "schedule.put", name, cron=wanted.cron, every_s=wanted.every_s
     ) as connection:
-        return answer(await schedules.put_schedule(connection, given))
+        return json_response(await schedules.put_schedule(connection, given))
 
 
-@operation("Read a schedule", answer=StoredSchedule, others=_MISSING, **_SAID)
+@api_operation("Read a schedule", response=StoredSchedule, other_responses=_MISSING, **_SAID)
 async def get_schedule(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await schedules.get_schedule(connection, name_in(request)))
+    async with transaction_as_caller(request) as connection:
+        return json_response(await schedules.get_schedule(connection, parse_path_name(request)))
 
 
-@operation("Delete a schedule", status=204, others=_MISSING, **_SAID)
+@api_operation("Delete a schedule", status=204, other_responses=_MISSING, **_SAID)
 async def delete_schedule(request: Request) -> Response:
-    name = name_in(request)
+    name = parse_path_name(request)
     async with operating(request, "schedule.delete", name) as connection:
         if not await schedules.delete_schedule(connection, name):
             raise NotFoundError("There is no such schedule.")
     return Response(status_code=204)
 
 
-@operation("Pause a schedule", answer=Changed, others=_MISSING, **_SAID)
+@api_operation("Pause a schedule", response=Changed, other_responses=_MISSING, **_SAID)
 async def pause(request: Request) -> Response:
-    name, caller = name_in(request), await identify(request)
+    name, caller = parse_path_name(request), await identify_caller(request)
     async with operating(request, "schedule.pause", name) as connection:
-        return answer(Changed(changed=await schedules.pause_schedule(connection, name, caller.name)))
+        return json_response(Changed(changed=await schedules.pause_schedule(connection, name, caller.name)))
 
 
-@operation("Resume a schedule", answer=Changed, others=_MISSING, **_SAID)
+@api_operation("Resume a schedule", response=Changed, other_responses=_MISSING, **_SAID)
 async def resume(request: Request) -> Response:
-    name = name_in(request)
+    name = parse_path_name(request)
     async with operating(request, "schedule.resume", name) as connection:
-        return answer(Changed(changed=await schedules.resume_schedule(connection, name)))
+        return json_response(Changed(changed=await schedules.resume_schedule(connection, name)))
 
 
-@operation("Run a schedule now", answer=Accepted, status=202, others=_MISSING, **_SAID)
+@api_operation("Run a schedule now", response=AcceptedJob, status=202, other_responses=_MISSING, **_SAID)
 async def run(request: Request) -> Response:
-    name = name_in(request)
+    name = parse_path_name(request)
     async with operating(request, "schedule.run", name) as connection:
-        return answer(await schedules.run_schedule(connection, name), 202)
+        return json_response(await schedules.run_schedule(connection, name), 202)
 
 
-@operation("The next times of a schedule", query=TimesQuery, answer=list[datetime], others=_MISSING, **_SAID)
+@api_operation(
+    "The next times of a schedule",
+    query=TimesQuery,
+    response=list[datetime],
+    other_responses=_MISSING,
+    **_SAID,
+)
 async def preview(request: Request) -> Response:
-    query = query_of(request, TimesQuery)
-    async with acting(request) as connection:
-        return answer(await schedules.preview_schedule(connection, name_in(request), query.count))
+    query = parse_query(request, TimesQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(
+            await schedules.preview_schedule(connection, parse_path_name(request), query.count)
+        )
 
 
 def routes() -> list[BaseRoute]:

@@ -1,4 +1,4 @@
-"""What the routes work with. One object per application, found from any request that passes through it."""
+"""The objects that all endpoints of one application share: database, settings, store, verifiers, event hub."""
 
 from __future__ import annotations
 
@@ -8,69 +8,154 @@ from typing import Any, cast
 
 from starlette.requests import HTTPConnection
 
+from holdfast.client import Client
 from holdfast.definitions.job_types import JobType
 from holdfast.definitions.tasks import Task
 from holdfast.engine import access
 from holdfast.engine.connection import Database
 from holdfast.engine.rpc import Catalogue
-from holdfast.server.api.hub import Hub
-from holdfast.server.api.keyring import KeyRing
-from holdfast.server.api.rates import Rates
-from holdfast.server.api.tokens import Tokens
+from holdfast.server.api.event_hub import EventHub
+from holdfast.server.api.key_verification import KeyVerifier
+from holdfast.server.api.rate_limit import RateLimiter
+from holdfast.server.api.token_verification import TokenVerifier
 from holdfast.settings import Settings
+from holdfast.storage import ObjectStore, open_store
 from holdfast.worker.metrics import Metrics
 
-PLACE = "holdfast"
+SERVICES_SCOPE_KEY = "holdfast"
 
 
 @dataclass
-class Services:
+class AppServices:
+    """The shared objects of one application. `create_app` stores them in `app.state.holdfast`.
+
+    You pass them to `create_dashboard` when you mount the dashboard yourself:
+
+        from holdfast.server import AppServices, create_app, create_dashboard
+
+        app = create_app()
+        services: AppServices = app.state.holdfast
+        dashboard = create_dashboard(services)
+    """
+
     database: Database
     settings: Settings
-    store: Any
-    types: Mapping[str, JobType[Any]]
+    store: ObjectStore | None
+    job_types: Mapping[str, JobType[Any]]
     tasks: Mapping[str, Task[..., Any]]
-    listener: Hub
-    tokens: Tokens
-    keys: KeyRing
-    rates: Rates
-    functions: Catalogue = field(default_factory=Catalogue, repr=False)
+    event_hub: EventHub
+    token_verifier: TokenVerifier
+    key_verifier: KeyVerifier
+    rate_limiter: RateLimiter
+    rpc_functions: Catalogue = field(default_factory=Catalogue, repr=False)
     metrics: Metrics = field(default_factory=Metrics, repr=False)
+    _client: Client | None = field(default=None, repr=False)
     _roles: frozenset[str] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(
+    def create(
         cls,
         database: Database,
         settings: Settings,
         *,
-        store: Any = None,
-        types: Mapping[str, JobType[Any]] | None = None,
+        store: ObjectStore | None = None,
+        job_types: Mapping[str, JobType[Any]] | None = None,
         tasks: Mapping[str, Task[..., Any]] | None = None,
-    ) -> Services:
+    ) -> AppServices:
+        """Create the services of an application. No connection is opened."""
         return cls(
             database,
             settings,
             store,
-            types or {},
+            job_types or {},
             tasks or {},
-            Hub(database, settings),
-            Tokens(settings),
-            KeyRing(database, settings),
-            Rates(settings.api_rate, settings.api_burst),
+            EventHub(database, settings),
+            TokenVerifier(settings),
+            KeyVerifier(database, settings),
+            RateLimiter(settings.api_rate, settings.api_burst),
         )
 
-    async def roles(self) -> frozenset[str]:
-        """The roles that requests may act as; asked once."""
+    async def fetch_roles(self) -> frozenset[str]:
+        """Return the database roles that requests may act as. The database is queried once."""
         if self._roles is None:
             async with self.database.connection() as connection:
                 self._roles = await access.usable_roles(connection)
         return self._roles
 
+    def get_store(self) -> ObjectStore:
+        """Return the object store. The first call opens the store that the settings name."""
+        if self.store is None:
+            self.store = open_store(self.settings)
+        return self.store
+
+    def get_client(self) -> Client:
+        """Return the client of the application, with the same database, settings and store."""
+        if self._client is None:
+            self._client = Client(self.database.url.reveal(), settings=self.settings)
+            if self.store is not None:
+                self._client.files.store = self.store
+        return self._client
+
     async def close(self) -> None:
+        """Stop the background work of the application and close the connections that it opened."""
         self.metrics.stop()
-        await self.listener.stop()
+        await self.event_hub.stop()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
 
-def services_of(request: HTTPConnection) -> Services:
-    return cast("Services", request.scope[PLACE])
+def get_services(request: HTTPConnection) -> AppServices:
+    """Return the services of the application that received the request."""
+    return cast("AppServices", request.scope[SERVICES_SCOPE_KEY])
+
+
+def get_settings(request: HTTPConnection) -> Settings:
+    """Return the settings of the application that received the request.
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from holdfast.server import get_settings, json_response
+
+    async def show_limits(request: Request) -> Response:
+        return json_response({"jobs": get_settings(request).user_jobs})
+    """
+    return get_services(request).settings
+
+
+def get_client(request: HTTPConnection) -> Client:
+    """Return the client of the application that received the request.
+
+    The application has one client, which uses the application's database, settings and object store. The
+    application closes it on shutdown.
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        from holdfast.server import get_client, json_response, parse_path_uuid
+
+        async def show_job(request: Request) -> Response:
+            job = await get_client(request).get(parse_path_uuid(request, "id"))
+            return json_response({"status": job.status})
+    """
+    return get_services(request).get_client()
+
+
+def get_store(request: HTTPConnection) -> ObjectStore:
+    """Return the object store of the application that received the request.
+
+    from starlette.requests import Request
+    from starlette.responses import StreamingResponse
+
+    from holdfast.server import get_store
+
+    async def download(request: Request) -> StreamingResponse:
+        async def read_chunks():
+            async with get_store(request).open("logos/logo.png") as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+        return StreamingResponse(read_chunks(), media_type="image/png")
+    """
+    return get_services(request).get_store()

@@ -17,14 +17,14 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import artifacts
 from holdfast.errors import HoldfastError
 from holdfast.model import Artifact
-from holdfast.server.api.bodies import answer, name_in, query_of
-from holdfast.server.api.files import store_of
-from holdfast.server.api.identity import acting
-from holdfast.server.api.operations import operation
-from holdfast.server.api.services import services_of
-from holdfast.server.api.tasks import LeaseText, lease_of
-from holdfast.storage.contents import Reader, discard, merged, upload
-from holdfast.storage.names import check_name, type_of
+from holdfast.server.api.external_workers import LeaseText, lease_of
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_path_name, parse_query
+from holdfast.server.api.services import get_store
+from holdfast.storage.content import ContentReader, discard_object, merge_metadata, upload_content
+from holdfast.storage.file_names import check_file_name, resolve_content_type
 
 
 class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -33,45 +33,45 @@ class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ttl_s: Annotated[float, Meta(gt=0, le=315360000)] | None = None
 
 
-@operation(
+@api_operation(
     "Save a file of a running task",
     tag="worker",
     access="service",
     scope="worker",
     query=UploadQuery,
     body=bytes,
-    takes="application/octet-stream",
-    answer=Artifact,
+    request_media_type="application/octet-stream",
+    response=Artifact,
     status=201,
-    others={409: "The lease has passed to someone else: stop", 507: "The quota is used up"},
+    other_responses={409: "The lease has passed to someone else: stop", 507: "The quota is used up"},
 )
 async def save(request: Request) -> Response:
-    query = query_of(request, UploadQuery)
-    lease, store = lease_of(request, query.lease), store_of(services_of(request))
-    name = check_name(name_in(request))
+    query = parse_query(request, UploadQuery)
+    lease, store = lease_of(request, query.lease), get_store(request)
+    name = check_file_name(parse_path_name(request))
     given = request.headers.get("content-type")
-    content_type = type_of(name, None if given == "application/octet-stream" else given)
+    content_type = resolve_content_type(name, None if given == "application/octet-stream" else given)
     file = {"name": name, "kind": query.kind, "content_type": content_type, "ttl_s": query.ttl_s}
-    async with acting(request) as connection:
+    async with transaction_as_caller(request) as connection:
         staged = await artifacts.stage(connection, lease, file)
-    reader = Reader(request.stream())
-    reader.most = staged.most_bytes
-    await upload(store, staged.key, reader, name=name, content_type=content_type)
+    reader = ContentReader(request.stream())
+    reader.max_bytes = staged.most_bytes
+    await upload_content(store, staged.key, reader, name=name, content_type=content_type)
     try:
-        async with acting(request) as connection:
+        async with transaction_as_caller(request) as connection:
             made = await artifacts.record(
                 connection,
                 staged.id,
                 lease,
-                size=reader.count,
+                size=reader.byte_count,
                 sha256=reader.sha256,
-                meta=merged(reader.facts, None),
+                meta=merge_metadata(reader.media_metadata, None),
             )
     except HoldfastError as problem:
         if problem.sqlstate:  # the engine has said no; anything else may have been recorded
-            await discard(store, staged.key)
+            await discard_object(store, staged.key)
         raise
-    return answer(made, 201)
+    return json_response(made, 201)
 
 
 def routes() -> list[BaseRoute]:

@@ -16,13 +16,14 @@ from holdfast import egress, webhooks
 from holdfast.engine import access, jobs
 from holdfast.engine import webhooks as stored
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.server.api.bodies import answer, body_of, parse, raw_body, uuid_in
-from holdfast.server.api.identity import acting, identify
-from holdfast.server.api.jobs import Accepted
-from holdfast.server.api.operating import OPERATING, operating
-from holdfast.server.api.operations import operation
-from holdfast.server.api.services import services_of
-from holdfast.server.api.tokens import UnauthenticatedError
+from holdfast.server.api.audit import OPERATING, operating
+from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.jobs import AcceptedJob
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_json, parse_path_uuid, read_body
+from holdfast.server.api.services import get_services
+from holdfast.server.api.token_verification import UnauthenticatedError
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Event = Literal[
@@ -66,18 +67,18 @@ class MadeHook(msgspec.Struct, kw_only=True):
     secret: str
 
 
-@operation(
-    "Be told when jobs end", tag="webhooks", scope="jobs", body=NewWebhook, answer=MadeWebhook, status=201
+@api_operation(
+    "Be told when jobs end", tag="webhooks", scope="jobs", body=NewWebhook, response=MadeWebhook, status=201
 )
 async def create(request: Request) -> Response:
-    wanted = await body_of(request, NewWebhook)
-    caller = await identify(request)
+    wanted = await parse_body(request, NewWebhook)
+    caller = await identify_caller(request)
     if caller.kind == "user" and wanted.owner not in (None, caller.id):
         raise HTTPException(403, "owner is for services")
     egress.read(wanted.url)  # where it leads is looked at with every delivery
     secret = webhooks.new_secret()
-    async with acting(request) as connection:
-        made = await stored.put_webhook(
+    async with transaction_as_caller(request) as connection:
+        made = await stored.create_webhook(
             connection,
             url=wanted.url,
             events=wanted.events,
@@ -85,114 +86,118 @@ async def create(request: Request) -> Response:
             types=wanted.types,
             owner=wanted.owner,
         )
-    async with acting(request, as_service=True) as connection:
+    async with transaction_as_caller(request, as_service=True) as connection:
         await access.record(
             connection, caller.name, "webhook.create", str(made), {"url": wanted.url.partition("?")[0]}
         )
-    return answer(MadeWebhook(id=made, secret=secret), 201)
+    return json_response(MadeWebhook(id=made, secret=secret), 201)
 
 
-@operation("List webhooks", tag="webhooks", scope="jobs", answer=list[stored.Webhook])
+@api_operation("List webhooks", tag="webhooks", scope="jobs", response=list[stored.Webhook])
 async def list_webhooks(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await stored.list_webhooks(connection))
+    async with transaction_as_caller(request) as connection:
+        return json_response(await stored.list_webhooks(connection))
 
 
-@operation(
+@api_operation(
     "Switch a webhook on or off",
     tag="webhooks",
     scope="jobs",
     body=Switch,
     status=204,
-    others={404: "There is no such webhook"},
+    other_responses={404: "There is no such webhook"},
 )
 async def switch(request: Request) -> Response:
-    webhook_id, wanted = uuid_in(request), await body_of(request, Switch)
-    caller = await identify(request)
-    async with acting(request) as connection:
-        if not await stored.switch_webhook(connection, webhook_id, on=wanted.active):
+    webhook_id, wanted = parse_path_uuid(request), await parse_body(request, Switch)
+    caller = await identify_caller(request)
+    async with transaction_as_caller(request) as connection:
+        if not await stored.set_webhook_active(connection, webhook_id, on=wanted.active):
             raise NotFoundError("There is no such webhook.")
-    async with acting(request, as_service=True) as connection:
+    async with transaction_as_caller(request, as_service=True) as connection:
         deed = "webhook.on" if wanted.active else "webhook.off"
         await access.record(connection, caller.name, deed, str(webhook_id))
     return Response(status_code=204)
 
 
-@operation(
-    "Delete a webhook", tag="webhooks", scope="jobs", status=204, others={404: "There is no such webhook"}
+@api_operation(
+    "Delete a webhook",
+    tag="webhooks",
+    scope="jobs",
+    status=204,
+    other_responses={404: "There is no such webhook"},
 )
 async def delete(request: Request) -> Response:
-    webhook_id = uuid_in(request)
-    async with acting(request) as connection:
+    webhook_id = parse_path_uuid(request)
+    async with transaction_as_caller(request) as connection:
         if not await stored.delete_webhook(connection, webhook_id):
             raise NotFoundError("There is no such webhook.")
     return Response(status_code=204)
 
 
-@operation(
-    "Make or change an inbound hook; its secret is new each time", body=NewHook, answer=MadeHook, **_HOOKS
+@api_operation(
+    "Make or change an inbound hook; its secret is new each time", body=NewHook, response=MadeHook, **_HOOKS
 )
-async def put_hook(request: Request) -> Response:
-    name, wanted = hook_in(request), await body_of(request, NewHook)
+async def put_inbound_webhook(request: Request) -> Response:
+    name, wanted = hook_in(request), await parse_body(request, NewHook)
     secret = webhooks.new_secret()
     async with operating(request, "hook.put", name, type=wanted.type, queue=wanted.queue) as connection:
-        await stored.put_hook(
+        await stored.put_inbound_webhook(
             connection, name=name, type=wanted.type, queue=wanted.queue, owner=wanted.owner, secret=secret
         )
-    return answer(MadeHook(name=name, secret=secret))
+    return json_response(MadeHook(name=name, secret=secret))
 
 
-@operation("List inbound hooks", answer=list[stored.HookView], **_HOOKS)
-async def list_hooks(request: Request) -> Response:
-    async with acting(request) as connection:
-        return answer(await stored.list_hooks(connection))
+@api_operation("List inbound hooks", response=list[stored.HookView], **_HOOKS)
+async def list_inbound_webhooks(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await stored.list_inbound_webhooks(connection))
 
 
-@operation("Delete an inbound hook", status=204, others={404: "There is no such hook"}, **_HOOKS)
-async def delete_hook(request: Request) -> Response:
+@api_operation("Delete an inbound hook", status=204, other_responses={404: "There is no such hook"}, **_HOOKS)
+async def delete_inbound_webhook(request: Request) -> Response:
     name = hook_in(request)
     async with operating(request, "hook.delete", name) as connection:
-        if not await stored.delete_hook(connection, name):
+        if not await stored.delete_inbound_webhook(connection, name):
             raise NotFoundError("There is no such hook.")
     return Response(status_code=204)
 
 
-@operation(
+@api_operation(
     "Submit the job of an inbound hook",
     tag="hooks",
     access="anyone",  # a signature takes the place of a key
     scope="hooks",
     body=dict[str, Any],
-    answer=Accepted,
+    response=AcceptedJob,
     status=202,
-    others={200: "This message was here before"},
-    headers=("webhook-id", "webhook-timestamp", "webhook-signature"),
+    other_responses={200: "This message was here before"},
+    request_headers=("webhook-id", "webhook-timestamp", "webhook-signature"),
 )
 async def receive(request: Request) -> Response:
-    services, caller = services_of(request), await identify(request)
-    name, text = hook_in(request), await raw_body(request)
+    services, caller = get_services(request), await identify_caller(request)
+    name, text = hook_in(request), await read_body(request)
     async with services.database.transaction() as connection:
-        hook = await stored.get_hook(connection, name)
+        hook = await stored.get_inbound_webhook(connection, name)
         message_id = None if hook is None else webhooks.verify(hook.secret, request.headers, text)
-        if caller.may("hooks"):
+        if caller.has_scope("hooks"):
             message_id = message_id or request.headers.get("idempotency-key")
         elif message_id is None:
-            services.rates.take(f"stranger:{request.client.host if request.client else '-'}")
+            services.rate_limiter.take(f"stranger:{request.client.host if request.client else '-'}")
             raise UnauthenticatedError("The signature does not hold")
         if hook is None:
             raise NotFoundError("There is no such hook.")
         job: dict[str, Any] = {
             "type": hook.type,
             "queue": hook.queue,
-            "args": {"payload": parse(text) if text.strip() else None},
+            "args": {"payload": parse_json(text) if text.strip() else None},
         }
         if hook.owner is not None:
             job["owner"] = hook.owner
         if message_id is not None:
             job["key"] = f"hook:{name}:{message_id[:400]}"
         made = await jobs.submit(connection, msgspec.json.encode(job))
-    accepted = Accepted(id=made.id, status=made.status, created=made.created)
-    return answer(accepted, 202 if made.created else 200)
+    accepted = AcceptedJob(id=made.id, status=made.status, created=made.created)
+    return json_response(accepted, 202 if made.created else 200)
 
 
 def hook_in(request: Request) -> str:
@@ -210,8 +215,8 @@ def routes() -> list[BaseRoute]:
         Route("/api/webhooks", list_webhooks, methods=["GET"]),
         Route("/api/webhooks/{id}", switch, methods=["PATCH"]),
         Route("/api/webhooks/{id}", delete, methods=["DELETE"]),
-        Route("/api/hooks", list_hooks, methods=["GET"]),
-        Route("/api/hooks/{name}", put_hook, methods=["PUT"]),
-        Route("/api/hooks/{name}", delete_hook, methods=["DELETE"]),
+        Route("/api/hooks", list_inbound_webhooks, methods=["GET"]),
+        Route("/api/hooks/{name}", put_inbound_webhook, methods=["PUT"]),
+        Route("/api/hooks/{name}", delete_inbound_webhook, methods=["DELETE"]),
         Route("/hooks/{name}", receive, methods=["POST"]),
     ]

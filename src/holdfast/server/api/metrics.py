@@ -11,9 +11,9 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import insight, operate
 from holdfast.model import Json
-from holdfast.server.api.identity import acting
-from holdfast.server.api.operations import operation
-from holdfast.server.api.services import services_of
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.services import get_services
 from holdfast.worker.metrics import CONTENT_TYPE
 from holdfast.worker.prometheus import Counter, Registry
 
@@ -24,20 +24,20 @@ class Levels(Counter):
     kind = "gauge"
 
 
-@operation(
+@api_operation(
     "Figures for Prometheus",
     tag="figures",
     access="service",
     scope="metrics",
-    media="text/plain",
+    media_type="text/plain",
 )
 async def metrics(request: Request) -> Response:
-    services = services_of(request)
+    services = get_services(request)
     services.metrics.start()
-    async with acting(request) as connection:
-        queues = await operate.task_queues(connection)
+    async with transaction_as_caller(request) as connection:
+        queues = await operate.list_task_queues(connection)
         whole = await insight.metrics(connection)
-    read = Registry(_levels(queues, whole, services.listener.streams))
+    read = Registry(_levels(queues, whole, services.event_hub.subscription_count))
     return Response(read.text() + services.metrics.text(), media_type=CONTENT_TYPE)
 
 

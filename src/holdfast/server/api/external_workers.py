@@ -19,15 +19,16 @@ from holdfast.engine import outside
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.model import Json
-from holdfast.server.api.bodies import answer, body_of, uuid_in
-from holdfast.server.api.identity import acting
-from holdfast.server.api.operations import operation
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_uuid
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 LeaseText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\.[0-9]{1,19}$")]
 Seconds = Annotated[float, Meta(ge=0, le=31536000)]
 _WORKING: dict[str, Any] = {"tag": "worker", "access": "service", "scope": "worker"}
-_LEASED: dict[str, Any] = {**_WORKING, "others": {409: "The lease has passed to someone else: stop"}}
+_LEASED: dict[str, Any] = {**_WORKING, "other_responses": {409: "The lease has passed to someone else: stop"}}
 
 
 class Claim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,17 +94,17 @@ def lease_of(request: Request, text: str) -> Lease:
     attempt, _, nonce = text.partition(".")
     if int(nonce) >= 2**63:
         raise InvalidError("That is no lease.", field="lease")
-    return Lease(id=uuid_in(request), attempt=int(attempt), nonce=int(nonce))
+    return Lease(id=parse_path_uuid(request), attempt=int(attempt), nonce=int(nonce))
 
 
-@operation("Claim tasks for free slots", body=Claim, answer=list[ClaimedTask], **_WORKING)
+@api_operation("Claim tasks for free slots", body=Claim, response=list[ClaimedTask], **_WORKING)
 async def claim(request: Request) -> Response:
-    wanted = await body_of(request, Claim)
-    async with acting(request) as connection:
+    wanted = await parse_body(request, Claim)
+    async with transaction_as_caller(request) as connection:
         given = await outside.claim_tasks(
             connection, wanted.worker, wanted.max_tasks, wanted.types, wanted.queues
         )
-    return answer([_claimed(task) for task in given])
+    return json_response([_claimed(task) for task in given])
 
 
 def _claimed(task: outside.Given) -> ClaimedTask:
@@ -112,10 +113,10 @@ def _claimed(task: outside.Given) -> ClaimedTask:
     return ClaimedTask(**values, lease=f"{task.attempt}.{nonce}")
 
 
-@operation("Keep a task, and say how far it is", body=Heartbeat, answer=Beaten, **_LEASED)
+@api_operation("Keep a task, and say how far it is", body=Heartbeat, response=Beaten, **_LEASED)
 async def heartbeat(request: Request) -> Response:
-    said = await body_of(request, Heartbeat)
-    async with acting(request) as connection:
+    said = await parse_body(request, Heartbeat)
+    async with transaction_as_caller(request) as connection:
         seconds = await outside.heartbeat_task(
             connection,
             lease_of(request, said.lease),
@@ -123,21 +124,21 @@ async def heartbeat(request: Request) -> Response:
             phase=said.phase,
             message=said.message,
         )
-    return answer(Beaten(lease_s=seconds))
+    return json_response(Beaten(lease_s=seconds))
 
 
-@operation("Hand in the result of a task", body=Complete, status=204, **_LEASED)
+@api_operation("Hand in the result of a task", body=Complete, status=204, **_LEASED)
 async def complete(request: Request) -> Response:
-    said = await body_of(request, Complete)
-    async with acting(request) as connection:
+    said = await parse_body(request, Complete)
+    async with transaction_as_caller(request) as connection:
         await outside.complete_task(connection, lease_of(request, said.lease), said.output)
     return Response(status_code=204)
 
 
-@operation("Say that an attempt failed", body=Fail, status=204, **_LEASED)
+@api_operation("Say that an attempt failed", body=Fail, status=204, **_LEASED)
 async def fail(request: Request) -> Response:
-    said = await body_of(request, Fail)
-    async with acting(request) as connection:
+    said = await parse_body(request, Fail)
+    async with transaction_as_caller(request) as connection:
         await outside.fail_task(
             connection,
             lease_of(request, said.lease),
@@ -150,18 +151,18 @@ async def fail(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@operation("Put a task off without spending an attempt", body=Snooze, status=204, **_LEASED)
+@api_operation("Put a task off without spending an attempt", body=Snooze, status=204, **_LEASED)
 async def snooze(request: Request) -> Response:
-    said = await body_of(request, Snooze)
-    async with acting(request) as connection:
+    said = await parse_body(request, Snooze)
+    async with transaction_as_caller(request) as connection:
         await outside.snooze_task(connection, lease_of(request, said.lease), said.delay_s)
     return Response(status_code=204)
 
 
-@operation("Give a task back without spending an attempt", body=Release, status=204, **_LEASED)
+@api_operation("Give a task back without spending an attempt", body=Release, status=204, **_LEASED)
 async def release(request: Request) -> Response:
-    said = await body_of(request, Release)
-    async with acting(request) as connection:
+    said = await parse_body(request, Release)
+    async with transaction_as_caller(request) as connection:
         await outside.release_task(connection, lease_of(request, said.lease))
     return Response(status_code=204)
 

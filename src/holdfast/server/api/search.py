@@ -13,9 +13,10 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast import search
 from holdfast.engine import search as finding
-from holdfast.server.api.bodies import answer, query_of
-from holdfast.server.api.identity import acting
-from holdfast.server.api.operations import operation
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_query
 
 _SAID: dict[str, Any] = {"tag": "jobs", "access": "service", "scope": "jobs"}
 
@@ -33,21 +34,25 @@ class ErrorsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-@operation("Search jobs, newest first", query=SearchQuery, answer=finding.Page, **_SAID)
+@api_operation("Search jobs, newest first", query=SearchQuery, response=finding.Page, **_SAID)
 async def search_jobs(request: Request) -> Response:
-    query = query_of(request, SearchQuery)
+    query = parse_query(request, SearchQuery)
     wanted = search.parse(query.q)
-    async with acting(request) as connection:
-        return answer(await finding.search_jobs(connection, wanted, before=query.before, limit=query.limit))
+    async with transaction_as_caller(request) as connection:
+        return json_response(
+            await finding.search_jobs(connection, wanted, before=query.before, limit=query.limit)
+        )
 
 
-@operation(
-    "What went wrong in the last day, by cause", query=ErrorsQuery, answer=list[dict[str, Any]], **_SAID
+@api_operation(
+    "What went wrong in the last day, by cause", query=ErrorsQuery, response=list[dict[str, Any]], **_SAID
 )
 async def errors(request: Request) -> Response:
-    query = query_of(request, ErrorsQuery)
-    async with acting(request) as connection:
-        return answer(await finding.error_groups(connection, owner=query.owner, limit=query.limit))
+    query = parse_query(request, ErrorsQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(
+            await finding.list_error_groups(connection, owner=query.owner, limit=query.limit)
+        )
 
 
 def routes() -> list[BaseRoute]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.server.api.operations import operation
+from holdfast.server.api.operations import api_operation
 
 
 @cache
@@ -17,7 +17,7 @@ def script_text() -> str:
     return (resources.files("holdfast.server.api") / "static" / "holdfast.js").read_text(encoding="utf-8")
 
 
-@operation("The client for browsers", tag="about", access="anyone", media="text/javascript")
+@api_operation("The client for browsers", tag="about", access="anyone", media_type="text/javascript")
 async def script(_: Request) -> Response:
     headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}
     return Response(script_text(), media_type="text/javascript", headers=headers)

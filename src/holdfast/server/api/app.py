@@ -1,0 +1,171 @@
+"""Create the application of the HTTP API."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Mount
+from starlette.types import ASGIApp
+
+from holdfast import settings as settings_module
+from holdfast.definitions.job_types import JobType, index_job_types
+from holdfast.definitions.tasks import Task
+from holdfast.engine import embedded
+from holdfast.engine.connection import Database
+from holdfast.errors import HoldfastError
+from holdfast.server.api import (
+    batches,
+    browser_client,
+    external_workers,
+    files,
+    health,
+    jobs,
+    keys,
+    messages,
+    metrics,
+    openapi,
+    queues,
+    rpc,
+    schedules,
+    search,
+    uploads,
+    webhooks,
+)
+from holdfast.server.api.middleware import RequestMiddleware
+from holdfast.server.api.priority_routes import PriorityRoute
+from holdfast.server.api.problem_responses import handle_holdfast_error, handle_http_exception
+from holdfast.server.api.services import AppServices
+from holdfast.settings import Settings
+from holdfast.storage import ObjectStore
+
+TaskCollection: TypeAlias = Iterable[Task[..., Any]] | Mapping[str, Task[..., Any]]
+CORS_MAX_AGE_S = 600
+
+
+def create_app(
+    settings: Settings | None = None,
+    *,
+    database: Database | None = None,
+    store: ObjectStore | None = None,
+    job_types: Iterable[JobType[Any]] = (),
+    tasks: TaskCollection = (),
+    routes: Iterable[BaseRoute] = (),
+    dashboard: ASGIApp | Callable[[AppServices], ASGIApp] | None = None,
+) -> Starlette:
+    """Create the HTTP API as a Starlette application. Run it with an ASGI server or mount it in your own.
+
+    - `settings`: default are the settings of the environment. If they name no database, the embedded PostgreSQL
+      starts here. Otherwise nothing is opened before the first request, so you can create the application at import
+      time.
+    - `database`, `store`: the connection pool and the object store, if you have them open already. The
+      application closes only what it opened itself.
+    - `job_types`: the job types that clients may start.
+    - `tasks`: tasks whose queue is used when a client starts them by their type.
+    - `routes`: your own routes. They come after the built-in ones, except for `PriorityRoute`.
+    - `dashboard`: `create_dashboard`, or an ASGI application. It is mounted at `/dashboard`.
+
+    The shared objects of the application are in `app.state.holdfast`.
+
+        from holdfast import Graph, job, task
+        from holdfast.server import create_app, create_dashboard
+
+        @task
+        async def render(page: str) -> str:
+            return f"<p>{page}</p>"
+
+        @job("report", params=dict, public=True)
+        def report(params: dict) -> Graph:
+            graph = Graph("report")
+            graph.add(render(params["page"]))
+            return graph
+
+        app = create_app(job_types=[report], dashboard=create_dashboard)  # uvicorn module:app
+    """
+    settings = settings or settings_module.load()
+    services = AppServices.create(
+        database or Database(embedded.locate(settings)[0], settings),
+        settings,
+        store=store,
+        job_types=index_job_types(job_types),
+        tasks=_index_tasks(tasks),
+    )
+    app = Starlette(
+        routes=[*_sort_routes([*_built_in_routes(), *routes]), *_dashboard_routes(dashboard, services)],
+        middleware=[*_cors_middleware(settings), Middleware(RequestMiddleware, services=services)],
+        exception_handlers={HoldfastError: handle_holdfast_error, HTTPException: handle_http_exception},
+        lifespan=_make_lifespan(services, owns_database=database is None),
+    )
+    app.state.holdfast = services
+    return app
+
+
+def build_openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the built-in routes."""
+    return openapi.build_document(_built_in_routes())
+
+
+def _built_in_routes() -> list[BaseRoute]:
+    modules = (
+        health, metrics, jobs, search, external_workers, uploads, batches, files, schedules, queues, messages,
+        keys, webhooks, rpc, browser_client, openapi,
+    )  # fmt: skip
+    return [route for module in modules for route in module.routes()]
+
+
+def _sort_routes(routes: list[BaseRoute]) -> list[BaseRoute]:
+    return sorted(routes, key=lambda route: not isinstance(route, PriorityRoute))
+
+
+def _index_tasks(tasks: TaskCollection) -> Mapping[str, Task[..., Any]]:
+    if isinstance(tasks, Mapping):
+        return cast("Mapping[str, Task[..., Any]]", tasks)
+    return {task.name: task for task in tasks}
+
+
+def _dashboard_routes(dashboard: Any, services: AppServices) -> list[BaseRoute]:
+    if dashboard is None:
+        return []
+    # A factory has one required parameter, the services. An ASGI application has three.
+    parameters = inspect.signature(dashboard).parameters.values()
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    return [Mount("/dashboard", dashboard(services) if len(required) == 1 else dashboard)]
+
+
+def _cors_middleware(settings: Settings) -> list[Middleware]:
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["authorization", "apikey", "content-type", "idempotency-key", "last-event-id",
+                           "content-profile", "accept-profile", "prefer", "x-client-info"],
+            expose_headers=["location", "etag", "retry-after"],
+            max_age=CORS_MAX_AGE_S,
+        )
+    ]  # fmt: skip
+
+
+def _make_lifespan(
+    services: AppServices, *, owns_database: bool
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        services.metrics.start()
+        try:
+            yield
+        finally:
+            await services.close()
+            if owns_database:
+                await services.database.close()
+
+    return lifespan

@@ -1,0 +1,300 @@
+"""Deliver events of jobs and batches to any number of streams with two database connections.
+
+One connection of the process listens for notifications. One connection of the pool at a time reads events, no
+matter how many streams are open. A stream subscribes first and reads the job afterwards. The events that it
+receives start before that point, and it drops those that it knows, so no event is lost in between.
+
+Notifications only tell which jobs to read. Completeness comes from polling all watched jobs twice a second,
+which also works behind a connection pooler. Polling slows down when it would take more than one twentieth
+of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from holdfast import telemetry
+from holdfast.engine import access
+from holdfast.engine.connection import Database
+from holdfast.engine.listen import Listener
+from holdfast.errors import HoldfastError
+from holdfast.model import ENDED
+from holdfast.server.api.stream_sources import SubjectReader, read_job_with_files
+from holdfast.settings import Settings
+
+EVENT_CHANNEL = "holdfast_events"
+POLL_INTERVAL_S = 0.5
+POLL_PAUSE_FACTOR = 20  # the pause after a poll is at least this many times as long as the poll took
+WATCH_RENEWAL_INTERVAL_S = 45.0
+MAX_EVENTS_PER_READ = 500  # per job
+MAX_PENDING_EVENTS = 1000  # a stream that falls further behind starts again with a snapshot
+EVENT_KINDS_WITH_STATUS = ("job", "batch")  # these events report the end of a job or batch
+_log = logging.getLogger("holdfast.server.api")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One stored event of a job or batch."""
+
+    seq: int
+    at: datetime
+    kind: str
+    body: dict[str, Any]
+
+
+class EventSubscription:
+    """The events of one job for one stream, in order. Close it when the stream ends.
+
+    `overflowed` is True after events were dropped because the stream was too slow. `ended` is the job as it
+    was when it ended, and None before.
+
+        from uuid import UUID
+
+        from starlette.requests import Request
+
+        from holdfast.server import subscribe_to_job_events
+
+        async def wait_for_change(request: Request, job_id: UUID, last_seq: int) -> bool:
+            subscription = subscribe_to_job_events(request, job_id, after=last_seq)
+            try:
+                return await subscription.wait(15)
+            finally:
+                subscription.close()
+    """
+
+    def __init__(self, unsubscribe: Callable[[EventSubscription], None]) -> None:
+        self._unsubscribe = unsubscribe
+        self._pending: deque[StreamEvent] = deque()
+        self._changed = asyncio.Event()
+        self.overflowed = False
+        self.ended: dict[str, Any] | None = None
+
+    def push(self, event: StreamEvent) -> None:
+        """Add an event. Called by the hub."""
+        if len(self._pending) >= MAX_PENDING_EVENTS:
+            self._pending.clear()
+            self.overflowed = True
+        self._pending.append(event)
+        self._changed.set()
+
+    def end(self, job: dict[str, Any]) -> None:
+        """Record that the job has ended. Called by the hub."""
+        self.ended = job
+        self._changed.set()
+
+    def take(self) -> list[StreamEvent]:
+        """Return and remove the pending events."""
+        events = list(self._pending)
+        self._pending.clear()
+        self._changed.clear()
+        return events
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until an event is pending or the job has ended. Return False after `timeout_s` without one."""
+        if self._pending or self.ended is not None:
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(timeout_s, 0)):
+                await self._changed.wait()
+        return bool(self._pending) or self.ended is not None
+
+    def close(self) -> None:
+        """End the subscription. Closing it twice does no harm."""
+        self._unsubscribe(self)
+
+
+@dataclass
+class WatchedSubject:
+    """A job or batch with open streams. `last_seq` is the last delivered event, None until a stream knows it."""
+
+    read: SubjectReader
+    last_seq: int | None = None
+    subscriptions: set[EventSubscription] = field(default_factory=set[EventSubscription])
+    ended: dict[str, Any] | None = None
+
+
+class EventHub:
+    """Reads events of all watched jobs and batches, and delivers them to the subscriptions of this process."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._name = f"api-{secrets.token_hex(8)}"
+        self.open_streams: dict[str, int] = {}  # number of streams by caller
+        self._watched: dict[UUID, WatchedSubject] = {}
+        self._dirty: set[UUID] = set()
+        self._wakeup = asyncio.Event()
+        self._listener: Listener | None = None
+        self._loop: asyncio.Task[None] | None = None
+        self._registered: frozenset[UUID] = frozenset()
+        self._registered_at = 0.0
+
+    @property
+    def subscription_count(self) -> int:
+        return sum(len(subject.subscriptions) for subject in self._watched.values())
+
+    def subscribe(self, subject_id: UUID, read: SubjectReader = read_job_with_files) -> EventSubscription:
+        """Subscribe to a job or batch. Call `deliver_after` when you know its last event."""
+        subscription = EventSubscription(lambda ended: self._unsubscribe(subject_id, ended))
+        self._watched.setdefault(subject_id, WatchedSubject(read)).subscriptions.add(subscription)
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.create_task(self._run(), name="event streams")
+        self._wakeup.set()
+        return subscription
+
+    def deliver_after(self, subject_id: UUID, seq: int) -> None:
+        """Start the delivery of events after `seq`, which is the last event that a stream has read."""
+        subject = self._watched.get(subject_id)
+        if subject is not None and subject.last_seq is None:
+            subject.last_seq = seq
+        self._mark_dirty(subject_id)
+
+    def _unsubscribe(self, subject_id: UUID, subscription: EventSubscription) -> None:
+        subject = self._watched.get(subject_id)
+        if subject is not None:
+            subject.subscriptions.discard(subscription)
+            if not subject.subscriptions:
+                del self._watched[subject_id]
+                self._dirty.discard(subject_id)
+
+    async def wait_for_change(self, job_id: UUID, seq: int, timeout_s: float) -> bool:
+        """Wait until the job has an event after `seq` or has ended. Return False after the timeout."""
+        subscription = self.subscribe(job_id)
+        try:
+            self.deliver_after(job_id, seq)
+            return await subscription.wait(timeout_s)
+        finally:
+            subscription.close()
+
+    async def stop(self) -> None:
+        """Stop reading events and close the listening connection."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.cancel()
+            await asyncio.wait({loop})
+        await self._stop_listening()
+
+    def _mark_dirty(self, subject_id: UUID) -> None:
+        self._dirty.add(subject_id)
+        self._wakeup.set()
+
+    def _on_notification(self, payload: str) -> None:
+        if not payload:
+            self._dirty.update(self._watched)
+            self._wakeup.set()
+            return
+        with contextlib.suppress(ValueError):
+            subject_id = UUID(payload)
+            if subject_id in self._watched:
+                self._mark_dirty(subject_id)
+
+    async def _run(self) -> None:
+        # Nothing is awaited between the last check of `_watched` and the return. A subscription therefore
+        # either is seen here or starts a new loop.
+        while self._watched:
+            await self._read_events_until_idle()
+
+    async def _read_events_until_idle(self) -> None:
+        """Read events while anything is watched. A database error delays the streams but does not end them."""
+        self._listener = Listener(self._database.url, self._settings, {EVENT_CHANNEL: self._on_notification})
+        self._listener.start()
+        polled_at, pause_s = 0.0, POLL_INTERVAL_S
+        try:
+            while self._watched:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wakeup.wait()
+                self._wakeup.clear()
+                try:
+                    started_at = time.monotonic()
+                    async with self._database.connection() as connection:
+                        await self._register_watches(connection)
+                        if started_at - polled_at >= pause_s:
+                            await self._poll_subjects(connection)
+                            polled_at = time.monotonic()
+                            pause_s = max(POLL_INTERVAL_S, POLL_PAUSE_FACTOR * (polled_at - started_at))
+                        await self._deliver_events(connection)
+                except HoldfastError as error:
+                    telemetry.emit("database.away", error=str(error), retry_in=pause_s)
+                    await self._pause_and_reread(pause_s)
+                except Exception:
+                    _log.exception("event streams: unexpected error")
+                    await self._pause_and_reread(pause_s)
+        finally:
+            await self._stop_listening()
+
+    async def _pause_and_reread(self, pause_s: float) -> None:
+        self._dirty.update(self._watched)
+        await asyncio.sleep(pause_s)
+
+    async def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
+
+    async def _register_watches(self, connection: Any) -> None:
+        """Register the watched jobs in the database when they changed or the registration is about to expire."""
+        now, watched = time.monotonic(), frozenset(self._watched)
+        if watched != self._registered or now - self._registered_at > WATCH_RENEWAL_INTERVAL_S:
+            await access.watch_jobs(connection, self._name, sorted(watched))
+            self._registered, self._registered_at = watched, now
+
+    async def _poll_subjects(self, connection: Any) -> None:
+        unfinished = [subject_id for subject_id, subject in self._watched.items() if subject.ended is None]
+        for state in await access.glance(connection, unfinished):
+            subject = self._watched.get(state.id)
+            if subject is None or subject.last_seq is None:
+                continue
+            if state.seq > subject.last_seq:
+                self._dirty.add(state.id)
+            elif state.status in ENDED:
+                await self._deliver_end(connection, state.id)
+
+    async def _deliver_events(self, connection: Any) -> None:
+        """Read the new events of all changed jobs in one call and deliver them."""
+        dirty, self._dirty = self._dirty, set()
+        after = {
+            subject_id: subject.last_seq
+            for subject_id in dirty
+            if (subject := self._watched.get(subject_id)) is not None and subject.last_seq is not None
+        }
+        if not after:
+            return
+        rows = await access.list_watched_events(
+            connection, list(after), list(after.values()), MAX_EVENTS_PER_READ
+        )
+        counts: dict[UUID, int] = {}
+        ended: set[UUID] = set()
+        for subject_id, seq, at, kind, body in rows:
+            counts[subject_id] = counts.get(subject_id, 0) + 1
+            subject = self._watched.get(subject_id)
+            if subject is None or subject.last_seq is None or seq <= subject.last_seq:
+                continue
+            subject.last_seq = seq
+            for subscription in subject.subscriptions:
+                subscription.push(StreamEvent(seq, at, kind, body))
+            if kind in EVENT_KINDS_WITH_STATUS:
+                (ended.add if body.get("status") in ENDED else ended.discard)(subject_id)
+        for subject_id, count in counts.items():
+            if count >= MAX_EVENTS_PER_READ:  # more events follow, and the end comes after them
+                self._mark_dirty(subject_id)
+            elif subject_id in ended:
+                await self._deliver_end(connection, subject_id)
+
+    async def _deliver_end(self, connection: Any, subject_id: UUID) -> None:
+        subject = self._watched.get(subject_id)
+        value = None if subject is None else await subject.read(connection, subject_id)
+        if subject is not None and value is not None and value["status"] in ENDED:
+            subject.ended = value
+            for subscription in subject.subscriptions:
+                subscription.end(value)

@@ -1,0 +1,358 @@
+"""Stream the events of a job or batch as server-sent events; docs/guide/http-api.md describes format version 1.
+
+The first frame is a snapshot from which a page can draw everything. Then follow the stored events of the job,
+each with its stored number as the id, and `end`, after which the server closes the stream. A client that
+reconnects with `Last-Event-ID` (or `?after=`) receives the events that it missed, without a snapshot. If these
+events are no longer stored, it receives a snapshot with `resync`. A client that reconnects after the end gets
+204, which stops a browser's EventSource.
+
+Progress is merged to four frames per second; the last progress is always sent. Other frames are never merged.
+An open stream uses no database connection (see event_hub.py), ends when the token that opened it expires, and
+counts against the limits of its user and of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+from uuid import UUID
+
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.engine import jobs
+from holdfast.errors import InvalidError, TooManyError
+from holdfast.model import ENDED, Json
+from holdfast.server.api.event_frames import (
+    FrameBuilder,
+    build_job_frames,
+    encode_event_frames,
+    redact_frame,
+)
+from holdfast.server.api.event_hub import EventSubscription, StreamEvent
+from holdfast.server.api.json_responses import ensure_exists
+from holdfast.server.api.services import get_services
+from holdfast.server.api.stream_sources import SubjectReader, read_job_with_files
+from holdfast.server.api.stream_tickets import StreamViewer, require_stream_viewer
+
+PING_INTERVAL_S = 15.0
+PROGRESS_INTERVAL_S = 0.25
+CLIENT_RETRY_DELAY_MS = 2000
+MAX_MISSED_EVENTS = 1000  # a client that missed more events gets a snapshot instead
+SERVICE_STREAM_FACTOR = 10  # a service may open this many times as many streams as a user
+STREAM_LIMIT_RETRY_S = 5
+
+
+async def stream_events(
+    request: Request,
+    job_id: UUID,
+    *,
+    build_frames: FrameBuilder = build_job_frames,
+    read: SubjectReader = read_job_with_files,
+    noun: str = "job",
+) -> Response:
+    """Return a response that streams the events of a job as server-sent events.
+
+    `build_frames` converts events to frames, if you want another format than that of the API. Progress is
+    merged to four frames per second unless it has an attribute `merge_progress` that is False. `read` reads
+    something else than a job, and `noun` names it in the 404 response.
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        from holdfast.server import EventFrame, api_operation, parse_path_uuid, stream_events
+
+        def build_percent_frames(kind, body, job):
+            return [EventFrame("percent", body.get("percent"))] if kind == "progress" else []
+
+        @api_operation("Watch a job", tag="jobs", access="anyone", media_type="text/event-stream")
+        async def watch(request: Request) -> Response:
+            return await stream_events(request, parse_path_uuid(request), build_frames=build_percent_frames)
+    """
+    hub = get_services(request).event_hub
+    after = parse_last_event_id(request)
+    viewer = await require_stream_viewer(request, job_id)
+    release_slot = reserve_stream_slot(request, viewer)
+    subscription = hub.subscribe(job_id, read)
+
+    def close() -> None:
+        subscription.close()
+        release_slot()
+
+    try:
+        async with viewer.transaction() as connection:
+            job = ensure_exists(await read(connection, job_id), noun)
+            missed = await _read_missed_events(connection, job, after)
+    except BaseException:
+        close()
+        raise
+    if after is not None and job["status"] in ENDED and after >= job["event_seq"]:
+        close()
+        return Response(status_code=204, headers=viewer.headers)
+    if request.method == "HEAD":
+        close()
+        return Response(media_type=EventStreamResponse.media_type, headers=viewer.headers)
+    hub.deliver_after(job_id, job["event_seq"])
+    session = EventStreamSession(job, viewer, build_frames, read)
+    return EventStreamResponse(session.frames(subscription, after, missed), viewer.headers, close)
+
+
+def parse_last_event_id(request: Request) -> int | None:
+    """Return the number of the last event that the client has, or None.
+
+    It comes from the header `Last-Event-ID` or the query parameter `after`. Raise `InvalidError` (422) if it is
+    not a number.
+
+        from starlette.requests import Request
+
+        from holdfast.server import parse_last_event_id
+
+        def is_reconnect(request: Request) -> bool:
+            return parse_last_event_id(request) is not None
+    """
+    text = request.headers.get("last-event-id") or request.query_params.get("after")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidError("The last event id must be a number.", field="after")
+    return int(text)
+
+
+async def _read_missed_events(
+    connection: Any, job: dict[str, Json], after: int | None
+) -> list[StreamEvent] | None:
+    """Return all events since `after`, or None if the client needs a snapshot."""
+    if after is None or after > job["event_seq"] or job["event_seq"] - after > MAX_MISSED_EVENTS:
+        return None
+    rows = await jobs.list_job_events(connection, UUID(job["id"]), after=after, limit=MAX_MISSED_EVENTS)
+    rows = [row for row in rows if row.seq <= job["event_seq"]]
+    if [row.seq for row in rows] != list(range(after + 1, job["event_seq"] + 1)):
+        return None
+    return [StreamEvent(row.seq, row.at, row.kind, row.body or {}) for row in rows]
+
+
+def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], None]:
+    """Count a new stream against the limits of its viewer and of the process. Return the function that ends it.
+
+    Raise `TooManyError` (429) if too many streams are open. `stream_events` does this for you; call it if you
+    return an `EventStreamResponse` yourself.
+
+        from uuid import UUID
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        from holdfast.server import EventStreamResponse, require_stream_viewer, reserve_stream_slot
+
+        async def watch(request: Request, job_id: UUID) -> Response:
+            viewer = await require_stream_viewer(request, job_id)
+            release_slot = reserve_stream_slot(request, viewer)
+
+            async def frames():
+                yield b": hello\\n\\n"
+
+            return EventStreamResponse(frames(), viewer.headers, release_slot)
+    """
+    services = get_services(request)
+    open_streams = services.event_hub.open_streams
+    max_streams = services.settings.user_streams * (1 if viewer.owner is not None else SERVICE_STREAM_FACTOR)
+    too_many_of_viewer = open_streams.get(viewer.name, 0) >= max_streams
+    if too_many_of_viewer or sum(open_streams.values()) >= services.settings.api_streams:
+        raise TooManyError(
+            "Too many open event streams.", fix="Close one first.", retry_after=STREAM_LIMIT_RETRY_S
+        )
+    open_streams[viewer.name] = open_streams.get(viewer.name, 0) + 1
+
+    def release_slot() -> None:
+        if open_streams.get(viewer.name, 0) <= 1:
+            open_streams.pop(viewer.name, None)
+        else:
+            open_streams[viewer.name] -= 1
+
+    return release_slot
+
+
+def subscribe_to_job_events(request: Request, job_id: UUID, *, after: int) -> EventSubscription:
+    """Subscribe to the events of a job after the event number `after`. Close the subscription when you are done.
+
+    `after` is the `event_seq` of the job as you read it. Read the job again after subscribing, so that no
+    event is missed. The function does not check whether the caller may see the job.
+
+        from uuid import UUID
+
+        from starlette.requests import Request
+
+        from holdfast.server import subscribe_to_job_events
+
+        async def wait_for_end(request: Request, job_id: UUID, event_seq: int) -> None:
+            subscription = subscribe_to_job_events(request, job_id, after=event_seq)
+            try:
+                while subscription.ended is None:
+                    await subscription.wait(15)
+                    subscription.take()
+            finally:
+                subscription.close()
+    """
+    hub = get_services(request).event_hub
+    subscription = hub.subscribe(job_id)
+    hub.deliver_after(job_id, after)
+    return subscription
+
+
+class EventStreamSession:
+    """The state of one stream: which events it has sent and which progress waits to be sent."""
+
+    def __init__(
+        self, job: dict[str, Json], viewer: StreamViewer, build_frames: FrameBuilder, read: SubjectReader
+    ) -> None:
+        self._job = job
+        self._viewer = viewer
+        self._build_frames = build_frames
+        self._read = read
+        self._last_seq = 0
+        self._delayed_progress: StreamEvent | None = None
+        self._progress_sent_at = 0.0
+        self._merge_progress: bool = getattr(build_frames, "merge_progress", True)
+
+    async def frames(
+        self, subscription: EventSubscription, after: int | None, missed: list[StreamEvent] | None
+    ) -> AsyncGenerator[bytes]:
+        """Yield the encoded frames of the stream until the job or the viewer's access ends."""
+        yield f"retry: {CLIENT_RETRY_DELAY_MS}\n\n".encode()
+        if missed is None:
+            yield self._encode_snapshot(resync=after is not None)
+        for event in missed or ():
+            for frame in self._encode_event(event):
+                yield frame
+        self._last_seq = self._job["event_seq"]
+        if self._job["status"] in ENDED:
+            yield self._encode_end(self._job)
+            return
+        async for frame in self._live_frames(subscription):
+            yield frame
+
+    async def _live_frames(self, subscription: EventSubscription) -> AsyncIterator[bytes]:
+        pinged_at = time.monotonic()
+        while await self._viewer.has_access():
+            wake_at = pinged_at + PING_INTERVAL_S
+            if self._delayed_progress is not None:
+                wake_at = min(wake_at, self._progress_sent_at + PROGRESS_INTERVAL_S)
+            await subscription.wait(min(wake_at, self._viewer.expires_at) - time.monotonic())
+            ended = (
+                subscription.ended
+            )  # read before taking the events, so that all events before it are taken
+            for event in subscription.take():
+                for frame in self._accept_event(event):
+                    yield frame
+            if subscription.overflowed:
+                subscription.overflowed = False
+                yield await self._restart_with_snapshot()
+            for frame in self._send_delayed_progress(now=ended is not None):
+                yield frame
+            if ended is not None:
+                yield self._encode_end(ended)
+                return
+            if time.monotonic() >= pinged_at + PING_INTERVAL_S:
+                pinged_at = time.monotonic()
+                yield b": ping\n\n"
+
+    async def _restart_with_snapshot(self) -> bytes:
+        """Send the current state, because the client is too slow to receive every event."""
+        async with self._viewer.transaction() as connection:
+            job = await self._read(connection, UUID(self._job["id"]))
+        self._job = job or self._job
+        self._last_seq = self._job["event_seq"]
+        return self._encode_snapshot(resync=True)
+
+    def _accept_event(self, event: StreamEvent) -> list[bytes]:
+        """Return the frames to send for a new event. Progress may be delayed; other events are sent after it."""
+        if event.seq <= self._last_seq:
+            return []
+        self._last_seq = event.seq
+        if event.kind == "progress":
+            self._delayed_progress = event
+            return self._send_delayed_progress(now=not self._merge_progress)
+        return [*self._send_delayed_progress(now=True), *self._encode_event(event)]
+
+    def _send_delayed_progress(self, *, now: bool) -> list[bytes]:
+        progress = self._delayed_progress
+        if progress is None or not (now or time.monotonic() >= self._progress_sent_at + PROGRESS_INTERVAL_S):
+            return []
+        self._delayed_progress = None
+        self._progress_sent_at = time.monotonic()
+        return self._encode_event(progress)
+
+    def _encode_event(self, event: StreamEvent) -> list[bytes]:
+        frames = self._build_frames(event.kind, event.body, self._job)
+        if not self._viewer.is_service:
+            frames = [redact_frame(frame) for frame in frames]
+        return encode_event_frames(frames, event.seq)
+
+    def _encode_snapshot(self, *, resync: bool) -> bytes:
+        job = self._viewer.redact_job(self._job)
+        body = {"job": job, "artifacts": self._job["files"], "resync": resync}
+        frames = self._build_frames("snapshot", body, job)
+        return b"".join(encode_event_frames(frames, self._job["event_seq"]))
+
+    def _encode_end(self, job: dict[str, Json]) -> bytes:
+        redacted = self._viewer.redact_job(job)
+        frames = self._build_frames("end", {"job": redacted, "artifacts": job["files"]}, redacted)
+        return b"".join(encode_event_frames(frames, max(job["event_seq"], self._last_seq)))
+
+
+class EventStreamResponse(Response):
+    """A response that sends encoded frames until there are no more or the client disconnects.
+
+    `close` is called once at the end, in every case.
+
+        from holdfast.server import EventStreamResponse
+
+        async def frames():
+            yield b"event: progress\\ndata: {}\\n\\n"
+
+        response = EventStreamResponse(frames(), {}, close=lambda: None)
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, frames: AsyncGenerator[bytes], headers: dict[str, str], close: Callable[[], None]
+    ) -> None:
+        self._frames = frames
+        self._close = close
+        self.status_code = 200
+        self.background: BackgroundTask | None = None
+        no_buffering = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+        self.init_headers({**no_buffering, **headers})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send_frames(send))
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._close()
+            for task in (sending, disconnect):
+                task.cancel()
+            results = await asyncio.gather(sending, disconnect, return_exceptions=True)
+            await self._frames.aclose()
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, OSError):
+                raise result
+
+    async def _send_frames(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for frame in self._frames:
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    with contextlib.suppress(OSError):
+        while (await receive())["type"] != "http.disconnect":
+            pass

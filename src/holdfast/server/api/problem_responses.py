@@ -1,0 +1,114 @@
+"""Build error responses (RFC 9457, application/problem+json). Every exception is mapped to a response here.
+
+A response names the invalid field and the fix. It never contains SQL, file paths or tracebacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast import errors
+
+_STATUS_AND_TITLE: dict[type[errors.HoldfastError], tuple[int, str]] = {
+    errors.InvalidError: (422, "The request is not valid"),
+    errors.NotFoundError: (404, "Not found"),
+    errors.ConflictError: (409, "Conflict"),
+    errors.RefusedError: (403, "Forbidden"),
+    errors.LeaseLostError: (409, "The lease is lost"),
+    errors.TooManyError: (429, "Too many requests"),
+    errors.QuotaError: (507, "Quota exceeded"),
+    errors.TooLargeError: (413, "Too large"),
+    errors.GoneError: (410, "Gone"),
+    errors.DatabaseRightsError: (403, "The database login of the API lacks a privilege"),
+    errors.DatabaseError: (503, "The database is unavailable"),
+    errors.StorageError: (503, "The object store is unavailable"),
+    errors.SchemaError: (503, "The database schema has the wrong version"),
+}
+_INTERNAL_ERROR = "Internal server error"
+_log = logging.getLogger("holdfast.server.api")
+
+
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of every error response (RFC 9457).
+
+    `title` is the same for every error of a status. `detail` says what is wrong and what to do. `field` is the
+    invalid field.
+    """
+
+    title: str
+    status: int
+    type: str = ""
+    detail: str | None = None
+    field: str | None = None
+
+
+def problem_response(
+    status: int,
+    title: str,
+    detail: str | None = None,
+    *,
+    field: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Return an error response (RFC 9457, application/problem+json).
+
+    Endpoints seldom need this: raise an error of `holdfast.errors` or Starlette's `HTTPException` instead, and
+    the application returns this response.
+
+        from holdfast.server import problem_response
+
+        response = problem_response(409, "Conflict", "The note was changed meanwhile.", field="version")
+    """
+    body = ProblemDetails(type="about:blank", title=title, status=status, detail=detail, field=field or None)
+    headers = dict(headers or {})
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/problem+json")
+
+
+async def handle_holdfast_error(_: Request, error: Exception) -> Response:
+    """Return the response for an error of `holdfast.errors`. Hide the message of server errors and log it."""
+    assert isinstance(error, errors.HoldfastError)  # noqa: S101  (registered for this type only)
+    for error_type in type(error).__mro__:
+        if error_type in _STATUS_AND_TITLE:
+            status, title = _STATUS_AND_TITLE[error_type]
+            if isinstance(error, errors.DatabaseError) or (
+                status >= 500 and not isinstance(error, errors.QuotaError)
+            ):
+                _log.error("%s: %s", type(error).__name__, error)
+                return problem_response(status, title)
+            return problem_response(
+                status, title, str(error), field=error.field, headers=_retry_headers(error)
+            )
+    _log.error("%s: %s", type(error).__name__, error)
+    return problem_response(500, _INTERNAL_ERROR)
+
+
+def get_error_status(error: errors.HoldfastError) -> int:
+    """Return the HTTP status for an error of `holdfast.errors`."""
+    statuses = (_STATUS_AND_TITLE[kind][0] for kind in type(error).__mro__ if kind in _STATUS_AND_TITLE)
+    return next(statuses, 500)
+
+
+def _retry_headers(error: errors.HoldfastError) -> dict[str, str]:
+    if isinstance(error, errors.TooManyError):
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    return {}
+
+
+async def handle_http_exception(_: Request, error: Exception) -> Response:
+    """Return the response for Starlette's `HTTPException`."""
+    assert isinstance(error, HTTPException)  # noqa: S101  (registered for this type only)
+    return problem_response(error.status_code, error.detail, headers=dict(error.headers or {}))
+
+
+async def handle_unexpected_error(error: Exception) -> Response:
+    """Return status 500 without details and log the error with its traceback."""
+    _log.error("unexpected %s", type(error).__name__, exc_info=error)
+    return problem_response(500, _INTERNAL_ERROR)

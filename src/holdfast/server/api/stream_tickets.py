@@ -1,0 +1,192 @@
+"""Decide who may watch a stream: the caller of the request, or the holder of a ticket.
+
+A browser's EventSource cannot send headers, and a token in a URL ends up in logs. A page therefore requests a
+ticket with its token (`POST /api/jobs/{id}/ticket`) and opens the stream with `?ticket=`. A ticket works once.
+The response sets a cookie for this one stream, which scripts of the page cannot read. The browser sends the
+cookie when it reconnects after a lost connection.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from starlette.requests import Request
+
+from holdfast.engine import access
+from holdfast.engine.connection import Connection
+from holdfast.errors import DatabaseError
+from holdfast.model import Json
+from holdfast.server.api import job_views
+from holdfast.server.api.identity import (
+    ANONYMOUS,
+    CALLER_SCOPE_KEY,
+    Caller,
+    identify_caller,
+    transaction_as_caller,
+)
+from holdfast.server.api.key_verification import digest
+from holdfast.server.api.services import get_services
+from holdfast.server.api.token_verification import UnauthenticatedError
+
+TICKET_LIFETIME = timedelta(seconds=60)
+STREAM_COOKIE_LIFETIME = timedelta(hours=1)
+STREAM_COOKIE = "holdfast_stream"
+MAX_TICKET_CHARS = 200
+NEVER = float("inf")
+
+
+@dataclass
+class StreamViewer:
+    """Someone who watches a stream: a user or a service, and when the access ends.
+
+    `headers` must be sent with the response. `expires_at` is a time of `time.monotonic()`.
+
+        from uuid import UUID
+
+        from starlette.requests import Request
+
+        from holdfast.server import StreamViewer, require_stream_viewer
+
+        async def may_continue(request: Request, job_id: UUID) -> bool:
+            viewer: StreamViewer = await require_stream_viewer(request, job_id)
+            return await viewer.has_access()
+    """
+
+    request: Request
+    caller: Caller
+    expires_at: float = NEVER
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def owner(self) -> str | None:
+        """The user's id. None for a service."""
+        return self.caller.owner
+
+    @property
+    def name(self) -> str:
+        """The viewer's name in stream limits."""
+        return self.caller.name
+
+    @property
+    def is_service(self) -> bool:
+        return self.caller.kind == "service"
+
+    def redact_job(self, job: dict[str, Json]) -> dict[str, Json]:
+        """Return the job as the viewer may see it."""
+        return job_views.redact_job(job, self.caller)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        """Open a transaction with the viewer's rights."""
+        async with transaction_as_caller(self.request) as connection:
+            yield connection
+
+    async def has_access(self) -> bool:
+        """Return whether the stream may go on: the token has not expired and the key is not revoked."""
+        if time.monotonic() >= self.expires_at:
+            return False
+        if self.caller.kind != "service" or self.caller.id in (None, "settings"):
+            return True
+        try:
+            return await get_services(self.request).key_verifier.is_valid(self.caller.id)
+        except DatabaseError:
+            return True  # the key was valid before; it is checked again when the database is back
+
+
+async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
+    """Return who watches the job or batch: the caller, or the holder of a ticket or stream cookie.
+
+    Raise `UnauthenticatedError` (401) if the request has none of them. Declare the endpoint with
+    `access="anyone"`, so that requests with a ticket reach it. The function does not check whether the viewer
+    may see the job: read it in `viewer.transaction()`.
+
+        from uuid import UUID
+
+        from starlette.requests import Request
+
+        from holdfast.server import require_stream_viewer
+
+        async def name_viewer(request: Request, job_id: UUID) -> str | None:
+            return (await require_stream_viewer(request, job_id)).owner
+    """
+    caller = await identify_caller(request)
+    if caller.kind != "anonymous":
+        return StreamViewer(request, caller, _token_expiry(caller))
+    ticket = request.query_params.get("ticket")
+    cookie = request.cookies.get(STREAM_COOKIE)
+    if cookie is not None and len(cookie) < MAX_TICKET_CHARS:
+        stored = await _check_stream_cookie(request, cookie, job_id)
+        if stored is not None:
+            return _set_caller_from_ticket(request, stored)
+    if not ticket or len(ticket) > MAX_TICKET_CHARS:
+        raise UnauthenticatedError("Sign in first")
+    cookie = secrets.token_urlsafe(32)
+    async with get_services(request).database.transaction() as connection:
+        redeemed = await access.redeem_stream_ticket(
+            connection, digest(ticket), job_id, digest(cookie), STREAM_COOKIE_LIFETIME
+        )
+    if redeemed is None:
+        raise UnauthenticatedError("The ticket was used before or has expired")
+    viewer = _set_caller_from_ticket(request, redeemed)
+    viewer.headers["Set-Cookie"] = _build_cookie_header(request, cookie)
+    return viewer
+
+
+async def _check_stream_cookie(request: Request, cookie: str, job_id: UUID) -> access.Ticket | None:
+    async with get_services(request).database.connection() as connection:
+        return await access.verify_stream_pass(connection, digest(cookie), job_id)
+
+
+def _set_caller_from_ticket(request: Request, ticket: access.Ticket) -> StreamViewer:
+    """Let the rest of the request run as the caller that requested the ticket."""
+    if ticket.owner is None:
+        caller = Caller("service", None, frozenset({"jobs"}))
+    else:
+        caller = Caller("user", ticket.owner, claims={"sub": ticket.owner, "role": "authenticated"})
+    request.scope[CALLER_SCOPE_KEY] = caller
+    remaining_s = (ticket.expires_at - datetime.now(UTC)).total_seconds()
+    return StreamViewer(request, caller, time.monotonic() + remaining_s)
+
+
+def _build_cookie_header(request: Request, value: str) -> str:
+    secure = "; Secure" if request.url.scheme == "https" else ""
+    max_age_s = int(STREAM_COOKIE_LIFETIME.total_seconds())
+    return (
+        f"{STREAM_COOKIE}={value}; Path={request.url.path}; Max-Age={max_age_s}; "
+        f"HttpOnly; SameSite=Strict{secure}"
+    )
+
+
+def _token_expiry(caller: Caller) -> float:
+    expires_at = caller.claims.get("exp")
+    return NEVER if expires_at is None else time.monotonic() + float(expires_at) - time.time()
+
+
+async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
+    """Return a ticket with which the caller can open the stream of a job or batch once, within 60 seconds.
+
+    Check first that the caller may see the job.
+
+        from uuid import UUID
+
+        from starlette.requests import Request
+        from starlette.responses import Response
+
+        from holdfast.server import issue_stream_ticket, json_response, require_user
+
+        async def create_ticket(request: Request, job_id: UUID) -> Response:
+            await require_user(request)
+            return json_response({"ticket": await issue_stream_ticket(request, job_id)}, 201)
+    """
+    caller = await identify_caller(request)
+    assert caller is not ANONYMOUS  # noqa: S101  (the endpoint is not open to anonymous callers)
+    ticket = secrets.token_urlsafe(32)
+    async with transaction_as_caller(request, as_service=True) as connection:
+        await access.issue_stream_ticket(connection, digest(ticket), job_id, caller.owner, TICKET_LIFETIME)
+    return ticket

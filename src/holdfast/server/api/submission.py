@@ -1,0 +1,143 @@
+"""Submit jobs for callers. A user chooses a public job type and its parameters, and nothing else.
+
+The application builds the graph of a job type, so the graph is submitted with the rights of the application. The
+user becomes its owner, and the user's quota is checked in the same transaction. If no job type has the name,
+the engine decides whether the caller may submit a task of that type.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from holdfast.client.submit_options import build_job_request
+from holdfast.definitions.job_types import JobType
+from holdfast.engine import access, jobs
+from holdfast.engine.connection import Connection
+from holdfast.errors import ConflictError, InvalidError
+from holdfast.model import Json
+from holdfast.server.api.identity import Caller, identify_caller, transaction_as_caller
+from holdfast.server.api.request_parsing import MAX_IDEMPOTENCY_KEY_CHARS, get_idempotency_key
+from holdfast.server.api.services import get_services
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Key = Annotated[str, Meta(min_length=1, max_length=MAX_IDEMPOTENCY_KEY_CHARS)]
+SERVICE_ONLY_FIELDS = ("owner", "queue", "priority")
+
+
+class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The job to start.
+
+    `type` is a job type of the application or a task type, and `params` are its parameters. A repeated request
+    with the same `key` returns the same job. While a job with the same `unique` value has not ended, no second
+    one is created. Only services may set `owner`, `queue` and `priority`.
+    """
+
+    type: Name
+    params: dict[str, Any] = {}
+    key: Key | None = None
+    unique: Key | None = None
+    labels: dict[Name, Annotated[str, Meta(max_length=500)]] | None = None
+    delay_s: Annotated[float, Meta(ge=0, le=315360000)] | None = None
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    batch: UUID | None = None
+    owner: Name | None = None
+    queue: Name | None = None
+
+
+async def start_job(request: Request, body: StartJobRequest) -> jobs.Submitted:
+    """Submit a job of a job type, or a single task if no job type has the name."""
+    caller = await identify_caller(request)
+    _reject_service_only_fields(caller, body)
+    services = get_services(request)
+    job_type = services.job_types.get(body.type)
+    key = get_idempotency_key(request, body.key)
+    if job_type is not None:
+        return await _start_job_type(request, caller, job_type, body, key)
+    job: dict[str, Json] = {"type": body.type, "args": body.params, **_build_options(body)}
+    if body.queue is not None:
+        job["queue"] = body.queue
+    task = services.tasks.get(body.type)
+    if task is not None:
+        job.setdefault("queue", task.queue)
+    return await submit_job(request, job, key)
+
+
+async def _start_job_type(
+    request: Request, caller: Caller, job_type: JobType[Any], body: StartJobRequest, key: str | None
+) -> jobs.Submitted:
+    if caller.kind == "user" and not job_type.public:
+        raise HTTPException(403, f'The job type "{job_type.name}" is not public')
+    job = build_job_request(job_type(body.params), {}) | _build_options(body)
+    if key is not None:
+        job["key"] = key
+    if caller.owner is not None:
+        job["owner"] = caller.owner
+    async with transaction_as_caller(request, as_service=True) as connection:
+        if caller.owner is not None:
+            await _check_batch_owner(connection, body.batch, caller.owner)
+        return await _submit_within_quota(request, connection, caller, job)
+
+
+async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owner: str) -> None:
+    """Reject a batch of another owner with the error that the engine raises for a missing batch."""
+    if batch_id is None:
+        return
+    batch = await jobs.get_batch(connection, batch_id)
+    if batch is None or batch["owner"] != owner:
+        raise ConflictError(f"There is no open batch {batch_id}.", fix="Open a new one.", field="batch")
+
+
+async def submit_job(request: Request, job: dict[str, Json], key: str | None = None) -> jobs.Submitted:
+    """Submit a job in the format of the engine. The engine checks whether a user may submit its task types."""
+    caller = await identify_caller(request)
+    key = key or get_idempotency_key(request, job.get("key"))
+    job = {**job, "check": True}
+    if key is not None:
+        job["key"] = key
+    async with transaction_as_caller(request) as connection:
+        return await _submit_within_quota(request, connection, caller, job)
+
+
+async def _submit_within_quota(
+    request: Request, connection: Connection, caller: Caller, job: dict[str, Json]
+) -> jobs.Submitted:
+    text = msgspec.json.encode(job)
+    if caller.owner is None:
+        return await jobs.submit(connection, text)
+    max_jobs = get_services(request).settings.user_jobs
+    return await access.submit_within_job_limit(connection, text, caller.owner, max_jobs)
+
+
+def _reject_service_only_fields(caller: Caller, body: StartJobRequest) -> None:
+    if caller.kind == "service":
+        return
+    for field in SERVICE_ONLY_FIELDS:
+        if getattr(body, field) is not None and getattr(body, field) != caller.id:
+            raise HTTPException(403, f"Only services may set {field}")
+
+
+def _build_options(body: StartJobRequest) -> dict[str, Json]:
+    for field in ("run_at", "expires_at"):
+        moment: datetime | None = getattr(body, field)
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidError(f"{field} has no time zone.", fix="Append Z or an offset.", field=field)
+    options = {
+        "unique_key": body.unique,
+        "labels": body.labels,
+        "delay_s": body.delay_s,
+        "run_at": body.run_at,
+        "expires_at": body.expires_at,
+        "priority": body.priority,
+        "batch": body.batch,
+        "owner": body.owner,
+    }
+    return {name: value for name, value in options.items() if value is not None}
