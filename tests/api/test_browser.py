@@ -24,7 +24,7 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.server import create_app
 from holdfast.settings import Settings
 from holdfast.testing import eventually
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 gates: dict[int, asyncio.Event] = {}
 
@@ -85,7 +85,7 @@ async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
     gates.clear()
     app = create_app(api_settings, database=db, job_types=[letter], routes=[Route("/", page_of_letters)])
     stop = asyncio.Event()
-    worker = Worker(db, {type_letter.name: type_letter})
+    worker = WorkerRuntime(db, {type_letter.name: type_letter})
     running = asyncio.create_task(worker.run(stop))
     async with served(app) as base, tunnel(base) as made:
         yield made

@@ -222,8 +222,8 @@ async def test_a_job_that_nobody_owns_is_watched_to_its_end_too(
 async def test_a_revoked_key_ends_its_streams(
     web: httpx.AsyncClient, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.event_streams.PING_SECONDS", 0.2)
-    monkeypatch.setattr("holdfast.server.api.key_verification.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.event_streams.PING_INTERVAL_S", 0.2)
+    monkeypatch.setattr("holdfast.server.api.key_verification.REVOCATION_CHECK_INTERVAL_S", 0.2)
     job, key = await start(web), await service_key(db, "jobs")
     async with watching(web, f"/api/jobs/{job}/events", bearer(key)) as stream:
         await first(stream, "snapshot")
@@ -232,8 +232,8 @@ async def test_a_revoked_key_ends_its_streams(
 
 
 async def saved(conn: Connection, task: Claimed, name: str) -> None:
-    staged = await artifacts.stage(conn, task, {"name": name, "content_type": "text/plain"})
-    await artifacts.record(conn, staged.id, task, size=3, sha256="0" * 64, meta={})
+    staged = await artifacts.stage_artifact(conn, task, {"name": name, "content_type": "text/plain"})
+    await artifacts.record_artifact(conn, staged.id, task, size=3, sha256="0" * 64, meta={})
 
 
 async def test_a_file_is_told_when_it_becomes_visible_and_once(

@@ -191,7 +191,7 @@ async def test_each_owner_reaches_their_own(api: httpx.AsyncClient, client: Clie
         assert (await api.get(path.format(file.id), headers=ANN)).status_code in {200, 302}
         assert (await api.get(path.format(file.id), headers=SERVICE)).status_code in {200, 302}
     assert (await api.delete(f"/api/artifacts/{file.id}", headers=BOB)).status_code == 404
-    assert (await api.post(f"/api/artifacts/{file.id}/remake", headers=BOB)).status_code == 404
+    assert (await api.post(f"/api/artifacts/{file.id}/regenerate", headers=BOB)).status_code == 404
     for tail in ("artifacts", "zip"):
         foreign = await api.get(f"/api/jobs/{job}/{tail}", headers=BOB)
         missing = await api.get(f"/api/jobs/{uuid4()}/{tail}", headers=BOB)
@@ -208,13 +208,13 @@ async def test_each_owner_reaches_their_own(api: httpx.AsyncClient, client: Clie
 async def test_make_it_again(api: httpx.AsyncClient, conn: Connection, clock: Clock) -> None:
     job, hand = await submit(conn, owner="ann"), Hand(conn)
     task = await hand.one()
-    staged = await artifacts.stage(conn, task, {"name": "a", "ttl_s": 60})
-    await artifacts.record(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
+    staged = await artifacts.stage_artifact(conn, task, {"name": "a", "ttl_s": 60})
+    await artifacts.record_artifact(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
     await hand.finish(task)
     await clock.advance(timedelta(minutes=2))
     gone = await api.get(f"/api/artifacts/{staged.id}", headers=ANN)
     assert (gone.status_code, "Make it again" in gone.json()["detail"]) == (410, True)
-    again = await api.post(f"/api/artifacts/{staged.id}/remake", headers=ANN)
+    again = await api.post(f"/api/artifacts/{staged.id}/regenerate", headers=ANN)
     assert (again.status_code, again.json()["job_id"]) == (202, str(job))
     assert (await hand.one()).id == task.id
 

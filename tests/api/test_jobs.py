@@ -11,7 +11,7 @@ from books import KEY, book
 from callers import bearer, service_key, token
 from hands import Hand
 
-from holdfast.engine import catalogue
+from holdfast.engine import task_types
 from holdfast.engine.connection import Connection, Database
 from holdfast.server import create_app
 from holdfast.settings import Settings
@@ -183,7 +183,7 @@ async def test_arguments_are_compared_with_what_workers_have_told(
     api: httpx.AsyncClient, conn: Connection
 ) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    await catalogue.register_task_types(conn, "w", [{"name": "t", "queue": "q", "schema": schema}])
+    await task_types.register_task_types(conn, "w", [{"name": "t", "queue": "q", "schema": schema}])
     wrong = await api.post("/api/jobs", json={"type": "t", "args": {"n": "x"}}, headers=SERVICE)
     assert wrong.status_code == 422, wrong.text
     assert "n" in wrong.json()["field"]

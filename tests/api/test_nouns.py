@@ -94,10 +94,10 @@ async def test_queues_limits_and_workers(api: httpx.AsyncClient, conn: Connectio
     assert "worker-1" in str(workers)
     assert len((await api.get("/api/workers/worker-1/tasks", headers=SERVICE)).json()) == 1
     told = await api.post("/api/workers/worker-1/command", json={"command": "drain"}, headers=SERVICE)
-    assert told.json() == {"heard": True}
+    assert told.json() == {"alive": True}
     gone = await api.post("/api/workers/nobody/command", json={"command": "drain"}, headers=SERVICE)
     assert gone.status_code == 404
-    assert (await api.get("/api/figures", headers=SERVICE)).json()["running"] == 1
+    assert (await api.get("/api/metrics", headers=SERVICE)).json()["running"] == 1
 
 
 async def test_messages(api: httpx.AsyncClient) -> None:

@@ -73,7 +73,7 @@ async def test_other_media_types_are_refused(api: httpx.AsyncClient) -> None:
 
 
 async def test_a_sender_who_dawdles_is_cut(api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.api.request_parsing.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.server.api.request_parsing.MAX_BODY_TIME_S", 0.2)
     never = asyncio.Event()
 
     async def dawdling() -> AsyncGenerator[bytes]:
@@ -119,7 +119,7 @@ async def test_what_takes_too_long_is_answered_and_what_has_begun_to_answer_is_n
 
 async def test_each_caller_has_a_bucket_of_their_own(db: Database, api_settings: Settings) -> None:
     app = create_app(api_settings, database=db, job_types=[book])
-    app.state.holdfast.rates = RateLimiter(0.001, 5)  # so slow that the time of the test does not count
+    app.state.holdfast.rate_limiter = RateLimiter(0.001, 5)  # so slow that the time of the test does not count
     async with talking(app) as api:
         statuses = [(await api.get("/api/jobs", headers=ANN)).status_code for _ in range(7)]
         assert statuses == [200] * 5 + [429] * 2

@@ -212,7 +212,7 @@ async def test_a_token_that_holds_opens(api: httpx.AsyncClient, kind: str) -> No
 async def test_keys_rotate_without_a_gap(
     api: httpx.AsyncClient, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.token_verification.AGAIN_SECONDS", 0)
+    monkeypatch.setattr("holdfast.server.api.token_verification.MIN_KEY_SET_FETCH_INTERVAL_S", 0)
     old = bearer(jwt.encode(claims(), RSA, "RS256", headers={"kid": "rsa"}))
     new_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     new = bearer(jwt.encode(claims(), new_key, "RS256", headers={"kid": "next"}))
@@ -222,7 +222,7 @@ async def test_keys_rotate_without_a_gap(
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
     assert (await api.get("/api/jobs", headers=old)).status_code == 200
     keys.write_text(json.dumps({"keys": [jwk(new_key, "next")]}))
-    monkeypatch.setattr("holdfast.server.api.token_verification.FRESH_SECONDS", 0)
+    monkeypatch.setattr("holdfast.server.api.token_verification.KEY_SET_CACHE_S", 0)
     assert (await api.get("/api/jobs", headers=old)).status_code == 401
     keys.write_text("{")  # a broken set does not undo the one that is known
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
@@ -231,7 +231,7 @@ async def test_keys_rotate_without_a_gap(
 async def test_strangers_cannot_make_us_fetch_for_ever(
     api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.token_verification.AGAIN_SECONDS", 1000)
+    monkeypatch.setattr("holdfast.server.api.token_verification.MIN_KEY_SET_FETCH_INTERVAL_S", 1000)
     reads: list[Path] = []
     read = Path.read_bytes
 
@@ -287,7 +287,7 @@ async def test_cookies_count_only_when_named_and_never_from_another_site(
 async def test_keys_are_kept_hashed_revoked_at_once_and_two_live_side_by_side(
     api: httpx.AsyncClient, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.key_verification.BELIEVED_SECONDS", 0)
+    monkeypatch.setattr("holdfast.server.api.key_verification.KEY_CACHE_S", 0)
     first, second = await service_key(db, "jobs"), await service_key(db, "jobs")
     for key in (first, second):
         assert (await api.get("/api/jobs", headers=bearer(key))).status_code == 200

@@ -20,7 +20,7 @@ from holdfast import webhooks
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Settings
 from holdfast.testing import Clock, eventually
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
 
@@ -65,7 +65,7 @@ async def delivered(url: Database, settings: Settings, until: Any) -> None:
     async with Database(url.url, replace(settings, egress_allow="127.0.0.0/8")) as database:
         deliver = webhooks.delivery(database)
         stop = asyncio.Event()
-        running = asyncio.create_task(Worker(database, {deliver.name: deliver}).run(stop))
+        running = asyncio.create_task(WorkerRuntime(database, {deliver.name: deliver}).run(stop))
         try:
             await eventually(until)
         finally:
@@ -106,7 +106,7 @@ async def test_a_delivery_is_tried_again_with_the_same_id(
     hand = Hand(conn)
     await submit(conn, owner="ann")
     await hand.finish(await hand.one())
-    await conn.execute("update holdfast.kinds set base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'")
+    await conn.execute("update holdfast.task_policies set base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'")
     await delivered(db, settings, lambda: len(receiver.heard) == 3)
     assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 1
 

@@ -19,7 +19,6 @@ from starlette.types import ASGIApp
 
 from holdfast.engine import access
 from holdfast.engine.connection import Database
-from holdfast.server.api import keyring
 
 SECRET = "a secret for tests that is long enough for every algorithm there is, by far"
 ISSUER = "https://issuer.test"
@@ -47,10 +46,10 @@ def bearer(text: str) -> dict[str, str]:
 
 
 async def service_key(db: Database, *scopes: str, name: str = "test") -> str:
-    key, shown, digest = keyring.new_key()
+    key, prefix, digest = access.generate_service_key()
     async with db.connection() as connection:
-        await access.create_key(
-            connection, name=name, prefix=shown, digest=digest, scopes=scopes or (keyring.ALL,)
+        await access.create_service_key(
+            connection, name=name, prefix=prefix, digest=digest, scopes=scopes or (access.ALL_SCOPES,)
         )
     return key.reveal()
 

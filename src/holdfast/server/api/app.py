@@ -21,13 +21,18 @@ from holdfast.engine import embedded
 from holdfast.engine.connection import Database
 from holdfast.errors import HoldfastError
 from holdfast.server.api import (
+    audit_log,
     batches,
     browser_client,
+    docs_page,
     external_workers,
+    file_links,
     files,
     health,
+    inbound_webhooks,
     jobs,
     keys,
+    limits,
     messages,
     metrics,
     openapi,
@@ -37,6 +42,7 @@ from holdfast.server.api import (
     search,
     uploads,
     webhooks,
+    workers,
 )
 from holdfast.server.api.middleware import RequestMiddleware
 from holdfast.server.api.priority_routes import PriorityRoute
@@ -113,8 +119,9 @@ def build_openapi_document() -> dict[str, Any]:
 
 def _built_in_routes() -> list[BaseRoute]:
     modules = (
-        health, metrics, jobs, search, external_workers, uploads, batches, files, schedules, queues, messages,
-        keys, webhooks, rpc, browser_client, openapi,
+        health, metrics, jobs, search, external_workers, uploads, batches, files, file_links, schedules, queues, limits,
+        workers, messages, keys, audit_log, webhooks, inbound_webhooks, rpc, browser_client, openapi,
+        docs_page,
     )  # fmt: skip
     return [route for module in modules for route in module.routes()]
 

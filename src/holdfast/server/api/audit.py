@@ -1,4 +1,4 @@
-"""What operators do: in one transaction with the line in the audit log that says so."""
+"""Run an operator's action and its audit log entry in one transaction."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any
 
 from starlette.requests import Request
 
-from holdfast.engine import access
+from holdfast.engine import audit
 from holdfast.engine.connection import Connection
 from holdfast.model import Json
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 
-OPERATING: dict[str, Any] = {"access": "service", "scope": "operate"}
+OPERATOR_ACCESS: dict[str, Any] = {"access": "service", "scope": "operate"}
 
 
 @asynccontextmanager
-async def operating(
+async def audited_transaction(
     request: Request, action: str, target: str | None = None, *, as_login: bool = False, **detail: Json
 ) -> AsyncGenerator[Connection]:
-    """Like `acting`; when the body was left without an error, it is written down who did what to what."""
+    """Open a transaction as the caller. If its block succeeds, add an entry to the audit log.
+
+    The entry has the caller, the action, its target and the details that are not None.
+    """
     caller = await identify_caller(request)
     async with transaction_as_caller(request, as_login=as_login) as connection:
         yield connection
-        said = {name: value for name, value in detail.items() if value is not None}
-        await access.record(connection, caller.name, action, target, said or None)
+        details = {name: value for name, value in detail.items() if value is not None}
+        await audit.record_audit_entry(connection, caller.name, action, target, details or None)

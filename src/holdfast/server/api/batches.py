@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import access, jobs, search
+from holdfast.engine import audit, jobs, search
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
 from holdfast.server.api.event_frames import build_batch_frames
 from holdfast.server.api.event_streams import stream_events
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.job_views import redact_error
-from holdfast.server.api.jobs import EventStreamQuery, StreamTicket, ticket_response
+from holdfast.server.api.jobs import EventStreamQuery, StreamTicketView, ticket_response
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query
@@ -139,7 +139,7 @@ async def cancel_batch(request: Request) -> Response:
             cancelled = await jobs.cancel_jobs(connection, filters, "Cancelled with its batch.")
             total += cancelled
             if not cancelled and caller.kind == "service":
-                await access.record(
+                await audit.record_audit_entry(
                     connection, caller.name, "batch.cancel", str(batch_id), {"cancelled": total}
                 )
     return json_response(BatchCancellation(cancelled=total))
@@ -170,7 +170,7 @@ async def watch_batch(request: Request) -> Response:
     "Create a ticket to watch a batch from a client that cannot send headers",
     tag="batches",
     scope="jobs",
-    response=StreamTicket,
+    response=StreamTicketView,
     status=201,
     other_responses=_BATCH_NOT_FOUND,
 )

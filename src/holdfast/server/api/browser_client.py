@@ -1,4 +1,4 @@
-"""The client for browsers: one script without dependencies, served beside the API that it calls."""
+"""Serve the JavaScript client for browsers: one script without dependencies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from holdfast.server.api.operations import api_operation
 
 
 @cache
-def script_text() -> str:
+def read_script() -> str:
+    """Return the text of the script."""
     return (resources.files("holdfast.server.api") / "static" / "holdfast.js").read_text(encoding="utf-8")
 
 
-@api_operation("The client for browsers", tag="about", access="anyone", media_type="text/javascript")
-async def script(_: Request) -> Response:
+@api_operation(
+    "Download the JavaScript client for browsers", tag="about", access="anyone", media_type="text/javascript"
+)
+async def get_script(_: Request) -> Response:
     headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}
-    return Response(script_text(), media_type="text/javascript", headers=headers)
+    return Response(read_script(), media_type="text/javascript", headers=headers)
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/api/holdfast.js", script, methods=["GET"])]
+    return [Route("/api/holdfast.js", get_script, methods=["GET"])]

@@ -24,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import telemetry
-from holdfast.engine import access
+from holdfast.engine import watches
 from holdfast.engine.connection import Database
 from holdfast.engine.listen import Listener
 from holdfast.errors import HoldfastError
@@ -246,12 +246,12 @@ class EventHub:
         """Register the watched jobs in the database when they changed or the registration is about to expire."""
         now, watched = time.monotonic(), frozenset(self._watched)
         if watched != self._registered or now - self._registered_at > WATCH_RENEWAL_INTERVAL_S:
-            await access.watch_jobs(connection, self._name, sorted(watched))
+            await watches.watch_jobs(connection, self._name, sorted(watched))
             self._registered, self._registered_at = watched, now
 
     async def _poll_subjects(self, connection: Any) -> None:
         unfinished = [subject_id for subject_id, subject in self._watched.items() if subject.ended is None]
-        for state in await access.glance(connection, unfinished):
+        for state in await watches.read_event_positions(connection, unfinished):
             subject = self._watched.get(state.id)
             if subject is None or subject.last_seq is None:
                 continue
@@ -270,7 +270,7 @@ class EventHub:
         }
         if not after:
             return
-        rows = await access.list_watched_events(
+        rows = await watches.list_watched_events(
             connection, list(after), list(after.values()), MAX_EVENTS_PER_READ
         )
         counts: dict[UUID, int] = {}

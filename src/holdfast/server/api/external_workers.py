@@ -1,7 +1,7 @@
-"""Workers in other languages: claim tasks, keep them, and hand in what became of them, over HTTP.
+"""Endpoints for external workers, which are written in other languages: claim tasks and report outcomes.
 
-A claimed task comes with a `lease`, a word that is shown in every later call. When the lease has passed to
-someone else the answer is 409, and the worker stops: nothing it says about that task is wanted any more.
+A claimed task comes with a `lease`, which the worker sends with every later request. If the lease has passed to
+another worker, the response is 409. The worker must then stop working on the task: its reports are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import outside
+from holdfast.engine import external_workers
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.model import Json
@@ -27,11 +27,14 @@ from holdfast.server.api.request_parsing import parse_body, parse_path_uuid
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 LeaseText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\.[0-9]{1,19}$")]
 Seconds = Annotated[float, Meta(ge=0, le=31536000)]
-_WORKING: dict[str, Any] = {"tag": "worker", "access": "service", "scope": "worker"}
-_LEASED: dict[str, Any] = {**_WORKING, "other_responses": {409: "The lease has passed to someone else: stop"}}
+LEASE_LOST = {409: "The lease has passed to another worker: stop working on the task"}
+_WORKER: dict[str, Any] = {"tag": "worker", "access": "service", "scope": "worker"}
+_LEASED_TASK: dict[str, Any] = {**_WORKER, "other_responses": LEASE_LOST}
 
 
-class Claim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ClaimTasksRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`worker` is your worker's name. `types` and `queues` are what it runs; default: all."""
+
     worker: Name
     max_tasks: Annotated[int, Meta(ge=1, le=100)] = 1
     types: list[Name] | None = None
@@ -39,6 +42,11 @@ class Claim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ClaimedTask(msgspec.Struct, kw_only=True):
+    """A task to run: its arguments, the outputs of its parents, and its lease.
+
+    Send a heartbeat before `lease_s` seconds have passed. Give up after `timeout_s` seconds.
+    """
+
     id: UUID
     job_id: UUID
     name: str
@@ -52,26 +60,30 @@ class ClaimedTask(msgspec.Struct, kw_only=True):
     timeout_s: float
 
 
-class Heartbeat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class HeartbeatTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The lease to renew, and the progress to store."""
+
     lease: LeaseText
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     phase: Annotated[str, Meta(max_length=200)] | None = None
     message: Annotated[str, Meta(max_length=2000)] | None = None
 
 
-class Beaten(msgspec.Struct, kw_only=True):
-    """Seconds until the lease ends unless the next heartbeat comes before."""
+class LeaseRenewal(msgspec.Struct, kw_only=True):
+    """The lease expires in `lease_s` seconds unless you send another heartbeat."""
 
     lease_s: float
 
 
-class Complete(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CompleteTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The output of the task."""
+
     lease: LeaseText
     output: Any = None
 
 
-class Fail(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`retry` false: no other attempt will do better."""
+class FailTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The error of the attempt. Set `retry` to false if another attempt would fail too."""
 
     lease: LeaseText
     error: Annotated[str, Meta(max_length=100_000)] = ""
@@ -81,95 +93,117 @@ class Fail(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     retry_after_s: Seconds | None = None
 
 
-class Snooze(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SnoozeTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The task runs again after `delay_s` seconds."""
+
     lease: LeaseText
     delay_s: Seconds
 
 
-class Release(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ReleaseTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The lease to give up."""
+
     lease: LeaseText
 
 
-def lease_of(request: Request, text: str) -> Lease:
+def parse_lease(request: Request, text: str) -> Lease:
+    """Return the lease that a worker sent for the task in the path."""
     attempt, _, nonce = text.partition(".")
     if int(nonce) >= 2**63:
-        raise InvalidError("That is no lease.", field="lease")
+        raise InvalidError(
+            "The lease is not valid.", fix="Send the lease of the claimed task.", field="lease"
+        )
     return Lease(id=parse_path_uuid(request), attempt=int(attempt), nonce=int(nonce))
 
 
-@api_operation("Claim tasks for free slots", body=Claim, response=list[ClaimedTask], **_WORKING)
-async def claim(request: Request) -> Response:
-    wanted = await parse_body(request, Claim)
+@api_operation("Claim tasks to run", body=ClaimTasksRequest, response=list[ClaimedTask], **_WORKER)
+async def claim_tasks(request: Request) -> Response:
+    body = await parse_body(request, ClaimTasksRequest)
     async with transaction_as_caller(request) as connection:
-        given = await outside.claim_tasks(
-            connection, wanted.worker, wanted.max_tasks, wanted.types, wanted.queues
+        tasks = await external_workers.claim_tasks(
+            connection, body.worker, body.max_tasks, body.types, body.queues
         )
-    return json_response([_claimed(task) for task in given])
+    return json_response([_build_claimed_task(task) for task in tasks])
 
 
-def _claimed(task: outside.Given) -> ClaimedTask:
-    values = msgspec.structs.asdict(task)
-    nonce = values.pop("nonce")
-    return ClaimedTask(**values, lease=f"{task.attempt}.{nonce}")
+def _build_claimed_task(task: external_workers.ExternalTask) -> ClaimedTask:
+    fields = msgspec.structs.asdict(task)
+    nonce = fields.pop("nonce")
+    return ClaimedTask(**fields, lease=f"{task.attempt}.{nonce}")
 
 
-@api_operation("Keep a task, and say how far it is", body=Heartbeat, response=Beaten, **_LEASED)
-async def heartbeat(request: Request) -> Response:
-    said = await parse_body(request, Heartbeat)
+@api_operation(
+    "Renew the lease of a task and report its progress",
+    body=HeartbeatTaskRequest,
+    response=LeaseRenewal,
+    **_LEASED_TASK,
+)
+async def heartbeat_task(request: Request) -> Response:
+    body = await parse_body(request, HeartbeatTaskRequest)
     async with transaction_as_caller(request) as connection:
-        seconds = await outside.heartbeat_task(
+        lease_s = await external_workers.heartbeat_task(
             connection,
-            lease_of(request, said.lease),
-            percent=said.percent,
-            phase=said.phase,
-            message=said.message,
+            parse_lease(request, body.lease),
+            percent=body.percent,
+            phase=body.phase,
+            message=body.message,
         )
-    return json_response(Beaten(lease_s=seconds))
+    return json_response(LeaseRenewal(lease_s=lease_s))
 
 
-@api_operation("Hand in the result of a task", body=Complete, status=204, **_LEASED)
-async def complete(request: Request) -> Response:
-    said = await parse_body(request, Complete)
+@api_operation("Complete a task with its output", body=CompleteTaskRequest, status=204, **_LEASED_TASK)
+async def complete_task(request: Request) -> Response:
+    body = await parse_body(request, CompleteTaskRequest)
     async with transaction_as_caller(request) as connection:
-        await outside.complete_task(connection, lease_of(request, said.lease), said.output)
+        await external_workers.complete_task(connection, parse_lease(request, body.lease), body.output)
     return Response(status_code=204)
 
 
-@api_operation("Say that an attempt failed", body=Fail, status=204, **_LEASED)
-async def fail(request: Request) -> Response:
-    said = await parse_body(request, Fail)
+@api_operation("Report that an attempt failed", body=FailTaskRequest, status=204, **_LEASED_TASK)
+async def fail_task(request: Request) -> Response:
+    body = await parse_body(request, FailTaskRequest)
     async with transaction_as_caller(request) as connection:
-        await outside.fail_task(
+        await external_workers.fail_task(
             connection,
-            lease_of(request, said.lease),
-            error=said.error,
-            kind=said.type,
-            traceback=said.traceback,
-            retry=said.retry,
-            retry_after_s=said.retry_after_s,
+            parse_lease(request, body.lease),
+            error=body.error,
+            error_type=body.type,
+            traceback=body.traceback,
+            retry=body.retry,
+            retry_after_s=body.retry_after_s,
         )
     return Response(status_code=204)
 
 
-@api_operation("Put a task off without spending an attempt", body=Snooze, status=204, **_LEASED)
-async def snooze(request: Request) -> Response:
-    said = await parse_body(request, Snooze)
+@api_operation(
+    "Run a task later, without counting an attempt", body=SnoozeTaskRequest, status=204, **_LEASED_TASK
+)
+async def snooze_task(request: Request) -> Response:
+    body = await parse_body(request, SnoozeTaskRequest)
     async with transaction_as_caller(request) as connection:
-        await outside.snooze_task(connection, lease_of(request, said.lease), said.delay_s)
+        await external_workers.snooze_task(connection, parse_lease(request, body.lease), body.delay_s)
     return Response(status_code=204)
 
 
-@api_operation("Give a task back without spending an attempt", body=Release, status=204, **_LEASED)
-async def release(request: Request) -> Response:
-    said = await parse_body(request, Release)
+@api_operation(
+    "Give a task back to its queue, without counting an attempt",
+    body=ReleaseTaskRequest,
+    status=204,
+    **_LEASED_TASK,
+)
+async def release_task(request: Request) -> Response:
+    body = await parse_body(request, ReleaseTaskRequest)
     async with transaction_as_caller(request) as connection:
-        await outside.release_task(connection, lease_of(request, said.lease))
+        await external_workers.release_task(connection, parse_lease(request, body.lease))
     return Response(status_code=204)
 
 
 def routes() -> list[BaseRoute]:
-    ends = {"heartbeat": heartbeat, "complete": complete, "fail": fail, "snooze": snooze, "release": release}
     return [
-        Route("/api/worker/claim", claim, methods=["POST"]),
-        *(Route(f"/api/tasks/{{id}}/{name}", end, methods=["POST"]) for name, end in ends.items()),
+        Route("/api/worker/claim", claim_tasks, methods=["POST"]),
+        Route("/api/tasks/{id}/heartbeat", heartbeat_task, methods=["POST"]),
+        Route("/api/tasks/{id}/complete", complete_task, methods=["POST"]),
+        Route("/api/tasks/{id}/fail", fail_task, methods=["POST"]),
+        Route("/api/tasks/{id}/snooze", snooze_task, methods=["POST"]),
+        Route("/api/tasks/{id}/release", release_task, methods=["POST"]),
     ]

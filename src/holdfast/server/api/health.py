@@ -1,4 +1,4 @@
-"""Whether the process and its database are there."""
+"""Health checks: whether the process is running and whether it can serve requests."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import get_services
 
 
-@api_operation("The process answers", tag="health", access="anyone", response=dict[str, str])
-async def health(_: Request) -> Response:
-    """The process answers."""
+@api_operation("Check that the process is running", tag="health", access="anyone", response=dict[str, str])
+async def check_liveness(_: Request) -> Response:
     return json_response({"status": "ok"})
 
 
 @api_operation(
-    "The database answers and its schema fits", tag="health", access="anyone", response=dict[str, str]
+    "Check that the database is available and has the right schema version",
+    tag="health",
+    access="anyone",
+    response=dict[str, str],
 )
-async def ready(request: Request) -> Response:
-    """The database answers too, and its schema fits this code."""
+async def check_readiness(request: Request) -> Response:
     async with get_services(request).database.connection() as connection:
         await install.verify(connection)
     return json_response({"status": "ready"})
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/healthz", health), Route("/readyz", ready)]
+    return [Route("/healthz", check_liveness), Route("/readyz", check_readiness)]

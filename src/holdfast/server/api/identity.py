@@ -21,9 +21,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from holdfast.engine import access
+from holdfast.engine.access import ALL_SCOPES
 from holdfast.engine.connection import Connection
 from holdfast.errors import DatabaseRightsError, RefusedError
-from holdfast.server.api.key_verification import ALL
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
 
@@ -52,7 +52,7 @@ class Caller:
 
     def has_scope(self, scope: str) -> bool:
         """Return whether this is a service whose key has the scope."""
-        return self.kind == "service" and (ALL in self.scopes or scope in self.scopes)
+        return self.kind == "service" and (ALL_SCOPES in self.scopes or scope in self.scopes)
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ async def _verify_credential(request: HTTPConnection) -> Caller:
         return ANONYMOUS
     if not from_cookie:
         if services.key_verifier.is_configured_key(credential):
-            return Caller("service", "settings", frozenset({ALL}))
+            return Caller("service", "settings", frozenset({ALL_SCOPES}))
         key = await services.key_verifier.find_key(credential)
         if key is not None:
             return Caller("service", key.prefix, frozenset(key.scopes))
@@ -206,7 +206,7 @@ async def transaction_as_caller(
         role = await _find_role(request, "authenticated" if as_user else "service_role")
     claims = caller.claims if as_user else {"role": "service_role"}
     async with services.database.transaction() as connection:
-        await access.act_as(connection, role, claims, services.settings.call_timeout)
+        await access.set_transaction_role(connection, role, claims, services.settings.call_timeout)
         yield connection
 
 

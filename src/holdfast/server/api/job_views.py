@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.engine.insight import Attempt
+from holdfast.engine.explain import FailedAttempt
 from holdfast.model import JobStatus, Json, TaskStatus
 from holdfast.server.api.identity import Caller
 
@@ -127,7 +127,7 @@ def redact_error(error: Json) -> Json:
     return {**redacted, "task": error["task"]} if error.get("task") else redacted
 
 
-def redact_attempt(attempt: Attempt) -> Attempt:
+def redact_attempt(attempt: FailedAttempt) -> FailedAttempt:
     """Return an attempt as users may see it."""
     error = redact_error({"type": attempt.error_type, "message": attempt.message})
     return msgspec.structs.replace(

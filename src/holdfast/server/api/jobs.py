@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import access, insight, jobs
+from holdfast.engine import audit, explain, jobs
 from holdfast.errors import InvalidError
 from holdfast.model import ENDED, JobStatus, Json
 from holdfast.server.api.event_streams import stream_events
@@ -206,7 +206,7 @@ async def watch(request: Request) -> Response:
     return await stream_events(request, parse_path_uuid(request))
 
 
-class StreamTicket(msgspec.Struct, kw_only=True):
+class StreamTicketView(msgspec.Struct, kw_only=True):
     """Open the stream with `?ticket=` within `expires_s` seconds. A ticket works once."""
 
     ticket: str
@@ -217,7 +217,7 @@ class StreamTicket(msgspec.Struct, kw_only=True):
     "Create a ticket to watch a job from a client that cannot send headers",
     tag="jobs",
     scope="jobs",
-    response=StreamTicket,
+    response=StreamTicketView,
     status=201,
     other_responses=_JOB_NOT_FOUND,
 )
@@ -230,7 +230,7 @@ async def create_ticket(request: Request) -> Response:
 async def ticket_response(request: Request, subject_id: UUID) -> Response:
     """Return a new ticket for the stream of a job or batch."""
     ticket = await issue_stream_ticket(request, subject_id)
-    return json_response(StreamTicket(ticket=ticket, expires_s=int(TICKET_LIFETIME.total_seconds())), 201)
+    return json_response(StreamTicketView(ticket=ticket, expires_s=int(TICKET_LIFETIME.total_seconds())), 201)
 
 
 @api_operation(
@@ -248,7 +248,9 @@ async def cancel(request: Request) -> Response:
         ensure_exists(await jobs.get_job(connection, job_id), "job")
         cancellation = await jobs.cancel_job(connection, job_id, query.reason)
         if caller.kind == "service":
-            await access.record(connection, caller.name, "job.cancel", str(job_id), {"reason": query.reason})
+            await audit.record_audit_entry(
+                connection, caller.name, "job.cancel", str(job_id), {"reason": query.reason}
+            )
     return json_response(cancellation)
 
 
@@ -269,7 +271,7 @@ async def retry(request: Request) -> Response:
             connection, job_id, from_tasks=body.from_tasks, delay=timedelta(seconds=body.delay_s)
         )
         if caller.kind == "service":
-            await access.record(connection, caller.name, "job.retry", str(job_id))
+            await audit.record_audit_entry(connection, caller.name, "job.retry", str(job_id))
     return json_response(RestartedTasks(restarted=count))
 
 
@@ -282,7 +284,7 @@ async def retry(request: Request) -> Response:
 )
 async def explain_task(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
-        explanation = await insight.explain_task(connection, parse_path_uuid(request))
+        explanation = await explain.explain_task(connection, parse_path_uuid(request))
     return json_response(redact_explanation(explanation, await identify_caller(request)))
 
 
@@ -309,7 +311,7 @@ class AttemptView(msgspec.Struct, kw_only=True):
 async def list_attempts(request: Request) -> Response:
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
-        attempts = await insight.list_task_attempts(connection, parse_path_uuid(request))
+        attempts = await explain.list_task_attempts(connection, parse_path_uuid(request))
     if caller.kind == "user":
         attempts = [redact_attempt(attempt) for attempt in attempts]
     return json_response(attempts)

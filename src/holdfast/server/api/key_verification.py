@@ -11,11 +11,13 @@ import time
 from datetime import UTC, datetime
 
 from holdfast.engine import access
-from holdfast.engine.access import ALL, KEY_PREFIX, SCOPES, ServiceKey, digest, new_key
+from holdfast.engine.access import (
+    KEY_PREFIX,
+    ServiceKey,
+    hash_secret,
+)
 from holdfast.engine.connection import Database
 from holdfast.settings import Settings
-
-__all__ = ["ALL", "SCOPES", "KeyVerifier", "digest", "new_key"]
 
 KEY_CACHE_S = 1.0
 REVOCATION_CHECK_INTERVAL_S = 5.0
@@ -60,7 +62,7 @@ class KeyVerifier:
         """Return the key that the credential is, or None if it is no valid service key."""
         if not credential.startswith(KEY_PREFIX) or len(credential) > MAX_KEY_CHARS:
             return None
-        key_hash = digest(credential)
+        key_hash = hash_secret(credential)
         now = time.monotonic()
         cached = self._cache.get(key_hash)
         if cached is not None and now - cached[0] < KEY_CACHE_S:

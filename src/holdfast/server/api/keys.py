@@ -1,9 +1,9 @@
-"""Service keys and the audit log over HTTP, for operators."""
+"""Endpoints for service keys, for operators: create, list, revoke."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -13,108 +13,79 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import access
 from holdfast.errors import NotFoundError, RefusedError
+from holdfast.server.api.audit import audited_transaction
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
-from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
+from holdfast.server.api.request_parsing import parse_body, parse_path_name
+
+_KEYS: dict[str, Any] = {"tag": "keys", "access": "service", "scope": "keys"}
 
 
-class NewKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class NewServiceKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The name and the scopes of the key. It expires after `expires_s` seconds, if set."""
+
     name: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
     scopes: Annotated[list[str], Meta(min_length=1, max_length=20)]
     expires_s: Annotated[float, Meta(gt=0, le=315360000)] | None = None
 
 
-class MadeKey(access.ServiceKey, kw_only=True, frozen=True):
-    """`key` is shown here and never again."""
+class CreatedServiceKey(access.ServiceKey, kw_only=True, frozen=True):
+    """The new key. `key` is the secret; it is shown only here."""
 
     key: str
 
 
-class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    before: Annotated[int, Meta(ge=1, le=2**62)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=200)] = 50
-
-
-@api_operation(
-    "Make a service key",
-    tag="keys",
-    access="service",
-    scope="keys",
-    body=NewKey,
-    response=MadeKey,
-    status=201,
-)
-async def create(request: Request) -> Response:
-    wanted = await parse_body(request, NewKey)
-    access.check_scopes(wanted.scopes)
+@api_operation("Create a service key", body=NewServiceKey, response=CreatedServiceKey, status=201, **_KEYS)
+async def create_key(request: Request) -> Response:
+    body = await parse_body(request, NewServiceKey)
+    access.check_scopes(body.scopes)
     caller = await identify_caller(request)
-    for scope in wanted.scopes:
+    for scope in body.scopes:
         if not caller.has_scope(scope):
-            raise RefusedError("A key cannot give what it has not.", field="scopes")
-    secret, shown, digest = access.new_key()
-    expires = None if wanted.expires_s is None else datetime.now(UTC) + timedelta(seconds=wanted.expires_s)
-    async with transaction_as_caller(request) as connection:
-        made = await access.create_service_key(
+            raise RefusedError(
+                f'Your key does not have the scope "{scope}", so it cannot create a key with it.',
+                field="scopes",
+            )
+    secret, prefix, digest = access.generate_service_key()
+    expires_at = None if body.expires_s is None else datetime.now(UTC) + timedelta(seconds=body.expires_s)
+    async with audited_transaction(
+        request, "key.create", prefix, name=body.name, scopes=body.scopes
+    ) as connection:
+        key = await access.create_service_key(
             connection,
-            name=wanted.name,
-            prefix=shown,
+            name=body.name,
+            prefix=prefix,
             digest=digest,
-            scopes=wanted.scopes,
-            expires_at=expires,
+            scopes=body.scopes,
+            expires_at=expires_at,
         )
-        await access.record(
-            connection, caller.name, "key.create", shown, {"name": wanted.name, "scopes": wanted.scopes}
-        )
-    return json_response(MadeKey(**msgspec.structs.asdict(made), key=secret.reveal()), 201)
+    return json_response(CreatedServiceKey(**msgspec.structs.asdict(key), key=secret.reveal()), 201)
 
 
-@api_operation(
-    "List service keys", tag="keys", access="service", scope="keys", response=list[access.ServiceKey]
-)
-async def list_service_keys(request: Request) -> Response:
+@api_operation("List service keys", response=list[access.ServiceKey], **_KEYS)
+async def list_keys(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await access.list_service_keys(connection))
 
 
 @api_operation(
     "Revoke a service key by its prefix or id",
-    tag="keys",
-    access="service",
-    scope="keys",
     status=204,
-    other_responses={404: "There is no such living key"},
+    other_responses={404: "There is no such key, or it is revoked already"},
+    **_KEYS,
 )
-async def revoke(request: Request) -> Response:
-    prefix = parse_path_name(request, "key")
-    caller = await identify_caller(request)
-    async with transaction_as_caller(request) as connection:
-        if not await access.revoke_service_key(connection, prefix):
-            raise NotFoundError("There is no such living key.")
-        await access.record(connection, caller.name, "key.revoke", prefix)
+async def revoke_key(request: Request) -> Response:
+    prefix_or_id = parse_path_name(request, "key")
+    async with audited_transaction(request, "key.revoke", prefix_or_id) as connection:
+        if not await access.revoke_service_key(connection, prefix_or_id):
+            raise NotFoundError("There is no such key, or it is revoked already.")
     return Response(status_code=204)
-
-
-@api_operation(
-    "What operators did, newest first",
-    tag="audit",
-    access="service",
-    scope="operate",
-    query=AuditQuery,
-    response=list[access.AuditEntry],
-)
-async def audit(request: Request) -> Response:
-    query = parse_query(request, AuditQuery)
-    async with transaction_as_caller(request) as connection:
-        return json_response(
-            await access.list_audit_entries(connection, before=query.before, limit=query.limit)
-        )
 
 
 def routes() -> list[BaseRoute]:
     return [
-        Route("/api/keys", create, methods=["POST"]),
-        Route("/api/keys", list_service_keys, methods=["GET"]),
-        Route("/api/keys/{key}", revoke, methods=["DELETE"]),
-        Route("/api/audit", audit, methods=["GET"]),
+        Route("/api/keys", create_key, methods=["POST"]),
+        Route("/api/keys", list_keys, methods=["GET"]),
+        Route("/api/keys/{key}", revoke_key, methods=["DELETE"]),
     ]

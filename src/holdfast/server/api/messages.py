@@ -1,6 +1,4 @@
-"""Queues of messages over HTTP, for services. Users reach messages through /rest/v1/rpc, by their own
-rights.
-"""
+"""Endpoints for message queues, for services. Users call the functions of pgmq through /rest/v1/rpc."""
 
 from __future__ import annotations
 
@@ -18,36 +16,45 @@ from holdfast.definitions.payloads import to_json
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import Json, Message, MessageMetrics, MessageQueue
-from holdfast.server.api.audit import operating
+from holdfast.server.api.audit import audited_transaction
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_query
 
 Seconds = Annotated[float, Meta(ge=0, le=31536000)]
-Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+MessageId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Receipt = Annotated[str, Meta(max_length=200)]
-MESSAGE_BYTES = 1024 * 1024
-_SAID: dict[str, Any] = {"tag": "messages", "access": "service", "scope": "queues"}
-_MISSING = {404: "There is no such queue"}
+MAX_MESSAGE_BYTES = 1024 * 1024
+_MESSAGES: dict[str, Any] = {"tag": "messages", "access": "service", "scope": "queues"}
+_QUEUE_NOT_FOUND = {404: "There is no such queue"}
 
 
-class NewQueue(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class NewMessageQueue(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An `unlogged` queue is faster, but loses its messages when the database server crashes."""
+
     unlogged: bool = False
 
 
-class Sending(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SendMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The messages to send. All of them get the same `headers`. `delay_s` hides them at first."""
+
     messages: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
     headers: dict[str, Any] | None = None
     delay_s: Seconds | None = None
 
 
-class Sent(msgspec.Struct, kw_only=True):
+class MessageIds(msgspec.Struct, kw_only=True):
+    """The ids of the messages that were sent or changed."""
+
     ids: list[int]
 
 
-class Reading(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`vt_s`: how long the messages are hidden from others; without it as the queue's policy says."""
+class ReadMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`qty`: the maximum number of messages. `vt_s`: how long they are hidden from other readers, in seconds.
+
+    Without `vt_s`, the policy of the queue decides. `where`: read only messages that contain this object.
+    """
 
     qty: Annotated[int, Meta(ge=1, le=100)] = 1
     vt_s: Seconds | None = None
@@ -55,7 +62,10 @@ class Reading(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class MessageView(msgspec.Struct, kw_only=True):
-    """Show the receipt to archive or delete it: a stale one is refused. Looking tells why it failed last."""
+    """A message. Archive or delete it with its `receipt`; an outdated receipt is rejected.
+
+    `error` and `failed_at` describe the last failure. They are set when you peek at messages.
+    """
 
     id: int
     body: Json
@@ -69,167 +79,183 @@ class MessageView(msgspec.Struct, kw_only=True):
     failed_at: datetime | None
 
 
-class Targets(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SelectedMessages(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The messages to change, by their receipts or by their ids."""
+
     receipts: Annotated[list[Receipt], Meta(max_length=1000)] = []
-    ids: Annotated[list[Id], Meta(max_length=1000)] = []
+    ids: Annotated[list[MessageId], Meta(max_length=1000)] = []
 
 
-class Hiding(Targets, kw_only=True, forbid_unknown_fields=True):
+class HideMessagesRequest(SelectedMessages, kw_only=True, forbid_unknown_fields=True):
+    """The messages to hide, and for how many seconds from now (`vt_s`)."""
+
     vt_s: Seconds
 
 
-class PeekQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class PeekMessagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`limit` is the maximum number of messages."""
+
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
-def queue_in(request: Request) -> str:
+def _parse_queue_name(request: Request) -> str:
     name: str = request.path_params["queue"]
     check_queue_name(name)
     return name
 
 
-@api_operation("Queues of messages", response=list[MessageQueue], **_SAID)
+@api_operation("List message queues", response=list[MessageQueue], **_MESSAGES)
 async def list_queues(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await queues.list_queues(connection))
 
 
-@api_operation("Make a queue of messages, if it is not there", body=NewQueue, status=204, **_SAID)
-async def create(request: Request) -> Response:
-    name, wanted = queue_in(request), await parse_body(request, NewQueue)
-    async with operating(request, "messages.create", name, as_login=True) as connection:
-        await queues.create(connection, name, unlogged=wanted.unlogged)
+@api_operation("Create a message queue if it does not exist", body=NewMessageQueue, status=204, **_MESSAGES)
+async def create_queue(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, NewMessageQueue)
+    async with audited_transaction(request, "messages.create", name, as_login=True) as connection:
+        await queues.create(connection, name, unlogged=body.unlogged)
     return Response(status_code=204)
 
 
-@api_operation("Remove a queue with all its messages", status=204, other_responses=_MISSING, **_SAID)
-async def drop(request: Request) -> Response:
-    name = queue_in(request)
-    async with operating(request, "messages.drop", name, as_login=True) as connection:
+@api_operation(
+    "Delete a message queue and all its messages", status=204, other_responses=_QUEUE_NOT_FOUND, **_MESSAGES
+)
+async def drop_queue(request: Request) -> Response:
+    name = _parse_queue_name(request)
+    async with audited_transaction(request, "messages.drop", name, as_login=True) as connection:
         if not await queues.drop(connection, name):
             raise NotFoundError("There is no such queue.")
     return Response(status_code=204)
 
 
 @api_operation(
-    "The figures of a queue of messages", response=MessageMetrics, other_responses=_MISSING, **_SAID
+    "Get the metrics of a message queue",
+    response=MessageMetrics,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def metrics(request: Request) -> Response:
+async def get_queue_metrics(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
-        [figures] = await queues.metrics(connection, queue_in(request))
-    return json_response(figures)
+        [metrics] = await queues.metrics(connection, _parse_queue_name(request))
+    return json_response(metrics)
 
 
 @api_operation(
-    "Send messages, all of them or none",
-    body=Sending,
-    response=Sent,
+    "Send messages, all or none of them",
+    body=SendMessagesRequest,
+    response=MessageIds,
     status=201,
-    other_responses=_MISSING,
-    **_SAID,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def send(request: Request) -> Response:
-    name, wanted = queue_in(request), await parse_body(request, Sending)
-    bodies = [to_json(each, what="messages", limit=MESSAGE_BYTES) for each in wanted.messages]
+async def send_messages(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, SendMessagesRequest)
+    bodies = [to_json(message, what="messages", limit=MAX_MESSAGE_BYTES) for message in body.messages]
     headers = None
-    if wanted.headers is not None:
-        headers = [to_json(wanted.headers, what="headers")] * len(bodies)
-    delay = None if wanted.delay_s is None else timedelta(seconds=wanted.delay_s)
+    if body.headers is not None:
+        headers = [to_json(body.headers, what="headers")] * len(bodies)
+    delay = None if body.delay_s is None else timedelta(seconds=body.delay_s)
     async with transaction_as_caller(request) as connection:
-        asked = queues.send_batch(name, bodies, headers=headers, delay=delay)
-        return json_response(Sent(ids=await queues.ask(connection, asked)), 201)
+        query = queues.send_batch(name, bodies, headers=headers, delay=delay)
+        return json_response(MessageIds(ids=await queues.ask(connection, query)), 201)
 
 
 @api_operation(
-    "Read messages and hide them for a while",
-    body=Reading,
+    "Read messages and hide them from other readers for a while",
+    body=ReadMessagesRequest,
     response=list[MessageView],
-    other_responses=_MISSING,
-    **_SAID,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def read(request: Request) -> Response:
-    name, wanted = queue_in(request), await parse_body(request, Reading)
-    where = None if wanted.where is None else to_json(wanted.where, what="where")
-    vt = None if wanted.vt_s is None else timedelta(seconds=wanted.vt_s)
+async def read_messages(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, ReadMessagesRequest)
+    where = None if body.where is None else to_json(body.where, what="where")
+    vt = None if body.vt_s is None else timedelta(seconds=body.vt_s)
     async with transaction_as_caller(request) as connection:
-        return json_response(_views(await queues.read(connection, name, vt=vt, qty=wanted.qty, where=where)))
+        messages = await queues.read(connection, name, vt=vt, qty=body.qty, where=where)
+    return json_response(_build_message_views(messages))
 
 
 @api_operation(
     "Look at messages without reading them",
-    query=PeekQuery,
+    query=PeekMessagesQuery,
     response=list[MessageView],
-    other_responses=_MISSING,
-    **_SAID,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def peek(request: Request) -> Response:
-    name, query = queue_in(request), parse_query(request, PeekQuery)
+async def peek_messages(request: Request) -> Response:
+    name, query = _parse_queue_name(request), parse_query(request, PeekMessagesQuery)
     async with transaction_as_caller(request) as connection:
-        return json_response(_views(await queues.peek(connection, name, query.limit, "queue", None)))
+        messages = await queues.peek(connection, name, query.limit, "queue", None)
+    return json_response(_build_message_views(messages))
 
 
-def _views(messages: list[Message[Json]]) -> list[MessageView]:
-    names = MessageView.__struct_fields__
-    return [MessageView(**{name: getattr(message, name) for name in names}) for message in messages]
+def _build_message_views(messages: list[Message[Json]]) -> list[MessageView]:
+    fields = MessageView.__struct_fields__
+    return [MessageView(**{field: getattr(message, field) for field in fields}) for message in messages]
 
 
 @api_operation(
-    "Archive messages; the ids of those that were there",
-    body=Targets,
-    response=Sent,
-    other_responses=_MISSING,
-    **_SAID,
+    "Archive messages and return the ids of those that existed",
+    body=SelectedMessages,
+    response=MessageIds,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def archive(request: Request) -> Response:
-    name, wanted = queue_in(request), _some(await parse_body(request, Targets))
+async def archive_messages(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, SelectedMessages)
+    _check_selection(body)
     async with transaction_as_caller(request) as connection:
-        asked = queues.archive(name, wanted.receipts, wanted.ids)
-        return json_response(Sent(ids=await queues.ask(connection, asked)))
+        query = queues.archive(name, body.receipts, body.ids)
+        return json_response(MessageIds(ids=await queues.ask(connection, query)))
 
 
 @api_operation(
-    "Delete messages; the ids of those that were there",
-    body=Targets,
-    response=Sent,
-    other_responses=_MISSING,
-    **_SAID,
+    "Delete messages and return the ids of those that existed",
+    body=SelectedMessages,
+    response=MessageIds,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def delete(request: Request) -> Response:
-    name, wanted = queue_in(request), _some(await parse_body(request, Targets))
+async def delete_messages(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, SelectedMessages)
+    _check_selection(body)
     async with transaction_as_caller(request) as connection:
-        asked = queues.delete(name, wanted.receipts, wanted.ids)
-        return json_response(Sent(ids=await queues.ask(connection, asked)))
+        query = queues.delete(name, body.receipts, body.ids)
+        return json_response(MessageIds(ids=await queues.ask(connection, query)))
 
 
 @api_operation(
-    "Hide messages for so long from now; zero gives them back",
-    body=Hiding,
-    response=Sent,
-    other_responses=_MISSING,
-    **_SAID,
+    "Hide messages for a number of seconds from now; 0 makes them visible",
+    body=HideMessagesRequest,
+    response=MessageIds,
+    other_responses=_QUEUE_NOT_FOUND,
+    **_MESSAGES,
 )
-async def hide(request: Request) -> Response:
-    name, wanted = queue_in(request), await parse_body(request, Hiding)
-    _some(wanted)
+async def hide_messages(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, HideMessagesRequest)
+    _check_selection(body)
     async with transaction_as_caller(request) as connection:
-        asked = queues.set_vt(name, wanted.receipts, wanted.ids, timedelta(seconds=wanted.vt_s))
-        return json_response(Sent(ids=await queues.ask(connection, asked)))
+        query = queues.set_vt(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
+        return json_response(MessageIds(ids=await queues.ask(connection, query)))
 
 
-def _some(targets: Targets) -> Targets:
-    if not targets.receipts and not targets.ids:
-        raise InvalidError("Give receipts or ids.", field="receipts")
-    return targets
+def _check_selection(selection: SelectedMessages) -> None:
+    if not selection.receipts and not selection.ids:
+        raise InvalidError("No messages are selected.", fix="Set receipts or ids.", field="receipts")
 
 
 def routes() -> list[BaseRoute]:
-    verbs = {"read": read, "archive": archive, "delete": delete, "hide": hide}
     return [
         Route("/api/messages", list_queues, methods=["GET"]),
-        Route("/api/messages/{queue}", create, methods=["PUT"]),
-        Route("/api/messages/{queue}", drop, methods=["DELETE"]),
-        Route("/api/messages/{queue}", send, methods=["POST"]),
-        Route("/api/messages/{queue}", peek, methods=["GET"]),
-        Route("/api/messages/{queue}/metrics", metrics, methods=["GET"]),
-        *(Route(f"/api/messages/{{queue}}/{verb}", end, methods=["POST"]) for verb, end in verbs.items()),
+        Route("/api/messages/{queue}", create_queue, methods=["PUT"]),
+        Route("/api/messages/{queue}", drop_queue, methods=["DELETE"]),
+        Route("/api/messages/{queue}", send_messages, methods=["POST"]),
+        Route("/api/messages/{queue}", peek_messages, methods=["GET"]),
+        Route("/api/messages/{queue}/metrics", get_queue_metrics, methods=["GET"]),
+        Route("/api/messages/{queue}/read", read_messages, methods=["POST"]),
+        Route("/api/messages/{queue}/archive", archive_messages, methods=["POST"]),
+        Route("/api/messages/{queue}/delete", delete_messages, methods=["POST"]),
+        Route("/api/messages/{queue}/hide", hide_messages, methods=["POST"]),
     ]

@@ -1,68 +1,91 @@
-"""`/metrics`: what the database knows, and what this process counted, for Prometheus to collect.
+"""Endpoints for metrics: Prometheus text at `/metrics` and JSON at `/api/metrics`.
 
-The figures of the database are the same from every API process; let one of them be scraped for those.
+`/metrics` has the metrics of the database and the counters of this process. The metrics of the database are
+the same in every API process: scrape them from one of the processes only.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import insight, operate
+from holdfast.engine import overview, queues
 from holdfast.model import Json
 from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import get_services
 from holdfast.worker.metrics import CONTENT_TYPE
 from holdfast.worker.prometheus import Counter, Registry
 
 
-class Levels(Counter):
-    """Figures read from elsewhere, one for each set of labels."""
+class LabeledGauge(Counter):
+    """A gauge with one value per set of labels."""
 
     kind = "gauge"
 
 
 @api_operation(
-    "Figures for Prometheus",
-    tag="figures",
+    "Get metrics in the Prometheus text format",
+    tag="metrics",
     access="service",
     scope="metrics",
     media_type="text/plain",
 )
-async def metrics(request: Request) -> Response:
+async def get_prometheus_metrics(request: Request) -> Response:
     services = get_services(request)
     services.metrics.start()
     async with transaction_as_caller(request) as connection:
-        queues = await operate.list_task_queues(connection)
-        whole = await insight.metrics(connection)
-    read = Registry(_levels(queues, whole, services.event_hub.subscription_count))
-    return Response(read.text() + services.metrics.text(), media_type=CONTENT_TYPE)
+        queue_rows = await queues.list_task_queues(connection)
+        totals = await overview.metrics(connection)
+    registry = Registry(_build_gauges(queue_rows, totals, services.event_hub.subscription_count))
+    return Response(registry.text() + services.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def _levels(queues: list[dict[str, Json]], whole: dict[str, Json], streams: int) -> list[Levels]:
-    ready = Levels("holdfast_queue_ready", "Tasks that could run now, counted up to 10,000.", ("queue",))
-    running = Levels("holdfast_queue_running", "Tasks that run.", ("queue",))
-    scheduled = Levels("holdfast_queue_scheduled", "Tasks that wait for their time.", ("queue",))
-    oldest = Levels("holdfast_queue_oldest_ready_seconds", "How long the first in line waits.", ("queue",))
-    paused = Levels("holdfast_queue_paused", "1 while a queue is paused.", ("queue",))
-    for queue in queues:
+def _build_gauges(
+    queue_rows: list[dict[str, Json]], totals: dict[str, Json], stream_count: int
+) -> list[LabeledGauge]:
+    ready = LabeledGauge("holdfast_queue_ready", "Tasks ready to run, counted up to 10,000.", ("queue",))
+    running = LabeledGauge("holdfast_queue_running", "Running tasks.", ("queue",))
+    scheduled = LabeledGauge("holdfast_queue_scheduled", "Tasks with a start time in the future.", ("queue",))
+    oldest = LabeledGauge(
+        "holdfast_queue_oldest_ready_seconds", "Waiting time of the oldest ready task.", ("queue",)
+    )
+    paused = LabeledGauge("holdfast_queue_paused", "1 if the queue is paused, else 0.", ("queue",))
+    for queue in queue_rows:
         name = queue["queue"]
         ready.add(name, amount=queue["ready"])
         running.add(name, amount=queue["running"])
         scheduled.add(name, amount=queue["scheduled"])
         oldest.add(name, amount=max(queue["oldest_s"] or 0, 0))
         paused.add(name, amount=1 if queue.get("paused_at") else 0)
-    in_use = Levels("holdfast_limit_in_use", "Leases that a limit counts.", ("limit",))
-    for limit in whole["limits"]:
+    in_use = LabeledGauge("holdfast_limit_in_use", "Running tasks that count against the limit.", ("limit",))
+    for limit in totals["limits"]:
         in_use.add(limit["rule"], amount=limit["running"])
-    workers = Levels("holdfast_workers", "Workers seen in the last two minutes.")
-    workers.add(amount=whole["workers"])
-    open_streams = Levels("holdfast_api_streams", "Event streams open in this process.")
-    open_streams.add(amount=streams)
-    return [ready, running, scheduled, oldest, paused, in_use, workers, open_streams]
+    workers = LabeledGauge("holdfast_workers", "Workers with a heartbeat in the last two minutes.")
+    workers.add(amount=totals["workers"])
+    streams = LabeledGauge("holdfast_api_streams", "Open event streams of this process.")
+    streams.add(amount=stream_count)
+    return [ready, running, scheduled, oldest, paused, in_use, workers, streams]
+
+
+@api_operation(
+    "Get the metrics of the database as JSON",
+    tag="metrics",
+    access="service",
+    scope="metrics",
+    response=dict[str, Any],
+)
+async def get_database_metrics(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await overview.metrics(connection))
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/metrics", metrics, methods=["GET"])]
+    return [
+        Route("/metrics", get_prometheus_metrics, methods=["GET"]),
+        Route("/api/metrics", get_database_metrics, methods=["GET"]),
+    ]

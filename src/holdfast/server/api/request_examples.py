@@ -1,4 +1,4 @@
-"""A body for every route that takes one, as the description shows it; a test reads each as its route does."""
+"""Example request bodies for the OpenAPI document. A test parses each one as its endpoint does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EXAMPLES: Final[dict[str, Json]] = {
     "post_worker_claim": {"worker": "go-1", "queues": ["browser"], "max_tasks": 8},
     "post_tasks_id_heartbeat": {"lease": _LEASE, "percent": 40, "phase": "ocr", "message": "page 4 of 10"},
     "post_tasks_id_complete": {"lease": _LEASE, "output": {"words": 1204}},
-    "post_tasks_id_fail": {"lease": _LEASE, "type": "TimeoutError", "error": "no answer", "retry": True},
+    "post_tasks_id_fail": {"lease": _LEASE, "type": "TimeoutError", "error": "no response", "retry": True},
     "post_tasks_id_snooze": {"lease": _LEASE, "delay_s": 300},
     "post_tasks_id_release": {"lease": _LEASE},
-    "post_batches": {"name": "export of May", "callback": {"type": "tell", "args": {"to": "ann"}}},
+    "post_batches": {"name": "May export", "callback": {"type": "notify", "args": {"to": "ann"}}},
     "put_schedules_name": {
         "cron": "0 3 * * MON-FRI",
         "timezone": "Europe/Madrid",
@@ -39,6 +39,6 @@ EXAMPLES: Final[dict[str, Json]] = {
     "patch_webhooks_id": {"active": True},
     "put_hooks_name": {"type": "order", "queue": "default"},
     "post_hooks_name": {"order": 77, "total": "12.50"},
-    "post_v1_rpc_function": {"queue_name": "letters", "message": {"hello": "world"}},
+    "post_v1_rpc_function": {"queue_name": "mail", "message": {"hello": "world"}},
 }
-"""By the id of the operation."""
+"""Example bodies by operation id."""

@@ -1,4 +1,4 @@
-"""Schedules over HTTP, for operators."""
+"""Endpoints for schedules, for operators: put, read, delete, pause, resume, run, preview."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import schedules
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import StoredSchedule
-from holdfast.server.api.audit import OPERATING, operating
+from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.jobs import AcceptedJob
 from holdfast.server.api.json_responses import json_response
@@ -22,12 +22,17 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-_SAID: dict[str, Any] = {"tag": "schedules", **OPERATING}
-_MISSING = {404: "There is no such schedule"}
+_SCHEDULES: dict[str, Any] = {"tag": "schedules", **OPERATOR_ACCESS}
+_SCHEDULE_NOT_FOUND = {404: "There is no such schedule"}
 
 
-class NewSchedule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`cron` or `every_s`. `job` is what is submitted each time, as POST /api/jobs takes it."""
+class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """When to submit which job.
+
+    Set either `cron` or `every_s`. `job` has the format of POST /api/jobs. `missed` says what happens with runs
+    that were missed while no worker was there: `skip` them, run once (`coalesce`), or run all of them
+    (`catch_up`), but at most `max_catch_up`.
+    """
 
     job: dict[str, Any]
     cron: Annotated[str, Meta(max_length=200)] | None = None
@@ -38,103 +43,108 @@ class NewSchedule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     owner: Name | None = None
 
 
-class SchedulesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ScheduleListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`after` is the name of the last schedule of the previous page."""
+
     owner: Name | None = None
     after: Name | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-class TimesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SchedulePreviewQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`count` is the number of run times to return."""
+
     count: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
-class Changed(msgspec.Struct, kw_only=True):
-    """False when it was so already."""
+class ChangeResult(msgspec.Struct, kw_only=True):
+    """`changed` is false if nothing had to be changed."""
 
     changed: bool
 
 
-@api_operation("List schedules", query=SchedulesQuery, response=list[StoredSchedule], **_SAID)
+@api_operation("List schedules", query=ScheduleListQuery, response=list[StoredSchedule], **_SCHEDULES)
 async def list_schedules(request: Request) -> Response:
-    query = parse_query(request, SchedulesQuery)
+    query = parse_query(request, ScheduleListQuery)
     async with transaction_as_caller(request) as connection:
-        return json_response(
-            await schedules.list_schedules(
-                connection, owner=query.owner, after=query.after, limit=query.limit
-            )
+        page = await schedules.list_schedules(
+            connection, owner=query.owner, after=query.after, limit=query.limit
         )
+    return json_response(page)
 
 
-@api_operation("Make or change a schedule", body=NewSchedule, response=StoredSchedule, **_SAID)
+@api_operation("Create or replace a schedule", body=PutScheduleRequest, response=StoredSchedule, **_SCHEDULES)
 async def put_schedule(request: Request) -> Response:
-    name, wanted = parse_path_name(request), await parse_body(request, NewSchedule)
-    if (wanted.cron is None) == (wanted.every_s is None):
-        raise InvalidError("Give cron or every_s, and not both.", field="cron")
-    given = {**msgspec.structs.asdict(wanted), "name": name}
-    async with operating(
-        request, "schedule.put", name, cron=wanted.cron, every_s=wanted.every_s
+    name, body = parse_path_name(request), await parse_body(request, PutScheduleRequest)
+    if (body.cron is None) == (body.every_s is None):
+        raise InvalidError("A schedule needs either cron or every_s.", fix="Set one of them.", field="cron")
+    schedule = {**msgspec.structs.asdict(body), "name": name}
+    async with audited_transaction(
+        request, "schedule.put", name, cron=body.cron, every_s=body.every_s
     ) as connection:
-        return json_response(await schedules.put_schedule(connection, given))
+        return json_response(await schedules.put_schedule(connection, schedule))
 
 
-@api_operation("Read a schedule", response=StoredSchedule, other_responses=_MISSING, **_SAID)
+@api_operation("Read a schedule", response=StoredSchedule, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
 async def get_schedule(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await schedules.get_schedule(connection, parse_path_name(request)))
 
 
-@api_operation("Delete a schedule", status=204, other_responses=_MISSING, **_SAID)
+@api_operation("Delete a schedule", status=204, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
 async def delete_schedule(request: Request) -> Response:
     name = parse_path_name(request)
-    async with operating(request, "schedule.delete", name) as connection:
+    async with audited_transaction(request, "schedule.delete", name) as connection:
         if not await schedules.delete_schedule(connection, name):
             raise NotFoundError("There is no such schedule.")
     return Response(status_code=204)
 
 
-@api_operation("Pause a schedule", response=Changed, other_responses=_MISSING, **_SAID)
-async def pause(request: Request) -> Response:
+@api_operation("Pause a schedule", response=ChangeResult, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
+async def pause_schedule(request: Request) -> Response:
     name, caller = parse_path_name(request), await identify_caller(request)
-    async with operating(request, "schedule.pause", name) as connection:
-        return json_response(Changed(changed=await schedules.pause_schedule(connection, name, caller.name)))
+    async with audited_transaction(request, "schedule.pause", name) as connection:
+        changed = await schedules.pause_schedule(connection, name, caller.name)
+    return json_response(ChangeResult(changed=changed))
 
 
-@api_operation("Resume a schedule", response=Changed, other_responses=_MISSING, **_SAID)
-async def resume(request: Request) -> Response:
+@api_operation("Resume a schedule", response=ChangeResult, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
+async def resume_schedule(request: Request) -> Response:
     name = parse_path_name(request)
-    async with operating(request, "schedule.resume", name) as connection:
-        return json_response(Changed(changed=await schedules.resume_schedule(connection, name)))
+    async with audited_transaction(request, "schedule.resume", name) as connection:
+        return json_response(ChangeResult(changed=await schedules.resume_schedule(connection, name)))
 
 
-@api_operation("Run a schedule now", response=AcceptedJob, status=202, other_responses=_MISSING, **_SAID)
-async def run(request: Request) -> Response:
+@api_operation(
+    "Run a schedule now", response=AcceptedJob, status=202, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES
+)
+async def run_schedule(request: Request) -> Response:
     name = parse_path_name(request)
-    async with operating(request, "schedule.run", name) as connection:
+    async with audited_transaction(request, "schedule.run", name) as connection:
         return json_response(await schedules.run_schedule(connection, name), 202)
 
 
 @api_operation(
-    "The next times of a schedule",
-    query=TimesQuery,
+    "List the next run times of a schedule",
+    query=SchedulePreviewQuery,
     response=list[datetime],
-    other_responses=_MISSING,
-    **_SAID,
+    other_responses=_SCHEDULE_NOT_FOUND,
+    **_SCHEDULES,
 )
-async def preview(request: Request) -> Response:
-    query = parse_query(request, TimesQuery)
+async def preview_schedule(request: Request) -> Response:
+    name, query = parse_path_name(request), parse_query(request, SchedulePreviewQuery)
     async with transaction_as_caller(request) as connection:
-        return json_response(
-            await schedules.preview_schedule(connection, parse_path_name(request), query.count)
-        )
+        return json_response(await schedules.preview_schedule(connection, name, query.count))
 
 
 def routes() -> list[BaseRoute]:
-    verbs = {"pause": pause, "resume": resume, "run": run}
     return [
         Route("/api/schedules", list_schedules, methods=["GET"]),
         Route("/api/schedules/{name}", put_schedule, methods=["PUT"]),
         Route("/api/schedules/{name}", get_schedule, methods=["GET"]),
         Route("/api/schedules/{name}", delete_schedule, methods=["DELETE"]),
-        Route("/api/schedules/{name}/preview", preview, methods=["GET"]),
-        *(Route(f"/api/schedules/{{name}}/{verb}", end, methods=["POST"]) for verb, end in verbs.items()),
+        Route("/api/schedules/{name}/preview", preview_schedule, methods=["GET"]),
+        Route("/api/schedules/{name}/pause", pause_schedule, methods=["POST"]),
+        Route("/api/schedules/{name}/resume", resume_schedule, methods=["POST"]),
+        Route("/api/schedules/{name}/run", run_schedule, methods=["POST"]),
     ]

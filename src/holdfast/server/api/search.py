@@ -1,4 +1,4 @@
-"""Search over HTTP, for services: jobs by the words of the dashboard, and what goes wrong, by cause."""
+"""Endpoints for services that search jobs and list errors by cause."""
 
 from __future__ import annotations
 
@@ -12,51 +12,57 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast import search
-from holdfast.engine import search as finding
+from holdfast.engine import error_groups
+from holdfast.engine import search as engine_search
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_query
 
-_SAID: dict[str, Any] = {"tag": "jobs", "access": "service", "scope": "jobs"}
+_SEARCH: dict[str, Any] = {"tag": "jobs", "access": "service", "scope": "jobs"}
 
 
-class SearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`q` as in `status:failed type:report older:1h`."""
+class JobSearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`q` is a search such as `status:failed type:report older:1h`. `before` is `next` of the last page."""
 
     q: Annotated[str, Meta(max_length=500)] = ""
     before: UUID | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
-class ErrorsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ErrorListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`owner`: only errors in jobs of this owner."""
+
     owner: Annotated[str, Meta(max_length=200)] | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
-@api_operation("Search jobs, newest first", query=SearchQuery, response=finding.Page, **_SAID)
+@api_operation(
+    "Search jobs, newest first", query=JobSearchQuery, response=engine_search.SearchPage, **_SEARCH
+)
 async def search_jobs(request: Request) -> Response:
-    query = parse_query(request, SearchQuery)
-    wanted = search.parse(query.q)
+    query = parse_query(request, JobSearchQuery)
+    parsed = search.parse(query.q)
     async with transaction_as_caller(request) as connection:
-        return json_response(
-            await finding.search_jobs(connection, wanted, before=query.before, limit=query.limit)
-        )
+        page = await engine_search.search_jobs(connection, parsed, before=query.before, limit=query.limit)
+    return json_response(page)
 
 
 @api_operation(
-    "What went wrong in the last day, by cause", query=ErrorsQuery, response=list[dict[str, Any]], **_SAID
+    "List the errors of the last day by cause",
+    query=ErrorListQuery,
+    response=list[dict[str, Any]],
+    **_SEARCH,
 )
-async def errors(request: Request) -> Response:
-    query = parse_query(request, ErrorsQuery)
+async def list_errors(request: Request) -> Response:
+    query = parse_query(request, ErrorListQuery)
     async with transaction_as_caller(request) as connection:
-        return json_response(
-            await finding.list_error_groups(connection, owner=query.owner, limit=query.limit)
-        )
+        groups = await error_groups.list_error_groups(connection, owner=query.owner, limit=query.limit)
+    return json_response(groups)
 
 
 def routes() -> list[BaseRoute]:
     return [
         Route("/api/search", search_jobs, methods=["GET"]),
-        Route("/api/errors", errors, methods=["GET"]),
+        Route("/api/errors", list_errors, methods=["GET"]),
     ]

@@ -13,7 +13,7 @@ from holdfast.definitions.job_types import JobType
 from holdfast.definitions.tasks import Task
 from holdfast.engine import access
 from holdfast.engine.connection import Database
-from holdfast.engine.rpc import Catalogue
+from holdfast.engine.rpc import SqlFunctionCache
 from holdfast.server.api.event_hub import EventHub
 from holdfast.server.api.key_verification import KeyVerifier
 from holdfast.server.api.rate_limit import RateLimiter
@@ -47,7 +47,7 @@ class AppServices:
     token_verifier: TokenVerifier
     key_verifier: KeyVerifier
     rate_limiter: RateLimiter
-    rpc_functions: Catalogue = field(default_factory=Catalogue, repr=False)
+    rpc_functions: SqlFunctionCache = field(default_factory=SqlFunctionCache, repr=False)
     metrics: Metrics = field(default_factory=Metrics, repr=False)
     _client: Client | None = field(default=None, repr=False)
     _roles: frozenset[str] | None = field(default=None, repr=False)
@@ -79,7 +79,7 @@ class AppServices:
         """Return the database roles that requests may act as. The database is queried once."""
         if self._roles is None:
             async with self.database.connection() as connection:
-                self._roles = await access.usable_roles(connection)
+                self._roles = await access.list_usable_roles(connection)
         return self._roles
 
     def get_store(self) -> ObjectStore:

@@ -19,6 +19,7 @@ from uuid import UUID
 from starlette.requests import Request
 
 from holdfast.engine import access
+from holdfast.engine.access import hash_secret
 from holdfast.engine.connection import Connection
 from holdfast.errors import DatabaseError
 from holdfast.model import Json
@@ -30,7 +31,6 @@ from holdfast.server.api.identity import (
     identify_caller,
     transaction_as_caller,
 )
-from holdfast.server.api.key_verification import digest
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
 
@@ -129,7 +129,7 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
     cookie = secrets.token_urlsafe(32)
     async with get_services(request).database.transaction() as connection:
         redeemed = await access.redeem_stream_ticket(
-            connection, digest(ticket), job_id, digest(cookie), STREAM_COOKIE_LIFETIME
+            connection, hash_secret(ticket), job_id, hash_secret(cookie), STREAM_COOKIE_LIFETIME
         )
     if redeemed is None:
         raise UnauthenticatedError("The ticket was used before or has expired")
@@ -138,12 +138,12 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
     return viewer
 
 
-async def _check_stream_cookie(request: Request, cookie: str, job_id: UUID) -> access.Ticket | None:
+async def _check_stream_cookie(request: Request, cookie: str, job_id: UUID) -> access.StreamTicket | None:
     async with get_services(request).database.connection() as connection:
-        return await access.verify_stream_pass(connection, digest(cookie), job_id)
+        return await access.verify_stream_pass(connection, hash_secret(cookie), job_id)
 
 
-def _set_caller_from_ticket(request: Request, ticket: access.Ticket) -> StreamViewer:
+def _set_caller_from_ticket(request: Request, ticket: access.StreamTicket) -> StreamViewer:
     """Let the rest of the request run as the caller that requested the ticket."""
     if ticket.owner is None:
         caller = Caller("service", None, frozenset({"jobs"}))
@@ -188,5 +188,7 @@ async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
     assert caller is not ANONYMOUS  # noqa: S101  (the endpoint is not open to anonymous callers)
     ticket = secrets.token_urlsafe(32)
     async with transaction_as_caller(request, as_service=True) as connection:
-        await access.issue_stream_ticket(connection, digest(ticket), job_id, caller.owner, TICKET_LIFETIME)
+        await access.issue_stream_ticket(
+            connection, hash_secret(ticket), job_id, caller.owner, TICKET_LIFETIME
+        )
     return ticket

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from holdfast.client.submit_options import build_job_request
 from holdfast.definitions.job_types import JobType
-from holdfast.engine import access, jobs
+from holdfast.engine import jobs, quotas
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.model import Json
@@ -114,7 +114,7 @@ async def _submit_within_quota(
     if caller.owner is None:
         return await jobs.submit(connection, text)
     max_jobs = get_services(request).settings.user_jobs
-    return await access.submit_within_job_limit(connection, text, caller.owner, max_jobs)
+    return await quotas.submit_within_job_limit(connection, text, caller.owner, max_jobs)
 
 
 def _reject_service_only_fields(caller: Caller, body: StartJobRequest) -> None:

@@ -1,7 +1,7 @@
-"""Files from workers in other languages: one request a file, fenced by the lease like everything they write.
+"""The endpoint with which external workers save files: one request per file, fenced by the lease.
 
-The bytes go to the store as they come. The file is visible with the success of its task, and swept without
-it.
+The content is streamed to the object store. The file becomes visible when its task succeeds. If the task does
+not succeed, the file is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import artifacts
 from holdfast.errors import HoldfastError
 from holdfast.model import Artifact
-from holdfast.server.api.external_workers import LeaseText, lease_of
+from holdfast.server.api.external_workers import LEASE_LOST, LeaseText, parse_lease
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
@@ -28,6 +28,8 @@ from holdfast.storage.file_names import check_file_name, resolve_content_type
 
 
 class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The lease of the task and the kind of the file. It expires after `ttl_s` seconds, if set."""
+
     lease: LeaseText
     kind: Annotated[str, Meta(min_length=1, max_length=100)] = "file"
     ttl_s: Annotated[float, Meta(gt=0, le=315360000)] | None = None
@@ -43,23 +45,23 @@ class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_media_type="application/octet-stream",
     response=Artifact,
     status=201,
-    other_responses={409: "The lease has passed to someone else: stop", 507: "The quota is used up"},
+    other_responses={**LEASE_LOST, 507: "The owner's storage quota is exceeded"},
 )
-async def save(request: Request) -> Response:
+async def upload_file(request: Request) -> Response:
     query = parse_query(request, UploadQuery)
-    lease, store = lease_of(request, query.lease), get_store(request)
+    lease, store = parse_lease(request, query.lease), get_store(request)
     name = check_file_name(parse_path_name(request))
-    given = request.headers.get("content-type")
-    content_type = resolve_content_type(name, None if given == "application/octet-stream" else given)
+    header = request.headers.get("content-type")
+    content_type = resolve_content_type(name, None if header == "application/octet-stream" else header)
     file = {"name": name, "kind": query.kind, "content_type": content_type, "ttl_s": query.ttl_s}
     async with transaction_as_caller(request) as connection:
-        staged = await artifacts.stage(connection, lease, file)
+        staged = await artifacts.stage_artifact(connection, lease, file)
     reader = ContentReader(request.stream())
-    reader.max_bytes = staged.most_bytes
+    reader.max_bytes = staged.max_bytes
     await upload_content(store, staged.key, reader, name=name, content_type=content_type)
     try:
         async with transaction_as_caller(request) as connection:
-            made = await artifacts.record(
+            artifact = await artifacts.record_artifact(
                 connection,
                 staged.id,
                 lease,
@@ -67,12 +69,12 @@ async def save(request: Request) -> Response:
                 sha256=reader.sha256,
                 meta=merge_metadata(reader.media_metadata, None),
             )
-    except HoldfastError as problem:
-        if problem.sqlstate:  # the engine has said no; anything else may have been recorded
+    except HoldfastError as error:
+        if error.sqlstate:  # the engine rejected the file; after any other error it may have been recorded
             await discard_object(store, staged.key)
         raise
-    return json_response(made, 201)
+    return json_response(artifact, 201)
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/api/tasks/{id}/artifacts/{name}", save, methods=["PUT"])]
+    return [Route("/api/tasks/{id}/artifacts/{name}", upload_file, methods=["PUT"])]

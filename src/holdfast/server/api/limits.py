@@ -1,0 +1,71 @@
+"""Endpoints for limits on running tasks and start rates, for operators."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast.engine import limits
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_name
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_LIMITS: dict[str, Any] = {"tag": "limits", **OPERATOR_ACCESS}
+
+
+class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A limit for the tasks of a queue, of a task type, or of both.
+
+    `max_running` is the number of tasks that run at once. `rate` is the number of tasks that start per second,
+    and `burst` the number that may start at once. With `per_key`, the limit applies to each limit key.
+    """
+
+    queue: Name | None = None
+    type: Name | None = None
+    per_key: bool = False
+    max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    rate: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    burst: Annotated[float, Meta(ge=1, le=1e6)] | None = None
+
+
+@api_operation("List limits and their current usage", response=list[dict[str, Any]], **_LIMITS)
+async def list_limits(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await limits.list_limits(connection))
+
+
+@api_operation("Create or replace a limit", body=PutLimitRequest, status=204, **_LIMITS)
+async def put_limit(request: Request) -> Response:
+    name, body = parse_path_name(request), await parse_body(request, PutLimitRequest)
+    if body.max_running is None and body.rate is None:
+        raise InvalidError("The limit has no value.", fix="Set max_running or rate.", field="max_running")
+    fields = msgspec.structs.asdict(body)
+    async with audited_transaction(request, "limit.put", name, **fields) as connection:
+        await limits.put_limit(connection, limits.Limit(name=name, **fields))
+    return Response(status_code=204)
+
+
+@api_operation("Delete a limit", status=204, other_responses={404: "There is no such limit"}, **_LIMITS)
+async def delete_limit(request: Request) -> Response:
+    name = parse_path_name(request)
+    async with audited_transaction(request, "limit.delete", name) as connection:
+        if not await limits.delete_limit(connection, name):
+            raise NotFoundError("There is no such limit.")
+    return Response(status_code=204)
+
+
+def routes() -> list[BaseRoute]:
+    return [
+        Route("/api/limits", list_limits, methods=["GET"]),
+        Route("/api/limits/{name}", put_limit, methods=["PUT"]),
+        Route("/api/limits/{name}", delete_limit, methods=["DELETE"]),
+    ]

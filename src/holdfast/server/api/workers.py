@@ -1,0 +1,82 @@
+"""Endpoints for workers and the task types that they registered, for operators."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast.engine import leases, task_types, workers
+from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.operations import api_operation
+from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
+
+_WORKERS: dict[str, Any] = {"tag": "workers", **OPERATOR_ACCESS}
+
+
+class WorkerListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`within_s` is the maximum age of the last heartbeat, in seconds."""
+
+    within_s: Annotated[float, Meta(gt=0, le=31536000)] = 3600
+
+
+class WorkerCommandRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`drain`: finish the running tasks, then exit. `stop`: the same, within the grace period. null: withdraw."""
+
+    command: Literal["drain", "stop"] | None
+
+
+class WorkerCommandResult(msgspec.Struct, kw_only=True):
+    """`alive` is false if the worker has stopped or sent no heartbeat for two minutes."""
+
+    alive: bool
+
+
+@api_operation(
+    "List workers with a recent heartbeat", query=WorkerListQuery, response=list[dict[str, Any]], **_WORKERS
+)
+async def list_workers(request: Request) -> Response:
+    query = parse_query(request, WorkerListQuery)
+    async with transaction_as_caller(request) as connection:
+        return json_response(await workers.list_workers(connection, within_s=query.within_s))
+
+
+@api_operation("List the tasks that a worker is running", response=list[dict[str, Any]], **_WORKERS)
+async def list_worker_tasks(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await workers.list_worker_tasks(connection, parse_path_name(request)))
+
+
+@api_operation(
+    "Send a command to a worker: drain or stop",
+    body=WorkerCommandRequest,
+    response=WorkerCommandResult,
+    other_responses={404: "There is no such worker"},
+    **_WORKERS,
+)
+async def send_worker_command(request: Request) -> Response:
+    name, body = parse_path_name(request), await parse_body(request, WorkerCommandRequest)
+    async with audited_transaction(request, "worker.command", name, command=body.command) as connection:
+        alive = await leases.set_worker_command(connection, name, body.command)
+    return json_response(WorkerCommandResult(alive=alive))
+
+
+@api_operation("List the task types that workers registered", response=list[dict[str, Any]], **_WORKERS)
+async def list_task_types(request: Request) -> Response:
+    async with transaction_as_caller(request) as connection:
+        return json_response(await task_types.list_task_types(connection))
+
+
+def routes() -> list[BaseRoute]:
+    return [
+        Route("/api/workers", list_workers, methods=["GET"]),
+        Route("/api/workers/{name}/tasks", list_worker_tasks, methods=["GET"]),
+        Route("/api/workers/{name}/command", send_worker_command, methods=["POST"]),
+        Route("/api/task-types", list_task_types, methods=["GET"]),
+    ]
