@@ -66,10 +66,10 @@ async def a_batch() -> None:
 
 async def in_control() -> None:
     await client.limits.put("printers", queue="print", max_running=2)  # over all workers, from now on
-    await client.pause("print", why="out of paper", by="ann")
+    await client.pause_queue("print", reason="out of paper", by="ann")
     job = await client.submit(draw(7))
     print([(each.reason, each.about.get("why")) for each in await job.explain()])
-    await client.resume("print")
+    await client.resume_queue("print")
     await job.result()
     await (await client.submit(draw(8), delay=timedelta(hours=1))).cancel(reason="changed my mind")
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import Client
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.systems import exports, mount, reports
 
-app = create_app(**mount(exports.mount(exports.Limits(a_day=500)), reports))
+app = create_app(**mount(exports.mount(exports.ExportLimits(exports_per_day=500)), reports))
 
 
 async def prepare() -> None:
     """Once, and again after every upgrade: the tables, views, functions and limits of the systems."""
-    async with Client() as client:
-        database = await client.open()
-        async with database.connection() as connection:
-            await exports.install(connection)
-            await reports.install(connection)
+    async with Client() as client, client.connection() as connection:
+        await exports.install(connection)
+        await reports.install(connection)
 
 
 if __name__ == "__main__":

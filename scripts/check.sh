@@ -18,6 +18,7 @@ try "format (ruff)" .venv/bin/ruff format --check .
 try "import contract (import-linter)" .venv/bin/lint-imports
 try "types (mypy strict)" .venv/bin/mypy
 try "types (pyright strict)" .venv/bin/pyright
+try "client.blocking is generated" .venv/bin/python scripts/generate_blocking.py --check
 try "house rules" .venv/bin/python scripts/house.py
 try "reference docs are fresh" .venv/bin/python scripts/reference.py --check
 exit $failed

@@ -14,7 +14,7 @@ from holdfast.definitions.schedules import Schedule, schedule
 from holdfast.definitions.tasks import Call, RetryPolicy, Task, task
 from holdfast.errors import Cancel, HoldfastError, PublicError, RateLimited, Reject, Snooze, TaskFailedError
 from holdfast.model import Artifact, Job, Message, Progress
-from holdfast.settings import Settings
+from holdfast.settings import Secret, Settings
 from holdfast.version import __version__
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Reject",
     "RetryPolicy",
     "Schedule",
+    "Secret",
     "Settings",
     "Snooze",
     "Task",

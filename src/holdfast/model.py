@@ -1,4 +1,4 @@
-"""What Holdfast knows about work, as frozen values: the same nouns and states as in SQL."""
+"""The values that a client reads: jobs, tasks, files, messages and schedules. Frozen, and named as in SQL."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ MessagePlace = Literal["queue", "archive", "dead"]
 B_co = TypeVar("B_co", covariant=True)
 
 Json = Any
-"""Anything JSON can say; narrowed by the task's signature where there is one."""
+"""A JSON value. The signature of a task narrows the type where there is one."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far something is. `percent` is None while nobody can tell."""
+    """How far a task or a job is. `percent` is None while it is unknown.
+
+    >>> from holdfast import Progress
+    >>> Progress(percent=50, phase="render").phase
+    'render'
+    """
 
     percent: float | None = None
     phase: str | None = None
@@ -37,7 +42,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt did not succeed."""
+    """The error of an attempt that failed.
+
+    >>> from holdfast import Failure
+    >>> Failure(type="ValueError", message="no such page").type
+    'ValueError'
+    """
 
     type: str
     message: str
@@ -45,6 +55,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a job, as it is stored."""
+
     id: UUID
     name: str
     type: str
@@ -57,6 +69,18 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, as it is stored. `tasks` is empty in lists of jobs.
+
+    >>> from holdfast import Client, Job, task
+    >>> client = Client()
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> async def main() -> None:
+    ...     job: Job = await (await client.submit(double(21))).get()
+    ...     print(job.type, job.status, job.ended)
+    """
+
     id: UUID
     type: str
     status: JobStatus
@@ -70,19 +94,38 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
+        """Whether the job has succeeded, failed, ended in part or was cancelled."""
         return self.status in ENDED
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs without their tasks, newest first. `partly`: the search ended before the page was full."""
+    """A page of a search for jobs, newest first. The jobs have no tasks.
+
+    `next` is the `before=` of the next page, or None. `truncated` says that the search stopped at its row
+    limit before the page was full.
+
+    >>> from holdfast import Client, JobPage
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     page: JobPage = await client.jobs("state:failed", limit=10)
+    ...     print(len(page.rows), page.next)
+    """
 
     rows: list[Job]
     next: UUID | None = None
-    partly: bool = False
+    truncated: bool = False
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are counted together. `then` is the job that followed the last of them."""
+    """Jobs that are counted together. `then` is the id of the follow-up job, after it was submitted.
+
+    >>> from holdfast import Batch, Client
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     handle = await client.batches.open("pages")
+    ...     batch: Batch = await handle.close()
+    ...     print(batch.total, batch.ended, batch.failed)
+    """
 
     id: UUID
     name: str | None
@@ -97,17 +140,35 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task is not running, or since when it is. `about` has the particulars, named as in SQL."""
+    """Why a task is not running, or since when it runs. `details` are the facts behind the reason.
+
+    >>> from holdfast import Client, Reason, task
+    >>> client = Client()
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> async def main() -> None:
+    ...     reasons: list[Reason] = await (await client.submit(double(21))).explain()
+    ...     print([(each.task, each.reason) for each in reasons])
+    """
 
     task: str
     task_id: UUID
     status: TaskStatus
     reason: str
-    about: dict[str, Any]
+    details: dict[str, Any]
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit with what it is used by: `running` over all keys, and the keys that hold the most."""
+    """A limit with its use: `running` attempts over all keys, and the `fullest` keys.
+
+    >>> from holdfast import Client, Limit
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     await client.limits.put("captions", type="caption", max_running=4)
+    ...     limits: list[Limit] = await client.limits.list()
+    ...     print(limits[0].name, limits[0].running)
+    """
 
     name: str
     queue: str | None
@@ -118,19 +179,30 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     burst: float | None
     running: int
     keys: int
-    asleep_until: datetime | None
+    paused_until: datetime | None
     fullest: list[str] | None
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as the database has it. `next_at` is None while it is paused."""
+    """A schedule, as it is stored. `next_at` is None while the schedule is paused.
+
+    `change` says what `client.schedules.put` did.
+
+    >>> from holdfast import Client, StoredSchedule, task
+    >>> client = Client()
+    >>> @task
+    ... def tidy() -> None: ...
+    >>> async def main() -> None:
+    ...     stored: StoredSchedule = await client.schedules.put(tidy(), cron="@daily")
+    ...     print(stored.name, stored.next_at)
+    """
 
     name: str
     cron: str | None
     every_s: float | None
     timezone: str
     missed: Literal["skip", "coalesce", "catch_up"]
-    most: int
+    max_catch_up: int
     job: dict[str, Any]
     owner: str | None
     source: str | None
@@ -141,11 +213,21 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     paused_at: datetime | None
     paused_by: str | None
     created_at: datetime
-    did: Literal["created", "changed", "unchanged"] | None = None
+    change: Literal["created", "changed", "unchanged"] | None = None
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task said. `n` rises within a job, `seq` within an attempt."""
+    """A log line of a task. `n` rises within a job, `seq` within an attempt.
+
+    >>> from holdfast import Client, LogLine, task
+    >>> client = Client()
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> async def main() -> None:
+    ...     lines: list[LogLine] = await (await client.submit(double(21))).logs()
+    ...     print([line.message for line in lines])
+    """
 
     n: int
     task_id: UUID
@@ -158,7 +240,14 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored file. `key` is its place in the store, `name` what people call it."""
+    """A stored file. `name` is for people, `key` is the name of its content in the object store.
+
+    >>> from holdfast import Artifact, Client
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     file: Artifact = await client.files.put("hello.txt", b"hello", owner="ann")
+    ...     print(file.size, file.content_type)
+    """
 
     id: UUID
     job_id: UUID
@@ -176,19 +265,27 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
 
 
-class Hold(Protocol):
-    """What somebody who has read a message can do about it."""
+class MessageLease(Protocol):
+    """The right of a reader to finish a message. `stop_reason` says why the reader lost it."""
 
     @property
-    def stopped(self) -> str | None: ...
+    def stop_reason(self) -> str | None: ...
     def done(self, on: object) -> Awaitable[None]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message(Generic[B_co]):
-    """A letter in a queue. `receipt` proves that it was read, and that nobody has read it since.
+    """A message of a queue. `receipt` proves that you have read it and that nobody has read it since.
 
-    `error` is told by `peek`: why it failed the last time, while it is retried or when it is dead.
+    `peek` fills `error`: why the last attempt failed, for a message that is retried or in the dead letters.
+
+    >>> from holdfast import Client, Message
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     await client.queues.create("letters")
+    ...     await client.queues.send("letters", {"to": "ann"})
+    ...     messages: list[Message[dict[str, str]]] = await client.queues.read("letters", type=dict[str, str])
+    ...     await client.queues.archive("letters", messages)
     """
 
     id: int
@@ -202,30 +299,43 @@ class Message(Generic[B_co]):
     receipt: str | None = None
     error: str | None = None
     failed_at: datetime | None = None
-    hold: Hold | None = field(default=None, repr=False, compare=False)
+    lease: MessageLease | None = field(default=None, repr=False, compare=False)
 
     def done(self, on: object) -> Awaitable[None]:
-        """Finish it in your own transaction: it is gone if you commit, and here again if you do not.
+        """Finish the message in your own transaction: it is archived if you commit.
 
-        With a synchronous connection it has happened when the call returns, and there is no need to await.
+        With a synchronous connection the message is finished when the call returns; you need not await it.
         """
-        return self._held().done(on)
+        return self._get_lease().done(on)
 
     def check(self) -> None:
-        """Raise CancelledError when the message is no longer ours; plain functions cannot be interrupted."""
-        stopped = self._held().stopped
-        if stopped is not None:
-            raise asyncio.CancelledError(stopped)
+        """Raise CancelledError if another reader has the message now.
 
-    def _held(self) -> Hold:
-        if self.hold is None:
+        Call it in long loops of plain functions, which cannot be interrupted.
+        """
+        stop_reason = self._get_lease().stop_reason
+        if stop_reason is not None:
+            raise asyncio.CancelledError(stop_reason)
+
+    def _get_lease(self) -> MessageLease:
+        if self.lease is None:
             raise RefusedError(
-                f"Message {self.id} of queue {self.queue} was looked at, not read.", fix="Read it."
+                f"Message {self.id} of queue {self.queue} was not read.",
+                fix="Get it with read() instead of peek() or pop().",
             )
-        return self.hold
+        return self.lease
 
 
 class MessageQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A message queue.
+
+    >>> from holdfast import Client, MessageQueue
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     queues: list[MessageQueue] = await client.queues.list()
+    ...     print([queue.name for queue in queues])
+    """
+
     name: str
     partitioned: bool
     unlogged: bool
@@ -233,7 +343,15 @@ class MessageQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a queue. `sent` counts all there ever were, also those that were rolled back."""
+    """The metrics of a message queue. `sent` counts all messages ever sent, including rolled-back ones.
+
+    >>> from holdfast import Client, MessageMetrics
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     await client.queues.create("letters")
+    ...     metrics: MessageMetrics = await client.queues.metrics("letters")
+    ...     print(metrics.visible, metrics.in_flight)
+    """
 
     queue: str
     total: int
@@ -247,7 +365,15 @@ class MessageMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to the messages of a queue that fail, and how long its archive lasts (None: for ever)."""
+    """How a message queue treats messages that fail, and how long it keeps its archive (None: for ever).
+
+    >>> from holdfast import Client, MessagePolicy
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     await client.queues.create("letters")
+    ...     policy: MessagePolicy = await client.queues.put_policy("letters", max_reads=5)
+    ...     print(policy.vt, policy.max_reads)
+    """
 
     vt: timedelta
     max_reads: int | None

@@ -34,7 +34,7 @@ EVENTS: Final[dict[str, str]] = {
     "worker.process_restarted": "a worker process ended and is started again: number, reason, retry_in",
     "worker.claimed": "a round trip to the database: worker, got, wanted, outcomes, seconds",
     "worker.health_started": "probes are answered: url",
-    "task.raised": "an attempt failed with an exception: task, job, name, attempt, problem",
+    "task.raised": "an attempt raised an exception: task, job, name, attempt, exception",
     "task.started": "an attempt began: task, job, name, queue, attempt",
     "task.finished": "an attempt ended: task, job, name, queue, attempt, outcome, seconds, error",
     "task.lease_lost": "someone else holds the task now: task, attempt",

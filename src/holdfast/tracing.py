@@ -34,7 +34,7 @@ class Tracing:
         self._context = context
         self._propagator = TraceContextTextMapPropagator()
 
-    def stamp(self, labels: Mapping[str, str] | None, what: str, queue: str | None) -> dict[str, str]:
+    def add_trace_context(self, labels: Mapping[str, str] | None, what: str, queue: str | None) -> dict[str, str]:
         """The labels of a job, with a place in the trace for those who run it."""
         attributes = {"messaging.system": SYSTEM, "messaging.operation.type": "send"}
         if queue is not None:
@@ -111,5 +111,5 @@ def here() -> dict[str, str]:
     return _only().position() if _only.cache_info().currsize else {}
 
 
-def tracing_of(switch: str) -> Tracing | None:
+def get_tracing(switch: str) -> Tracing | None:
     return _only() if switch == "on" else None

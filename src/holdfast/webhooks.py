@@ -76,7 +76,7 @@ def delivery(database: Database) -> Task[..., dict[str, Any]]:
     @task(name=TYPE, queue=QUEUE, retries=8, timeout=timedelta(seconds=60))
     async def deliver(webhook: UUID, event: str, delivery: str, body: dict[str, Any]) -> dict[str, Any]:
         async with database.connection() as connection:
-            to = await stored.get_delivery(connection, webhook)
+            to = await stored.get_webhook_target(connection, webhook)
         if to is None:
             raise Reject("The webhook was deleted or is switched off.")
         text = msgspec.json.encode({"type": event, "data": body})
@@ -92,7 +92,7 @@ def delivery(database: Database) -> Task[..., dict[str, Any]]:
 
     async def _note(webhook: UUID, error: str | None = None, *, gone: bool = False) -> None:
         async with database.connection() as connection:
-            if await stored.note_delivery(connection, webhook, error, gone=gone):
+            if await stored.record_webhook_delivery(connection, webhook, error, gone=gone):
                 telemetry.emit("webhook.off", webhook=str(webhook), error=error or "")
 
     return deliver

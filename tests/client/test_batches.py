@@ -13,7 +13,7 @@ from holdfast import Client, task
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.settings import Secret, Settings
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 SOON = timedelta(seconds=30)
 mended: set[str] = set()
@@ -45,8 +45,8 @@ async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
 
 
 @pytest.fixture
-async def worker(db: Database) -> AsyncGenerator[Worker]:
-    worker = Worker(db, {each.name: each for each in (page, broken, bind)})
+async def worker(db: Database) -> AsyncGenerator[WorkerRuntime]:
+    worker = WorkerRuntime(db, {each.name: each for each in (page, broken, bind)})
     stop = asyncio.Event()
     running = asyncio.create_task(worker.run(stop))
     yield worker
@@ -54,7 +54,7 @@ async def worker(db: Database) -> AsyncGenerator[Worker]:
     await running
 
 
-async def test_what_follows_a_batch_follows_once_and_last(client: Client, worker: Worker) -> None:
+async def test_what_follows_a_batch_follows_once_and_last(client: Client, worker: WorkerRuntime) -> None:
     async with client.batches.open("a book", then=bind("a book"), owner="ann") as batch:
         await batch.submit(page(1))
         await batch.submit_many(page(n) for n in (2, 3, -1))
@@ -69,7 +69,7 @@ async def test_what_follows_a_batch_follows_once_and_last(client: Client, worker
 
 
 async def test_a_batch_left_by_an_error_stays_open_and_nothing_follows(
-    client: Client, worker: Worker
+    client: Client, worker: WorkerRuntime
 ) -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with client.batches.open(then=bind("half")) as batch:
@@ -104,7 +104,7 @@ async def test_cancelling_a_batch_ends_what_waits(client: Client) -> None:
     assert (await batch.wait(within=SOON)).ended == 5
 
 
-async def test_a_failed_job_is_run_again(client: Client, worker: Worker) -> None:
+async def test_a_failed_job_is_run_again(client: Client, worker: WorkerRuntime) -> None:
     job = await client.submit(broken("pump"))
     with pytest.raises(Exception, match="pump is broken"):
         await job.result(within=SOON)
@@ -116,14 +116,14 @@ async def test_a_failed_job_is_run_again(client: Client, worker: Worker) -> None
 
 
 async def test_a_job_says_why_it_is_not_running(client: Client) -> None:
-    await client.pause("pages", why="moving house", by="ann")
+    await client.pause_queue("pages", reason="moving house", by="ann")
     job = await client.submit(page(1))
     reasons = {each.reason: each for each in await job.explain()}
-    assert reasons["paused"].about["why"] == "moving house"
+    assert reasons["paused"].details["why"] == "moving house"
     assert (reasons["paused"].task, reasons["paused"].status) == ("page", "ready")
     assert "no_worker" in reasons
-    assert await client.resume("pages")
-    assert not await client.resume("pages")
+    assert await client.resume_queue("pages")
+    assert not await client.resume_queue("pages")
     assert {each.reason for each in await client.explain(job.id)} == {"no_worker"}
 
 

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+import gc
+import threading
+from collections.abc import Generator, Iterator
 from datetime import timedelta
 
 import psycopg
 import pytest
 
-from holdfast import Client, task
+from holdfast import Call, Client, task
 from holdfast.engine.connection import Database
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.settings import Secret, Settings
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 
 @task
@@ -29,7 +31,7 @@ def client(url: Secret, settings: Settings) -> Generator[Client]:
 async def work_off(db: Database, calls: int) -> None:
     """A worker that stays until so many tasks were done elsewhere."""
     stop = asyncio.Event()
-    running = asyncio.create_task(Worker(db, {"double": double}).run(stop))
+    running = asyncio.create_task(WorkerRuntime(db, {"double": double}).run(stop))
     async with db.connection() as connection:
         while await connection.fetchval("select count(*) from holdfast.history") < calls:
             await asyncio.sleep(0.02)
@@ -57,6 +59,71 @@ def test_get_and_cancel(client: Client) -> None:
     assert client.blocking.cancel(job.id).status == "cancelled"
     with pytest.raises(NotFoundError):
         client.blocking.get("00000000-0000-7000-8000-000000000000")
+
+
+def test_handles_and_the_client_have_all_methods(client: Client) -> None:
+    job = client.blocking.submit(double(2))
+    assert [each.reason for each in job.explain()] == ["no_worker"]
+    assert [each.status for each in job.watch(within=timedelta(0))] == ["queued"]
+    watching = client.blocking.watch(job.id)
+    assert next(watching).status == "queued"
+    job.cancel(reason="no")
+    assert next(watching).status == "cancelled"
+    assert list(watching) == []
+    assert job.retry(delay=timedelta(hours=1)).status == "queued"
+    assert job.logs() == client.blocking.logs(job.id) == []
+    assert [each.id for each in client.blocking.each_job("task:double")] == [job.id]
+    client.blocking.pause_queue("default", reason="moving", by="ann")
+    assert client.blocking.resume_queue("default")
+    client.blocking.limits.put("one", type="double", max_running=1)
+    assert [each.name for each in client.blocking.limits.list()] == ["one"]
+    with pytest.raises(TimeoutError):
+        job.result(within=timedelta(milliseconds=10))
+
+
+def test_batches_for_plain_code(client: Client) -> None:
+    calling_thread = threading.get_ident()
+
+    def calls() -> Iterator[Call[int]]:
+        assert threading.get_ident() == calling_thread  # a generator may use connections of its thread
+        yield double(1)
+        yield double(2)
+
+    with client.blocking.batches.open("numbers", then=double(9)) as batch:
+        assert len(batch.submit_many(calls())) == 2
+        batch.submit(double(3))
+    assert (batch.get().total, batch.cancel()) == (3, 3)
+    assert client.blocking.batches.handle(batch.id).wait(within=timedelta(seconds=20)).ended == 3
+    with pytest.raises(ZeroDivisionError), client.blocking.batches.open() as other:
+        raise ZeroDivisionError
+    assert other.get().closed_at is None
+
+
+def test_files_for_plain_code(client: Client) -> None:
+    files = client.blocking.files
+    stored = files.put("a.txt", b"hello", owner="ann")
+    with files.open(stored) as reader:
+        assert b"".join(reader) == b"hello"
+    with pytest.raises(ZeroDivisionError), files.open(stored.id):
+        raise ZeroDivisionError
+    assert files.read(stored) == b"hello"
+    assert [each.name for each in files.list(owner="ann")] == ["a.txt"]
+    assert list(files.orphaned_objects()) == []
+    assert files.sign(stored).startswith("/files/")
+    files.delete(stored.id)
+    assert files.sweep().deleted == 1
+
+
+def test_the_thread_ends_with_its_client(url: Secret, settings: Settings) -> None:
+    client = Client(url.reveal(), settings=settings)
+    client.blocking.submit(double(1))
+    thread = client.blocking._thread._thread
+    assert thread is not None
+    assert thread.is_alive()
+    del client
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("commit", [True, False])

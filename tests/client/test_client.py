@@ -8,10 +8,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import Client, Graph, TaskFailedError, task
+from holdfast.client import open_client_database
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.settings import Secret, Settings
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 
 @task(queue="words")
@@ -39,8 +40,8 @@ async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
 
 
 @pytest.fixture
-async def worker(db: Database) -> AsyncGenerator[Worker]:
-    worker = Worker(db, TASKS)
+async def worker(db: Database) -> AsyncGenerator[WorkerRuntime]:
+    worker = WorkerRuntime(db, TASKS)
     stop = asyncio.Event()
     running = asyncio.create_task(worker.run(stop))
     yield worker
@@ -48,14 +49,14 @@ async def worker(db: Database) -> AsyncGenerator[Worker]:
     await running
 
 
-async def test_a_submitted_call_comes_back_with_its_result(client: Client, worker: Worker) -> None:
+async def test_a_submitted_call_comes_back_with_its_result(client: Client, worker: WorkerRuntime) -> None:
     job = await client.submit(upper("hello"))
     assert await job.result(within=timedelta(seconds=20)) == "HELLO"
     found = await job.get()
     assert (found.status, found.type, found.progress.percent) == ("succeeded", "upper", 100)
 
 
-async def test_a_graph_passes_results_on(client: Client, worker: Worker) -> None:
+async def test_a_graph_passes_results_on(client: Client, worker: WorkerRuntime) -> None:
     g = Graph("greeting")
     first, second = g.add(upper("good")), g.add(upper("morning"))
     g.add(join([first.result, second.result]))
@@ -64,14 +65,14 @@ async def test_a_graph_passes_results_on(client: Client, worker: Worker) -> None
     assert [t.status for t in (await job.get()).tasks] == ["succeeded"] * 3
 
 
-async def test_a_failed_job_raises_what_went_wrong(client: Client, worker: Worker) -> None:
+async def test_a_failed_job_raises_what_went_wrong(client: Client, worker: WorkerRuntime) -> None:
     job = await client.submit(fails("no such page"))
     with pytest.raises(TaskFailedError, match="ValueError: no such page") as caught:
         await job.result(within=timedelta(seconds=20))
     assert (caught.value.status, caught.value.error_type) == ("failed", "ValueError")
 
 
-async def test_many_calls_in_one_go_keep_their_order(client: Client, worker: Worker) -> None:
+async def test_many_calls_in_one_go_keep_their_order(client: Client, worker: WorkerRuntime) -> None:
     handles = await client.submit_many([upper(f"w{n}") for n in range(50)])
     results = await asyncio.gather(*(h.result(within=timedelta(seconds=20)) for h in handles))
     assert results == [f"W{n}" for n in range(50)]
@@ -115,14 +116,14 @@ async def test_an_empty_graph_and_shared_keys_are_refused_before_anything_is_sen
     with pytest.raises(InvalidError, match="no tasks"):
         await client.submit(Graph("empty"))
     calls = [upper("a")]
-    with pytest.raises(InvalidError, match="One key"):
+    with pytest.raises(InvalidError, match="one key"):
         await client.submit_many(calls, key="k")
     calls[0].use()
 
 
 async def test_nothing_is_opened_before_it_is_needed() -> None:
     client = Client("postgresql://nobody@127.0.0.1:1/none")
-    database = await client.open()
+    database = await open_client_database(client)
     assert database.url.reveal().endswith("/none")
     await client.close()
 

@@ -354,8 +354,8 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
 ) -> None:
     await conn.execute("set role holdfast_worker")
     await queues.ask(conn, queues.send_batch("q", [b"1"] * 6, delay=timedelta(0)))
-    assert await queues.has_queue(conn, "q")
-    assert await queues.enable_wakeups(conn, "q")
+    assert await queues.message_queue_exists(conn, "q")
+    assert await queues.enable_message_wakeups(conn, "q")
     taken = await consuming.take(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
     receipts = [m.receipt or "" for m in taken.messages]
     assert await consuming.extend(conn, "q", receipts, MINUTE, patience=MINUTE) == {1, 2, 3, 4, 5, 6}
@@ -375,7 +375,7 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
 async def test_a_look_before_sleep_tells_when_the_next_message_is_due(
     client: Client, conn: Connection
 ) -> None:
-    await queues.enable_wakeups(conn, "q")
+    await queues.enable_message_wakeups(conn, "q")
     nothing = await consuming.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert (nothing.messages, nothing.due_s) == ([], None)
     await client.queues.send("q", 1, delay=timedelta(minutes=10))

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from holdfast import Client, Graph, schedule, task
-from holdfast.cli import apps
-from holdfast.engine import catalogue
+from holdfast.cli import app_loader
+from holdfast.engine import task_types
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock
-from holdfast.worker.declared import declare
+from holdfast.worker.registration import register_definitions
 
 
 @schedule("0 3 * * *", timezone="Europe/Madrid")
@@ -47,7 +47,7 @@ async def test_schedules_as_data(client: Client, clock: Clock, conn: Connection)
     with pytest.raises(ConflictError):
         await client.schedules.create(report("x"), cron="@daily")
     changed = await client.schedules.put(report("y"), cron="0 3 * * *", timezone="America/New_York")
-    assert (changed.did, changed.next_at) == ("changed", made.next_at)
+    assert (changed.change, changed.next_at) == ("changed", made.next_at)
     graph = Graph("pair")
     first = graph.add(report("a"))
     graph.add(report("b"), after=[first])
@@ -76,11 +76,9 @@ async def test_without_a_loop(client: Client) -> None:
         done = [blocking.pause("one"), blocking.resume("one"), len(blocking.preview("two", 2))]
         return [*found, *done, blocking.run_now("one").created, blocking.delete("one")]
 
-    other = Client(client._url.reveal() if client._url else None, settings=client.settings)
-    client, kept = other, client
     assert await asyncio.to_thread(use) == ["one", "one", "two", True, True, 2, True, True]
-    await asyncio.to_thread(other.blocking.close)
-    assert len(await kept.schedules.list()) == 1
+    await asyncio.to_thread(client.blocking.close)
+    assert len(await client.schedules.list()) == 1
 
 
 def test_a_scheduled_task_is_still_a_task() -> None:
@@ -110,14 +108,14 @@ async def test_what_an_application_declares(
         '@schedule("@daily")\n@task(limit=2)\ndef tidy() -> None:\n    "Tidies."\n'
         'often = schedule(tidy(), cron="@hourly", name="often")\n'
     )
-    app = apps.load(str(code))
+    app = app_loader.load_app(str(code))
     assert (sorted(app.schedules), app.source) == (["often", "tidy"], "declaring")
-    await declare(conn, app.source, app.tasks.values(), app.schedules.values())
-    [known] = await catalogue.list_types(conn)
+    await register_definitions(conn, app.source, app.tasks.values(), app.schedules.values())
+    [known] = await task_types.list_task_types(conn)
     assert (known["name"], known["doc"], known["options"]["limit"]) == ("tidy", "Tidies.", 2)
     rule = "select max_running from holdfast.limit_rules where name = 'task:tidy'"
     assert await conn.fetchval(rule) == 2
     await conn.execute("select holdfast.put_limit('task:tidy', p_type => 'tidy', p_max_running => 9)")
-    await declare(conn, app.source, app.tasks.values(), [])
+    await register_definitions(conn, app.source, app.tasks.values(), [])
     assert await conn.fetchval(rule) == 9  # the code did not change
     assert await conn.fetchval("select count(*) from holdfast.schedules") == 2

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from holdfast import telemetry
-from holdfast.cli import logs
+from holdfast.cli import log_output
 from holdfast.settings import Secret, Settings
 
 
@@ -21,7 +21,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 
 def test_json_lines_parse_whatever_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(Settings(log_format="json"))
+    log_output.configure_logging(Settings(log_format="json"))
     telemetry.emit(
         "task.finished", error='line\n"two"\x1b[31m', seconds=1.5, outcome="fail", key=Secret("hunter2")
     )
@@ -34,7 +34,7 @@ def test_json_lines_parse_whatever_is_in_them(capsys: pytest.CaptureFixture[str]
 
 
 def test_human_lines_are_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(Settings())
+    log_output.configure_logging(Settings())
     telemetry.emit("task.finished", error="two\nlines\x1b[31m", task="t", key=Secret("hunter2"))
     err = capsys.readouterr().err
     assert err.count("\n") == 1
@@ -44,7 +44,7 @@ def test_human_lines_are_one_line_without_control_characters(capsys: pytest.Capt
 
 
 def test_levels_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(Settings(log_level="warning"))
+    log_output.configure_logging(Settings(log_level="warning"))
     telemetry.emit("worker.started", worker="w")
     telemetry.emit("task.lease_lost", task="t")
     err = capsys.readouterr().err
@@ -53,7 +53,7 @@ def test_levels_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_traceback_stays_inside_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(Settings(log_format="json"))
+    log_output.configure_logging(Settings(log_format="json"))
     try:
         raise ValueError("no")
     except ValueError:

@@ -1,10 +1,7 @@
-"""Batches: jobs that are counted together, with one job that follows when all of them have ended.
+"""`client.batches`: jobs that are counted together, with one job that runs after all of them have ended.
 
-    async with client.batches.open("export 500 documents", then=tell(user)) as batch:
-        await batch.submit_many(export(document) for document in documents)
-
-A batch takes jobs while it is open. Leaving the block closes it; leaving it by an error does not, so that
-what follows never follows half of the work.
+A batch accepts jobs while it is open. Leaving an `async with` block closes it. Leaving the block with an
+exception does not, so that the follow-up job never runs after half of the work.
 """
 
 from __future__ import annotations
@@ -13,101 +10,123 @@ import asyncio
 import time
 from collections.abc import Generator, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
-from holdfast.client.bodies import Say
+from holdfast.client.connections import ClientConnections
 from holdfast.client.handles import JobHandle
-from holdfast.client.ids import uuid_of
+from holdfast.client.ids import parse_id
+from holdfast.client.submission import JobSubmission
+from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.submit_body import work_body
+from holdfast.definitions.submit_body import build_work_request
 from holdfast.definitions.tasks import Call
+from holdfast.definitions.validation import check_duration
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import Batch
 
-if TYPE_CHECKING:
-    from holdfast.client import Client
-
 R = TypeVar("R")
-LOOKS = (0.05, 0.1, 0.2, 0.4, 1.0)
+POLL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 1.0)
 
 
 class BatchHandle:
-    """A batch: jobs go in until it is closed."""
+    """A batch. It accepts jobs until it is closed.
 
-    def __init__(self, client: Client, id: UUID) -> None:  # noqa: A002
+    >>> from holdfast import BatchHandle, Client, task
+    >>> client = Client()
+    >>> @task
+    ... def export(page: int) -> int:
+    ...     return page
+    >>> async def main() -> None:
+    ...     batch: BatchHandle = await client.batches.open("pages")
+    ...     await batch.submit_many(export(page) for page in range(3))
+    ...     print((await batch.close()).total)
+    """
+
+    def __init__(self, connections: ClientConnections, submission: JobSubmission, id: UUID) -> None:  # noqa: A002
         self.id = id
-        self._client = client
+        self._connections = connections
+        self._submission = submission
 
     def __repr__(self) -> str:
         return f"BatchHandle({self.id})"
 
-    async def submit(self, work: Call[R], *, on: object = None, **say: Unpack[Say]) -> JobHandle[R]:
+    async def submit(
+        self, work: Call[R], *, on: object = None, **options: Unpack[SubmitOptions]
+    ) -> JobHandle[R]:
         """Submit a job that belongs to the batch."""
-        return await self._client.submit(work, on=on, **_with(self.id, say))
+        return await self._submission.submit(work, on=on, **_add_batch(self.id, options))
 
-    async def submit_many(self, calls: Iterable[Call[R]], **say: Unpack[Say]) -> list[JobHandle[R]]:
-        """Submit many at once."""
-        return await self._client.submit_many(calls, **_with(self.id, say))
+    async def submit_many(
+        self, calls: Iterable[Call[R]], **options: Unpack[SubmitOptions]
+    ) -> list[JobHandle[R]]:
+        """Submit many jobs that belong to the batch, in one transaction."""
+        return await self._submission.submit_many(calls, **_add_batch(self.id, options))
 
     async def close(self) -> Batch:
-        """No more jobs. What follows is submitted after the last of them, at once if there is none left."""
-        async with (await self._client.open()).connection() as connection:
+        """Accept no more jobs. The follow-up job is submitted when the last job has ended."""
+        async with self._connections.connection() as connection:
             return msgspec.convert(await jobs.close_batch(connection, self.id), Batch)
 
     async def get(self) -> Batch:
-        """How many jobs there are, and how many have ended."""
-        return await self._client.batches.get(self.id)
+        """Return the batch with the numbers of its jobs."""
+        async with self._connections.connection() as connection:
+            return _convert_batch(await jobs.get_batch(connection, self.id), self.id)
 
     async def wait(self, *, within: timedelta | None = None) -> Batch:
-        """Until all jobs of a closed batch have ended. TimeoutError after `within`."""
+        """Wait until the batch is closed and all its jobs have ended. TimeoutError after `within`."""
+        if within is not None:
+            check_duration(within, "within")
         deadline = None if within is None else time.monotonic() + within.total_seconds()
-        looks = 0
-        while (seen := await self.get()).finished_at is None:
+        polls = 0
+        while (batch := await self.get()).finished_at is None:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"batch {self.id} has not ended within {within}")
-            await asyncio.sleep(LOOKS[min(looks, len(LOOKS) - 1)])
-            looks += 1
-        return seen
+            await asyncio.sleep(POLL_PAUSES_S[min(polls, len(POLL_PAUSES_S) - 1)])
+            polls += 1
+        return batch
 
     async def cancel(self, *, reason: str | None = None) -> int:
-        """Cancel all jobs of the batch that have not ended; how many there were."""
-        async with (await self._client.open()).connection() as connection:
+        """Cancel the unfinished jobs of the batch and return their number."""
+        async with self._connections.connection() as connection:
             return await jobs.cancel_all(connection, {"batch": str(self.id)}, reason)
 
     async def __aenter__(self) -> BatchHandle:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    async def __aexit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
             await self.close()
 
 
-class Opening:
-    """A batch to be: `await` it, or enter it with `async with`."""
+class PendingBatch:
+    """A batch that is created when you `await` it or enter it with `async with`."""
 
     def __init__(
-        self, client: Client, name: str | None, then: Call[Any] | Graph | None, owner: str | None
+        self,
+        connections: ClientConnections,
+        submission: JobSubmission,
+        request: dict[str, Any],
     ) -> None:
-        self._client = client
-        self._name = name
-        self._then = None if then is None else work_body(then)
-        self._owner = owner
+        self._connections = connections
+        self._submission = submission
+        self._request = request
         self._batch: BatchHandle | None = None
 
     def __await__(self) -> Generator[Any, None, BatchHandle]:
-        return self._open().__await__()
+        return self.create().__await__()
 
-    async def _open(self) -> BatchHandle:
-        async with (await self._client.open()).connection() as connection:
-            made = await jobs.open_batch(connection, self._name, callback=self._then, owner=self._owner)
-        return BatchHandle(self._client, made)
+    async def create(self) -> BatchHandle:
+        """Create the batch."""
+        async with self._connections.connection() as connection:
+            batch_id = await jobs.open_batch(connection, **self._request)
+        return BatchHandle(self._connections, self._submission, batch_id)
 
     async def __aenter__(self) -> BatchHandle:
-        self._batch = await self._open()
+        self._batch = await self.create()
         return self._batch
 
     async def __aexit__(self, *error: Any) -> None:
@@ -116,31 +135,42 @@ class Opening:
 
 
 class Batches:
-    """Jobs that are counted together."""
+    """The batches of the database."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, connections: ClientConnections, submission: JobSubmission) -> None:
+        self._connections = connections
+        self._submission = submission
 
     def open(
         self, name: str | None = None, *, then: Call[Any] | Graph | None = None, owner: str | None = None
-    ) -> Opening:
-        """A new batch. `then` is submitted once, when it is closed and its last job has ended."""
-        return Opening(self._client, name, then, owner)
+    ) -> PendingBatch:
+        """Create a batch: `async with client.batches.open("pages", then=bind()) as batch`.
+
+        `then` is submitted once, after the batch was closed and its last job has ended.
+        """
+        callback = None if then is None else build_work_request(then)
+        request = {"name": name, "callback": callback, "owner": owner}
+        return PendingBatch(self._connections, self._submission, request)
 
     def handle(self, batch: UUID | str) -> BatchHandle:
-        """A batch that is there already, by its id."""
-        return BatchHandle(self._client, uuid_of(batch, "batch"))
+        """Return a handle of an existing batch. Nothing is sent to the database."""
+        return BatchHandle(self._connections, self._submission, parse_id(batch, "batch"))
 
     async def get(self, batch: UUID | str) -> Batch:
-        """How many jobs there are, and how many have ended."""
-        async with (await self._client.open()).connection() as connection:
-            found = await jobs.get_batch(connection, uuid_of(batch, "batch"))
-        if found is None:
-            raise NotFoundError(f"There is no batch {batch}.", field="id")
-        return msgspec.convert(found, Batch)
+        """Return a batch with the numbers of its jobs. Raise NotFoundError if it does not exist."""
+        async with self._connections.connection() as connection:
+            return _convert_batch(await jobs.get_batch(connection, parse_id(batch, "batch")), batch)
 
 
-def _with(batch: UUID, say: Say) -> Say:
-    if say.get("batch") not in (None, batch):
-        raise InvalidError("A job belongs to one batch.", field="batch")
-    return {**say, "batch": batch}
+def _convert_batch(row: dict[str, Any] | None, batch_id: UUID | str) -> Batch:
+    if row is None:
+        raise NotFoundError(f"Batch {batch_id} does not exist.", field="id")
+    return msgspec.convert(row, Batch)
+
+
+def _add_batch(batch_id: UUID, options: SubmitOptions) -> SubmitOptions:
+    if options.get("batch") not in (None, batch_id):
+        raise InvalidError(
+            "A job belongs to one batch.", fix="Leave out batch=, or submit with the client.", field="batch"
+        )
+    return {**options, "batch": batch_id}

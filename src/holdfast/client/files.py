@@ -1,4 +1,4 @@
-"""Files of jobs, for applications: `client.files`. Tasks save theirs with `ctx.save`."""
+"""`client.files`: stored files for applications. Tasks save their files with `ctx.save`."""
 
 from __future__ import annotations
 
@@ -6,35 +6,49 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 from uuid import UUID
 
-from holdfast.client.ids import uuid_of
-from holdfast.definitions.context import Reading
-from holdfast.engine import artifacts
-from holdfast.engine.artifacts import Staged, Swept
-from holdfast.engine.connection import Connection, Database
+from holdfast.client.connections import ClientConnections
+from holdfast.client.ids import parse_id
+from holdfast.definitions.context_types import FileReader
+from holdfast.definitions.validation import check_duration, check_option_names
+from holdfast.engine import artifacts, quotas
+from holdfast.engine.artifacts import StagedArtifact, SweepResult
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.model import Artifact
-from holdfast.storage import Store, open_store
-from holdfast.storage.contents import Checked, Content, Reader, discard, merged, upload
-from holdfast.storage.names import check_name, type_of
-from holdfast.storage.signing import Signer, check_span
+from holdfast.storage import ObjectStore, open_store
+from holdfast.storage.content import (
+    Content,
+    ContentReader,
+    VerifiedFileReader,
+    discard_object,
+    merge_metadata,
+    upload_content,
+)
+from holdfast.storage.file_names import check_file_name, resolve_content_type
+from holdfast.storage.signed_links import LinkSigner, check_link_lifetime
 
-if TYPE_CHECKING:
-    from holdfast.client import Client
-
-T = TypeVar("T")
-
-TOUCH_SECONDS = 60.0
-OLD_ENOUGH = timedelta(days=1)  # an object that no row speaks of may be one that is just being put there
+UPLOAD_TOUCH_INTERVAL_S = 60.0
+FILE_PAGE_ROWS = 1000
+MIN_ORPHAN_AGE = timedelta(days=1)  # a younger object without a row may be an upload that goes on
 
 
-class PutSay(TypedDict, total=False):
-    """A file belongs to a job, or to an owner; the owner of a job's file is the job's."""
+class FileOptions(TypedDict, total=False):
+    """What a file belongs to and how long it is kept: the keyword arguments of `client.files.put`.
+
+    job: the job that the file belongs to. The owner of the job owns the file.
+    owner: the owner of a file without a job.
+    kind: what the file is for. The default is `file`.
+    ttl: how long the file is kept. The default is for ever.
+    meta: facts about the file, stored as JSON.
+
+    >>> from datetime import timedelta
+    >>> from holdfast import FileOptions
+    >>> upload: FileOptions = {"owner": "ann", "ttl": timedelta(days=7)}
+    """
 
     job: UUID | str | None
     owner: str | None
@@ -43,17 +57,24 @@ class PutSay(TypedDict, total=False):
     meta: dict[str, Any] | None
 
 
-@dataclass(eq=False)
 class Files:
-    client: Client
-    _store: Store | None = None
-    _signer: Signer | None = None
+    """The stored files of the database and its object store."""
+
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
+        self._store: ObjectStore | None = None
+        self._signer: LinkSigner | None = None
 
     @property
-    def store(self) -> Store:
+    def store(self) -> ObjectStore:
+        """The object store that holds the content of the files, as the settings name it."""
         if self._store is None:
-            self._store = open_store(self.client.settings)
+            self._store = open_store(self._connections.settings)
         return self._store
+
+    @store.setter
+    def store(self, store: ObjectStore) -> None:
+        self._store = store
 
     async def list(
         self,
@@ -64,146 +85,174 @@ class Files:
         kind: str | None = None,
         name: str | None = None,
     ) -> Sequence[Artifact]:
-        """All visible files that fit, oldest first."""
+        """Return all visible files that match, oldest first."""
         where = {
-            "job": uuid_of(job, "job") if job else None,
-            "batch": uuid_of(batch, "batch") if batch else None,
+            "job": parse_id(job, "job") if job else None,
+            "batch": parse_id(batch, "batch") if batch else None,
             "owner": owner,
             "kind": kind,
             "name": name,
         }
-        found: list[Artifact] = []
-        async with self._connection() as connection:
+        files: list[Artifact] = []
+        async with self._connections.connection() as connection:
             while True:
-                after = found[-1].id if found else None
-                page = await artifacts.list_artifacts(connection, where, after=after, limit=1000)
-                found += page
-                if len(page) < 1000:
-                    return found
+                after = files[-1].id if files else None
+                page = await artifacts.list_artifacts(connection, where, after=after, limit=FILE_PAGE_ROWS)
+                files += page
+                if len(page) < FILE_PAGE_ROWS:
+                    return files
 
     async def get(self, file: UUID | str) -> Artifact:
-        """Raises NotFoundError, or GoneError when it was there and is not any more."""
-        async with self._connection() as connection:
-            return await artifacts.get_artifact(connection, uuid_of(file, "file"))
+        """Return a file's description. Raise NotFoundError, or GoneError if it has expired or was deleted."""
+        async with self._connections.connection() as connection:
+            return await artifacts.get_artifact(connection, parse_id(file, "file"))
 
     @asynccontextmanager
-    async def open(self, file: Artifact | UUID | str) -> AsyncGenerator[Reading]:
-        """Read a file: `async for piece in reading`, or `await reading.read()`. Its hash is checked."""
-        found = file if isinstance(file, Artifact) else await self.get(file)
-        async with self.store.open(found.key) as pieces:
-            yield Checked(pieces, found)
+    async def open(self, file: Artifact | UUID | str) -> AsyncGenerator[FileReader]:
+        """Open a file for reading, in chunks with `async for` or at once with `read()`.
+
+        The content is compared with the stored hash.
+        """
+        artifact = file if isinstance(file, Artifact) else await self.get(file)
+        async with self.store.open(artifact.key) as chunks:
+            yield VerifiedFileReader(chunks, artifact)
+
+    async def read(self, file: Artifact | UUID | str) -> bytes:
+        """Return the whole content of a file."""
+        async with self.open(file) as reader:
+            return await reader.read()
 
     async def put(
         self,
         name: str,
         content: Content,
         type: str | None = None,  # noqa: A002
-        **say: Unpack[PutSay],
+        **options: Unpack[FileOptions],
     ) -> Artifact:
-        """Store a file that no task makes. It is visible when this returns."""
-        store, reader = self.store, Reader(content)
-        content_type = type_of(check_name(name), type)
-        job, ttl = say.get("job"), say.get("ttl")
-        file = {
+        """Store a file. It is visible when this method returns.
+
+        `content` is bytes, a path, a file opened with "rb", or an async iterator of bytes. `type` is the
+        content type; the default follows from the name.
+        """
+        check_option_names(options, FileOptions.__annotations__, "files.put")
+        store, reader = self.store, ContentReader(content)
+        content_type = resolve_content_type(check_file_name(name), type)
+        request = _build_file_request(options) | {
             "name": name,
-            "kind": say.get("kind", "file"),
             "content_type": content_type,
             "size": reader.size,
-            "ttl_s": ttl.total_seconds() if ttl else None,
-            "job": uuid_of(job, "job") if job else None,
-            "owner": say.get("owner"),
         }
-        async with self._connection() as connection:
-            staged = await artifacts.stage_file(connection, file)
-        reader.most = staged.most_bytes
-        await upload(self._touching(store, staged), staged.key, reader, name=name, content_type=content_type)
+        async with self._connections.connection() as connection:
+            staged = await artifacts.stage_artifact_without_task(connection, request)
+        reader.max_bytes = staged.max_bytes
+        await upload_content(
+            self._touch_while_uploading(store, staged),
+            staged.key,
+            reader,
+            name=name,
+            content_type=content_type,
+        )
         try:
-            async with self._connection() as connection:
-                return await artifacts.record(
+            async with self._connections.connection() as connection:
+                return await artifacts.record_artifact(
                     connection,
                     staged.id,
                     None,
-                    size=reader.count,
+                    size=reader.byte_count,
                     sha256=reader.sha256,
-                    meta=merged(reader.facts, say.get("meta")),
+                    meta=merge_metadata(reader.media_metadata, options.get("meta")),
                 )
-        except HoldfastError as problem:
-            if problem.sqlstate:
-                await discard(store, staged.key)
+        except HoldfastError as error:
+            if error.sqlstate:  # the database refused the row, so nothing refers to the object
+                await discard_object(store, staged.key)
             raise
 
-    def _touching(self, store: Store, staged: Staged) -> Store:
+    def _touch_while_uploading(self, store: ObjectStore, staged: StagedArtifact) -> ObjectStore:
         async def touch() -> None:
-            async with self._connection() as connection:
-                await artifacts.touch_file(connection, staged.id)
+            async with self._connections.connection() as connection:
+                await artifacts.touch_artifact_upload(connection, staged.id)
 
-        return _Touching(store, touch)
+        return _TouchingStore(store, touch)
 
     async def delete(self, file: UUID | str) -> None:
-        """From now on nobody sees it; its bytes go with the next sweep."""
-        async with self._connection() as connection:
-            if not await artifacts.delete_artifact(connection, uuid_of(file, "file")):
-                raise NotFoundError(f"There is no visible file {file}.", field="id")
+        """Hide a file at once. The next sweep deletes its content."""
+        async with self._connections.connection() as connection:
+            if not await artifacts.delete_artifact(connection, parse_id(file, "file")):
+                raise NotFoundError(f"File {file} does not exist or is not visible.", field="id")
 
     async def sign(
         self, file: Artifact | UUID | str, expires: timedelta = timedelta(hours=1), *, inline: bool = False
     ) -> str:
-        """A link for whoever has it, for 5 minutes to an hour.
+        """Return a link that anybody can download the file with, valid for 5 minutes to an hour.
 
-        An object store makes a full address. For a local folder it is a path, /files/..., on the host where
-        `holdfast api` runs; `inline` (shown by the browser, if its type is harmless) always goes there.
+        An object store makes a full URL. For a local folder the link is a path, /files/..., on the host of
+        `holdfast api`. With `inline` it is always such a path, and browsers show files of safe types.
         """
-        found = file if isinstance(file, Artifact) else await self.get(file)
-        left = found.expires_at - datetime.now(UTC) if found.expires_at else expires
-        if self.store.signs and not inline:
-            return await self.store.sign(found.key, max(min(check_span(expires), left), timedelta(seconds=1)))
+        check_duration(expires, "expires")
+        artifact = file if isinstance(file, Artifact) else await self.get(file)
+        remaining = artifact.expires_at - datetime.now(UTC) if artifact.expires_at else expires
+        if self.store.can_sign_urls and not inline:
+            return await self.store.sign_url(
+                artifact.key, max(min(check_link_lifetime(expires), remaining), timedelta(seconds=1))
+            )
         if self._signer is None:
-            self._signer = Signer.of(self.client.settings)
-        return "/files/" + quote(self._signer.sign(found, expires, inline=inline))
+            self._signer = LinkSigner.from_settings(self._connections.settings)
+        return "/files/" + quote(self._signer.sign(artifact, expires, inline=inline))
 
-    async def remake(self, file: UUID | str) -> UUID:
-        """Run the task anew that made the file; answers with its job."""
-        async with self._connection() as connection:
-            return UUID((await artifacts.remake_artifact(connection, uuid_of(file, "file")))["job_id"])
+    async def regenerate(self, file: UUID | str) -> UUID:
+        """Run the task that saved the file again, and return the id of its job."""
+        async with self._connections.connection() as connection:
+            row = await artifacts.regenerate_artifact(connection, parse_id(file, "file"))
+            return UUID(row["job_id"])
 
     async def usage(self, owner: str) -> dict[str, Any]:
-        """{bytes: {used, limit}, files: {used, limit}, operations: {used, limit}} of an owner."""
-        async with self._connection() as connection:
-            return await artifacts.get_usage(connection, owner)
+        """Return the quotas of an owner: `used` and `limit` of `bytes`, `files` and `operations`."""
+        async with self._connections.connection() as connection:
+            return await quotas.get_usage(connection, owner)
 
-    async def sweep(self) -> Swept:
-        """Delete what has expired, was deleted, replaced or lost. Workers do this by themselves."""
-        return await artifacts.sweep(await self.client.open(), self._delete)
+    async def sweep(self) -> SweepResult:
+        """Delete the content of expired, deleted, replaced and lost files. Workers do this regularly."""
+        return await artifacts.sweep_artifacts(await self._connections.open_database(), self._delete_objects)
 
-    async def _delete(self, keys: Sequence[str]) -> None:
+    async def _delete_objects(self, keys: Sequence[str]) -> None:
         await self.store.delete(keys)
 
-    async def strangers(self, *, older: timedelta = OLD_ENOUGH) -> AsyncIterator[Sequence[str]]:
-        """Keys of objects that no row speaks of, page by page: looks at the whole store."""
+    async def orphaned_objects(self, *, older: timedelta = MIN_ORPHAN_AGE) -> AsyncIterator[Sequence[str]]:
+        """Yield pages of keys of orphaned objects: those in the store that no row refers to.
+
+        This lists the whole store.
+        """
+        check_duration(older, "older")
         before = datetime.now(UTC) - older
         async for page in self.store.list():
             keys = [stored.key for stored in page if stored.modified_at < before]
-            async with self._connection() as connection:
-                unknown = await artifacts.unknown_keys(connection, keys)
-            if unknown:
-                yield unknown
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[Connection]:
-        database: Database = await self.client.open()
-        async with database.connection() as connection:
-            yield connection
+            async with self._connections.connection() as connection:
+                orphaned = await artifacts.find_orphaned_object_keys(connection, keys)
+            if orphaned:
+                yield orphaned
 
 
-class _Touching:
-    """A store that says, now and then, that the upload goes on."""
+def _build_file_request(options: FileOptions) -> dict[str, Any]:
+    job, ttl = options.get("job"), options.get("ttl")
+    if ttl is not None:
+        check_duration(ttl, "ttl")
+    return {
+        "kind": options.get("kind", "file"),
+        "ttl_s": ttl.total_seconds() if ttl else None,
+        "job": parse_id(job, "job") if job else None,
+        "owner": options.get("owner"),
+    }
 
-    def __init__(self, store: Store, touch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+
+class _TouchingStore:
+    """A store that reports from time to time that an upload goes on, so that no sweep removes it."""
+
+    def __init__(self, store: ObjectStore, touch: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._store = store
         self._touch = touch
-        self.signs = store.signs
+        self.can_sign_urls = store.can_sign_urls
         self.open, self.find, self.delete = store.open, store.find, store.delete
-        self.list, self.sign = store.list, store.sign
+        self.list, self.sign_url = store.list, store.sign_url
 
     async def put(
         self,
@@ -214,48 +263,14 @@ class _Touching:
         disposition: str | None = None,
     ) -> int:
         return await self._store.put(
-            key, self._pieces(content), content_type=content_type, disposition=disposition
+            key, self._touch_between_chunks(content), content_type=content_type, disposition=disposition
         )
 
-    async def _pieces(self, content: Any) -> AsyncGenerator[bytes]:
-        touched = time.monotonic()
-        async with contextlib.aclosing(aiter(content)) as pieces:
-            async for piece in pieces:
-                if time.monotonic() - touched > TOUCH_SECONDS:
-                    touched = time.monotonic()
+    async def _touch_between_chunks(self, content: Any) -> AsyncGenerator[bytes]:
+        touched_at = time.monotonic()
+        async with contextlib.aclosing(aiter(content)) as chunks:
+            async for chunk in chunks:
+                if time.monotonic() - touched_at > UPLOAD_TOUCH_INTERVAL_S:
+                    touched_at = time.monotonic()
                     await self._touch()
-                yield piece
-
-
-class Run(Protocol):
-    def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
-
-
-class BlockingFiles:
-    """The same for code without an event loop: `client.blocking.files`."""
-
-    def __init__(self, files: Files, run: Run) -> None:
-        self._files = files
-        self._run = run
-
-    def list(self, **where: Any) -> Sequence[Artifact]:
-        return self._run(self._files.list(**where))
-
-    def get(self, file: UUID | str) -> Artifact:
-        return self._run(self._files.get(file))
-
-    def read(self, file: Artifact | UUID | str) -> bytes:
-        async def read() -> bytes:
-            async with self._files.open(file) as reading:
-                return await reading.read()
-
-        return self._run(read())
-
-    def put(self, name: str, content: Content, type: str | None = None, **say: Unpack[PutSay]) -> Artifact:  # noqa: A002
-        return self._run(self._files.put(name, content, type, **say))
-
-    def delete(self, file: UUID | str) -> None:
-        self._run(self._files.delete(file))
-
-    def sign(self, file: Artifact | UUID | str, expires: timedelta = timedelta(hours=1)) -> str:
-        return self._run(self._files.sign(file, expires))
+                yield chunk

@@ -1,75 +1,90 @@
-"""What `submit` answers with: the job's id, and ways to wait for it that know what it will return."""
+"""Handles of submitted jobs: the job's id and the methods that wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from holdfast.client.jobs import JobOperations
 from holdfast.definitions import payloads
 from holdfast.errors import TaskFailedError
-from holdfast.model import Job, Reason
+from holdfast.model import Job, LogLine, Reason
 
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Watching(Protocol):
-    """The part of the client that a handle needs."""
-
-    async def get(self, job: UUID | str) -> Job: ...
-    def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]: ...
-    async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job: ...
-    async def retry(self, job: UUID | str, *, from_tasks: Iterable[str] | None = None) -> Job: ...
-    async def explain(self, job: UUID | str) -> list[Reason]: ...
-
-
 class JobHandle(Generic[R_co]):
-    """A submitted job. `created` is False when the key already belonged to one."""
+    """A submitted job. `id` is its id; `created` is False if its key already belonged to a job.
 
-    def __init__(self, client: Watching, id: UUID, returns: Any, *, created: bool) -> None:  # noqa: A002
+    >>> from holdfast import Client, JobHandle, task
+    >>> client = Client()
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> async def main() -> None:
+    ...     handle: JobHandle[int] = await client.submit(double(21))
+    ...     print((await handle.get()).status)
+    """
+
+    def __init__(
+        self,
+        jobs: JobOperations,
+        id: UUID,  # noqa: A002
+        result_type: Any,
+        *,
+        created: bool,
+    ) -> None:
         self.id = id
         self.created = created
-        self._client = client
-        self._returns = returns
+        self._jobs = jobs
+        self._result_type = result_type
 
     def __repr__(self) -> str:
         return f"JobHandle({self.id})"
 
     async def get(self) -> Job:
-        """The job now, with its tasks."""
-        return await self._client.get(self.id)
+        """Return the job as it is now, with its tasks."""
+        return await self._jobs.get(self.id)
+
+    async def logs(self, *, after: int = 0, limit: int = 500, newest: bool = False) -> list[LogLine]:
+        """Return log lines of the job's tasks, oldest first, from line number `after` on."""
+        return await self._jobs.logs(self.id, after=after, limit=limit, newest=newest)
 
     async def cancel(self, *, reason: str | None = None) -> Job:
-        """Cancel it. The job that comes back says what is true from now on."""
-        return await self._client.cancel(self.id, reason=reason)
+        """Cancel the job and return its new state."""
+        return await self._jobs.cancel(self.id, reason=reason)
 
-    async def retry(self, *, from_tasks: Iterable[str] | None = None) -> Job:
-        """Run again what failed or was cancelled; or the named tasks and all that come after them."""
-        return await self._client.retry(self.id, from_tasks=from_tasks)
+    async def retry(self, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)) -> Job:
+        """Run the failed and cancelled tasks again; or the named tasks and those that depend on them."""
+        return await self._jobs.retry(self.id, from_tasks=from_tasks, delay=delay)
 
     async def explain(self) -> list[Reason]:
-        """Why is this not running?"""
-        return await self._client.explain(self.id)
+        """Explain why the job is not running."""
+        return await self._jobs.explain(self.id)
 
     def watch(self, *, within: timedelta | None = None) -> AsyncIterator[Job]:
-        """The job now, and again after each change, until it has ended or `within` is over."""
-        return self._client.watch(self.id, within=within)
+        """Yield the job now and after each change, until it has ended or `within` has passed."""
+        return self._jobs.watch(self.id, within=within)
 
     async def result(self, *, within: timedelta | None = None) -> R_co:
-        """What the task returned. TaskFailedError if it did not succeed, TimeoutError after `within`."""
+        """Wait for the job and return its result.
+
+        Raise TaskFailedError if the job did not succeed, and TimeoutError if `within` passes first.
+        """
         job: Job | None = None
-        async for seen in self.watch(within=within):
-            job = seen
+        async for current in self.watch(within=within):
+            job = current
         if job is None or not job.ended:
             raise TimeoutError(f"job {self.id} has not ended within {within}")
         if job.status != "succeeded":
-            raise _failure(job)
-        value: R_co = payloads.from_json(job.output, self._returns, what="result")
+            raise _build_failure(job)
+        value: R_co = payloads.from_json(job.output, self._result_type, what="result")
         return value
 
 
-def _failure(job: Job) -> TaskFailedError:
+def _build_failure(job: Job) -> TaskFailedError:
     error = job.error
     if error is None:
         return TaskFailedError(f"Job {job.id} ended as {job.status}.", status=job.status)

@@ -1,4 +1,4 @@
-"""Ids as callers give them: as text or as a UUID."""
+"""Parse ids that callers pass as text or as a UUID."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from uuid import UUID
 from holdfast.errors import InvalidError
 
 
-def uuid_of(given: UUID | str, what: str) -> UUID:
+def parse_id(value: UUID | str, noun: str) -> UUID:
+    """Return `value` as a UUID; `noun` says in the error what it should be the id of."""
     try:
-        return given if isinstance(given, UUID) else UUID(given)
-    except ValueError:
-        raise InvalidError(f"{given!r} is not the id of a {what}.", field="id") from None
+        return value if isinstance(value, UUID) else UUID(value)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidError(f"{value!r} is not the id of a {noun}.", fix="Pass a UUID.", field="id") from None

@@ -1,24 +1,30 @@
-"""`client.limits`: how much may run at once and start a second, changed while workers are at work."""
+"""`client.limits`: how many tasks may run at once and how many may start per second."""
 
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import msgspec
 
-from holdfast.engine import limits, operate
+from holdfast.client.connections import ClientConnections
+from holdfast.definitions.validation import check_option_names
+from holdfast.engine import limits
 from holdfast.model import Limit
 
-if TYPE_CHECKING:
-    from holdfast.client import Client
 
+class LimitOptions(TypedDict, total=False):
+    """What a limit applies to and what it allows: the keyword arguments of `client.limits.put`.
 
-class LimitSay(TypedDict, total=False):
-    """What a limit is about (a queue, a task type, or each key of it) and what it allows.
+    queue: the queue that the limit applies to.
+    type: the task type that the limit applies to, instead of a queue.
+    per_key: count each `limit_key` by itself.
+    max_running: the maximum number of attempts that run at once, over all workers.
+    rate: the maximum number of attempts that start per second.
+    burst: how many attempts may start at once after a pause. The default is the rate.
 
-    `max_running` counts attempts at once over all workers; `rate` starts a second, `burst` how many of them
-    at once after a pause.
+    >>> from holdfast import LimitOptions
+    >>> openai: LimitOptions = {"type": "caption", "max_running": 4, "rate": 2.0}
     """
 
     queue: str | None
@@ -30,22 +36,23 @@ class LimitSay(TypedDict, total=False):
 
 
 class Limits:
-    """How much may run at once and start a second."""
+    """The limits of the database. Changes apply from the next claim on, while workers run."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
 
-    async def put(self, name: str, **say: Unpack[LimitSay]) -> None:
-        """Make a limit, or change it. It holds from the next claim on; what runs now is counted."""
-        async with (await self._client.open()).connection() as connection:
-            await limits.put_limit(connection, limits.Limit(name=name, **say))
+    async def put(self, name: str, **options: Unpack[LimitOptions]) -> None:
+        """Create a limit, or change the limit of this name. Tasks that run now are counted."""
+        check_option_names(options, LimitOptions.__annotations__, "limits.put")
+        async with self._connections.connection() as connection:
+            await limits.put_limit(connection, limits.Limit(name=name, **options))
 
     async def remove(self, name: str) -> bool:
-        """False when there was none."""
-        async with (await self._client.open()).connection() as connection:
-            return await limits.remove_limit(connection, name)
+        """Remove a limit. Return False if it does not exist."""
+        async with self._connections.connection() as connection:
+            return await limits.delete_limit(connection, name)
 
     async def list(self) -> builtins.list[Limit]:
-        """All limits, with what uses them now."""
-        async with (await self._client.open()).connection() as connection:
-            return msgspec.convert(await operate.list_limits(connection), builtins.list[Limit])
+        """Return all limits with their current use."""
+        async with self._connections.connection() as connection:
+            return msgspec.convert(await limits.list_limits(connection), builtins.list[Limit])

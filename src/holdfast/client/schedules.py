@@ -1,97 +1,119 @@
-"""`client.schedules`: work that is submitted at set times, as data that can be changed at any time."""
+"""`client.schedules`: work that is submitted at set times. You can change schedules at any time."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Coroutine
-from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 
+from holdfast.client.connections import ClientConnections
 from holdfast.client.handles import JobHandle
+from holdfast.client.jobs import JobOperations
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.schedules import Missed, Schedule, schedule
 from holdfast.definitions.tasks import Call
+from holdfast.definitions.validation import check_duration, check_option_names
 from holdfast.engine import schedules
+from holdfast.errors import InvalidError
 from holdfast.model import StoredSchedule
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from holdfast.client import Client
-    from holdfast.engine.connection import Connection
-
-T = TypeVar("T")
-PAGE = 500
+SCHEDULE_PAGE_ROWS = 500
 
 
-class Times(TypedDict, total=False):
-    """What may be said of a schedule besides its work; see `holdfast.schedule`."""
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule runs: the keyword arguments of `client.schedules.create` and `put`.
+
+    name: the name of the schedule. The default is the name of the task or of the graph.
+    cron: a cron expression, such as `0 3 * * *` or `@daily`.
+    every: the time between two runs, instead of `cron`.
+    timezone: the time zone of the cron expression. The default is UTC.
+    missed: what to do about runs that were missed: `skip`, `coalesce` (run once) or `catch_up` (run all).
+    max_catch_up: the maximum number of missed runs that `catch_up` makes up for. The default is 100.
+    owner: the owner of the jobs.
+    unique: do not start a run while a job of the previous run is unfinished.
+
+    >>> from holdfast import ScheduleOptions
+    >>> nightly: ScheduleOptions = {"cron": "0 3 * * *", "timezone": "Europe/Madrid"}
+    """
 
     name: str | None
     cron: str | None
     every: timedelta | None
     timezone: str
     missed: Missed
-    most: int
+    max_catch_up: int
     owner: str | None
     unique: bool
 
 
 class Schedules:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    """The schedules of the database."""
 
-    async def create(self, work: Call[Any] | Graph | Schedule, **times: Unpack[Times]) -> StoredSchedule:
-        """Make a schedule; ConflictError when there is one of that name."""
-        body = _schedule(work, times).body()
-        async with self._connection() as connection:
-            return await schedules.create_schedule(connection, body)
+    def __init__(self, connections: ClientConnections, jobs: JobOperations) -> None:
+        self._connections = connections
+        self._jobs = jobs
 
-    async def put(self, work: Call[Any] | Graph | Schedule, **times: Unpack[Times]) -> StoredSchedule:
-        """Make it, or change the one of that name; `did` says which."""
-        body = _schedule(work, times).body()
-        async with self._connection() as connection:
-            return await schedules.put_schedule(connection, body)
+    async def create(
+        self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
+    ) -> StoredSchedule:
+        """Create a schedule. Raise ConflictError if a schedule of this name exists."""
+        request = _build_schedule(work, options).body()
+        async with self._connections.connection() as connection:
+            return await schedules.create_schedule(connection, request)
 
-    async def list(self, *, owner: str | None = None) -> list[StoredSchedule]:
-        """All of them, by name."""
-        found: builtins.list[StoredSchedule] = []
-        async with self._connection() as connection:
+    async def put(
+        self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
+    ) -> StoredSchedule:
+        """Create a schedule, or change the schedule of this name. `change` in the result says which."""
+        request = _build_schedule(work, options).body()
+        async with self._connections.connection() as connection:
+            return await schedules.put_schedule(connection, request)
+
+    async def list(self, *, owner: str | None = None) -> builtins.list[StoredSchedule]:
+        """Return all schedules, or those of one owner, ordered by name."""
+        rows: builtins.list[StoredSchedule] = []
+        async with self._connections.connection() as connection:
             while True:
-                after = found[-1].name if found else None
-                page = await schedules.list_schedules(connection, owner=owner, after=after, limit=PAGE)
-                found += page
-                if len(page) < PAGE:
-                    return found
+                after = rows[-1].name if rows else None
+                page = await schedules.list_schedules(
+                    connection, owner=owner, after=after, limit=SCHEDULE_PAGE_ROWS
+                )
+                rows += page
+                if len(page) < SCHEDULE_PAGE_ROWS:
+                    return rows
 
     async def get(self, name: str) -> StoredSchedule:
-        async with self._connection() as connection:
+        """Return one schedule. Raise NotFoundError if it does not exist."""
+        async with self._connections.connection() as connection:
             return await schedules.get_schedule(connection, name)
 
     async def pause(self, name: str, *, by: str | None = None) -> bool:
-        """No runs until it is resumed; what falls due meanwhile is not made up for. False: it was paused."""
-        async with self._connection() as connection:
+        """Stop the runs of a schedule. Return False if it was paused already.
+
+        Runs that fall due while a schedule is paused are not made up for.
+        """
+        async with self._connections.connection() as connection:
             return await schedules.pause_schedule(connection, name, by)
 
     async def resume(self, name: str) -> bool:
-        async with self._connection() as connection:
+        """Let a paused schedule run again. Return False if it was not paused."""
+        async with self._connections.connection() as connection:
             return await schedules.resume_schedule(connection, name)
 
     async def delete(self, name: str) -> bool:
-        """False when there was none."""
-        async with self._connection() as connection:
+        """Delete a schedule. Return False if it does not exist."""
+        async with self._connections.connection() as connection:
             return await schedules.delete_schedule(connection, name)
 
     async def run_now(self, name: str) -> JobHandle[Any]:
-        """A run besides its times, also while it is paused."""
-        async with self._connection() as connection:
+        """Submit the work of a schedule at once, in addition to its set times. It may be paused."""
+        async with self._connections.connection() as connection:
             submitted = await schedules.run_schedule(connection, name)
-        return JobHandle(self._client, submitted.id, Any, created=submitted.created)
+        return JobHandle(self._jobs, submitted.id, Any, created=submitted.created)
 
     async def preview(self, name: str, count: int = 10) -> builtins.list[datetime]:
-        """The next times, as if it were not paused."""
-        async with self._connection() as connection:
+        """Return the next times of a schedule, as if it were not paused."""
+        async with self._connections.connection() as connection:
             return await schedules.preview_schedule(connection, name, count)
 
     async def next_times(
@@ -103,57 +125,24 @@ class Schedules:
         count: int = 10,
         after: datetime | None = None,
     ) -> builtins.list[datetime]:
-        """What an expression or an interval means, before it is stored."""
+        """Return the times of a cron expression or an interval, before you store it as a schedule."""
+        if every is not None:
+            check_duration(every, "every")
         every_s = None if every is None else every.total_seconds()
-        async with self._connection() as connection:
+        async with self._connections.connection() as connection:
             return await schedules.next_times(
                 connection, cron=cron, every_s=every_s, timezone=timezone, count=count, after=after
             )
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[Connection]:
-        async with (await self._client.open()).connection() as connection:
-            yield connection
 
-
-def _schedule(work: Call[Any] | Graph | Schedule, times: Times) -> Schedule:
-    return work if isinstance(work, Schedule) else schedule(work, **times)
-
-
-class Run(Protocol):
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
-
-
-class BlockingSchedules:
-    """The same for code without an event loop."""
-
-    def __init__(self, schedules: Schedules, run: Run) -> None:
-        self._schedules = schedules
-        self._run = run
-
-    def create(self, work: Call[Any] | Graph | Schedule, **times: Unpack[Times]) -> StoredSchedule:
-        return self._run(self._schedules.create(work, **times))
-
-    def put(self, work: Call[Any] | Graph | Schedule, **times: Unpack[Times]) -> StoredSchedule:
-        return self._run(self._schedules.put(work, **times))
-
-    def list(self, *, owner: str | None = None) -> list[StoredSchedule]:
-        return self._run(self._schedules.list(owner=owner))
-
-    def get(self, name: str) -> StoredSchedule:
-        return self._run(self._schedules.get(name))
-
-    def pause(self, name: str, *, by: str | None = None) -> bool:
-        return self._run(self._schedules.pause(name, by=by))
-
-    def resume(self, name: str) -> bool:
-        return self._run(self._schedules.resume(name))
-
-    def delete(self, name: str) -> bool:
-        return self._run(self._schedules.delete(name))
-
-    def run_now(self, name: str) -> JobHandle[Any]:
-        return self._run(self._schedules.run_now(name))
-
-    def preview(self, name: str, count: int = 10) -> builtins.list[datetime]:
-        return self._run(self._schedules.preview(name, count))
+def _build_schedule(work: Call[Any] | Graph | Schedule, options: ScheduleOptions) -> Schedule:
+    check_option_names(options, ScheduleOptions.__annotations__, "schedules")
+    if not isinstance(work, Schedule):
+        return schedule(work, **options)
+    if options:
+        raise InvalidError(
+            f"The schedule {work.name!r} has its options already.",
+            fix="Pass the options to schedule(), or pass a call instead of a schedule.",
+            field=next(iter(options)),
+        )
+    return work

@@ -75,7 +75,7 @@ def job(name: str, *, params: type[P], public: bool = False) -> JobDecorator[P]:
     return JobDecorator(name, params, public=public)
 
 
-def by_name(types: Iterable[JobType[Any]]) -> dict[str, JobType[Any]]:
+def index_job_types(types: Iterable[JobType[Any]]) -> dict[str, JobType[Any]]:
     found: dict[str, JobType[Any]] = {}
     for each in types:
         if each.name in found:
@@ -84,7 +84,7 @@ def by_name(types: Iterable[JobType[Any]]) -> dict[str, JobType[Any]]:
     return found
 
 
-def find(types: Mapping[str, JobType[Any]], name: str) -> JobType[Any]:
+def find_job_type(types: Mapping[str, JobType[Any]], name: str) -> JobType[Any]:
     if name not in types:
         raise NotFoundError(
             f"There is no job type {name!r} here.",

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.submit_body import work_body
+from holdfast.definitions.submit_body import build_work_request
 from holdfast.definitions.tasks import Call, Task
 from holdfast.errors import InvalidError
 
@@ -39,7 +39,7 @@ class Schedule:
     every: timedelta | None = None
     timezone: str = "UTC"
     missed: Missed = "coalesce"
-    most: int = 100  # with catch_up: so many runs are made up for
+    max_catch_up: int = 100  # with catch_up: so many runs are made up for
     owner: str | None = None
     unique: bool = False
 
@@ -53,7 +53,7 @@ class Schedule:
 
     def body(self) -> dict[str, Any]:
         """As the SQL functions take it. They check it: times are computed in the database only."""
-        job = work_body(self.work)
+        job = build_work_request(self.work)
         if self.unique:
             job["unique_key"] = f"schedule:{self.name}"
         said: dict[str, Any] = {
@@ -63,7 +63,7 @@ class Schedule:
             "every_s": None if self.every is None else self.every.total_seconds(),
             "timezone": self.timezone,
             "missed": self.missed,
-            "most": self.most,
+            "max_catch_up": self.max_catch_up,
             "owner": self.owner,
         }
         return {name: value for name, value in said.items() if value is not None}
@@ -84,7 +84,7 @@ def schedule(
     name: str | None = None,
     timezone: str = "UTC",
     missed: Missed = "coalesce",
-    most: int = 100,
+    max_catch_up: int = 100,
     owner: str | None = None,
     unique: bool = False,
 ) -> Callable[[Task[P, R]], ScheduledTask[P, R]]: ...
@@ -98,7 +98,7 @@ def schedule(
     name: str | None = None,
     timezone: str = "UTC",
     missed: Missed = "coalesce",
-    most: int = 100,
+    max_catch_up: int = 100,
     owner: str | None = None,
     unique: bool = False,
 ) -> Schedule: ...

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -62,6 +63,19 @@ class Database:
         self._at_hand.clear()
         if pool is not None:
             pool.terminate()
+
+    def abandon(self) -> None:
+        """Disconnect after the event loop was closed, when nothing can be awaited in it any more.
+
+        The driver can only close connections through their loop, so this ends the sockets themselves.
+        """
+        pool: Any = self._pool
+        self._pool = None
+        for holder in getattr(pool, "_holders", ()):
+            transport = getattr(getattr(holder, "_con", None), "_transport", None)
+            if transport is not None:
+                with suppress(OSError):
+                    transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     async def __aenter__(self) -> Database:
         return self

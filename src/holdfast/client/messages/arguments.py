@@ -1,4 +1,4 @@
-"""What callers of `client.queues` may say, checked before anything is sent; errors name the argument."""
+"""Check the arguments of `client.queues` before anything is sent. Each error names its argument."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from holdfast.definitions.consumers import check_queue_name
 from holdfast.definitions.payloads import to_json
+from holdfast.definitions.validation import check_aware_datetime, check_duration
 from holdfast.engine.borrowed import Ask
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError
@@ -17,46 +18,47 @@ from holdfast.model import Json, Message, MessagePlace
 
 __all__ = ["check_queue_name"]
 
-Delay: TypeAlias = "timedelta | datetime | None"
-Target: TypeAlias = "Message[Any] | int | Iterable[Message[Any] | int]"
+MessageDelay: TypeAlias = "timedelta | datetime | None"
+MessageTarget: TypeAlias = "Message[Any] | int | Iterable[Message[Any] | int]"
 
-MESSAGE_BYTES = 64 * 1024 * 1024
-MOST_AT_ONCE = 100_000
-MOST_TIME = timedelta(days=36_500)
-BIGGEST = 2**63 - 1
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_MESSAGES_PER_CALL = 100_000
+MAX_DURATION = timedelta(days=36_500)
+MAX_MESSAGE_ID = 2**63 - 1
 
 
-def check_count(count: int, field: str, *, most: int = MOST_AT_ONCE) -> None:
-    if type(count) is not int or not 1 <= count <= most:
-        too_many = type(count) is int and count > most and field in {"qty", "limit"}
+def check_count(count: int, field: str, *, max_count: int = MAX_MESSAGES_PER_CALL) -> None:
+    """Refuse a number that is not from 1 to `max_count`."""
+    if type(count) is not int or not 1 <= count <= max_count:
+        too_many = type(count) is int and count > max_count and field in {"qty", "limit"}
         raise InvalidError(
-            f"{field} must be a whole number from 1 to {most}, got {count!r}.",
-            fix="Ask again for more." if too_many else None,
+            f"{field} must be a whole number from 1 to {max_count}, got {count!r}.",
+            fix="Call again for more." if too_many else None,
             field=field,
         )
 
 
-def check_span(span: timedelta, field: str) -> None:
-    if not isinstance(span, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidError(f"{field} is a timedelta, got {span!r}.", fix="timedelta(seconds=30)", field=field)
-    if not timedelta(0) <= span <= MOST_TIME:
-        raise InvalidError(
-            f"{field} must not be negative nor more than a hundred years, got {span}.", field=field
-        )
+def check_duration_range(duration: timedelta, field: str) -> None:
+    """Refuse a duration that is negative or longer than a hundred years."""
+    check_duration(duration, field)
+    if not timedelta(0) <= duration <= MAX_DURATION:
+        raise InvalidError(f"{field} must be from zero to a hundred years, got {duration}.", field=field)
 
 
 def check_place(place: MessagePlace) -> None:
-    known = typing.get_args(MessagePlace)
-    if place not in known:
-        raise InvalidError(f"place is one of {', '.join(known)}, not {place!r}.", field="place")
+    """Refuse a place that is not the queue, its archive or its dead letters."""
+    places = typing.get_args(MessagePlace)
+    if place not in places:
+        raise InvalidError(f"place must be one of {', '.join(places)}, got {place!r}.", field="place")
 
 
 def check_policy(queue: str, changes: Mapping[str, Any]) -> None:
+    """Refuse values that a queue's policy cannot have."""
     for field in ("vt", "backoff", "backoff_cap", "archive_retention"):
         if changes.get(field) is not None:
-            check_span(changes[field], field)
+            check_duration_range(changes[field], field)
     if changes.get("max_reads") is not None:
-        check_count(changes["max_reads"], "max_reads", most=1_000_000)
+        check_count(changes["max_reads"], "max_reads", max_count=1_000_000)
     if changes.get("dead_letters") is not None:
         check_queue_name(changes["dead_letters"], field="dead_letters")
         if changes["dead_letters"].lower() == queue.lower():
@@ -67,73 +69,82 @@ def check_policy(queue: str, changes: Mapping[str, Any]) -> None:
             )
 
 
-def extent(size: int | timedelta, field: str) -> str:
-    """How partitions are cut, in the words of the database: ids, or time."""
+def format_partition_size(size: int | timedelta, field: str) -> str:
+    """Return the size of a partition as pg_partman reads it: a number of ids, or an interval."""
     if isinstance(size, timedelta):
-        check_span(size, field)
+        check_duration_range(size, field)
         return f"{size.total_seconds():.0f} seconds"
-    check_count(size, field, most=BIGGEST)
+    check_count(size, field, max_count=MAX_MESSAGE_ID)
     return str(size)
 
 
-def message_id(given: object) -> int:
-    if type(given) is not int or not -BIGGEST - 1 <= given <= BIGGEST:
-        raise InvalidError(f"{given!r} is not the id of a message.", field="ids")
-    return given
+def check_message_id(value: object) -> int:
+    """Return `value` if it can be the id of a message."""
+    if type(value) is not int or not -MAX_MESSAGE_ID - 1 <= value <= MAX_MESSAGE_ID:
+        raise InvalidError(f"{value!r} is not the id of a message.", fix="Pass an int.", field="ids")
+    return value
 
 
-def targets(queue: str, target: Target) -> tuple[str, list[str], list[int]]:
-    """Receipts of the messages that were read, and plain ids of all else."""
+def split_targets(queue: str, target: MessageTarget) -> tuple[str, list[str], list[int]]:
+    """Return the queue, the receipts of messages that were read, and the ids of all other targets."""
     check_queue_name(queue)
-    many = [target] if isinstance(target, (Message, int)) else [*target]
-    receipts = [each.receipt for each in many if isinstance(each, Message) and each.receipt is not None]
+    targets = [target] if isinstance(target, (Message, int)) else [*target]
+    receipts = [each.receipt for each in targets if isinstance(each, Message) and each.receipt is not None]
     ids = [
-        message_id(each.id if isinstance(each, Message) else each)
-        for each in many
+        check_message_id(each.id if isinstance(each, Message) else each)
+        for each in targets
         if not (isinstance(each, Message) and each.receipt is not None)
     ]
     return queue, receipts, ids
 
 
-def sending(
-    queue: str, bodies: Sequence[object], headers: Sequence[Json] | None, delay: Delay
+def build_send_statement(
+    queue: str, bodies: Sequence[object], headers: Sequence[Json] | None, delay: MessageDelay
 ) -> Ask[list[int]]:
+    """Check messages and return the statement that sends them."""
     check_queue_name(queue)
     if not bodies:
-        raise InvalidError("There is no message to send.", fix="Leave the call out.", field="bodies")
+        raise InvalidError("There is no message to send.", fix="Pass at least one.", field="bodies")
     if headers is not None and len(headers) != len(bodies):
         raise InvalidError(
-            f"{len(headers)} headers for {len(bodies)} messages.", fix="Give one for each.", field="headers"
+            f"Got {len(headers)} headers for {len(bodies)} messages.",
+            fix="Pass one header for each message.",
+            field="headers",
         )
-    if isinstance(delay, timedelta):
-        check_span(delay, "delay")
-    elif delay is not None and delay.tzinfo is None:
-        raise InvalidError("delay has no time zone.", fix="Use an aware datetime.", field="delay")
+    if isinstance(delay, datetime):
+        check_aware_datetime(delay, "delay")
+    elif delay is not None:
+        check_duration_range(delay, "delay")
     return queues.send_batch(
         queue,
-        [to_json(body, what=_name("body", n, bodies), limit=MESSAGE_BYTES) for n, body in enumerate(bodies)],
-        headers=None if headers is None else [_header(each) for each in headers],
+        [
+            to_json(body, what=_name_item("body", index, bodies), limit=MAX_MESSAGE_BYTES)
+            for index, body in enumerate(bodies)
+        ],
+        headers=None if headers is None else [_encode_header(header) for header in headers],
         delay=delay,
     )
 
 
-def _name(what: str, number: int, many: Sequence[object]) -> str:
-    return what if len(many) == 1 else f"{what}[{number}]"
+def _name_item(noun: str, index: int, items: Sequence[object]) -> str:
+    return noun if len(items) == 1 else f"{noun}[{index}]"
 
 
-def _header(headers: Json) -> bytes | None:
-    return None if headers is None else to_json(headers, what="headers")
+def _encode_header(header: Json) -> bytes | None:
+    return None if header is None else to_json(header, what="headers")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadRequest:
+    """The checked arguments of `read`. `wait_s` is how long to wait for the first message."""
+
     qty: int
     vt: timedelta | None
     where: bytes | None
-    wait: float
+    wait_s: float
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         queue: str,
         *,
@@ -141,11 +152,12 @@ class Reading:
         vt: timedelta | None = None,
         where: Json = None,
         wait: timedelta | None = None,
-    ) -> Reading:
+    ) -> ReadRequest:
+        """Check the options of `read`."""
         check_queue_name(queue)
         check_count(qty, "qty")
-        for span, field in ((vt, "vt"), (wait, "wait")):
-            if span is not None:
-                check_span(span, field)
+        for duration, field in ((vt, "vt"), (wait, "wait")):
+            if duration is not None:
+                check_duration_range(duration, field)
         condition = None if where is None else to_json(where, what="where")
         return cls(qty, vt, condition, wait.total_seconds() if wait else 0.0)

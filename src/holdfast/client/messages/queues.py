@@ -1,47 +1,46 @@
-"""Message queues for an application: `client.queues`.
-
-Messages that came from `read` carry a receipt: archive, delete and set_vt with the message itself raise
-LeaseLostError when somebody else has read it since. With a plain id nothing is compared, as in pgmq.
-"""
+"""`client.queues`: message queues for applications."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
+from holdfast.client.connections import ClientConnections
 from holdfast.client.messages import arguments
-from holdfast.client.messages.arguments import Delay, Target
+from holdfast.client.messages.arguments import MessageDelay, MessageTarget
 from holdfast.definitions.payloads import from_json
+from holdfast.definitions.validation import check_option_names
 from holdfast.engine import borrowed
 from holdfast.engine.borrowed import Ask
-from holdfast.engine.connection import Connection, Database
-from holdfast.engine.messages import consumers as consuming
-from holdfast.engine.messages import queues
+from holdfast.engine.connection import Connection
+from holdfast.engine.messages import consumers, queues
 from holdfast.errors import InvalidError
 from holdfast.model import Json, Message, MessageMetrics, MessagePlace, MessagePolicy, MessageQueue
 
 B = TypeVar("B")
 T = TypeVar("T")
-LEAST_PAUSE, MOST_PAUSE = 0.02, 0.5
-
-
-class Opening(Protocol):
-    """The part of the client that its queues need."""
-
-    async def open(self) -> Database: ...
+MIN_POLL_PAUSE_S, MAX_POLL_PAUSE_S = 0.02, 0.5
 
 
 class ReadOptions(TypedDict, total=False):
-    """qty: how many at most; vt: how long they stay invisible to others (else the queue's policy);
-    where: only messages whose body contains this; wait: how long to wait for the first one."""
+    """The keyword arguments of `client.queues.read`.
+
+    qty: the maximum number of messages. The default is 1.
+    vt: how long the messages stay invisible to other readers. The default is the queue's policy.
+    where: a JSON object that the body must contain.
+    wait: how long to wait for the first message. The default is not to wait.
+
+    >>> from datetime import timedelta
+    >>> from holdfast import ReadOptions
+    >>> ten: ReadOptions = {"qty": 10, "vt": timedelta(minutes=1)}
+    """
 
     qty: int
     vt: timedelta | None
@@ -50,6 +49,12 @@ class ReadOptions(TypedDict, total=False):
 
 
 class PolicyChanges(TypedDict, total=False):
+    """The keyword arguments of `client.queues.put_policy`: the fields of `MessagePolicy` to change.
+
+    >>> from holdfast import PolicyChanges
+    >>> changes: PolicyChanges = {"max_reads": 5, "dead_letters": "letters_dead"}
+    """
+
     vt: timedelta
     max_reads: int | None
     backoff: timedelta
@@ -58,10 +63,10 @@ class PolicyChanges(TypedDict, total=False):
     archive_retention: timedelta | None
 
 
-class Held:
-    """A message that was read by the client; nothing extends its visibility but the caller."""
+class ClientMessageLease:
+    """The lease of a message that the client has read. Only the caller extends its visibility."""
 
-    stopped: str | None = None
+    stop_reason: str | None = None
 
     def __init__(self, queue: str, receipt: str) -> None:
         self._queue = queue
@@ -72,13 +77,19 @@ class Held:
 
 
 class Queues:
-    def __init__(self, client: Opening) -> None:
-        self._client = client
+    """The message queues of the database. They are pgmq queues.
+
+    A message that `read` returned carries a receipt: `archive`, `delete` and `set_vt` with the message raise
+    LeaseLostError if it was read again since. With a plain id nothing is compared, as in pgmq.
+    """
+
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
 
     async def create(self, queue: str, *, unlogged: bool = False) -> None:
-        """Make a queue, if it is not there. Unlogged ones are faster, and empty after a crash."""
+        """Create a queue if it does not exist. An unlogged queue is faster, and is empty after a crash."""
         arguments.check_queue_name(queue)
-        async with self._connection() as connection:
+        async with self._connections.connection() as connection:
             await queues.create(connection, queue, unlogged=unlogged)
 
     async def create_partitioned(
@@ -89,40 +100,49 @@ class Queues:
         retention: int | timedelta = 100_000,
         premake: int = 4,
     ) -> None:
-        """A queue in partitions of so many ids or so much time. Needs the extension pg_partman."""
+        """Create a partitioned queue. This needs the extension pg_partman.
+
+        `interval` is the size of a partition and `retention` how much is kept: a number of ids, or a time.
+        """
         arguments.check_queue_name(queue)
-        arguments.check_count(premake, "premake", most=1000)
-        async with self._connection() as connection:
+        arguments.check_count(premake, "premake", max_count=1000)
+        async with self._connections.connection() as connection:
             await queues.create_partitioned(
                 connection,
                 queue,
-                interval=arguments.extent(interval, "interval"),
-                retention=arguments.extent(retention, "retention"),
+                interval=arguments.format_partition_size(interval, "interval"),
+                retention=arguments.format_partition_size(retention, "retention"),
                 premake=premake,
             )
 
     async def drop(self, queue: str) -> bool:
-        """Remove a queue with all messages and its archive. False when there was none."""
+        """Delete a queue with all its messages and its archive. Return False if it does not exist."""
         arguments.check_queue_name(queue)
-        async with self._connection() as connection:
+        async with self._connections.connection() as connection:
             return await queues.drop(connection, queue)
 
     async def purge(self, queue: str) -> int:
-        """Delete every message of a queue, read or not; the archive stays. How many there were."""
+        """Delete all messages of a queue, read or not, and return their number. The archive stays."""
         arguments.check_queue_name(queue)
-        async with self._connection() as connection:
+        async with self._connections.connection() as connection:
             return await queues.purge(connection, queue)
 
-    async def list(self) -> list[MessageQueue]:
-        async with self._connection() as connection:
+    async def list(self) -> builtins.list[MessageQueue]:
+        """Return all queues."""
+        async with self._connections.connection() as connection:
             return await queues.list_queues(connection)
 
     async def send(
-        self, queue: str, body: object, *, headers: Json = None, delay: Delay = None, on: object = None
+        self, queue: str, body: object, *, headers: Json = None, delay: MessageDelay = None, on: object = None
     ) -> int:
-        """Send a message: any JSON, or what turns into JSON. With `on=` it exists if you commit."""
-        [sent] = await self.ask(arguments.sending(queue, [body], [headers], delay), on)
-        return sent
+        """Send a message and return its id. The body is JSON, or a value that can be stored as JSON.
+
+        With `on=connection` the message is part of your open transaction: it exists if you commit.
+        """
+        [message_id] = await self._execute(
+            arguments.build_send_statement(queue, [body], [headers], delay), on
+        )
+        return message_id
 
     async def send_batch(
         self,
@@ -130,11 +150,11 @@ class Queues:
         bodies: Iterable[object],
         *,
         headers: Sequence[Json] | None = None,
-        delay: Delay = None,
+        delay: MessageDelay = None,
         on: object = None,
     ) -> builtins.list[int]:
-        """All of them or none, in one round trip; the ids in the given order."""
-        return await self.ask(arguments.sending(queue, [*bodies], headers, delay), on)
+        """Send all messages or none, in one round trip, and return their ids in the same order."""
+        return await self._execute(arguments.build_send_statement(queue, [*bodies], headers, delay), on)
 
     @overload
     async def read(
@@ -151,17 +171,23 @@ class Queues:
         type: Any = None,  # noqa: A002
         **options: Unpack[ReadOptions],
     ) -> builtins.list[Message[Any]]:
-        """Take messages that are visible, lowest id first, and hide them from others for a while."""
-        query = arguments.Reading.of(queue, **options)
-        deadline = time.monotonic() + query.wait
-        pause = LEAST_PAUSE
+        """Read visible messages, lowest id first, and hide them from other readers for `vt`.
+
+        With `type` the bodies are converted to that type.
+        """
+        check_option_names(options, ReadOptions.__annotations__, "queues.read")
+        request = arguments.ReadRequest.from_options(queue, **options)
+        deadline = time.monotonic() + request.wait_s
+        pause = MIN_POLL_PAUSE_S
         while True:
-            async with self._connection() as connection:
-                found = await queues.read(connection, queue, vt=query.vt, qty=query.qty, where=query.where)
-                if found or time.monotonic() >= deadline:
-                    return await self._fitting(connection, [_held(m) for m in found], type)
+            async with self._connections.connection() as connection:
+                messages = await queues.read(
+                    connection, queue, vt=request.vt, qty=request.qty, where=request.where
+                )
+                if messages or time.monotonic() >= deadline:
+                    return await self._convert_all(connection, [_add_lease(m) for m in messages], type)
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause = min(pause * 1.5, MOST_PAUSE)
+            pause = min(pause * 1.5, MAX_POLL_PAUSE_S)
 
     @overload
     async def pop(self, queue: str, *, qty: int = 1, type: builtins.type[B]) -> builtins.list[Message[B]]: ...
@@ -174,45 +200,50 @@ class Queues:
         qty: int = 1,
         type: Any = None,  # noqa: A002
     ) -> builtins.list[Message[Any]]:
-        """Read and delete at once: what you do not finish is lost. When one does not fit, all stay."""
+        """Read and delete messages at once. A message that you do not finish is lost.
+
+        If one body cannot be converted to `type`, no message is deleted.
+        """
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
-        async with (await self._client.open()).transaction() as connection:
-            return [fit(m, type) for m in await queues.pop(connection, queue, qty)]
+        async with self._connections.transaction() as connection:
+            return [convert_body(m, type) for m in await queues.pop(connection, queue, qty)]
 
-    async def archive(self, queue: str, target: Target, *, on: object = None) -> builtins.list[int]:
-        """Move messages to the archive. The ids of those that were there."""
-        return await self.ask(queues.archive(*arguments.targets(queue, target)), on)
+    async def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
+        """Move messages to the archive and return the ids of those that existed."""
+        return await self._execute(queues.archive(*arguments.split_targets(queue, target)), on)
 
-    async def delete(self, queue: str, target: Target, *, on: object = None) -> builtins.list[int]:
-        """Delete messages. The ids of those that were there."""
-        return await self.ask(queues.delete(*arguments.targets(queue, target)), on)
+    async def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
+        """Delete messages and return the ids of those that existed."""
+        return await self._execute(queues.delete(*arguments.split_targets(queue, target)), on)
 
     async def set_vt(
-        self, queue: str, target: Target, vt: timedelta, *, on: object = None
+        self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
     ) -> builtins.list[int]:
-        """Hide messages for `vt` from now; zero gives them back. The receipts stay good."""
-        arguments.check_span(vt, "vt")
-        return await self.ask(queues.set_vt(*arguments.targets(queue, target), vt), on)
+        """Hide messages for `vt` from now. Zero makes them visible at once. Receipts stay valid."""
+        arguments.check_duration_range(vt, "vt")
+        return await self._execute(queues.set_vt(*arguments.split_targets(queue, target), vt), on)
 
     async def metrics(self, queue: str) -> MessageMetrics:
+        """Return the metrics of one queue."""
         arguments.check_queue_name(queue)
-        async with self._connection() as connection:
-            [found] = await queues.metrics(connection, queue)
-            return found
+        async with self._connections.connection() as connection:
+            [metrics] = await queues.metrics(connection, queue)
+            return metrics
 
     async def metrics_all(self) -> builtins.list[MessageMetrics]:
-        async with self._connection() as connection:
+        """Return the metrics of all queues."""
+        async with self._connections.connection() as connection:
             return await queues.metrics(connection)
 
     async def peek(
         self, queue: str, *, qty: int = 10, place: MessagePlace = "queue", after: int | None = None
     ) -> builtins.list[Message[Any]]:
-        """Look without taking: in the queue, its archive or its dead letters, from an id on."""
+        """Return messages without reading them: of the queue, its archive or its dead letters."""
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
         arguments.check_place(place)
-        async with self._connection() as connection:
+        async with self._connections.connection() as connection:
             return await queues.peek(connection, queue, qty, place, after)
 
     async def requeue(
@@ -223,78 +254,75 @@ class Queues:
         place: MessagePlace = "dead",
         limit: int = 1000,
     ) -> dict[int, int]:
-        """Put messages back from the dead letters or the archive, as new ones: old id to new id.
+        """Send messages of the dead letters or the archive again, and return their new id for each old id.
 
-        Without ids, the oldest `limit`.
+        Without ids, send the oldest `limit` messages.
         """
         arguments.check_queue_name(queue)
         arguments.check_count(limit, "limit")
         if place not in {"dead", "archive"}:
-            raise InvalidError(f"Messages come back from 'dead' or 'archive', not {place!r}.", field="place")
-        chosen = None if ids is None else [arguments.message_id(each) for each in ids]
-        async with self._connection() as connection:
+            raise InvalidError(f"place must be 'dead' or 'archive', got {place!r}.", field="place")
+        chosen = None if ids is None else [arguments.check_message_id(each) for each in ids]
+        async with self._connections.connection() as connection:
             return await queues.requeue(connection, queue, place, chosen, limit)
 
     async def policy(self, queue: str) -> MessagePolicy:
+        """Return the policy of a queue."""
         arguments.check_queue_name(queue)
-        async with self._connection() as connection:
+        async with self._connections.connection() as connection:
             return await queues.policy(connection, queue)
 
     async def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
-        """Change what is given of the queue's policy. A dead-letter queue that is missing is made."""
+        """Change fields of a queue's policy. A dead-letter queue that does not exist is created."""
+        check_option_names(changes, PolicyChanges.__annotations__, "queues.put_policy")
         arguments.check_queue_name(queue)
         arguments.check_policy(queue, changes)
-        async with (await self._client.open()).transaction() as connection:
-            before = await queues.policy(connection, queue)
-            return await queues.put_policy(connection, queue, msgspec.structs.replace(before, **changes))
+        async with self._connections.transaction() as connection:
+            current = await queues.policy(connection, queue)
+            return await queues.put_policy(connection, queue, msgspec.structs.replace(current, **changes))
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[Connection]:
-        async with (await self._client.open()).connection() as connection:
-            yield connection
-
-    async def ask(self, question: Ask[T], on: object = None) -> T:
-        """Put a question on the caller's connection, or on one of ours."""
+    async def _execute(self, statement: Ask[T], on: object = None) -> T:
+        """Run a statement on the caller's connection, or on a connection of the pool."""
         if on is not None:
-            return await borrowed.ask(on, question)
-        async with self._connection() as connection:
-            return await queues.ask(connection, question)
+            return await borrowed.ask(on, statement)
+        async with self._connections.connection() as connection:
+            return await queues.ask(connection, statement)
 
-    async def _fitting(
-        self, connection: Connection, found: builtins.list[Message[Any]], kind: Any
+    async def _convert_all(
+        self, connection: Connection, messages: builtins.list[Message[Any]], body_type: Any
     ) -> builtins.list[Message[Any]]:
-        """All of them typed. When one does not fit the others go back at once, and it rests for its vt."""
+        """Convert all bodies. If one cannot be converted, make the other messages visible at once."""
         try:
-            return [fit(each, kind) for each in found]
-        except MisfitError as misfit:
-            back = [m.receipt for m in found if m.receipt and m.id != misfit.message_id]
-            if back:
-                await consuming.rest(connection, found[0].queue, back, timedelta(0))
+            return [convert_body(message, body_type) for message in messages]
+        except MessageBodyError as error:
+            receipts = [m.receipt for m in messages if m.receipt and m.id != error.message_id]
+            if receipts:
+                await consumers.rest(connection, messages[0].queue, receipts, timedelta(0))
             raise
 
 
-class MisfitError(InvalidError):
-    """The body of a message is not what was asked for."""
+class MessageBodyError(InvalidError):
+    """The body of a message cannot be converted to the requested type."""
 
-    def __init__(self, message: Message[Any], problem: InvalidError) -> None:
+    def __init__(self, message: Message[Any], error: InvalidError) -> None:
         super().__init__(
-            f"Message {message.id} of queue {message.queue}: {problem.message}",
+            f"Message {message.id} of queue {message.queue}: {error.message}",
             fix="Read it with another type, or delete it.",
-            field=problem.field,
+            field=error.field,
         )
         self.message_id = message.id
 
 
-def fit(message: Message[Any], kind: Any) -> Message[Any]:
-    """The message with its body as `kind`."""
-    if kind is None or kind is Any:
+def convert_body(message: Message[Any], body_type: Any) -> Message[Any]:
+    """Return the message with its body converted to `body_type`."""
+    if body_type is None or body_type is Any:
         return message
     try:
-        return replace(message, body=from_json(message.body, kind, what="body"))
-    except InvalidError as problem:
-        raise MisfitError(message, problem) from problem
+        return replace(message, body=from_json(message.body, body_type, what="body"))
+    except InvalidError as error:
+        raise MessageBodyError(message, error) from error
 
 
-def _held(message: Message[Any]) -> Message[Any]:
-    assert message.receipt is not None  # noqa: S101  (a read always gives one)
-    return replace(message, hold=Held(message.queue, message.receipt))
+def _add_lease(message: Message[Any]) -> Message[Any]:
+    assert message.receipt is not None  # noqa: S101  (a read always returns a receipt)
+    return replace(message, lease=ClientMessageLease(message.queue, message.receipt))

@@ -12,12 +12,12 @@ import pytest
 from hands import Hand, tick
 
 from holdfast import Client, Graph, task
-from holdfast.client import watching
+from holdfast.client import job_watcher
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock, eventually
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 WITHIN = timedelta(seconds=40)
 
@@ -41,7 +41,7 @@ async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
 @pytest.fixture
 async def working(db: Database) -> AsyncGenerator[None]:
     stop = asyncio.Event()
-    running = asyncio.create_task(Worker(db, {t.name: t for t in (upper, fails)}).run(stop))
+    running = asyncio.create_task(WorkerRuntime(db, {t.name: t for t in (upper, fails)}).run(stop))
     yield
     stop.set()
     await running
@@ -53,11 +53,12 @@ async def hearing(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     async def ready() -> None:
         job = await client.submit(upper("first"))
-        await eventually(client._watcher._hears, what="a listener")
+        await eventually((await client._connections.open_watcher()).is_listening, what="a listener")
         assert await job.result(within=WITHIN) == "FIRST"
-        monkeypatch.setattr(watching, "HEARING", (600.0,))
+        monkeypatch.setattr(job_watcher, "PAUSES_WITH_LISTENER_S", (600.0,))
 
-    async with client._watcher.on((await client.submit(upper("zero"))).id):
+    job = await client.submit(upper("zero"))
+    async with (await client._connections.open_watcher()).watch(job.id):
         pass
     return ready
 
@@ -134,13 +135,13 @@ async def test_the_listener_comes_back(
     client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection
 ) -> None:
     await hearing()
-    watcher = client._watcher
+    watcher = await client._connections.open_watcher()
     await conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity "
         "where datname = current_database() and pid <> pg_backend_pid() and query ilike 'notify%'"
     )
-    await eventually(lambda: not watcher._hears(), what="the listener to notice")
-    await eventually(watcher._hears, what="the listener again")
+    await eventually(lambda: not watcher.is_listening(), what="the listener to notice")
+    await eventually(watcher.is_listening, what="the listener again")
     assert await (await client.submit(upper("back"))).result(within=WITHIN) == "BACK"
 
 
@@ -154,11 +155,11 @@ async def test_nothing_is_left_behind(client: Client, conn: Connection) -> None:
     job = await client.submit(upper("never"))
     with pytest.raises(TimeoutError):
         await job.result(within=timedelta(milliseconds=50))
-    assert await conn.fetchval("select count(*) from holdfast.watches") == 1
+    assert await conn.fetchval("select count(*) from holdfast.watched_jobs") == 1
     other = await client.submit(upper("never"))
     with pytest.raises(TimeoutError):
         await other.result(within=timedelta(milliseconds=50))
-    assert await conn.fetchval("select array_agg(job_id) from holdfast.watches") == [other.id]
+    assert await conn.fetchval("select array_agg(job_id) from holdfast.watched_jobs") == [other.id]
 
 
 async def test_lists_page_by_page(client: Client) -> None:

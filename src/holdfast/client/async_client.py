@@ -1,0 +1,87 @@
+"""The methods of a client for code with an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self
+
+from holdfast.client.batches import Batches
+from holdfast.client.connections import ClientConnections
+from holdfast.client.files import Files
+from holdfast.client.limits import Limits
+from holdfast.client.messages.queues import Queues
+from holdfast.client.schedules import Schedules
+from holdfast.client.submission import JobSubmission
+from holdfast.definitions.job_types import JobType
+from holdfast.engine.connection import Connection, Database
+from holdfast.engine.limits import pause_queue, resume_queue
+from holdfast.settings import Settings
+
+
+class AsyncClient(JobSubmission):
+    """The asynchronous methods of a client, and its parts. `Client` adds the blocking ones."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        job_types: Iterable[JobType[Any]] = (),
+    ) -> None:
+        super().__init__(ClientConnections(url, settings), job_types)
+        self.queues = Queues(self._connections)
+        self.files = Files(self._connections)
+        self.schedules = Schedules(self._connections, self)
+        self.batches = Batches(self._connections, self)
+        self.limits = Limits(self._connections)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the client: those it was created with, or those of the environment."""
+        return self._connections.settings
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
+        """Borrow an asyncpg connection of the client's pool for your own SQL, outside any transaction.
+
+        `async with client.connection() as connection: await connection.fetch("select 1")`
+        """
+        return self._connections.connection()
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
+        """Borrow an asyncpg connection of the client's pool with an open transaction.
+
+        The transaction commits at the end of the block and rolls back on an exception. Pass the connection
+        to `submit(on=connection)` to make a job part of the transaction.
+        """
+        return self._connections.transaction()
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop. The next call opens new ones.
+
+        Connections are also closed with their event loop. `client.blocking.close()` closes those of
+        `client.blocking`.
+        """
+        await self._connections.close()
+
+    async def __aenter__(self) -> Self:
+        await self._connections.open_database()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def pause_queue(self, queue: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Stop workers from claiming tasks of a queue until it is resumed. Running tasks continue."""
+        async with self._connections.connection() as connection:
+            await pause_queue(connection, queue, why=reason, by=by)
+
+    async def resume_queue(self, queue: str) -> bool:
+        """Let workers claim tasks of a paused queue again. Return False if it was not paused."""
+        async with self._connections.connection() as connection:
+            return await resume_queue(connection, queue)
+
+
+async def open_client_database(client: AsyncClient) -> Database:
+    """Return the connection pool of a client in the running event loop. For the packages above this one."""
+    return await client._connections.open_database()  # pyright: ignore[reportPrivateUsage]

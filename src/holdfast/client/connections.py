@@ -1,0 +1,153 @@
+"""The database connections of a client: one pool and one listener for each event loop that uses the client.
+
+A pool belongs to the event loop that opened it, so a client that is used in several loops has several pools.
+The pool of a loop is closed by `Client.close`, or with the loop: `asyncio.run` finalizes asynchronous
+generators before it closes its loop, and a generator that ends with the pool (`_hold_open`) uses this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from holdfast import settings as settings_module
+from holdfast.client.forking import keep_alive_forever, register_fork_aware
+from holdfast.client.job_watcher import JobWatcher
+from holdfast.engine import embedded
+from holdfast.engine.connection import Connection, Database
+from holdfast.settings import Secret, Settings
+
+
+class LoopConnections:
+    """The pool and the job watcher of one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.watcher = JobWatcher(database)
+        self.lifetime: AsyncGenerator[None] | None = None
+
+    async def close(self) -> None:
+        """Close the listener and the pool."""
+        await self.watcher.close()
+        await self.database.close()
+
+
+class ClientConnections:
+    """Opens connections for the running event loop. The parts of a client share one instance."""
+
+    def __init__(self, url: str | None, settings: Settings | None) -> None:
+        self._url = Secret(url) if url else None
+        self._settings = settings
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
+        self._lock = threading.Lock()
+        self._locate_lock = threading.Lock()
+        self._embedded_url: Secret | None = None
+        self._embedded_server: embedded.Server | None = None
+        self._users = 0  # loops that use the embedded server, or are about to
+        register_fork_aware(self)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the client; read from the environment at first use unless they were passed."""
+        if self._settings is None:
+            self._settings = settings_module.load()
+        return self._settings
+
+    async def open_database(self) -> Database:
+        """Return the pool of the running event loop. The first call creates it."""
+        return (await self._current()).database
+
+    async def open_watcher(self) -> JobWatcher:
+        """Return the job watcher of the running event loop."""
+        return (await self._current()).watcher
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection]:
+        """Borrow a connection from the pool, outside any transaction."""
+        async with (await self.open_database()).connection() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        """Borrow a connection from the pool with a transaction that ends with the block."""
+        async with (await self.open_database()).transaction() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop. The next call opens new ones."""
+        with self._lock:
+            current = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if current is not None and current.lifetime is not None:
+            await current.lifetime.aclose()
+
+    def forget_parent_process(self) -> None:
+        """Start anew in a forked child. The child shares the parent's claim on the embedded server."""
+        keep_alive_forever(self._by_loop)
+        self._by_loop = {}
+        self._lock = threading.Lock()
+        self._locate_lock = threading.Lock()
+        self._users = 0
+
+    async def _current(self) -> LoopConnections:
+        loop = asyncio.get_running_loop()
+        return self._by_loop.get(loop) or await self._open(loop)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> LoopConnections:
+        with self._lock:
+            self._users += 1
+        try:
+            url = self._url or await self._locate_database()
+        except BaseException:
+            self._remove_user()
+            raise
+        with self._lock:
+            existing = self._by_loop.get(loop)
+            if existing is None:
+                self._drop_closed_loops()
+                opened = self._by_loop[loop] = LoopConnections(Database(url, self.settings))
+        if existing is not None:
+            self._remove_user()
+            return existing
+        opened.lifetime = self._hold_open(loop, opened)
+        await anext(opened.lifetime)  # runs to its `yield`: from here on, the loop closes it
+        return opened
+
+    async def _hold_open(
+        self, loop: asyncio.AbstractEventLoop, opened: LoopConnections
+    ) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._by_loop.get(loop) is opened:
+                    del self._by_loop[loop]
+            try:
+                await opened.close()
+            finally:
+                self._remove_user()
+
+    def _drop_closed_loops(self) -> None:
+        """Forget loops that were closed without a shutdown. Nothing can be awaited in them any more."""
+        for loop in [loop for loop in self._by_loop if loop.is_closed()]:
+            self._by_loop.pop(loop).database.abandon()
+            self._users -= 1
+
+    def _remove_user(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users > 0 or self._embedded_server is None:
+                return
+            server, self._embedded_server, self._embedded_url = self._embedded_server, None, None
+        server.release()
+
+    async def _locate_database(self) -> Secret:
+        """Return DATABASE_URL, or the URL of the embedded server, which is started if necessary."""
+        return self._embedded_url or await asyncio.to_thread(self._locate_once)
+
+    def _locate_once(self) -> Secret:
+        with self._locate_lock:
+            if self._embedded_url is None:
+                self._embedded_url, self._embedded_server = embedded.locate(self.settings)
+            return self._embedded_url

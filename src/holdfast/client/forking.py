@@ -1,0 +1,44 @@
+"""Keep a forked child away from the connections and threads of its parent.
+
+A child inherits the parent's sockets, its epoll instance and its locks, and none of its threads. It must not
+write to those sockets, and it must not close them through asyncio either: removing a socket from the shared
+epoll instance stops the parent from reading it. So a child forgets these objects without touching them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Protocol
+
+
+class ForkAware(Protocol):
+    """An object that must drop its state in a forked child."""
+
+    def forget_parent_process(self) -> None: ...
+
+
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+
+
+def register_fork_aware(instance: ForkAware) -> None:
+    """Call `instance.forget_parent_process()` in each child that this process forks."""
+    _fork_aware.add(instance)
+
+
+def keep_alive_forever(instance: object) -> None:
+    """Add a reference that is never removed, so that no finalizer below `instance` runs in this process.
+
+    Finalizers of connections close their sockets through the event loop, also when the interpreter exits.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(instance))
+
+
+def _forget_parent_process() -> None:
+    for instance in list(_fork_aware):
+        instance.forget_parent_process()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_forget_parent_process)

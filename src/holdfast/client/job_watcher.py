@@ -1,0 +1,127 @@
+"""Learn that a job has changed without polling for it.
+
+All waits of one event loop share one listener, which starts with the first wait. The database announces the
+jobs on its list of watched jobs. A job is put on the list before it is read, so that each change is either
+read or announced. An announcement is only a hint: a watched job is also read from time to time, and often
+while no listener is proven to receive notifications.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from holdfast.engine import jobs
+from holdfast.engine.connection import Database
+from holdfast.engine.listen import EVENTS, Listener
+from holdfast.errors import HoldfastError
+
+WATCH_RENEWAL_INTERVAL_S = 45.0
+# Pauses between reads of an unchanged job. With a listener the first ones are short, because a change may be
+# recorded just before the job is on the list and committed just after the job was read.
+PAUSES_WITH_LISTENER_S = (0.05, 0.25, 1.0, 5.0)
+PAUSES_WITHOUT_LISTENER_S = (0.02, 0.03, 0.05, 0.1, 0.2, 0.35, 0.5)
+
+
+class JobSignal:
+    """Wakes one waiter when its job may have changed."""
+
+    def __init__(self, is_listening: Callable[[], bool]) -> None:
+        self._is_listening = is_listening
+        self._notified = asyncio.Event()
+        self._reads = 0
+
+    def notify(self) -> None:
+        """Wake the waiter."""
+        self._notified.set()
+
+    async def wait(self, deadline: float | None) -> None:
+        """Wait until the job should be read again: after a notification, a pause, or at `deadline`."""
+        pauses = PAUSES_WITH_LISTENER_S if self._is_listening() else PAUSES_WITHOUT_LISTENER_S
+        pause = pauses[min(self._reads, len(pauses) - 1)]
+        if deadline is not None:
+            pause = min(pause, max(deadline - time.monotonic(), 0))
+        try:
+            async with asyncio.timeout(pause):
+                await self._notified.wait()
+            self._reads = 0
+        except TimeoutError:
+            self._reads += 1
+        self._notified.clear()
+
+
+class JobWatcher:
+    """Watches the jobs that callers in one event loop wait for."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._name = f"client-{secrets.token_hex(8)}"
+        self._signals: dict[UUID, set[JobSignal]] = {}
+        self._unwatched: set[UUID] = set()
+        self._listener: Listener | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def watch(self, job_id: UUID) -> AsyncGenerator[JobSignal]:
+        """Provide the signal of one job for as long as the block runs."""
+        signal = JobSignal(self.is_listening)
+        self._signals.setdefault(job_id, set()).add(signal)
+        try:
+            await self._update_watch_list([job_id])
+            yield signal
+        finally:
+            self._signals[job_id].discard(signal)
+            if not self._signals[job_id]:
+                del self._signals[job_id]
+                self._unwatched.add(job_id)
+
+    async def close(self) -> None:
+        """Stop the listener and the renewal."""
+        listener, self._listener = self._listener, None
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait({renewal})
+        if listener is not None:
+            await listener.stop()
+
+    def is_listening(self) -> bool:
+        """Tell whether the listener is proven to receive notifications."""
+        return self._listener is not None and self._listener.healthy
+
+    async def _update_watch_list(self, watched: list[UUID]) -> None:
+        """Put jobs on the list of the database and remove those that nobody waits for any more."""
+        settings = self._database.settings
+        if settings.listen == "off":
+            return
+        if self._listener is None:
+            self._listener = Listener(self._database.url, settings, {EVENTS: self._notify})
+            self._listener.start()
+            self._renewal = asyncio.create_task(self._renew_watch_list(), name="watched jobs")
+        unwatched = [job_id for job_id in self._unwatched if job_id not in self._signals]
+        self._unwatched.clear()
+        # Without the privilege, or while the database is unreachable, waiters poll.
+        with contextlib.suppress(HoldfastError):
+            async with self._database.connection() as connection:
+                await jobs.register_job_waiter(connection, self._name, watched, unwatched)
+
+    async def _renew_watch_list(self) -> None:
+        """Entries expire, so that a client that died leaves nothing behind."""
+        while True:
+            await asyncio.sleep(WATCH_RENEWAL_INTERVAL_S)
+            if self._signals or self._unwatched:
+                await self._update_watch_list(list(self._signals))
+
+    def _notify(self, payload: str) -> None:
+        """Wake the waiters of one job, or all waiters when notifications may have been missed."""
+        if not payload:
+            signals = [signal for signals in self._signals.values() for signal in signals]
+        else:
+            signals = list(self._signals.get(UUID(payload), ()))
+        for signal in signals:
+            signal.notify()

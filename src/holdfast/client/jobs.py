@@ -1,0 +1,129 @@
+"""Read and control jobs that were submitted: the methods of `Client` about one job or many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.client.connections import ClientConnections
+from holdfast.client.ids import parse_id
+from holdfast.definitions.validation import check_duration
+from holdfast.engine import explain as engine_explain
+from holdfast.engine import jobs
+from holdfast.engine.logs import read_logs
+from holdfast.engine.search import search_jobs
+from holdfast.errors import NotFoundError
+from holdfast.model import ENDED, Job, JobPage, LogLine, Reason, Task, TaskStatus
+
+MAX_EXPLAINED_TASKS = 20  # of one job
+SEARCH_PAGE_ROWS = 200
+
+
+class JobOperations:
+    """The methods of a client that read and control jobs."""
+
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
+
+    async def get(self, job: UUID | str) -> Job:
+        """Return a job with its tasks. Raise NotFoundError if it does not exist or was removed."""
+        async with self._connections.connection() as connection:
+            return _convert_job(await jobs.get_job(connection, parse_id(job, "job")), job)
+
+    async def logs(
+        self, job: UUID | str, *, after: int = 0, limit: int = 500, newest: bool = False
+    ) -> list[LogLine]:
+        """Return log lines of a job's tasks, oldest first.
+
+        The lines follow line number `after`. With `newest=True` they are the last `limit` lines.
+        """
+        async with self._connections.connection() as connection:
+            return await read_logs(connection, parse_id(job, "job"), after=after, limit=limit, newest=newest)
+
+    async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
+        """Cancel a job and return its new state. Tasks that run are asked to stop."""
+        async with self._connections.connection() as connection:
+            await jobs.cancel_job(connection, parse_id(job, "job"), reason)
+            return _convert_job(await jobs.get_job(connection, parse_id(job, "job")), job)
+
+    async def retry(
+        self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
+    ) -> Job:
+        """Run the failed and cancelled tasks of a job again, after `delay`, and return its new state.
+
+        With `from_tasks`, run the named tasks and all tasks that depend on them.
+        """
+        check_duration(delay, "delay")
+        names = None if from_tasks is None else list(from_tasks)
+        async with self._connections.connection() as connection:
+            await jobs.retry_job(connection, parse_id(job, "job"), from_tasks=names, delay=delay)
+            return _convert_job(await jobs.get_job(connection, parse_id(job, "job")), job)
+
+    async def explain(self, job: UUID | str) -> list[Reason]:
+        """Explain why a job is not running: the reasons for each unfinished task.
+
+        For a job that has ended, return the reasons for all of its tasks.
+        """
+        current = await self.get(job)
+        tasks = [task for task in current.tasks if task.status not in ENDED] or current.tasks
+        reasons: list[Reason] = []
+        async with self._connections.connection() as connection:
+            for task in tasks[:MAX_EXPLAINED_TASKS]:
+                row = await engine_explain.explain_task(connection, task.id)
+                reasons += [_build_reason(task, row["status"], each) for each in row.get("reasons") or ()]
+        return reasons
+
+    async def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]:
+        """Yield the job now and after each change, until it has ended or `within` has passed."""
+        if within is not None:
+            check_duration(within, "within")
+        deadline = time.monotonic() + within.total_seconds() if within is not None else None
+        previous: Job | None = None
+        watcher = await self._connections.open_watcher()
+        async with watcher.watch(parse_id(job, "job")) as signal:
+            while True:
+                current = await self.get(job)
+                if current != previous:
+                    previous = current
+                    yield current
+                if current.ended or (deadline is not None and time.monotonic() >= deadline):
+                    return
+                await signal.wait(deadline)
+
+    async def jobs(
+        self, search: str = "", *, owner: str | None = None, before: UUID | None = None, limit: int = 50
+    ) -> JobPage:
+        """Search jobs, newest first: `client.jobs("state:failed queue:browser since:1d")`.
+
+        The search text has the grammar of the dashboard. `before=page.next` returns the next page.
+        """
+        async with self._connections.connection() as connection:
+            page = await search_jobs(connection, search, before=before, limit=limit, owner=owner)
+        rows = msgspec.convert(page.rows, list[Job])
+        return JobPage(rows=rows, next=page.next, truncated=page.truncated)
+
+    async def each_job(self, search: str = "", *, owner: str | None = None) -> AsyncIterator[Job]:
+        """Yield all jobs that a search finds, newest first, one page of rows at a time."""
+        page = await self.jobs(search, owner=owner, limit=SEARCH_PAGE_ROWS)
+        while True:
+            for row in page.rows:
+                yield row
+            if page.next is None:
+                return
+            page = await self.jobs(search, owner=owner, before=page.next, limit=SEARCH_PAGE_ROWS)
+
+
+def _convert_job(row: dict[str, Any] | None, job_id: UUID | str) -> Job:
+    if row is None:
+        raise NotFoundError(f"Job {job_id} does not exist.", field="id")
+    return msgspec.convert(row, Job)
+
+
+def _build_reason(task: Task, status: TaskStatus, row: dict[str, Any]) -> Reason:
+    details = {name: value for name, value in row.items() if name != "reason"}
+    return Reason(task=task.name, task_id=task.id, status=status, reason=row["reason"], details=details)
