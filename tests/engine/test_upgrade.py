@@ -27,12 +27,12 @@ RELEASED = schema.packaged()
 # locked without a deadlock.
 CHANGE_BUSY_TABLES = """
 lock table holdfast.options, holdfast.workers in access exclusive mode;
-lock table holdfast.queues, holdfast.lanes, holdfast.tasks, holdfast.jobs, holdfast.limits, holdfast.history
+lock table holdfast.queues, holdfast.lanes, holdfast.tasks, holdfast.jobs, holdfast.limit_counters, holdfast.history
   in access exclusive mode;
 alter table holdfast.tasks add column next_note text, add column next_number integer not null default 7;
 alter table holdfast.jobs add column next_note text;
 alter table holdfast.lanes add column next_note text;
-alter table holdfast.limits add column next_note text;
+alter table holdfast.limit_counters add column next_note text;
 alter table holdfast.history add column next_note text;
 create index tasks_next on holdfast.tasks (next_number) where next_note is not null;
 """
@@ -86,8 +86,8 @@ class ContractWorker:
 
     async def _exchange(self, connection: Any, leases: list[Any], slots: int, cursors: str) -> list[Any]:
         rows: list[Any] = await connection.fetch(
-            "select * from holdfast.exchange(p_worker => $1, p_ids => $2, p_attempts => $3, p_nonces => $4, "
-            "p_kinds => $5, p_bodies => $6, p_slots => $7, p_queues => '{q}', p_cursors => $8)",
+            "select * from holdfast.finish_and_claim(p_worker => $1, p_ids => $2, p_attempts => $3, p_nonces => $4, "
+            "p_outcomes => $5, p_bodies => $6, p_slots => $7, p_queues => '{q}', p_cursors => $8)",
             self._name,
             [task for task, _, _ in leases],
             [attempt for _, attempt, _ in leases],
@@ -170,6 +170,7 @@ def _raise_worker_error(worker_runs: list[asyncio.Task[None]]) -> None:
 async def _assert_functions_were_replaced(conn: Connection) -> None:
     old_text = await conn.fetch(
         "select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'holdfast'::regnamespace "
+        "and p.prolang = (select oid from pg_language where lanname = 'plpgsql') "
         "and p.prosrc not like '%of the next release%'"
     )
     assert not old_text
@@ -183,7 +184,7 @@ async def _assert_nothing_lost(conn: Connection, job_ids: list[UUID], workers: l
     assert set(finished.values()) == {1}, "a task ran twice"
     tasks = await conn.fetchval("select count(*) from holdfast.all_tasks where status = 'succeeded'")
     assert sum(finished.values()) == tasks
-    assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
     await tick(conn)
     await install.verify(conn, files=next_release())
 

@@ -1,12 +1,15 @@
--- Batches: jobs counted together, with one callback after the last.
+-- Batches: jobs that are counted together, with one callback after the last.
 --
--- A batch is open until it is closed. A member is counted by the same change that ends it, and no more once it runs again. Whoever,
--- under the lock of the batch, finds it closed and complete submits the callback and writes its id down: once, also when the batch
--- is completed a second time.
+-- A batch is open until it is closed. A member is counted by the same change that ends it, and subtracted when it
+-- runs again. The transaction that finds the batch closed and complete, under its lock, submits the callback and
+-- stores its id: once, even if the batch is completed a second time.
 --
--- Closing a batch and ends of its members are events of the batch, with numbers of its own; joining it is not.
+-- Closing a batch and the end of its members are events of the batch, with sequence numbers of its own; joining it is
+-- not.
 
-create or replace function holdfast.open_batch(p_name text default null, p_callback jsonb default null, p_owner text default null)
+-- Create an open batch.
+create or replace function holdfast.open_batch(p_name text default null, p_callback jsonb default null,
+  p_owner text default null)
 returns uuid
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -14,12 +17,13 @@ declare
   v_id uuid := holdfast.new_id();
 begin
   if v_user is not null and p_callback is not null then
-    perform holdfast.check_public(p_callback);
+    perform holdfast.check_public_types(p_callback);
   end if;
   insert into holdfast.batches (id, name, owner, callback) values (v_id, p_name, coalesce(v_user, p_owner), p_callback);
   return v_id;
 end $$;
 
+-- Add jobs to an open batch.
 create or replace function holdfast.join_batch(p_batch text, p_count integer) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -31,10 +35,11 @@ begin
   update holdfast.batches b set total = b.total + p_count
   where b.id = p_batch::uuid and b.closed_at is null and (v_user is null or b.owner = v_user);
   if not found then
-    perform holdfast.refuse('HF003', format('There is no open batch %s.', p_batch), 'batch', 'Open a new one.');
+    perform holdfast.raise_error('HF003', format('There is no open batch %s.', p_batch), 'batch', 'Open a new one.');
   end if;
 end $$;
 
+-- Close a batch: it takes no more jobs and completes when all have ended.
 create or replace function holdfast.close_batch(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -44,14 +49,15 @@ begin
   update holdfast.batches b set closed_at = v_now, event_seq = b.event_seq + 1
   where b.id = p_id and b.closed_at is null and (v_user is null or b.owner = v_user);
   if found then
-    perform holdfast.complete_batch(p_id, v_now);
-    perform holdfast.tell_batch(p_id, v_now);
+    perform holdfast.complete_batch_if_done(p_id, v_now);
+    perform holdfast.emit_batch_event(p_id, v_now);
   elsif holdfast.get_batch(p_id) is null then
-    perform holdfast.refuse('HF002', format('There is no batch %s.', p_id), 'id');
+    perform holdfast.raise_error('HF002', format('There is no batch %s.', p_id), 'id');
   end if;
   return holdfast.get_batch(p_id);
 end $$;
 
+-- A batch with its status, or null.
 create or replace function holdfast.get_batch(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -60,8 +66,8 @@ begin
   where b.id = p_id and b.owner is not distinct from coalesce(holdfast.calling_user(), b.owner));
 end $$;
 
--- Ended members, as after_ended has them: counted per batch, batches in the order of their ids.
-create or replace function holdfast.count_members(p_after jsonb, p_now timestamptz) returns void
+-- Count ended members per batch, batches in the order of their ids. p_effects is the argument of apply_end_effects.
+create or replace function holdfast.count_ended_members(p_effects jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_batch record;
@@ -69,29 +75,32 @@ begin
   for v_batch in
     select a.batch_id as id, count(*) as ended, count(*) filter (where a.status = 'failed') as failed,
       count(*) filter (where a.status = 'cancelled') as cancelled
-    from jsonb_to_recordset(p_after) as a (batch_id uuid, status text)
+    from jsonb_to_recordset(p_effects) as a (batch_id uuid, status text)
     where a.batch_id is not null group by a.batch_id order by a.batch_id
   loop
     update holdfast.batches b set ended = b.ended + v_batch.ended, failed = b.failed + v_batch.failed,
       cancelled = b.cancelled + v_batch.cancelled, event_seq = b.event_seq + 1
     where b.id = v_batch.id;
-    perform holdfast.complete_batch(v_batch.id, p_now);
-    perform holdfast.tell_batch(v_batch.id, p_now);
+    perform holdfast.complete_batch_if_done(v_batch.id, p_now);
+    perform holdfast.emit_batch_event(v_batch.id, p_now);
   end loop;
 end $$;
 
--- A member that had ended runs again: its batch is not complete any more.
-create or replace function holdfast.uncount_member(p_batch uuid, p_status text, p_now timestamptz) returns void
+-- Subtract an ended member that runs again: its batch is no longer complete.
+create or replace function holdfast.uncount_restarted_member(p_batch uuid, p_status text, p_now timestamptz)
+  returns void
 language plpgsql set search_path = '' as $$
 begin
   update holdfast.batches b set ended = b.ended - 1, failed = b.failed - (p_status = 'failed')::int,
-    cancelled = b.cancelled - (p_status = 'cancelled')::int, finished_at = null, keep_until = null, event_seq = b.event_seq + 1
+    cancelled = b.cancelled - (p_status = 'cancelled')::int, finished_at = null, keep_until = null,
+      event_seq = b.event_seq + 1
   where b.id = p_batch;
   if found then
-    perform holdfast.tell_batch(p_batch, p_now);
+    perform holdfast.emit_batch_event(p_batch, p_now);
   end if;
 end $$;
 
+-- open, running, succeeded, failed or cancelled.
 create or replace function holdfast.batch_status(p_batch holdfast.batches) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -100,17 +109,20 @@ begin
     when p_batch.closed_at is not null then 'running' else 'open' end;
 end $$;
 
--- The event that its number was taken for by the caller.
-create or replace function holdfast.tell_batch(p_id uuid, p_now timestamptz) returns void
+-- Write the event whose sequence number the caller has taken.
+create or replace function holdfast.emit_batch_event(p_id uuid, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 begin
   insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
-  select b.id, b.event_seq, p_now, p_now + interval '7 days', b.owner, case when b.finished_at is null then 'progress' else 'batch' end,
-    jsonb_build_object('status', holdfast.batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed, 'cancelled', b.cancelled)
+  select b.id, b.event_seq, p_now, p_now + interval '7 days', b.owner, case when b.finished_at is null then 'progress'
+    else 'batch' end,
+    jsonb_build_object('status', holdfast.batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed,
+      'cancelled', b.cancelled)
   from holdfast.batches b where b.id = p_id;
 end $$;
 
-create or replace function holdfast.complete_batch(p_id uuid, p_now timestamptz) returns void
+-- Complete a closed batch whose members have all ended, and submit its callback.
+create or replace function holdfast.complete_batch_if_done(p_id uuid, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_batch holdfast.batches;
@@ -119,12 +131,13 @@ begin
   where b.id = p_id and b.closed_at is not null and b.finished_at is null and b.ended >= b.total
   returning * into v_batch;
   if v_batch.callback is not null and v_batch.callback_job is null then
-    update holdfast.batches b set callback_job = (holdfast.submit_as(v_batch.owner, v_batch.callback) ->> 'id')::uuid where b.id = p_id;
+    update holdfast.batches b set callback_job = (holdfast.submit_for_owner(v_batch.owner,
+      v_batch.callback) ->> 'id')::uuid where b.id = p_id;
   end if;
 end $$;
 
--- A job that the engine itself submits for an owner.
-create or replace function holdfast.submit_as(p_owner text, p_job jsonb) returns jsonb
+-- Submit a job that the engine itself creates for an owner.
+create or replace function holdfast.submit_for_owner(p_owner text, p_job jsonb) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_id uuid := holdfast.new_id();
@@ -134,7 +147,7 @@ begin
   if p_job ? 'tasks' then
     perform holdfast.insert_graph(v_id, p_job, p_owner, v_now);
   else
-    perform holdfast.insert_single(v_id, p_job, null, p_owner, v_now);
+    perform holdfast.insert_single_task(v_id, p_job, null, p_owner, v_now);
   end if;
   return jsonb_build_object('id', v_id);
 end $$;

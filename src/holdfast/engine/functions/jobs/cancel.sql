@@ -1,34 +1,35 @@
--- Cancel: decided by one change of the row, and final. Whatever the holder of the lease sends later is stale; it learns
--- of it by a notification, and with its next beat at the latest.
+-- Cancel: decided by one change of the row, and final. What the lease holder sends later is stale. It learns of the
+-- cancellation by a notification, and with its next heartbeat at the latest.
 
+-- Cancel a job. Returns {cancelled, status}.
 create or replace function holdfast.cancel_job(p_id uuid, p_reason text default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
-  v_done boolean;
+  v_cancelled boolean;
 begin
-  if not holdfast.may_see(p_id, v_user) then
-    perform holdfast.refuse('HF002', format('There is no job %s.', p_id), 'id');
+  if not holdfast.may_see_job(p_id, v_user) then
+    perform holdfast.raise_error('HF002', format('There is no job %s.', p_id), 'id');
   end if;
-  v_done := holdfast.cancel_one(p_id, p_reason, holdfast.now());
-  return jsonb_build_object('cancelled', v_done, 'status', holdfast.job_status(p_id));
+  v_cancelled := holdfast.cancel_one_job(p_id, p_reason, holdfast.now());
+  return jsonb_build_object('cancelled', v_cancelled, 'status', holdfast.job_status(p_id));
 end $$;
 
--- Whether this call cancelled it. Takes locks in the order of leases.sql.
-create or replace function holdfast.cancel_one(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
+-- Cancel a job and return whether this call did it. Takes locks in the order of leases/leases.sql.
+create or replace function holdfast.cancel_one_job(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
 language plpgsql set search_path = '' as $$
 declare
   v_task holdfast.tasks;
-  v_error jsonb := holdfast.error_in('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.')));
+  v_error jsonb := holdfast.build_error('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.')));
   v_lanes bigint[];
   v_ended uuid[];
 begin
   select * into v_task from holdfast.tasks t where t.id = p_job_id and t.job_id is null for update;
   if found then
-    perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
+    perform holdfast.apply_end_effects(case when v_task.status = 'running' then array[v_task.lane_id] end,
       holdfast.end_task(v_task, 'cancelled', null, v_error, false, p_now), p_now);
-    perform holdfast.announce_ended(array[p_job_id]);
-    perform holdfast.tell_cancelled(v_task.status = 'running');
+    perform holdfast.notify_job_waiters(array[p_job_id]);
+    perform holdfast.notify_cancelled(v_task.status = 'running');
     return true;
   end if;
   perform from holdfast.jobs j where j.id = p_job_id and j.finished_at is null for update;
@@ -40,21 +41,23 @@ begin
     where t.job_id = p_job_id and t.status || '' in ('waiting', 'scheduled', 'ready', 'running')
     order by t.id for update
   ), ended as (
-    update holdfast.tasks t set status = 'cancelled', error = v_error, finished_at = p_now, nonce = null, lease_until = null
+    update holdfast.tasks t set status = 'cancelled', error = v_error, finished_at = p_now, nonce = null,
+      lease_until = null
     from alive a where t.id = a.id
     returning t.id, case when a.status = 'running' then t.lane_id end as lane_id
   )
   select array_agg(e.id), array_agg(e.lane_id) filter (where e.lane_id is not null)
   into v_ended, v_lanes from ended e;
-  -- All tasks that were alive have ended, so the edges between them have nothing left to decide.
-  update holdfast.edges e set satisfied = true where e.job_id = p_job_id and not e.satisfied;
-  perform holdfast.after_ended(v_lanes, holdfast.count_tasks(v_ended, p_now), p_now);
-  perform holdfast.tell_cancelled(v_lanes is not null);
+  -- All live tasks have ended, so the dependencies between them have nothing left to decide.
+  update holdfast.dependencies e set satisfied = true where e.job_id = p_job_id and not e.satisfied;
+  perform holdfast.apply_end_effects(v_lanes, holdfast.count_ended_tasks(v_ended, p_now), p_now);
+  perform holdfast.notify_cancelled(v_lanes is not null);
   return true;
 end $$;
 
--- Workers look after their leases at once instead of with their next beat. One notification however many were cancelled.
-create or replace function holdfast.tell_cancelled(p_running boolean) returns void
+-- Let workers check their leases at once instead of with their next heartbeat. One notification, however many jobs
+-- were cancelled.
+create or replace function holdfast.notify_cancelled(p_running boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
   if p_running then
@@ -62,7 +65,7 @@ begin
   end if;
 end $$;
 
--- One task of a job; its children follow the policy of their edges.
+-- Cancel one task of a job. Its children follow the policy of their dependency.
 create or replace function holdfast.cancel_task(p_id uuid, p_reason text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -71,11 +74,11 @@ declare
   v_job uuid := (select t.job_id from holdfast.tasks t where t.id = p_id);
   v_task holdfast.tasks;
 begin
-  if not holdfast.may_see(coalesce(v_job, p_id), v_user) then
-    perform holdfast.refuse('HF002', format('There is no task %s.', p_id), 'id');
+  if not holdfast.may_see_job(coalesce(v_job, p_id), v_user) then
+    perform holdfast.raise_error('HF002', format('There is no task %s.', p_id), 'id');
   end if;
   if v_job is null then
-    return holdfast.cancel_one(p_id, p_reason, v_now);
+    return holdfast.cancel_one_job(p_id, p_reason, v_now);
   end if;
   perform pg_current_xact_id();
   perform from holdfast.jobs j where j.id = v_job for update;
@@ -85,32 +88,35 @@ begin
     return false;
   end if;
   perform holdfast.end_task(v_task, 'cancelled', null,
-    holdfast.error_in('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.'))), false, v_now);
-  perform holdfast.after_ended(case when v_task.status = 'running' then array[v_task.lane_id] end,
-    holdfast.settle(array[p_id], v_now), v_now);
-  perform holdfast.tell_cancelled(v_task.status = 'running');
+    holdfast.build_error('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.'))), false, v_now);
+  perform holdfast.apply_end_effects(case when v_task.status = 'running' then array[v_task.lane_id] end,
+    holdfast.resolve_dependencies(array[p_id], v_now), v_now);
+  perform holdfast.notify_cancelled(v_task.status = 'running');
   return true;
 end $$;
 
--- Live jobs that fit the filter {owner, type, queue, labels, batch, ids}, up to p_limit; answers how many. Call again until it
--- answers 0. One that would have to look at more than a million others before it finds any is refused; cancel_step says where to go on.
-create or replace function holdfast.cancel_jobs(p_filter jsonb, p_reason text default null, p_limit integer default 1000)
+-- Cancel live jobs that match the filter {owner, type, queue, labels, batch, ids}, up to p_limit. Returns the number;
+-- call it again until it returns 0. A call that would have to read more than a million other jobs before it finds a
+-- match is refused; cancel_jobs_chunk says where to continue.
+create or replace function holdfast.cancel_jobs(p_filter jsonb, p_reason text default null,
+  p_limit integer default 1000)
 returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_step jsonb;
+  v_max_chunks constant integer := 10;
+  v_chunk jsonb;
   v_from jsonb;
 begin
-  for v_round in 1 .. 10 loop
-    v_step := holdfast.cancel_step(p_filter, p_reason, p_limit, v_from);
-    v_from := nullif(v_step -> 'next', 'null');
-    -- Ids of another step would not follow the lock order.
-    if v_step -> 'cancelled' <> '0' or v_from is null then
-      return (v_step -> 'cancelled')::int;
+  for v_round in 1 .. v_max_chunks loop
+    v_chunk := holdfast.cancel_jobs_chunk(p_filter, p_reason, p_limit, v_from);
+    v_from := nullif(v_chunk -> 'next', 'null');
+    -- The ids of another chunk would not follow the lock order.
+    if v_chunk -> 'cancelled' <> '0' or v_from is null then
+      return (v_chunk -> 'cancelled')::int;
     end if;
   end loop;
-  perform holdfast.refuse('HF004', 'None of those that were looked at fit, and there are more.', 'filter',
-    'Use cancel_step, which says where to go on, or name an owner, a batch or ids.');
+  perform holdfast.raise_error('HF004', 'No job that was read matches the filter, and there are more jobs.', 'filter',
+    'Use cancel_jobs_chunk, which says where to continue, or filter by owner, batch or ids.');
   return null;
 end $$;
 

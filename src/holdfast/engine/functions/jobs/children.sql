@@ -1,67 +1,75 @@
--- Children: tasks that a running task adds to its own job. Refused when the lease is stale, like every write.
+-- Children: tasks that a running task adds to its own job. Refused if the lease is stale, as every write is.
 
--- p_tasks as in submit; `after` may also name tasks that the job already has, the caller's own among them. Answers
--- {name: id} of the new ones. Adding the same names again, after an attempt that was lost, answers with what is there.
-create or replace function holdfast.add_tasks(p_task_id uuid, p_attempt integer, p_nonce bigint, p_tasks jsonb) returns jsonb
+-- Add tasks, as in submit. `after` may also name tasks that the job already has, including the caller. Returns {name:
+-- id} of the tasks. Tasks that already exist, because an earlier attempt added them, are returned as they are.
+create or replace function holdfast.add_tasks(p_task_id uuid, p_attempt integer, p_nonce bigint, p_tasks jsonb)
+  returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
   v_job uuid := (select t.job_id from holdfast.tasks t where t.id = p_task_id);
-  v_there jsonb;
+  v_existing jsonb;
   v_new jsonb;
-  v_after jsonb;
+  v_effects jsonb;
 begin
   if jsonb_typeof(p_tasks) is distinct from 'array' or p_tasks = '[]' then
-    perform holdfast.refuse('HF004', 'tasks must be a list of at least one task.', 'tasks');
+    perform holdfast.raise_error('HF004', 'tasks must be a list of at least one task.', 'tasks');
   end if;
   if v_job is not null then
     perform from holdfast.jobs j where j.id = v_job for update;
   end if;
   perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
   if v_job is null then
-    v_job := holdfast.become_graph(p_task_id, v_now);
+    v_job := holdfast.convert_task_to_graph(p_task_id, v_now);
   end if;
-  select jsonb_object_agg(t.name, t.id) into v_there from holdfast.tasks t where t.job_id = v_job;
-  select jsonb_agg(t) into v_new from jsonb_array_elements(p_tasks) as t where not v_there ? coalesce(t ->> 'name', t ->> 'type');
+  select jsonb_object_agg(t.name, t.id) into v_existing from holdfast.tasks t where t.job_id = v_job;
+  select jsonb_agg(t) into v_new from jsonb_array_elements(p_tasks) as t
+    where not v_existing ? coalesce(t ->> 'name', t ->> 'type');
   if v_new is not null then
-    perform holdfast.check_graph(v_new, array(select jsonb_object_keys(v_there)));
-    v_there := v_there || holdfast.insert_members(v_job, v_new, '{}', (
-      select j.owner from holdfast.jobs j where j.id = v_job), v_now, v_there);
+    perform holdfast.validate_graph(v_new, array(select jsonb_object_keys(v_existing)));
+    v_existing := v_existing || holdfast.insert_graph_tasks(v_job, v_new, '{}', (
+      select j.owner from holdfast.jobs j where j.id = v_job), v_now, v_existing);
     update holdfast.jobs j set total = j.total + jsonb_array_length(v_new), weight = j.weight + (
-      select sum(coalesce(holdfast.number_in(t, 'weight', 0, 1e9), 1)) from jsonb_array_elements(v_new) as t)
+      select sum(coalesce(holdfast.parse_number(t, 'weight', 0, 1e9), 1)) from jsonb_array_elements(v_new) as t)
     where j.id = v_job;
-    -- Parents that ended before their children came decide now.
-    v_after := holdfast.settle_late(v_job, v_now);
-    perform holdfast.after_ended(null, v_after, v_now);
+    -- Parents may have ended before their children were added.
+    v_effects := holdfast.resolve_added_dependencies(v_job, v_now);
+    perform holdfast.apply_end_effects(null, v_effects, v_now);
   end if;
-  return (select jsonb_object_agg(n.name, v_there -> n.name)
+  return (select jsonb_object_agg(n.name, v_existing -> n.name)
     from (select coalesce(t ->> 'name', t ->> 'type') as name from jsonb_array_elements(p_tasks) as t) as n);
 end $$;
 
-create or replace function holdfast.settle_late(p_job_id uuid, p_now timestamptz) returns jsonb
+-- Resolve dependencies on tasks that had already ended.
+create or replace function holdfast.resolve_added_dependencies(p_job_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
-  v_parents uuid[] := array(select distinct p.id from holdfast.edges e join holdfast.tasks p on p.id = e.parent_id
+  v_parents uuid[] := array(select distinct p.id from holdfast.dependencies e join holdfast.tasks p
+    on p.id = e.parent_id
     where e.job_id = p_job_id and not e.satisfied and p.status || '' in ('succeeded', 'failed', 'cancelled'));
   v_ended uuid[];
 begin
-  v_ended := holdfast.satisfy(v_parents, p_now);
-  return case when v_ended = '{}' then '[]' else holdfast.settle(v_ended, p_now) end;
+  v_ended := holdfast.satisfy_dependencies(v_parents, p_now);
+  return case when v_ended = '{}' then '[]' else holdfast.resolve_dependencies(v_ended, p_now) end;
 end $$;
 
--- A job of one task becomes a job of several; its id stays. The caller has locked the task. If another call of the same
--- holder was faster, its job comes after the task in our locks, so it is not waited for: try again.
-create or replace function holdfast.become_graph(p_task_id uuid, p_now timestamptz) returns uuid
+-- Turn a job of one task into a job of several; its id stays. The caller has locked the task. If another call of the
+-- same lease holder was faster, its job comes after the task in the lock order, so this does not wait for it: the
+-- caller retries.
+create or replace function holdfast.convert_task_to_graph(p_task_id uuid, p_now timestamptz) returns uuid
 language plpgsql set search_path = '' as $$
 begin
   if exists (select from holdfast.tasks t where t.id = p_task_id and t.job_id is not null) then
     perform from holdfast.jobs j where j.id = p_task_id for update nowait;
     return p_task_id;
   end if;
-  insert into holdfast.jobs (id, type, owner, status, total, weight, event_seq, labels, unique_key, batch_id, started_at)
-  select t.id, l.type, t.owner, 'running', 1, coalesce(t.weight, 1), coalesce(t.event_seq, 0), t.labels, t.unique_key, t.batch_id, t.started_at
+  insert into holdfast.jobs (id, type, owner, status, total, weight, event_seq, labels, unique_key, batch_id,
+    started_at)
+  select t.id, l.type, t.owner, 'running', 1, coalesce(t.weight, 1), coalesce(t.event_seq, 0), t.labels, t.unique_key,
+    t.batch_id, t.started_at
   from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = p_task_id;
-  update holdfast.tasks t set job_id = t.id, name = coalesce(t.name, l.type), event_seq = null, unique_key = null, batch_id = null,
+  update holdfast.tasks t set job_id = t.id, name = coalesce(t.name, l.type), event_seq = null, unique_key = null,
+    batch_id = null,
     labels = null
   from holdfast.lanes l where t.id = p_task_id and l.id = t.lane_id;
   return p_task_id;

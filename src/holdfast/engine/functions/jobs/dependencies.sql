@@ -1,26 +1,28 @@
 -- Dependencies: what the end of a task means to its job.
 --
--- The caller holds the locks of the jobs. An edge is marked satisfied once, together with the count it lowers, so a
--- child is released exactly once. A parent that did not succeed decides by the edge: `run` counts it as done, `skip`
--- ends the child as skipped (cancelled, error type Skipped), `fail` ends it as the parent ended. The gravest verdict of
--- all parents counts, whatever the order in which they ended; only the gravest, failure, need not wait for the others.
--- What ends that way goes through the same door in the next round.
+-- The caller holds the locks of the jobs. A dependency is marked satisfied once, together with the count that it
+-- lowers, so a child becomes ready exactly once. If a parent did not succeed, the dependency decides: `run` counts it
+-- as done, `skip` ends the child as skipped (cancelled, error type Skipped), `fail` ends it as the parent ended. The
+-- most severe outcome of all parents counts, whatever the order in which they ended; only a failure, the most severe,
+-- need not wait for the others. Children that end this way are handled the same way in the next round.
 
-create or replace function holdfast.settle(p_ended uuid[], p_now timestamptz) returns jsonb
+-- Resolve the dependencies below ended tasks, level by level. Returns the effects of jobs that ended, for
+-- apply_end_effects.
+create or replace function holdfast.resolve_dependencies(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_round uuid[] := p_ended;
   v_all uuid[] := p_ended;
 begin
   while v_round <> '{}' loop
-    v_round := holdfast.satisfy(v_round, p_now);
+    v_round := holdfast.satisfy_dependencies(v_round, p_now);
     v_all := v_all || v_round;
   end loop;
-  return holdfast.count_tasks(v_all, p_now);
+  return holdfast.count_ended_tasks(v_all, p_now);
 end $$;
 
--- What an ended parent means to a child: 0 run, 1 be skipped, 2 be cancelled, 3 fail.
-create or replace function holdfast.verdict(p_on_failure text, p_parent holdfast.tasks) returns integer
+-- What an ended parent means to a child: 0 run, 1 skip, 2 cancel, 3 fail.
+create or replace function holdfast.dependency_outcome(p_on_failure text, p_parent holdfast.tasks) returns integer
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when p_parent.status = 'succeeded' or p_on_failure = 'run' then 0
@@ -28,41 +30,43 @@ begin
     when p_parent.status = 'cancelled' then 2 else 3 end;
 end $$;
 
--- Marks the edges below ended tasks and moves the children; answers with the children that ended by it.
-create or replace function holdfast.satisfy(p_parents uuid[], p_now timestamptz) returns uuid[]
+-- Mark the dependencies on ended tasks and move the children. Returns the children that ended.
+create or replace function holdfast.satisfy_dependencies(p_parents uuid[], p_now timestamptz) returns uuid[]
 language plpgsql set search_path = '' as $$
 declare
   v_ended uuid[];
   v_lanes bigint[];
 begin
   with marked as (
-    update holdfast.edges e set satisfied = true
+    update holdfast.dependencies e set satisfied = true
     from holdfast.tasks p
     where e.parent_id = any (p_parents) and not e.satisfied and p.id = e.parent_id
-    returning e.child_id, holdfast.verdict(e.on_failure, p) as verdict
-  ), called as (
-    select child_id, count(*)::int as n, max(verdict) = 3 as doomed from marked group by child_id
-  ), judged as (
-    -- Before the last parent has ended only a failure is decided; then all of them are asked.
-    select c.id, d.n, v.name as parent, case when c.waits = d.n or d.doomed then v.verdict end as verdict
-    from called d
+    returning e.child_id, holdfast.dependency_outcome(e.on_failure, p) as outcome
+  ), affected as (
+    select child_id, count(*)::int as n, max(outcome) = 3 as fails from marked group by child_id
+  ), decided as (
+    -- Until the last parent has ended only a failure decides; then all parents do.
+    select c.id, d.n, v.name as parent, case when c.waits = d.n or d.fails then v.outcome end as outcome
+    from affected d
     join holdfast.tasks c on c.id = d.child_id and c.status || '' = 'waiting'
     left join lateral (
-      select p.name, holdfast.verdict(e.on_failure, p) as verdict from holdfast.edges e join holdfast.tasks p on p.id = e.parent_id
+      select p.name, holdfast.dependency_outcome(e.on_failure, p) as outcome from holdfast.dependencies e
+        join holdfast.tasks p on p.id = e.parent_id
       where e.child_id = c.id and p.finished_at is not null order by 2 desc, p.finished_at limit 1
     ) as v on true
   ), moved as (
     update holdfast.tasks c set
       waits = c.waits - j.n,
-      status = case when j.verdict = 3 then 'failed' when j.verdict > 0 then 'cancelled' when j.verdict is null then 'waiting'
+      status = case when j.outcome = 3 then 'failed' when j.outcome > 0 then 'cancelled' when j.outcome is null
+        then 'waiting'
         when c.due_at > p_now then 'scheduled' else 'ready' end,
-      pos = case when j.verdict = 0 and c.due_at <= p_now then nextval('holdfast.positions') end,
-      due_at = case when j.verdict = 0 then greatest(c.due_at, p_now) else c.due_at end,
-      finished_at = case when j.verdict > 0 then p_now end,
-      error = case when j.verdict > 0 then jsonb_build_object(
-        'type', case j.verdict when 1 then 'Skipped' when 2 then 'ParentCancelled' else 'ParentFailed' end,
+      pos = case when j.outcome = 0 and c.due_at <= p_now then nextval('holdfast.positions') end,
+      due_at = case when j.outcome = 0 then greatest(c.due_at, p_now) else c.due_at end,
+      finished_at = case when j.outcome > 0 then p_now end,
+      error = case when j.outcome > 0 then jsonb_build_object(
+        'type', case j.outcome when 1 then 'Skipped' when 2 then 'ParentCancelled' else 'ParentFailed' end,
         'message', format('Did not run: task %s ended without success.', j.parent)) end
-    from judged j
+    from decided j
     where c.id = j.id
     returning c.id, c.status, c.lane_id
   )
@@ -70,24 +74,24 @@ begin
     array_agg(distinct m.lane_id) filter (where m.status = 'ready')
   into v_ended, v_lanes from moved m;
   if v_lanes is not null then
-    perform holdfast.wake(v_lanes);
+    perform holdfast.wake_workers(v_lanes);
   end if;
   return v_ended;
 end $$;
 
--- Adds ended tasks to the counts of their jobs, once per job, with one event; answers with what the end of whole jobs
--- means to others.
-create or replace function holdfast.count_tasks(p_ended uuid[], p_now timestamptz) returns jsonb
+-- Add ended tasks to the counts of their jobs, once per job, with one event. Returns the effects of jobs that ended.
+create or replace function holdfast.count_ended_tasks(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_job record;
-  v_after jsonb := '[]';
+  v_effects jsonb := '[]';
 begin
   for v_job in
     with ended as (
       select t.job_id, count(*) filter (where t.status = 'succeeded')::int as succeeded,
         count(*) filter (where t.status = 'failed')::int as failed,
-        count(*) filter (where t.status = 'cancelled' and t.error ->> 'type' is distinct from 'Skipped')::int as cancelled,
+        count(*) filter (where t.status = 'cancelled'
+          and t.error ->> 'type' is distinct from 'Skipped')::int as cancelled,
         count(*) filter (where t.status = 'cancelled' and t.error ->> 'type' = 'Skipped')::int as skipped,
         sum(coalesce(t.weight, 1) * (1 - coalesce(t.percent, 0) / 100)) as weight,
         jsonb_object_agg(t.name, t.status) as tasks
@@ -97,7 +101,7 @@ begin
       succeeded = j.succeeded + e.succeeded, failed = j.failed + e.failed,
       cancelled = j.cancelled + e.cancelled, skipped = j.skipped + e.skipped,
       weight_done = j.weight_done + e.weight,
-      percent = least(100, greatest(j.percent, holdfast.percent_of(j.weight_done + e.weight, j.weight))),
+      percent = least(100, greatest(j.percent, holdfast.compute_percent(j.weight_done + e.weight, j.weight))),
       status = case when j.status = 'queued' then 'running' else j.status end,
       started_at = coalesce(j.started_at, p_now), event_seq = j.event_seq + 1
     from ended e where j.id = e.job_id
@@ -107,19 +111,21 @@ begin
     values (v_job.id, v_job.event_seq, p_now, p_now + interval '7 days', v_job.owner, 'tasks',
       jsonb_build_object('percent', v_job.percent, 'tasks', v_job.tasks));
     if v_job.succeeded + v_job.failed + v_job.cancelled + v_job.skipped >= v_job.total then
-      v_after := v_after || holdfast.end_job(v_job.id, p_now);
+      v_effects := v_effects || holdfast.end_job(v_job.id, p_now);
     end if;
   end loop;
-  return v_after;
+  return v_effects;
 end $$;
 
-create or replace function holdfast.percent_of(p_done double precision, p_total double precision) returns real
+-- The percentage of a weighted sum.
+create or replace function holdfast.compute_percent(p_done double precision, p_total double precision) returns real
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
   select (case when p_total > 0 then 100 * p_done / p_total else 0 end)::real);
 end $$;
 
+-- End a job whose tasks have all ended. Returns its effects for apply_end_effects.
 create or replace function holdfast.end_job(p_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
@@ -127,10 +133,11 @@ declare
 begin
   update holdfast.jobs j set
     status = s.status, percent = case when s.status in ('succeeded', 'partial') then 100 else j.percent end,
-    finished_at = p_now, keep_until = p_now + holdfast.keep_default(s.status), event_seq = j.event_seq + 1,
+    finished_at = p_now, keep_until = p_now + holdfast.default_retention(s.status), event_seq = j.event_seq + 1,
     error = case when s.status in ('failed', 'partial') then (
       select t.error - 'traceback' || jsonb_build_object('task', t.name) from holdfast.tasks t
-      where t.job_id = p_id and t.status = 'failed' order by t.error ->> 'type' = 'ParentFailed', t.finished_at limit 1) end
+      where t.job_id = p_id and t.status = 'failed' order by t.error ->> 'type' = 'ParentFailed', t.finished_at
+        limit 1) end
   from (
     select case
       when i.failed > 0 and i.partial and i.succeeded > 0 then 'partial'

@@ -1,5 +1,22 @@
--- Insight: jobs as people see them. A job of one task is read from its task; both kinds answer alike.
+-- Jobs and tasks as JSON. A job of one task is read from its task; both sorts of jobs have the same fields.
 
+-- Live and ended tasks as one relation. `job_id` is never null here.
+create or replace view holdfast.all_tasks as
+  select t.id, coalesce(t.job_id, t.id) as job_id, t.job_id is null as single, coalesce(t.name, l.type) as name,
+    l.queue, l.type,
+    l.priority, l.limit_key, t.status, t.attempt, t.failures, t.crashes, t.owner, t.worker_id, t.due_at, t.started_at,
+    t.finished_at, t.lease_until, t.start_before, t.percent, t.phase, t.message, t.weight, t.args, t.output, t.error,
+      t.labels,
+    t.event_seq, t.batch_id
+  from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
+  union all
+  select h.id, coalesce(h.job_id, h.id), h.job_id is null, coalesce(h.name, k.type), k.queue, k.type,
+    h.priority, h.limit_key, h.status, h.attempt, h.failures, h.crashes, h.owner, h.worker_id, h.due_at, h.started_at,
+    h.finished_at, null, null, h.percent, h.phase, h.message, h.weight, h.args, h.output, h.error, h.labels,
+    h.event_seq, h.batch_id
+  from holdfast.history h join holdfast.task_policies k on k.id = h.policy_id;
+
+-- The status of a live or ended task.
 create or replace function holdfast.task_status(p_id uuid) returns text
 language plpgsql stable set search_path = '' as $$
 begin
@@ -8,73 +25,45 @@ begin
     (select h.status from holdfast.history h where h.id = p_id order by h.finished_at desc limit 1)));
 end $$;
 
--- A single task's state in the words of a job.
-create or replace function holdfast.as_job_status(p_status text) returns text
+-- The status of a single task as the status of a job.
+create or replace function holdfast.task_status_as_job_status(p_status text) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
   select case when p_status in ('waiting', 'scheduled', 'ready') then 'queued' else p_status end);
 end $$;
 
+-- The status of a job; null if it does not exist.
 create or replace function holdfast.job_status(p_id uuid) returns text
 language plpgsql stable set search_path = '' as $$
 begin
   return (
-  select coalesce((select j.status from holdfast.jobs j where j.id = p_id), holdfast.as_job_status(holdfast.task_status(p_id))));
+  select coalesce((select j.status from holdfast.jobs j where j.id = p_id),
+    holdfast.task_status_as_job_status(holdfast.task_status(p_id))));
 end $$;
 
-create or replace function holdfast.task_names(p_job_id uuid) returns jsonb
+-- {name: id} of the tasks of a job.
+create or replace function holdfast.task_ids_by_name(p_job_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
   select jsonb_object_agg(t.name, t.id) from holdfast.all_tasks t where t.job_id = p_job_id);
 end $$;
 
--- Whether a caller may know of a job: services all, users their own.
-create or replace function holdfast.may_see(p_job_id uuid, p_user text) returns boolean
+-- Whether a caller may see a job: services may see all, users their own.
+create or replace function holdfast.may_see_job(p_job_id uuid, p_user text) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
   return (
   select exists (select from holdfast.jobs j where j.id = p_job_id and (p_user is null or j.owner = p_user))
-    or exists (select from holdfast.tasks t where t.id = p_job_id and t.job_id is null and (p_user is null or t.owner = p_user))
-    or exists (select from holdfast.history h where h.id = p_job_id and h.job_id is null and (p_user is null or h.owner = p_user)));
+    or exists (select from holdfast.tasks t where t.id = p_job_id and t.job_id is null
+      and (p_user is null or t.owner = p_user))
+    or exists (select from holdfast.history h where h.id = p_job_id and h.job_id is null
+      and (p_user is null or h.owner = p_user)));
 end $$;
 
--- Live and ended tasks as one. `job_id` is never null here.
-create or replace view holdfast.all_tasks as
-  select t.id, coalesce(t.job_id, t.id) as job_id, t.job_id is null as single, coalesce(t.name, l.type) as name, l.queue, l.type,
-    l.priority, l.limit_key, t.status, t.attempt, t.failures, t.crashes, t.owner, t.worker_id, t.due_at, t.started_at,
-    t.finished_at, t.lease_until, t.start_before, t.percent, t.phase, t.message, t.weight, t.args, t.output, t.error, t.labels,
-    t.event_seq, t.batch_id
-  from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
-  union all
-  select h.id, coalesce(h.job_id, h.id), h.job_id is null, coalesce(h.name, k.type), k.queue, k.type,
-    h.priority, h.limit_key, h.status, h.attempt, h.failures, h.crashes, h.owner, h.worker_id, h.due_at, h.started_at,
-    h.finished_at, null, null, h.percent, h.phase, h.message, h.weight, h.args, h.output, h.error, h.labels,
-    h.event_seq, h.batch_id
-  from holdfast.history h join holdfast.kinds k on k.id = h.kind_id;
-
-create or replace function holdfast.task_json(p_task holdfast.all_tasks) returns jsonb
-language plpgsql stable set search_path = '' as $$
-begin
-  return (
-  select jsonb_build_object('id', p_task.id, 'name', p_task.name, 'type', p_task.type, 'queue', p_task.queue,
-    'status', p_task.status, 'attempt', p_task.attempt, 'failures', p_task.failures,
-    'progress', holdfast.progress_json(case when p_task.status = 'succeeded' then 100 else p_task.percent end,
-      p_task.phase, p_task.message),
-    'due_at', p_task.due_at, 'started_at', p_task.started_at, 'finished_at', p_task.finished_at,
-    'output', p_task.output, 'error', p_task.error));
-end $$;
-
-create or replace function holdfast.progress_json(p_percent real, p_phase text, p_message text) returns jsonb
-language plpgsql immutable set search_path = '' as $$
-begin
-  return (
-  select jsonb_build_object('percent', p_percent, 'phase', p_phase, 'message', p_message));
-end $$;
-
--- One job with its tasks; null when there is none that the caller may see. `output` is that of the task which was
--- submitted, when it has added the others itself; else of the only task nothing comes after, if there is just one.
+-- A job with its tasks. Its output is that of the submitted task if that task added the others; otherwise that of the
+-- only task that nothing depends on, if there is exactly one.
 create or replace function holdfast.get_job(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -85,20 +74,23 @@ declare
 begin
   select * into v_job from holdfast.jobs j where j.id = p_id and (v_user is null or j.owner = v_user);
   if found then
-    select jsonb_agg(holdfast.task_json(t) order by t.id) into v_tasks
+    select jsonb_agg(holdfast.task_to_json(t) order by t.id) into v_tasks
     from holdfast.all_tasks t where t.id in (
-      select i.id from holdfast.tasks i where i.job_id = p_id union all select h.id from holdfast.history h where h.job_id = p_id);
-    return holdfast.job_json(v_job) || jsonb_build_object('tasks', v_tasks, 'output', holdfast.job_output(p_id));
+      select i.id from holdfast.tasks i where i.job_id = p_id union all select h.id from holdfast.history h
+        where h.job_id = p_id);
+    return holdfast.job_to_json(v_job) || jsonb_build_object('tasks', v_tasks, 'output', holdfast.job_output(p_id));
   end if;
   select * into v_task from holdfast.all_tasks t
-  where t.id = p_id and t.single and (v_user is null or t.owner = v_user) order by t.finished_at desc nulls first limit 1;
+  where t.id = p_id and t.single and (v_user is null or t.owner = v_user) order by t.finished_at desc nulls first
+    limit 1;
   if not found then
     return null;
   end if;
-  return holdfast.single_json(v_task) || jsonb_build_object(
-    'tasks', jsonb_build_array(holdfast.task_json(v_task)), 'output', v_task.output);
+  return holdfast.single_task_to_job_json(v_task) || jsonb_build_object(
+    'tasks', jsonb_build_array(holdfast.task_to_json(v_task)), 'output', v_task.output);
 end $$;
 
+-- The output of a job of several tasks, as described at get_job.
 create or replace function holdfast.job_output(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -106,32 +98,54 @@ begin
   with members as (
     select i.id, i.output from holdfast.tasks i where i.job_id = p_id
     union all select h.id, h.output from holdfast.history h where h.job_id = p_id
-  ), last as (
-    select m.output from members m where not exists (select from holdfast.edges e where e.parent_id = m.id)
+  ), final_tasks as (
+    select m.output from members m where not exists (select from holdfast.dependencies e where e.parent_id = m.id)
   )
-  select case when exists (select from members m where m.id = p_id) then (select m.output from members m where m.id = p_id)
-    when (select count(*) from last) = 1 then (select output from last) end);
+  select case when exists (select from members m where m.id = p_id)
+    then (select m.output from members m where m.id = p_id)
+    when (select count(*) from final_tasks) = 1 then (select output from final_tasks) end);
 end $$;
 
-create or replace function holdfast.job_json(p_job holdfast.jobs) returns jsonb
+create or replace function holdfast.task_to_json(p_task holdfast.all_tasks) returns jsonb
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
+  select jsonb_build_object('id', p_task.id, 'name', p_task.name, 'type', p_task.type, 'queue', p_task.queue,
+    'status', p_task.status, 'attempt', p_task.attempt, 'failures', p_task.failures,
+    'progress', holdfast.progress_to_json(case when p_task.status = 'succeeded' then 100 else p_task.percent end,
+      p_task.phase, p_task.message),
+    'due_at', p_task.due_at, 'started_at', p_task.started_at, 'finished_at', p_task.finished_at,
+    'output', p_task.output, 'error', p_task.error));
+end $$;
+
+create or replace function holdfast.progress_to_json(p_percent real, p_phase text, p_message text) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
+  select jsonb_build_object('percent', p_percent, 'phase', p_phase, 'message', p_message));
+end $$;
+
+create or replace function holdfast.job_to_json(p_job holdfast.jobs) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
   select jsonb_build_object('id', p_job.id, 'type', p_job.type, 'owner', p_job.owner, 'status', p_job.status,
-    'progress', holdfast.progress_json(p_job.percent, p_job.phase, p_job.message), 'labels', p_job.labels, 'params', p_job.params,
+    'progress', holdfast.progress_to_json(p_job.percent, p_job.phase, p_job.message), 'labels', p_job.labels, 'params',
+      p_job.params,
     'error', p_job.error, 'created_at', holdfast.id_time(p_job.id), 'started_at', p_job.started_at,
     'finished_at', p_job.finished_at, 'event_seq', p_job.event_seq,
     'counts', jsonb_build_object('total', p_job.total, 'succeeded', p_job.succeeded, 'failed', p_job.failed,
       'cancelled', p_job.cancelled, 'skipped', p_job.skipped)));
 end $$;
 
-create or replace function holdfast.single_json(p_task holdfast.all_tasks) returns jsonb
+create or replace function holdfast.single_task_to_job_json(p_task holdfast.all_tasks) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
   select jsonb_build_object('id', p_task.id, 'type', p_task.type, 'owner', p_task.owner,
-    'status', holdfast.as_job_status(p_task.status),
-    'progress', holdfast.progress_json(case when p_task.status = 'succeeded' then 100 else coalesce(p_task.percent, 0) end::real,
+    'status', holdfast.task_status_as_job_status(p_task.status),
+    'progress', holdfast.progress_to_json(case when p_task.status = 'succeeded' then 100
+      else coalesce(p_task.percent, 0) end::real,
       p_task.phase, p_task.message),
     'labels', p_task.labels, 'params', p_task.args, 'error', p_task.error, 'created_at', holdfast.id_time(p_task.id),
     'started_at', p_task.started_at, 'finished_at', p_task.finished_at, 'event_seq', coalesce(p_task.event_seq, 0),
@@ -139,7 +153,7 @@ begin
       'failed', (p_task.status = 'failed')::int, 'cancelled', (p_task.status = 'cancelled')::int, 'skipped', 0)));
 end $$;
 
-call holdfast.guard_views('all_tasks');
+call holdfast.set_security_invoker('all_tasks');
 call holdfast.allow('holdfast_worker', 'get_job');
 call holdfast.allow('service_role', 'get_job');
 call holdfast.allow('authenticated', 'get_job');

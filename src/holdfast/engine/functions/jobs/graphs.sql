@@ -1,7 +1,7 @@
--- Graphs: jobs of several tasks, written in one go and checked before anything can run.
+-- Graphs: jobs of several tasks, inserted at once and validated before any task can run.
 
--- The edges that the tasks of a job ask for, by name.
-create or replace function holdfast.edges_in(p_tasks jsonb)
+-- The dependencies that the tasks of a job declare, by name.
+create or replace function holdfast.parse_dependencies(p_tasks jsonb)
 returns table (child integer, child_name text, parent_name text, on_failure text)
 language plpgsql immutable set search_path = '' as $$
 #variable_conflict use_column
@@ -15,34 +15,38 @@ begin
     case when jsonb_typeof(t.body -> 'after') = 'array' then t.body -> 'after' else '[]' end) as a;
 end $$;
 
--- `p_known`: tasks that the job has already.
-create or replace function holdfast.check_graph(p_tasks jsonb, p_known text[]) returns void
+-- Raise HF004 for duplicate names, unknown parents, unknown policies and cycles. `p_known` names the tasks that the
+-- job already has.
+create or replace function holdfast.validate_graph(p_tasks jsonb, p_known text[]) returns void
 language plpgsql immutable set search_path = '' as $$
 declare
   v_names text[] := array(select coalesce(t ->> 'name', t ->> 'type') from jsonb_array_elements(p_tasks) as t);
-  v_wrong text;
+  v_problem text;
 begin
-  select n into v_wrong from unnest(v_names) as n group by n having count(*) > 1 limit 1;
+  select n into v_problem from unnest(v_names) as n group by n having count(*) > 1 limit 1;
   if found then
-    perform holdfast.refuse('HF004', format('Two tasks are called %s.', quote_literal(v_wrong)), 'name',
+    perform holdfast.raise_error('HF004', format('Two tasks are called %s.', quote_literal(v_problem)), 'name',
       'Give every task of a job its own name.');
   end if;
   select format('%s comes after %s, which is no task of this job.', e.child_name,
-    coalesce(quote_literal(e.parent_name), 'nothing')) into v_wrong
-  from holdfast.edges_in(p_tasks) e where e.parent_name is null or e.parent_name <> all (v_names || p_known) limit 1;
+    coalesce(quote_literal(e.parent_name), 'nothing')) into v_problem
+  from holdfast.parse_dependencies(p_tasks) e where e.parent_name is null or e.parent_name <> all (v_names || p_known)
+    limit 1;
   if found then
-    perform holdfast.refuse('HF004', v_wrong, 'after');
+    perform holdfast.raise_error('HF004', v_problem, 'after');
   end if;
-  select e.on_failure into v_wrong from holdfast.edges_in(p_tasks) e where e.on_failure not in ('fail', 'skip', 'run') limit 1;
+  select e.on_failure into v_problem from holdfast.parse_dependencies(p_tasks) e
+    where e.on_failure not in ('fail', 'skip', 'run') limit 1;
   if found then
-    perform holdfast.refuse('HF004', format('on_failure must be fail, skip or run, got %s.',
-      quote_literal(v_wrong)), 'on_failure');
+    perform holdfast.raise_error('HF004', format('on_failure must be fail, skip or run, got %s.',
+      quote_literal(v_problem)), 'on_failure');
   end if;
-  perform holdfast.check_acyclic(v_names, p_tasks);
+  perform holdfast.validate_acyclic(v_names, p_tasks);
 end $$;
 
--- Tasks listed parents first need no search. Else tasks whose parents are all gone are taken away, round by round.
-create or replace function holdfast.check_acyclic(p_names text[], p_tasks jsonb) returns void
+-- Raise HF004 if tasks wait for each other. Tasks that are listed parents first need no search. Otherwise tasks
+-- without remaining parents are removed, round by round.
+create or replace function holdfast.validate_acyclic(p_names text[], p_tasks jsonb) returns void
 language plpgsql immutable set search_path = '' as $$
 declare
   v_children int[];
@@ -51,7 +55,7 @@ declare
   v_next int[];
 begin
   select array_agg(e.child), array_agg(array_position(p_names, e.parent_name))
-  into v_children, v_parents from holdfast.edges_in(p_tasks) e where e.parent_name = any (p_names);
+  into v_children, v_parents from holdfast.parse_dependencies(p_tasks) e where e.parent_name = any (p_names);
   if not exists (select from unnest(v_children, v_parents) as e (c, p) where p >= c) then
     return;
   end if;
@@ -61,13 +65,14 @@ begin
       where e.p = any (v_left) and e.c = any (v_left));
     exit when cardinality(v_next) = 0;
     if cardinality(v_next) = cardinality(v_left) then
-      perform holdfast.refuse('HF004', format('The tasks %s wait for each other in a circle.', (
+      perform holdfast.raise_error('HF004', format('The tasks %s wait for each other in a circle.', (
         select string_agg(p_names[n], ', ') from unnest(v_left[1:10]) as n)), 'after');
     end if;
     v_left := v_next;
   end loop;
 end $$;
 
+-- Insert a job of several tasks. Returns {name: id} of its tasks.
 create or replace function holdfast.insert_graph(p_id uuid, p_job jsonb, p_owner text, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
@@ -75,55 +80,59 @@ declare
 begin
   perform holdfast.check_name(coalesce(t ->> 'name', t ->> 'type'), 'name'), holdfast.check_name(t ->> 'type', 'type')
     from jsonb_array_elements(v_tasks) as t;
-  perform holdfast.check_graph(v_tasks, '{}');
+  perform holdfast.validate_graph(v_tasks, '{}');
   insert into holdfast.jobs (id, type, owner, partial, total, weight, params, labels, unique_key, batch_id)
   select p_id, holdfast.check_name(coalesce(p_job ->> 'type', v_tasks #>> '{0,type}'), 'type'), p_owner,
     coalesce((p_job ->> 'partial')::boolean, false), count(*),
-    sum(coalesce(holdfast.number_in(t, 'weight', 0, 1e9), 1)),
-    nullif(p_job -> 'params', 'null'), nullif(p_job -> 'labels', 'null'), p_job ->> 'unique_key', (p_job ->> 'batch')::uuid
+    sum(coalesce(holdfast.parse_number(t, 'weight', 0, 1e9), 1)),
+    nullif(p_job -> 'params', 'null'), nullif(p_job -> 'labels', 'null'), p_job ->> 'unique_key',
+      (p_job ->> 'batch')::uuid
   from jsonb_array_elements(v_tasks) as t;
-  return holdfast.insert_members(p_id, v_tasks, p_job, p_owner, p_now, '{}');
+  return holdfast.insert_graph_tasks(p_id, v_tasks, p_job, p_owner, p_now, '{}');
 end $$;
 
--- Tasks and edges of a job; p_there: ids of the tasks it has already, by name. Tasks with parents wait; the rest is
--- ready or scheduled at once.
-create or replace function holdfast.insert_members(
-  p_job_id uuid, p_tasks jsonb, p_job jsonb, p_owner text, p_now timestamptz, p_there jsonb) returns jsonb
+-- Insert tasks and dependencies of a job; p_existing has the ids of the tasks that the job already has, by name.
+-- Tasks with parents wait; the others are ready or scheduled at once.
+create or replace function holdfast.insert_graph_tasks(
+  p_job_id uuid, p_tasks jsonb, p_job jsonb, p_owner text, p_now timestamptz, p_existing jsonb) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
-  v_shard text := holdfast.shard_hex();
+  v_shard text := holdfast.shard_byte_hex();
   v_names jsonb;
   v_lanes bigint[];
 begin
-  with given as (
-    select t.ord, t.body, holdfast.lane_in(t.body, p_job, p_owner) as lane_id, holdfast.due_in(t.body, p_job, p_now) as due_at,
+  with input as (
+    select t.ord, t.body, holdfast.find_lane_for_task(t.body, p_job, p_owner) as lane_id,
+      holdfast.parse_due_time(t.body, p_job, p_now) as due_at,
       nullif(case when jsonb_typeof(t.body -> 'after') = 'array'
         then jsonb_array_length(t.body -> 'after') end, 0) as waits
     from jsonb_array_elements(p_tasks) with ordinality as t (body, ord)
     order by t.ord
-  ), made as (
-    insert into holdfast.tasks as t (id, job_id, lane_id, pos, due_at, status, args, name, owner, waits, weight, start_before)
+  ), inserted as (
+    insert into holdfast.tasks as t (id, job_id, lane_id, pos, due_at, status, args, name, owner, waits, weight,
+      start_before)
     -- A microsecond apart, so that the ids of a job's tasks are in the given order.
-    select holdfast.new_id(holdfast.id_stem(p_now + g.ord * interval '1 microsecond'), v_shard), p_job_id, g.lane_id,
+    select holdfast.new_id(holdfast.id_prefix(p_now + g.ord * interval '1 microsecond'), v_shard), p_job_id, g.lane_id,
       case when g.waits is null and g.due_at <= p_now then nextval('holdfast.positions') end,
       greatest(g.due_at, p_now),
       case when g.waits is not null then 'waiting' when g.due_at <= p_now then 'ready' else 'scheduled' end,
-      holdfast.args_in(g.body), coalesce(g.body ->> 'name', g.body ->> 'type'), p_owner, g.waits,
-      holdfast.number_in(g.body, 'weight', 0, 1e9),
-      coalesce(holdfast.time_in(g.body, 'expires_at'), holdfast.time_in(p_job, 'expires_at'))
-    from given g
+      holdfast.parse_args(g.body), coalesce(g.body ->> 'name', g.body ->> 'type'), p_owner, g.waits,
+      holdfast.parse_number(g.body, 'weight', 0, 1e9),
+      coalesce(holdfast.parse_time(g.body, 'expires_at'), holdfast.parse_time(p_job, 'expires_at'))
+    from input g
     returning t.id, t.name, t.lane_id, t.status
   )
   select jsonb_object_agg(m.name, m.id), array_agg(distinct m.lane_id) filter (where m.status = 'ready')
-  into v_names, v_lanes from made m;
-  insert into holdfast.edges (parent_id, child_id, job_id, on_failure)
-  select coalesce(v_names ->> e.parent_name, p_there ->> e.parent_name)::uuid, (v_names ->> e.child_name)::uuid, p_job_id, e.on_failure
-  from holdfast.edges_in(p_tasks) e
+  into v_names, v_lanes from inserted m;
+  insert into holdfast.dependencies (parent_id, child_id, job_id, on_failure)
+  select coalesce(v_names ->> e.parent_name, p_existing ->> e.parent_name)::uuid, (v_names ->> e.child_name)::uuid,
+    p_job_id, e.on_failure
+  from holdfast.parse_dependencies(p_tasks) e
   on conflict do nothing;
-  -- The same parent named twice is one edge: count the edges, not the mentions.
+  -- A parent that is named twice is one dependency: count the rows, not the names.
   update holdfast.tasks t set waits = e.n
-  from (select child_id, count(*)::int as n from holdfast.edges where job_id = p_job_id group by child_id) as e
+  from (select child_id, count(*)::int as n from holdfast.dependencies where job_id = p_job_id group by child_id) as e
   where t.id = e.child_id and t.waits <> e.n and v_names ? t.name;
-  perform holdfast.wake(v_lanes);
+  perform holdfast.wake_workers(v_lanes);
   return v_names;
 end $$;

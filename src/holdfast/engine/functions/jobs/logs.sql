@@ -1,18 +1,19 @@
--- Logs: what tasks say about themselves, kept with the attempt for a week.
+-- Log lines of tasks, kept with their attempt for a week.
 
--- p_batch: [{id, attempt, nonce, lines: [{seq, at, level, message, fields}]}] of a worker's attempts. Lines tell what
--- happened, so those of an attempt that has lost its lease are kept too; those of a lease that never was are not. Lines
--- that are there already, because the answer was lost on the way, are passed over. Answers how many are new.
--- Writers of the same job come one after the other, so that its lines become visible in the order of `n`.
+-- Save the log lines of a worker's attempts; p_batch is [{id, attempt, nonce, lines: [{seq, at, level, message,
+-- fields}]}]. Lines of an attempt that has lost its lease are saved too, because they say what happened; lines of a
+-- lease that never existed are not. Lines that are already stored, because a response was lost, are skipped. Returns
+-- the number of new lines. Writers of one job wait for each other, so that its lines become visible in the order of
+-- `n`.
 create or replace function holdfast.write_logs(p_batch jsonb) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_one record;
-  v_more integer;
+  v_attempt record;
+  v_inserted integer;
   v_count integer := 0;
 begin
-  for v_one in
+  for v_attempt in
     select g.attempt, g.lines, t.id, t.owner, coalesce(t.job_id, t.id) as job_id
     from jsonb_to_recordset(p_batch) as g (id uuid, attempt integer, nonce bigint, lines jsonb)
     cross join lateral (
@@ -24,27 +25,30 @@ begin
     where t.attempt > g.attempt or (t.attempt = g.attempt and coalesce(t.nonce, g.nonce) = g.nonce)
     order by hashtext(coalesce(t.job_id, t.id)::text), t.id
   loop
-    perform pg_advisory_xact_lock(hashtext('holdfast.logs'), hashtext(v_one.job_id::text));
+    perform pg_advisory_xact_lock(hashtext('holdfast.logs'), hashtext(v_attempt.job_id::text));
     insert into holdfast.logs (n, task_id, job_id, attempt, seq, at, keep_until, owner, level, message, fields)
-    select nextval('holdfast.log_lines'), v_one.id, v_one.job_id, v_one.attempt, l.seq, l.at, v_now + interval '7 days',
-      v_one.owner, l.level, left(l.message, 4000), nullif(l.fields, 'null')
+    select nextval('holdfast.log_lines'), v_attempt.id, v_attempt.job_id, v_attempt.attempt, l.seq, l.at,
+      v_now + interval '7 days',
+      v_attempt.owner, l.level, left(l.message, 4000), nullif(l.fields, 'null')
     from (
-      select l.* from jsonb_to_recordset(v_one.lines) as l (seq integer, at timestamptz, level text, message text, fields jsonb)
+      select l.* from jsonb_to_recordset(v_attempt.lines) as l (seq integer, at timestamptz, level text, message text,
+        fields jsonb)
       where l.seq > coalesce((
-        select max(o.seq) from holdfast.logs o where o.task_id = v_one.id and o.attempt = v_one.attempt), 0)
+        select max(o.seq) from holdfast.logs o where o.task_id = v_attempt.id and o.attempt = v_attempt.attempt), 0)
       order by l.seq
     ) as l;
-    get diagnostics v_more = row_count;
-    v_count := v_count + v_more;
+    get diagnostics v_inserted = row_count;
+    v_count := v_count + v_inserted;
   end loop;
   return v_count;
 end $$;
 
--- Lines of a job, oldest first: those after `p_after`, or with p_newest the last ones.
+-- Log lines of a job, oldest first: those after p_after, or the most recent ones if p_newest is set.
 create or replace function holdfast.read_logs(
   p_job uuid, p_after bigint default 0, p_limit integer default 500, p_task uuid default null,
   p_level text default 'debug', p_newest boolean default false)
-returns table (n bigint, task_id uuid, attempt integer, seq integer, at timestamptz, level text, message text, fields jsonb)
+returns table (n bigint, task_id uuid, attempt integer, seq integer, at timestamptz, level text, message text,
+  fields jsonb)
 language plpgsql stable security definer set search_path = '' as $$
 #variable_conflict use_column
 declare
@@ -54,7 +58,8 @@ declare
 begin
   v_levels := v_levels[array_position(v_levels, p_level):];
   if v_levels is null or v_levels = '{}' then
-    perform holdfast.refuse('HF004', format('level must be debug, info, warning or error, got %s.', quote_nullable(p_level)), 'level');
+    perform holdfast.raise_error('HF004', format('level must be debug, info, warning or error, got %s.',
+      quote_nullable(p_level)), 'level');
   end if;
   if p_newest then
     return query

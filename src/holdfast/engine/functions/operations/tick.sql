@@ -7,12 +7,12 @@
 -- The horizon is the time up to which the last sweep looked; the next one starts a little before it, so that dead
 -- index entries of finished work are not walked again and again. It is a hint: every half minute a sweep looks at all.
 
-create or replace function holdfast.sweep_due(p_now timestamptz) returns void
+create or replace function holdfast.sweep_due_tasks(p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_now bigint := extract(epoch from p_now) * 1000000;
-  v_at bigint := (select last_value from holdfast.horizon);
-  v_full bigint := (select last_value from holdfast.full_sweep);
+  v_at bigint := (select last_value from holdfast.sweep_horizon_us);
+  v_full bigint := (select last_value from holdfast.last_full_sweep_us);
   v_from timestamptz := '-infinity';
 begin
   if v_at between v_now - 200000 and v_now then
@@ -25,17 +25,17 @@ begin
     perform holdfast.tick_schedules(100);
   end if;
   -- A sweep that reached its limit is not over: the next call goes on from the same place.
-  if (holdfast.promote_due(v_from - interval '1 minute', p_now, 1000) < 1000)
-    and (holdfast.reclaim(v_from - interval '2 seconds', p_now, 200) < 200) then
-    perform setval('holdfast.horizon', v_now);
+  if (holdfast.promote_due_tasks(v_from - interval '1 minute', p_now, 1000) < 1000)
+    and (holdfast.reclaim_expired_leases(v_from - interval '2 seconds', p_now, 200) < 200) then
+    perform setval('holdfast.sweep_horizon_us', v_now);
     if v_from = '-infinity' then
-      perform holdfast.expire_unstarted(p_now, 200), setval('holdfast.full_sweep', v_now);
+      perform holdfast.expire_unstarted_tasks(p_now, 200), setval('holdfast.last_full_sweep_us', v_now);
     end if;
   end if;
 end $$;
 
 -- Scheduled tasks that are due become ready, in the order in which they fell due.
-create or replace function holdfast.promote_due(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+create or replace function holdfast.promote_due_tasks(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_count integer;
@@ -53,24 +53,24 @@ begin
   )
   select count(*)::int, array_agg(distinct r.lane_id) into v_count, v_lanes from ready r;
   if v_count > 0 then
-    perform holdfast.wake(v_lanes);
+    perform holdfast.wake_workers(v_lanes);
   end if;
   return v_count;
 end $$;
 
 -- Leases that ran out. An attempt past its time limit has failed; else its worker is gone: no attempt is charged, but
 -- the crash is counted, so that a task which kills its workers ends after a few of them.
-create or replace function holdfast.reclaim(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+create or replace function holdfast.reclaim_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
   v_task holdfast.tasks;
   v_end record;
   v_lanes bigint[] := '{}';
-  v_after jsonb := '[]';
+  v_effects jsonb := '[]';
   v_ids uuid[] := '{}';
 begin
-  for v_one in select * from holdfast.lost_leases(p_from, p_now, p_limit) loop
+  for v_one in select * from holdfast.list_expired_leases(p_from, p_now, p_limit) loop
     if v_one.job_id is not null then
       perform from holdfast.jobs j where j.id = v_one.job_id for update skip locked;
       continue when not found;
@@ -82,18 +82,18 @@ begin
       case when v_one.overdue then '{"type": "TimedOut", "message": "The attempt reached its time limit."}'::jsonb
         else '{"type": "WorkerLost", "message": "The worker stopped renewing its lease."}'::jsonb end, false, p_now);
     v_lanes := v_lanes || v_end.lane;
-    v_after := v_after || coalesce(v_end.after, '[]');
+    v_effects := v_effects || coalesce(v_end.effects, '[]');
     if v_end.ended then
-      v_after := v_after || holdfast.settle(array[v_one.id], p_now);
+      v_effects := v_effects || holdfast.resolve_dependencies(array[v_one.id], p_now);
     end if;
     v_ids := v_ids || v_one.id;
   end loop;
-  perform holdfast.announce_ended(v_ids);
-  perform holdfast.after_ended(v_lanes, v_after, p_now);
+  perform holdfast.notify_job_waiters(v_ids);
+  perform holdfast.apply_end_effects(v_lanes, v_effects, p_now);
   return cardinality(v_ids);
 end $$;
 
-create or replace function holdfast.lost_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
+create or replace function holdfast.list_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
 returns table (id uuid, job_id uuid, overdue boolean)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -107,17 +107,17 @@ begin
     order by t.lease_until limit p_limit
   ) as t
   join holdfast.lanes l on l.id = t.lane_id
-  join holdfast.kinds k on k.id = l.kind_id
+  join holdfast.task_policies k on k.id = l.policy_id
   order by t.job_id is not null, t.job_id, t.id;
 end $$;
 
 -- Tasks that did not start in time end as cancelled, with error type Expired.
-create or replace function holdfast.expire_unstarted(p_now timestamptz, p_limit integer) returns integer
+create or replace function holdfast.expire_unstarted_tasks(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
   v_task holdfast.tasks;
-  v_after jsonb := '[]';
+  v_effects jsonb := '[]';
   v_ids uuid[] := '{}';
 begin
   for v_one in
@@ -133,24 +133,24 @@ begin
     where t.id = v_one.id and t.start_before <= p_now and t.status || '' in ('waiting', 'scheduled', 'ready')
     for update skip locked;
     continue when not found;
-    v_after := v_after || holdfast.end_task(v_task, 'cancelled', null, jsonb_build_object('type', 'Expired',
+    v_effects := v_effects || holdfast.end_task(v_task, 'cancelled', null, jsonb_build_object('type', 'Expired',
       'message', format('Did not start before %s.', v_task.start_before)), false, p_now);
     if v_one.job_id is not null then
-      v_after := v_after || holdfast.settle(array[v_one.id], p_now);
+      v_effects := v_effects || holdfast.resolve_dependencies(array[v_one.id], p_now);
     end if;
     v_ids := v_ids || v_one.id;
   end loop;
-  perform holdfast.announce_ended(v_ids);
-  perform holdfast.after_ended(null, v_after, p_now);
+  perform holdfast.notify_job_waiters(v_ids);
+  perform holdfast.apply_end_effects(null, v_effects, p_now);
   return cardinality(v_ids);
 end $$;
 
 -- Seconds until something falls due that no notification announces; null when nothing will.
-create or replace function holdfast.next_event_s(p_queues text[], p_types text[], p_now timestamptz)
+create or replace function holdfast.seconds_until_next_event(p_queues text[], p_types text[], p_now timestamptz)
 returns double precision
 language plpgsql stable set search_path = '' set jit = off set enable_seqscan = off as $$
 declare
-  v_from timestamptz := 'epoch'::timestamptz + (select last_value from holdfast.horizon) * interval '1 microsecond';
+  v_from timestamptz := 'epoch'::timestamptz + (select last_value from holdfast.sweep_horizon_us) * interval '1 microsecond';
   v_due timestamptz;
   v_lease timestamptz;
   v_limit timestamptz;
@@ -161,8 +161,8 @@ begin
   select t.lease_until into v_lease from holdfast.tasks t
   where t.status = 'running' and t.lease_until >= v_from - interval '2 seconds' order by t.lease_until limit 1;
   -- Ready work behind a limit: keys wake up and rates refill without a word.
-  if exists (select from holdfast.limits) then
-    select min(greatest(i.asleep_until, p_now + coalesce(1 / r.rate, 1) * interval '1 second')) into v_limit
+  if exists (select from holdfast.limit_counters) then
+    select min(greatest(i.paused_until, p_now + coalesce(1 / r.rate, 1) * interval '1 second')) into v_limit
     from (
       select l.limit_ids from holdfast.lanes l
       where l.queue = any (p_queues) and (p_types is null or l.type = any (p_types)) and l.limit_ids is not null
@@ -170,10 +170,53 @@ begin
       limit 400
     ) as l
     cross join lateral unnest(l.limit_ids) as u (id)
-    cross join lateral (select i.rule, i.asleep_until from holdfast.limits i where i.id = u.id order by i.version desc limit 1) as i
+    cross join lateral (select i.rule, i.paused_until from holdfast.limit_counters i where i.id = u.id order by i.version desc limit 1) as i
     join holdfast.limit_rules r on r.name = i.rule;
   end if;
-  v_limit := least(v_limit, (select min(k.until) from holdfast.resting_keys k where k.until > p_now));
+  v_limit := least(v_limit, (select min(k.until) from holdfast.paused_keys k where k.until > p_now));
   v_due := least(v_due, v_lease, v_limit, v_schedule);
   return case when v_due is not null then greatest(extract(epoch from v_due - p_now), 0.01) end;
 end $$;
+
+-- All maintenance, up to p_limit rows per step. Any number of callers may run it at once: workers, pg_cron, or a person.
+-- Returns what it did, and `more` if there is more to do now: then call it again.
+create or replace function holdfast.tick(p_limit integer default 1000) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_report jsonb;
+  v_step text;
+  v_result text;
+begin
+  if p_limit is null or p_limit not between 1 and 100000 then
+    perform holdfast.raise_error('HF004', format('limit must be from 1 to 100000, got %s.', p_limit), 'limit');
+  end if;
+  v_report := jsonb_build_object('partitions_created', holdfast.create_day_partitions(v_now));
+  if v_report ->> 'partitions_created' = '0' then
+    v_report := v_report || jsonb_build_object('partitions_dropped', holdfast.drop_expired_partitions(v_now));
+  end if;
+  if v_report - 'partitions_created' <> '{"partitions_dropped": 0}' then
+    return v_report || jsonb_build_object('more', true);
+  end if;
+  v_report := v_report || jsonb_build_object('promoted', holdfast.promote_due_tasks('-infinity', v_now, p_limit));
+  v_report := v_report || jsonb_build_object('reclaimed', holdfast.reclaim_expired_leases('-infinity', v_now, p_limit));
+  v_report := v_report || jsonb_build_object('expired', holdfast.expire_unstarted_tasks(v_now, p_limit));
+  v_report := v_report || jsonb_build_object('archived', holdfast.archive_jobs(v_now, p_limit));
+  v_report := v_report || jsonb_build_object('deleted', holdfast.delete_expired_jobs(v_now,
+    p_limit) + holdfast.delete_expired_rows(v_now, p_limit));
+  v_report := v_report || jsonb_build_object('cursors_repaired', holdfast.repair_lane_cursors(), 'lanes_removed',
+    holdfast.remove_idle_lanes(v_now, p_limit));
+  -- Other capabilities have a step of their own, if they are installed.
+  foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_operations,tick_webhooks}'::text[] loop
+    if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then
+      execute format('select holdfast.%I($1)::text', v_step) into v_result using p_limit;
+      v_report := v_report || jsonb_build_object(v_step, v_result);
+    end if;
+  end loop;
+  return v_report || jsonb_build_object('more', exists (
+    select from jsonb_each(v_report) as d where jsonb_typeof(d.value) = 'number'
+      and (d.value #>> '{}')::numeric >= p_limit));
+end $$;
+
+call holdfast.allow('holdfast_worker', 'tick');
+call holdfast.allow('service_role', 'tick');

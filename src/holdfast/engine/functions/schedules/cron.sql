@@ -1,61 +1,66 @@
--- Cron expressions: which instants they name, in any time zone, in SQL alone.
+-- Cron expressions: the times that they name, in any time zone, in SQL alone.
 --
--- Five fields: minute, hour, day of the month, month, day of the week (0 and 7 are Sunday). Each takes `*`, numbers, ranges
--- `a-b`, steps `*/n`, `a-b/n` and `a/n` (from a to the end), lists with commas, and names (JAN, MON). The day of the month
--- takes `L` (the last) and `LW` (the last from Monday to Friday), the day of the week `n#k` (the k-th of the month) and
--- `nL` (the last of the month). When neither day field starts with `*`, either of them is enough; else both must fit.
+-- Five fields: minute, hour, day of the month, month, day of the week (0 and 7 are Sunday). Each takes `*`, numbers,
+-- ranges `a-b`, steps `*/n`, `a-b/n` and `a/n` (from a to the end), lists with commas, and names (JAN, MON). The day
+-- of the month takes `L` (the last) and `LW` (the last from Monday to Friday), the day of the week `n#k` (the k-th of
+-- the month) and `nL` (the last of the month). If neither day field starts with `*`, one of them must match;
+-- otherwise both must.
 --
--- Clock changes. An expression whose minute or hour field starts with `*` goes by elapsed time: it fires whenever the
--- wall clock shows a fitting time, so twice in an hour that is repeated and not in one that is left out. All others name
--- times of day: one that is left out fires once, at the first instant after the gap, and one that comes twice fires
--- at the first.
+-- Clock changes. An expression whose minute or hour field starts with `*` follows elapsed time: it matches whenever
+-- the wall clock shows a matching time, so twice in an hour that is repeated and never in one that is skipped. All
+-- other expressions name times of day: a time that is skipped runs once, at the first moment after the gap, and a
+-- time that comes twice runs at the first.
 
--- One field as numbers. `p_least` to `p_most` is its range.
-create or replace function holdfast.cron_field(p_text text, p_field text, p_least integer, p_most integer) returns integer[]
+-- One field as numbers in the range p_min to p_max.
+create or replace function holdfast.parse_cron_field(p_text text, p_field text, p_min integer, p_max integer)
+  returns integer[]
 language plpgsql immutable set search_path = '' as $$
 declare
-  v_all integer[] := array(select generate_series(p_least, p_most));
+  v_all integer[] := array(select generate_series(p_min, p_max));
   v_term text;
   v_part text[];
-  v_got integer[];
-  v_found integer[] := '{}';
+  v_numbers integer[];
+  v_result integer[] := '{}';
 begin
   foreach v_term in array string_to_array(p_text, ',') loop
     if p_field = 'day' and v_term ~ '^LW?(/0*[1-9][0-9]*)?$' then
-      v_found := v_found || case when v_term like 'LW%' then 33 else 32 end;
+      v_result := v_result || case when v_term like 'LW%' then 33 else 32 end;
       continue;
     elsif p_field = 'weekday' and v_term ~ '^[0-7]L$' then
-      v_found := v_found || 90 + left(v_term, 1)::int % 7;
+      v_result := v_result || 90 + left(v_term, 1)::int % 7;
       continue;
     elsif p_field = 'weekday' and v_term ~ '^[^#]+#0*[1-5]$' then
-      v_found := v_found || right(v_term, 1)::int * 10 + holdfast.cron_number(split_part(v_term, '#', 1), p_field, 0, 7) % 7;
+      v_result := v_result || right(v_term, 1)::int * 10 + holdfast.parse_cron_number(split_part(v_term, '#', 1),
+        p_field, 0, 7) % 7;
       continue;
     end if;
     v_part := regexp_match(v_term, '^(\*|[0-9A-Z]+)(?:-([0-9A-Z]+))?(?:/0*([1-9][0-9]{0,5}))?$');
     if v_part is null or (v_part[1] = '*' and v_part[2] is not null) then
-      perform holdfast.cron_refused(p_text, p_field, p_least, p_most);
+      perform holdfast.raise_cron_error(p_text, p_field, p_min, p_max);
     end if;
     if v_part[1] = '*' then
-      v_got := v_all;
+      v_numbers := v_all;
     else
-      v_got := array(select generate_series(holdfast.cron_number(v_part[1], p_field, p_least, p_most),
-        holdfast.cron_number(coalesce(v_part[2], v_part[1]), p_field, p_least, p_most)));
-      if cardinality(v_got) = 1 and v_part[3] is not null then
-        v_got := array(select generate_series(v_got[1], p_most));
+      v_numbers := array(select generate_series(holdfast.parse_cron_number(v_part[1], p_field, p_min, p_max),
+        holdfast.parse_cron_number(coalesce(v_part[2], v_part[1]), p_field, p_min, p_max)));
+      if cardinality(v_numbers) = 1 and v_part[3] is not null then
+        v_numbers := array(select generate_series(v_numbers[1], p_max));
       end if;
     end if;
-    if cardinality(v_got) = 0 then
-      perform holdfast.cron_refused(p_text, p_field, p_least, p_most);
+    if cardinality(v_numbers) = 0 then
+      perform holdfast.raise_cron_error(p_text, p_field, p_min, p_max);
     end if;
-    v_found := v_found || array(
+    v_result := v_result || array(
       select case when p_field = 'weekday' then g.n % 7 else g.n end
-      from unnest(v_got) with ordinality as g (n, ord)
+      from unnest(v_numbers) with ordinality as g (n, ord)
       where (g.ord - 1) % coalesce(v_part[3]::int, 1) = 0);
   end loop;
-  return array(select distinct n from unnest(v_found) as n order by n);
+  return array(select distinct n from unnest(v_result) as n order by n);
 end $$;
 
-create or replace function holdfast.cron_number(p_text text, p_field text, p_least integer, p_most integer) returns integer
+-- A number or a name of a month or weekday.
+create or replace function holdfast.parse_cron_number(p_text text, p_field text, p_min integer, p_max integer)
+  returns integer
 language plpgsql immutable set search_path = '' as $$
 declare
   v_number integer := case
@@ -63,22 +68,27 @@ declare
     when p_field = 'month' then array_position('{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}'::text[], p_text)
     when p_field = 'weekday' then array_position('{SUN,MON,TUE,WED,THU,FRI,SAT}'::text[], p_text) - 1 end;
 begin
-  if v_number is null or v_number not between p_least and p_most then
-    perform holdfast.cron_refused(p_text, p_field, p_least, p_most);
+  if v_number is null or v_number not between p_min and p_max then
+    perform holdfast.raise_cron_error(p_text, p_field, p_min, p_max);
   end if;
   return v_number;
 end $$;
 
-create or replace function holdfast.cron_refused(p_text text, p_field text, p_least integer, p_most integer) returns void
+-- Raise HF004 for a field.
+create or replace function holdfast.raise_cron_error(p_text text, p_field text, p_min integer, p_max integer)
+  returns void
 language plpgsql immutable set search_path = '' as $$
 begin
-  perform holdfast.refuse('HF004', format('The %s of a cron expression must be from %s to %s, got %s.', p_field, p_least, p_most,
+  perform holdfast.raise_error('HF004', format('The %s of a cron expression must be from %s to %s, got %s.', p_field,
+    p_min, p_max,
     quote_literal(left(p_text, 60))), 'cron', 'Write it as in "30 6 * * MON-FRI": minute, hour, day, month, weekday.');
 end $$;
 
--- Days 32 and 33 stand for L and LW; weekdays from 10 on for n#k (10 * k + n) and nL (90 + n).
+-- The fields of an expression. Days 32 and 33 stand for L and LW; weekdays from 10 on for n#k (10 * k + n) and nL (90
+-- + n).
 create or replace function holdfast.parse_cron(
-  p_cron text, out minutes integer[], out hours integer[], out days integer[], out months integer[], out weekdays integer[],
+  p_cron text, out minutes integer[], out hours integer[], out days integer[], out months integer[],
+    out weekdays integer[],
   out day_and boolean, out elapsed boolean)
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -88,21 +98,24 @@ declare
   v_field text[] := regexp_split_to_array(v_text, '\s+');
 begin
   if length(p_cron) > 1000 or cardinality(v_field) is distinct from 5 then
-    perform holdfast.refuse('HF004', format('A cron expression has five fields, got %s.', coalesce(quote_literal(left(p_cron, 60)), 'nothing')),
-      'cron', 'Write minute, hour, day, month and weekday, as in "0 3 * * *", or @hourly, @daily, @weekly, @monthly, @yearly.');
+    perform holdfast.raise_error('HF004', format('A cron expression has five fields, got %s.',
+      coalesce(quote_literal(left(p_cron, 60)), 'nothing')),
+      'cron', 'Write minute, hour, day, month and weekday, as in "0 3 * * *", '
+      'or @hourly, @daily, @weekly, @monthly, @yearly.');
   end if;
-  minutes := holdfast.cron_field(v_field[1], 'minute', 0, 59);
-  hours := holdfast.cron_field(v_field[2], 'hour', 0, 23);
-  days := holdfast.cron_field(v_field[3], 'day', 1, 31);
-  months := holdfast.cron_field(v_field[4], 'month', 1, 12);
-  weekdays := holdfast.cron_field(v_field[5], 'weekday', 0, 7);
+  minutes := holdfast.parse_cron_field(v_field[1], 'minute', 0, 59);
+  hours := holdfast.parse_cron_field(v_field[2], 'hour', 0, 23);
+  days := holdfast.parse_cron_field(v_field[3], 'day', 1, 31);
+  months := holdfast.parse_cron_field(v_field[4], 'month', 1, 12);
+  weekdays := holdfast.parse_cron_field(v_field[5], 'weekday', 0, 7);
   day_and := v_field[3] like '*%' or v_field[5] like '*%';
   elapsed := v_field[1] like '*%' or v_field[2] like '*%';
 end $$;
 
--- The days of an expression, from one to another.
-create or replace function holdfast.cron_days(
-  p_days integer[], p_months integer[], p_weekdays integer[], p_day_and boolean, p_from date, p_to date) returns setof date
+-- The days of an expression, from one date to another.
+create or replace function holdfast.list_cron_days(
+  p_days integer[], p_months integer[], p_weekdays integer[], p_day_and boolean, p_from date, p_to date)
+    returns setof date
 language plpgsql immutable set search_path = '' as $$
 begin
   return query
@@ -115,15 +128,17 @@ begin
       select d.day, extract(day from d.day)::int as day_no, extract(dow from d.day)::int as dow,
         extract(day from l.last)::int as last_no, extract(dow from l.last)::int as last_dow
       from (select p_from + n as day from generate_series(0, p_to - p_from) as n) as d
-      cross join lateral (select (date_trunc('month', d.day::timestamp) + interval '1 month - 1 day')::date as last) as l
+      cross join lateral (select (date_trunc('month',
+        d.day::timestamp) + interval '1 month - 1 day')::date as last) as l
       where extract(month from d.day)::int = any (p_months)
     ) as m
   ) as f
   where case when p_day_and then f.by_day and f.by_weekday else f.by_day or f.by_weekday end;
 end $$;
 
--- The first instant after a gap: p_late is a time in the left-out hour as PostgreSQL reads it, by the offset from before.
-create or replace function holdfast.after_gap(p_late timestamptz, p_timezone text) returns timestamptz
+-- The first moment after a gap: p_late is a time in the skipped hour as PostgreSQL reads it, by the offset from
+-- before.
+create or replace function holdfast.first_time_after_gap(p_late timestamptz, p_timezone text) returns timestamptz
 language plpgsql stable set search_path = '' as $$
 declare
   v_offset interval := (p_late at time zone p_timezone) - (p_late at time zone 'UTC');
@@ -142,9 +157,10 @@ begin
   return v_after;
 end $$;
 
--- Every instant of an expression after p_from and up to p_to, in no order. PostgreSQL reads a wall clock time that comes
--- twice as the second one; the first is as much earlier as the offset was larger the day before.
-create or replace function holdfast.cron_between(p_cron text, p_timezone text, p_from timestamptz, p_to timestamptz)
+-- Every time of an expression after p_from and up to p_to, in no order. PostgreSQL reads a wall clock time that comes
+-- twice as the second one; the first is earlier by the difference to the offset of the day before.
+create or replace function holdfast.list_cron_times_between(p_cron text, p_timezone text, p_from timestamptz,
+  p_to timestamptz)
 returns setof timestamptz
 language plpgsql stable set search_path = '' as $$
 declare
@@ -157,16 +173,18 @@ begin
   return query
   select distinct i.at from (
     select d.day + make_interval(hours => h.n, mins => m.n) as wall
-    from holdfast.cron_days(v_cron.days, v_cron.months, v_cron.weekdays, v_cron.day_and,
+    from holdfast.list_cron_days(v_cron.days, v_cron.months, v_cron.weekdays, v_cron.day_and,
         (v_low - v_margin)::date, (v_high + v_margin)::date) as d (day),
       unnest(v_cron.hours) as h (n), unnest(v_cron.minutes) as m (n)
     where d.day + make_interval(hours => h.n, mins => m.n) between v_low - v_margin and v_high + v_margin
   ) as w
   cross join lateral (select w.wall at time zone p_timezone as late offset 0) as l
   cross join lateral (select (l.late at time zone p_timezone) = w.wall as there,
-    l.late - (((l.late - interval '24 hours') at time zone p_timezone) - (w.wall - interval '24 hours')) as early offset 0) as e
+    l.late - (((l.late - interval '24 hours') at time zone p_timezone)
+      - (w.wall - interval '24 hours')) as early offset 0) as e
   cross join lateral (
-    select case when e.there then l.late when not v_cron.elapsed then holdfast.after_gap(l.late, p_timezone) end as at
+    select case when e.there then l.late when not v_cron.elapsed then holdfast.first_time_after_gap(l.late,
+      p_timezone) end as at
     where v_cron.elapsed or not e.there or e.early >= l.late or (e.early at time zone p_timezone) <> w.wall
     union all
     select e.early where e.there and e.early < l.late and (e.early at time zone p_timezone) = w.wall

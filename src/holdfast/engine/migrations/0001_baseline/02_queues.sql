@@ -11,7 +11,7 @@ create table holdfast.queues (
   name text primary key check (octet_length(name) between 1 and 200),
   paused_at timestamptz,
   paused_by text,
-  paused_why text,
+  paused_reason text,
   paused_until timestamptz,                  -- null: until somebody resumes it
   ageing_s double precision not null default 60 check (ageing_s > 0), -- waiting this long raises the priority by one
   keep_s bigint check (keep_s >= 0),         -- how long to keep jobs that succeeded or were cancelled
@@ -20,7 +20,7 @@ create table holdfast.queues (
 );
 
 -- A queue, a task type and a retry policy, as tasks are submitted with them.
-create table holdfast.kinds (
+create table holdfast.task_policies (
   id bigint generated always as identity primary key,
   queue text not null,
   type text not null check (octet_length(type) between 1 and 200),
@@ -36,42 +36,42 @@ create table holdfast.kinds (
 );
 -- Neither this index nor lanes_identity is unique: with a unique index the first submit of a new policy would make all
 -- others wait for its transaction. Two rows for the same policy do no harm.
-create index kinds_identity on holdfast.kinds (queue, type);
+create index task_policies_identity on holdfast.task_policies (queue, type);
 
 -- A lane holds the tasks that are claimed alike: same policy, priority, limit key and, in a fair queue, owner.
 create table holdfast.lanes (
   id bigint generated always as identity primary key,
-  kind_id bigint not null references holdfast.kinds,
+  policy_id bigint not null references holdfast.task_policies,
   queue text not null,
   type text not null,
   priority smallint not null default 0 check (priority between -100 and 100),
   limit_key text,
   limit_ids bigint[],                        -- ascending; null: no limit applies
-  limits_known boolean not null default false, -- limit_ids was determined; the first claim does it
+  limits_assigned boolean not null default false, -- limit_ids was determined; the first claim does it
   cursor bigint not null default 0,          -- a hint: no ready task has a lower position
   served_at timestamptz,
-  swept_at timestamptz,
-  share text,                                -- the owner, in a queue with fair_owners
-  made_at timestamptz,
+  fair_owner text,                           -- the owner, in a queue with fair_owners
+  created_at timestamptz,
   closed_at timestamptz,                     -- empty for a long time: takes no new tasks, and is deleted later
   -- The row is deleted once no transaction can still see the lane open.
   closed_xid bigint
 ) with (fillfactor = 50);
-create index lanes_identity on holdfast.lanes (kind_id, priority, coalesce(limit_key, ''), coalesce(share, ''))
+create index lanes_identity on holdfast.lanes (policy_id, priority, coalesce(limit_key, ''), coalesce(fair_owner, ''))
   where closed_at is null;
-create index lanes_plain on holdfast.lanes (queue, type) where limit_key is null and share is null;
--- Lanes with a limit key or a share take turns; a claim reads a bounded part of them
+create index lanes_plain on holdfast.lanes (queue, type) where limit_key is null and fair_owner is null;
+-- Lanes with a limit key or a fair owner form rotations; a claim reads a bounded part of them
 -- (functions/leases/claim_lanes.sql).
-create index lanes_ring on holdfast.lanes (queue, type, priority, id) where limit_key is not null or share is not null;
+create index lanes_rotation on holdfast.lanes (queue, type, priority, id)
+  where limit_key is not null or fair_owner is not null;
 
 -- When empty lanes were last removed, in seconds since 1970: a hint.
-create sequence holdfast.lanes_tidied as bigint minvalue 0 start 0;
+create sequence holdfast.last_lane_cleanup_s as bigint minvalue 0 start 0;
 
 -- How far a lane that takes turns was read, and when it was served. These are hints, so a crash may lose them. They
 -- are not columns of `lanes`, because every outcome reads that table: while an old snapshot is open, each version of
 -- a row stays, and a reader walks all versions to find the newest. Here the newest version is found first, by its
 -- number.
-create unlogged table holdfast.turns (
+create unlogged table holdfast.lane_cursors (
   lane_id bigint not null,
   version bigint not null default 0,
   served_at timestamptz not null,
@@ -83,16 +83,16 @@ create unlogged table holdfast.turns (
   looked_at timestamptz
 ) with (fillfactor = 50);
 -- Not unique: the first transaction to serve a lane would make others wait. Two rows for one lane do no harm.
-create index turns_newest on holdfast.turns (lane_id, version);
+create index lane_cursors_newest on holdfast.lane_cursors (lane_id, version);
 
 -- A lane during one claim (functions/leases/claim.sql).
-create type holdfast.open_lane as (
+create type holdfast.claim_lane as (
   id bigint,
   queue text,
   type text,
-  shared boolean,
+  in_rotation boolean,
   limit_ids bigint[],
-  limits_known boolean,
+  limits_assigned boolean,
   lease_s double precision,
   timeout_s double precision,
   attempts integer,
@@ -106,8 +106,8 @@ create type holdfast.open_lane as (
   looked boolean,
   xid bigint,
   hint jsonb,
-  ring text,                                 -- which group of lanes it takes turns in
-  turn bigint,                               -- its place in that group for this claim
+  rotation text,                             -- which rotation it takes turns in
+  turn bigint,                               -- its place in the rotation for this claim
   write boolean                              -- whether its row is worth writing when it is served
 );
 
@@ -121,13 +121,13 @@ create table holdfast.workers (
   started_at timestamptz not null,
   seen_at timestamptz not null,
   command text check (command in ('drain', 'stop')), -- what an operator asked the worker to do
-  left_at timestamptz,                       -- when it shut down
+  stopped_at timestamptz,                       -- when it shut down
   lost boolean not null default false        -- it vanished instead of shutting down
 ) with (fillfactor = 50);
 
 -- Wakeups: "this queue has work", written in a transaction and published when it commits (functions/leases/wake.sql).
 -- No one reads the table: a row exists to fire its trigger and is deleted at once.
-create unlogged table holdfast.bells (
+create unlogged table holdfast.wakeups (
   queue text not null,
   type text not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);

@@ -12,23 +12,23 @@ create table holdfast.limit_rules (
 );
 
 -- The counters of a rule: one per limit key, or one for the whole rule.
-create table holdfast.limits (
+create table holdfast.limit_counters (
   id bigint generated always as identity,
   rule text not null references holdfast.limit_rules on update cascade on delete cascade,
   key text,
   running integer not null default 0 check (running >= 0),
   tokens double precision,
   refilled_at timestamptz,
-  asleep_until timestamptz,
+  paused_until timestamptz,
   version bigint not null default 0,
   -- With the version in the key the newest version of a counter is found first, however many older ones a snapshot
   -- keeps (functions/leases/claim.sql).
   primary key (id, version)
 ) with (fillfactor = 50);
-create unique index limits_identity on holdfast.limits (rule, coalesce(key, ''));
+create unique index limit_counters_identity on holdfast.limit_counters (rule, coalesce(key, ''));
 
 -- Limit keys that are paused until a time, whatever the rules allow.
-create table holdfast.resting_keys (
+create table holdfast.paused_keys (
   key text primary key check (octet_length(key) between 1 and 1000),
   until timestamptz not null
 ) with (fillfactor = 50);

@@ -101,11 +101,11 @@ create index tasks_finished on holdfast.tasks (finished_at) where finished_at is
 -- No cache: a session that reserved positions would hand them out below everybody's cursor.
 create sequence holdfast.positions as bigint;
 -- Microseconds since 1970 up to which no task is scheduled or leased any more: a hint, as every cursor is.
-create sequence holdfast.horizon as bigint minvalue 0 start 0;
-create sequence holdfast.full_sweep as bigint minvalue 0 start 0;
+create sequence holdfast.sweep_horizon_us as bigint minvalue 0 start 0;
+create sequence holdfast.last_full_sweep_us as bigint minvalue 0 start 0;
 
 -- Dependencies between the tasks of a job.
-create table holdfast.edges (
+create table holdfast.dependencies (
   parent_id uuid not null,
   child_id uuid not null,
   job_id uuid not null,
@@ -113,11 +113,11 @@ create table holdfast.edges (
   satisfied boolean not null default false,
   primary key (parent_id, child_id)
 );
-create index edges_child on holdfast.edges (child_id);
-create index edges_job on holdfast.edges (job_id);
+create index dependencies_child on holdfast.dependencies (child_id);
+create index dependencies_job on holdfast.dependencies (job_id);
 
 -- Idempotency keys of jobs.
-create table holdfast.keys (
+create table holdfast.idempotency_keys (
   scope text not null,
   key text not null,
   job_id uuid not null,
@@ -126,7 +126,7 @@ create table holdfast.keys (
   keep_until timestamptz,
   primary key (scope, key)
 );
-create index keys_kept on holdfast.keys (keep_until) where keep_until is not null;
+create index idempotency_keys_kept on holdfast.idempotency_keys (keep_until) where keep_until is not null;
 
 -- Saved results of the steps of a task: a later attempt skips them.
 create table holdfast.steps (

@@ -5,7 +5,7 @@
 create table holdfast.history (
   id uuid not null,
   job_id uuid,
-  kind_id bigint not null,
+  policy_id bigint not null,
   nonce bigint,
   worker_id bigint,
   due_at timestamptz not null,
@@ -35,7 +35,7 @@ create index history_id on holdfast.history (id);
 create index history_job on holdfast.history (job_id) where job_id is not null;
 create index history_owner on holdfast.history (owner, id desc) where owner is not null and job_id is null;
 create index history_batch on holdfast.history (batch_id) where batch_id is not null;
-create index history_failed on holdfast.history (kind_id, finished_at) where status = 'failed';
+create index history_failed on holdfast.history (policy_id, finished_at) where status = 'failed';
 -- Searches walk ids downwards. Lists by a rare status walk an index of that status, however long the history is.
 create index history_failed_id on holdfast.history (id) where status = 'failed';
 create index history_cancelled_id on holdfast.history (id) where status = 'cancelled';

@@ -5,7 +5,8 @@ create table holdfast.schedules (
   every_s double precision check (every_s between 1 and 315360000),
   timezone text not null default 'UTC',
   missed text not null default 'coalesce' check (missed in ('skip', 'coalesce', 'catch_up')),
-  max_catch_up integer not null default 100 check (max_catch_up between 1 and 1000), -- with catch_up: maximum number of missed runs
+  -- With catch_up: the maximum number of missed runs that are submitted.
+  max_catch_up integer not null default 100 check (max_catch_up between 1 and 1000),
   job jsonb not null,                        -- the argument of `submit`
   owner text,
   source text,                               -- the application whose code declares it; null: created by a person

@@ -5,7 +5,7 @@
 --   uploading   bytes are being uploaded
 --   staged      bytes are stored; the file is invisible until the task succeeds under the same lease
 --   visible     the task succeeded
---   doomed      expired, deleted, replaced, or of an attempt that lost its lease: the object is to be deleted
+--   deleting      expired, deleted, replaced, or of an attempt that lost its lease: the object is to be deleted
 --   gone        the object was deleted; the row is kept for a while so that a reader learns that the file existed
 
 create table holdfast.artifacts (
@@ -24,7 +24,7 @@ create table holdfast.artifacts (
   size bigint check (size >= 0),
   sha256 text check (sha256 ~ '^[0-9a-f]{64}$'),
   meta jsonb not null default '{}',
-  status text not null check (status in ('uploading', 'staged', 'visible', 'doomed', 'gone')),
+  status text not null check (status in ('uploading', 'staged', 'visible', 'deleting', 'gone')),
   why text check (why in ('expired', 'deleted', 'replaced', 'lost')),
   counted boolean not null default false,    -- included in its owner's usage
   downloads bigint not null default 0,
@@ -35,7 +35,7 @@ create table holdfast.artifacts (
   -- The saved step of a staged file: a later attempt that skips the step shows the file when it succeeds.
   step text,
   check (status not in ('staged', 'visible') or (size is not null and sha256 is not null)),
-  check (status not in ('doomed', 'gone') or why is not null)
+  check (status not in ('deleting', 'gone') or why is not null)
 ) with (fillfactor = 80);
 create index artifacts_job on holdfast.artifacts (job_id, id);
 create index artifacts_task on holdfast.artifacts (task_id) where task_id is not null;
@@ -43,13 +43,13 @@ create index artifacts_batch on holdfast.artifacts (batch_id, id) where batch_id
 create index artifacts_owner on holdfast.artifacts (owner, id desc) where owner is not null and status = 'visible';
 create index artifacts_expiring on holdfast.artifacts (expires_at) where status = 'visible' and expires_at is not null;
 create index artifacts_unseen on holdfast.artifacts (touched_at) where status in ('uploading', 'staged');
-create index artifacts_doomed on holdfast.artifacts (touched_at) where status = 'doomed';
-create index artifacts_uncounted on holdfast.artifacts (id) where status = 'doomed' and counted;
+create index artifacts_deleting on holdfast.artifacts (touched_at) where status = 'deleting';
+create index artifacts_uncounted on holdfast.artifacts (id) where status = 'deleting' and counted;
 create index artifacts_gone on holdfast.artifacts (touched_at) where status = 'gone';
 
 -- How long files are kept unless the caller that saves them sets a time. The narrowest rule applies; '' matches
 -- everything.
-create table holdfast.artifact_rules (
+create table holdfast.artifact_retention_rules (
   owner text not null default '',
   type text not null default '',             -- of the job
   ttl_s double precision check (ttl_s > 0),  -- null: forever

@@ -23,23 +23,23 @@ create table holdfast.login_links (
 );
 
 -- A ticket opens one event stream once; the pass that replaces it lets the same browser reconnect.
-create table holdfast.tickets (
+create table holdfast.stream_tickets (
   hash bytea primary key check (octet_length(hash) = 32),
   kind text not null check (kind in ('ticket', 'pass')),
   job_id uuid not null,
   owner text,
   expires_at timestamptz not null
 );
-create index tickets_expiry on holdfast.tickets (expires_at);
+create index stream_tickets_expiry on holdfast.stream_tickets (expires_at);
 
 -- Jobs for which an API process has open event streams. Only their events are announced.
-create unlogged table holdfast.watches (
+create unlogged table holdfast.watched_jobs (
   job_id uuid not null,
   watcher text not null,
   until timestamptz not null,
   primary key (job_id, watcher)
 );
-create index watches_until on holdfast.watches (until);
+create index watched_jobs_until on holdfast.watched_jobs (until);
 
 create table holdfast.audit (
   id bigint generated always as identity primary key,

@@ -15,12 +15,12 @@ create table holdfast.webhooks (
   last_error text,
   off_at timestamptz,                        -- when it was switched off, and why
   off_why text,
-  told_until timestamptz                     -- the expiry of files up to this time was announced
+  expiry_notified_until timestamptz                     -- the expiry of files up to this time was announced
 );
 create index webhooks_owner on holdfast.webhooks (owner);
 
 -- Incoming: a caller that knows the secret may submit jobs of this type and no other.
-create table holdfast.hooks (
+create table holdfast.inbound_webhooks (
   name text primary key check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
   type text not null check (octet_length(type) between 1 and 200),
   queue text not null default 'default' check (octet_length(queue) between 1 and 200),

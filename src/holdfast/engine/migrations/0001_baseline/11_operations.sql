@@ -3,7 +3,7 @@
 -- One row per minute, queue and type in which a task ended, and the same per quarter of an hour for longer views.
 -- `waits` and `runs` are histograms by powers of two of milliseconds: element n counts the tasks that took less than
 -- 2^(n-1) ms and at least half of that.
-create table holdfast.samples (
+create table holdfast.metric_samples (
   span_s integer not null check (span_s in (60, 900)),
   at timestamptz not null,
   queue text not null,
@@ -17,7 +17,7 @@ create table holdfast.samples (
 );
 
 -- The depth of each queue at that minute.
-create table holdfast.depths (
+create table holdfast.queue_depths (
   at timestamptz not null,
   queue text not null,
   ready bigint not null,
@@ -27,7 +27,7 @@ create table holdfast.depths (
 );
 
 -- Decisions about a cause of errors.
-create table holdfast.causes (
+create table holdfast.error_causes (
   fingerprint text primary key check (octet_length(fingerprint) between 1 and 1000),
   ignored_until timestamptz,
   ignored_by text,
@@ -85,7 +85,7 @@ create table holdfast.saved_views (
 create table holdfast.reruns (
   new_id uuid primary key,
   old_id uuid not null,
-  made_by text not null,
+  started_by text not null,
   at timestamptz not null
 );
 create index reruns_old on holdfast.reruns (old_id);

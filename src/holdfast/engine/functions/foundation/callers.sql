@@ -1,0 +1,35 @@
+-- The user on whose behalf a function was called.
+
+-- The user id from the claims that PostgREST and Supabase set, as auth.uid() reads them. Null without a user.
+create or replace function holdfast.current_user_id() returns text
+language plpgsql stable set search_path = '' as $$
+declare
+  v_claims text := nullif(current_setting('request.jwt.claims', true), '');
+begin
+  return coalesce(
+    nullif(current_setting('request.jwt.claim.sub', true), ''),
+    nullif(v_claims::jsonb ->> 'sub', ''));
+exception when data_exception then
+  return null;
+end $$;
+
+-- The only owner that an end user may act as. Null for services and workers, which may act for every owner. The
+-- setting `role` names the caller even inside a function that runs with its owner's rights.
+create or replace function holdfast.calling_user() returns text
+language plpgsql stable set search_path = '' as $$
+declare
+  v_role text := nullif(current_setting('role', true), 'none');
+  v_user text;
+begin
+  if coalesce(v_role, session_user) not in ('anon', 'authenticated') then
+    return null;
+  end if;
+  v_user := holdfast.current_user_id();
+  if v_user is null then
+    perform holdfast.raise_error('HF005', 'This needs a signed-in user.', null, 'Send a token that has a subject.');
+  end if;
+  return v_user;
+end $$;
+
+-- Row security policies call it with the rights of the user.
+call holdfast.allow('authenticated', 'current_user_id');

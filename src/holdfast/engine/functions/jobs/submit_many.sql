@@ -1,0 +1,140 @@
+-- Submit many jobs in one statement.
+
+-- Submit many jobs. Jobs of one task without keys are inserted by one statement; the others one by one, in the given
+-- order.
+create or replace function holdfast.submit_many(p_jobs jsonb) returns setof jsonb
+language plpgsql security definer set search_path = '' set jit = off as $$
+declare
+  v_user text := holdfast.calling_user();
+begin
+  if jsonb_typeof(p_jobs) is distinct from 'array' then
+    perform holdfast.raise_error('HF004', 'jobs must be a list.', 'jobs');
+  end if;
+  if v_user is null and holdfast.are_uniform_jobs(p_jobs) then
+    return query select * from holdfast.insert_uniform_jobs(p_jobs, (p_jobs -> 0) - 'args');
+  elsif v_user is null and holdfast.are_simple_jobs(p_jobs) then
+    return query select jsonb_build_object('id', i, 'created', true, 'status', 'queued')
+      from holdfast.insert_jobs(p_jobs) as i;
+  else
+    return query select holdfast.submit(j) from jsonb_array_elements(p_jobs) as j;
+  end if;
+end $$;
+
+-- Whether all jobs are single tasks without keys, batch and checks.
+create or replace function holdfast.are_simple_jobs(p_jobs jsonb) returns boolean
+language plpgsql immutable set search_path = '' as $$
+begin
+  return (
+  select bool_and(jsonb_typeof(j) = 'object' and not j ?| '{tasks,key,unique_key,batch,after,check}')
+  from jsonb_array_elements(p_jobs) as j);
+end $$;
+
+-- Whether the jobs are simple and differ only in their arguments, as most bulk submits do.
+create or replace function holdfast.are_uniform_jobs(p_jobs jsonb) returns boolean
+language plpgsql immutable set search_path = '' as $$
+declare
+  v_options jsonb := case when jsonb_typeof(p_jobs -> 0) = 'object' then (p_jobs -> 0) - 'args' end;
+begin
+  return v_options is not null and not v_options ?| '{tasks,key,unique_key,batch,after,check}' and not exists (
+    select from jsonb_array_elements(p_jobs) as j where case when jsonb_typeof(j) = 'object'
+      then j - 'args' <> v_options else true end);
+end $$;
+
+-- Insert uniform jobs: everything but the arguments is read once. The ids rise by one from a random start, so that
+-- they are neighbours in the index.
+create or replace function holdfast.insert_uniform_jobs(p_jobs jsonb, p_options jsonb) returns setof jsonb
+language plpgsql set search_path = '' set jit = off as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_id text := holdfast.new_id(holdfast.id_prefix(v_now), holdfast.shard_byte_hex())::text;
+  v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
+  v_owner text := p_options ->> 'owner';
+  v_lane bigint;
+  v_due timestamptz := holdfast.parse_due_time(p_options, null, v_now);
+  v_ready boolean := v_due <= v_now;
+  v_before timestamptz := holdfast.parse_time(p_options, 'expires_at');
+begin
+  perform pg_current_xact_id();
+  if v_owner is not null then
+    perform holdfast.charge_operations(v_owner, jsonb_array_length(p_jobs), v_now);
+  end if;
+  v_lane := holdfast.find_lane_for_task(p_options, p_options, v_owner);
+  v_id := left(v_id, 24);
+  return query
+  insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
+  select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid, v_lane,
+    case when v_ready then nextval('holdfast.positions') end, greatest(v_due, v_now), case when v_ready then 'ready'
+      else 'scheduled' end,
+    case when pg_column_size(e.body) > 262144 then holdfast.parse_args(e.body) else e.body -> 'args' end,
+    p_options ->> 'name', v_owner, v_before, nullif(p_options -> 'labels', 'null')
+  from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
+  returning jsonb_build_object('id', t.id, 'created', true, 'status', 'queued');
+  if v_ready then
+    perform holdfast.wake_workers(array[v_lane]);
+  end if;
+end $$;
+
+-- Insert simple jobs.
+create or replace function holdfast.insert_jobs(p_jobs jsonb) returns setof uuid
+language plpgsql set search_path = '' set jit = off as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_id text := holdfast.new_id(holdfast.id_prefix(v_now), holdfast.shard_byte_hex())::text;
+  v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
+  v_lanes bigint[];
+begin
+  perform pg_current_xact_id();
+  perform holdfast.charge_operations(p_jobs, v_now);
+  v_id := left(v_id, 24);
+  v_lanes := holdfast.find_lanes_for_jobs(p_jobs);
+  return query
+  insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
+  select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid,
+    case when cardinality(v_lanes) = 1 then v_lanes[1] else v_lanes[e.ord] end,
+    case when d.due_at is null or d.due_at <= v_now then nextval('holdfast.positions') end, greatest(d.due_at, v_now),
+    case when d.due_at is null or d.due_at <= v_now then 'ready' else 'scheduled' end,
+    case when pg_column_size(e.body) > 262144 then holdfast.parse_args(e.body) else e.body -> 'args' end,
+    e.body ->> 'name', e.body ->> 'owner',
+    case when e.body ? 'expires_at' then holdfast.parse_time(e.body, 'expires_at') end,
+      nullif(e.body -> 'labels', 'null')
+  from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
+  cross join lateral (select case when e.body ?| '{run_at,delay_s}'
+    then holdfast.parse_due_time(e.body, null, v_now) end as due_at offset 0) as d
+  returning t.id;
+  perform holdfast.wake_workers(array(select distinct l from unnest(v_lanes) as l));
+end $$;
+
+-- The lane of each job, or a single one if it is the same for all.
+create or replace function holdfast.find_lanes_for_jobs(p_jobs jsonb) returns bigint[]
+language plpgsql set search_path = '' set jit = off as $$
+declare
+  v_fair text[] := array(select q.name from holdfast.queues q where q.fair_owners);
+  v_lanes bigint[];
+begin
+  with input as materialized (
+    select e.ord, coalesce(e.body ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
+      coalesce(case when e.body ? 'priority' then holdfast.parse_number(e.body, 'priority', -100, 100) end,
+        0)::smallint as priority,
+      e.body ->> 'limit_key' as limit_key,
+      case when coalesce(e.body ->> 'queue', 'default') = any (v_fair) then e.body ->> 'owner' end as owner,
+      case when e.body ?| '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}' then holdfast.parse_policy(e.body)
+        else '{}' end as policy
+    from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
+  ), lanes as materialized (
+    select d.*, holdfast.find_or_create_lane(d.queue, holdfast.check_name(d.type, 'type'), d.priority, d.limit_key,
+      d.policy, d.owner) as id
+    from (select g.queue, g.type, g.priority, g.limit_key, g.policy, g.owner from input g
+      group by 1, 2, 3, 4, 5, 6) as d
+  )
+  select case when (select count(*) from lanes) = 1 then (select array[l.id] from lanes l) else (
+    select array_agg(l.id order by g.ord) from input g
+    join lanes l on l.queue = g.queue and l.type = g.type and l.priority = g.priority and l.policy = g.policy
+      and coalesce(l.limit_key, '') = coalesce(g.limit_key, '') and l.limit_key is not distinct from g.limit_key
+      and coalesce(l.owner, '') = coalesce(g.owner, '') and l.owner is not distinct from g.owner) end
+  into v_lanes;
+  return v_lanes;
+end $$;
+
+call holdfast.allow('holdfast_worker', 'submit_many');
+call holdfast.allow('service_role', 'submit_many');
+call holdfast.allow('authenticated', 'submit_many');

@@ -1,0 +1,101 @@
+-- Read and check the options of a submitted job or task.
+
+-- The retry policy of a task: only the options that were submitted.
+create or replace function holdfast.parse_policy(p_task jsonb) returns jsonb
+language sql immutable parallel safe as $$
+  select case when p_task operator(pg_catalog.?|)
+    '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}'::pg_catalog.text[]
+  then pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
+    'attempts', p_task -> 'attempts', 'base_s', p_task -> 'base_s', 'cap_s', p_task -> 'cap_s',
+    'jitter', p_task -> 'jitter', 'timeout_s', p_task -> 'timeout_s', 'lease_s', p_task -> 'lease_s',
+    'crashes', p_task -> 'crashes'))
+  else '{}'::pg_catalog.jsonb end
+$$;
+
+-- When a task is due: its own run_at or delay_s, else those of the job, else now.
+create or replace function holdfast.parse_due_time(p_task jsonb, p_job jsonb, p_now timestamptz) returns timestamptz
+language plpgsql stable set search_path = '' as $$
+begin
+  if not p_task ?| '{run_at,delay_s}' and p_job is not null then
+    p_task := p_job;
+  end if;
+  if not p_task ?| '{run_at,delay_s}' then
+    return p_now;
+  end if;
+  return coalesce(
+    holdfast.parse_time(p_task, 'run_at'),
+    p_now + holdfast.parse_number(p_task, 'delay_s', 0, 315360000) * interval '1 second', p_now);
+end $$;
+
+-- The arguments of a task, or HF004 if they are longer than 256 KiB.
+create or replace function holdfast.parse_args(p_task jsonb) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+begin
+  if pg_column_size(p_task -> 'args') > 262144 then
+    perform holdfast.raise_error('HF004', format('args of %s are longer than 256 KiB.', p_task ->> 'type'), 'args',
+      'Save the payload as an artifact and pass its key instead.');
+  end if;
+  return p_task -> 'args';
+end $$;
+
+-- The lane of a submitted task.
+create or replace function holdfast.find_lane_for_task(p_task jsonb, p_job jsonb, p_owner text) returns bigint
+language plpgsql set search_path = '' as $$
+begin
+  if jsonb_typeof(p_task) is distinct from 'object' then
+    perform holdfast.raise_error('HF004', 'A task must be a JSON object.', 'tasks');
+  end if;
+  return holdfast.find_or_create_lane(
+    coalesce(p_task ->> 'queue', p_job ->> 'queue', 'default'),
+    holdfast.check_name(p_task ->> 'type', 'type'),
+    coalesce(holdfast.parse_number(p_task, 'priority', -100, 100), holdfast.parse_number(p_job, 'priority', -100, 100),
+      0)::smallint,
+    coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.parse_policy(p_task), p_owner);
+end $$;
+
+-- End users may submit only the task types that the option `public_types` lists.
+create or replace function holdfast.check_public_types(p_job jsonb) returns void
+language plpgsql stable set search_path = '' as $$
+declare
+  v_allowed jsonb := coalesce((select value from holdfast.options where name = 'public_types'), '[]');
+  v_type text;
+begin
+  for v_type in
+    select p_job ->> 'type' where p_job ? 'type'
+    union select t ->> 'type' from jsonb_array_elements(coalesce(p_job -> 'tasks', '[]')) as t
+  loop
+    if v_type is null or not v_allowed ? v_type then
+      perform holdfast.raise_error('HF005', format('Jobs of type %s are not open to users.', v_type), 'type',
+        'Add the type to the option public_types, or submit it from a service.');
+    end if;
+  end loop;
+end $$;
+
+-- debounce_s and throttle_s need a unique key. A debounced job starts after its delay unless another one replaces it
+-- first.
+create or replace function holdfast.parse_debounce_options(p_job jsonb) returns jsonb
+language plpgsql immutable set search_path = '' as $$
+begin
+  if p_job ->> 'unique_key' is null then
+    perform holdfast.raise_error('HF004', 'debounce_s and throttle_s need a unique_key.', 'unique_key');
+  end if;
+  if p_job ? 'debounce_s' and p_job ?| '{tasks,throttle_s,run_at,delay_s}' then
+    perform holdfast.raise_error('HF004', 'debounce_s is for a job of one task, without another time.', 'debounce_s');
+  end if;
+  perform holdfast.parse_number(p_job, 'debounce_s', 0.001, 315360000),
+    holdfast.parse_number(p_job, 'throttle_s', 0.001, 315360000);
+  return p_job || case when p_job ? 'debounce_s' then jsonb_build_object('delay_s', p_job -> 'debounce_s')
+    else '{}' end;
+end $$;
+
+-- The hash of what must be equal for a key to mean the same job: everything but the key and the trace context.
+create or replace function holdfast.hash_job_body(p_job jsonb) returns bytea
+language plpgsql immutable set search_path = '' as $$
+begin
+  p_job := p_job - 'key';
+  if jsonb_typeof(p_job -> 'labels') = 'object' then
+    p_job := p_job #- '{labels,traceparent}';
+    p_job := case when p_job -> 'labels' = '{}' then p_job - 'labels' else p_job end;
+  end if;
+  return sha256(convert_to(p_job::text, 'UTF8'));
+end $$;

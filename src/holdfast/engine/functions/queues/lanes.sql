@@ -1,0 +1,156 @@
+-- Lanes: find or create the lane of a task, and remove lanes that stay empty.
+--
+-- A lane with a limit key or an owner would otherwise stay forever for every key that a user invents. A lane of this
+-- sort that has no task and was not served for an hour is closed: submits no longer find it and create a new one,
+-- while claims still read it. It is deleted if it is still empty ten minutes later and every transaction that had an
+-- id when it was closed has ended. A submit takes its transaction id before it looks for a lane (jobs/submit.sql), so
+-- no transaction can still be adding a task. Transactions that use one snapshot for all statements may see the lane
+-- for longer; they lock the lane they choose (find_or_create_lane).
+
+-- Lanes and task policies are found or created here only. No transaction waits for another: two transactions that
+-- create the same lane at the same time create two, and from then on everybody finds the older one. In a queue with
+-- fair_owners each owner has lanes of its own.
+create or replace function holdfast.find_or_create_lane(
+  p_queue text, p_type text, p_priority smallint, p_limit_key text, p_policy jsonb, p_owner text) returns bigint
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
+declare
+  v_lane bigint;
+  v_fair_owner text;
+begin
+  if p_owner is not null and exists (select from holdfast.queues q where q.name = p_queue and q.fair_owners) then
+    v_fair_owner := p_owner;
+  end if;
+  select l.id into v_lane from holdfast.task_policies k
+  join holdfast.lanes l on l.policy_id = k.id and l.priority = p_priority and l.closed_at is null
+    and coalesce(l.limit_key, '') = coalesce(p_limit_key, '') and l.limit_key is not distinct from p_limit_key
+    and coalesce(l.fair_owner, '') = coalesce(v_fair_owner, '') and l.fair_owner is not distinct from v_fair_owner
+  where k.queue = p_queue and k.type = p_type and k.policy = p_policy
+  order by l.id limit 1;
+  if v_lane is null then
+    if octet_length(p_limit_key) > 1000 then
+      perform holdfast.raise_error('HF004', 'limit_key must be at most 1000 bytes long.', 'limit_key');
+    end if;
+    insert into holdfast.lanes (policy_id, queue, type, priority, limit_key, fair_owner, created_at)
+    values (holdfast.find_or_create_task_policy(p_queue, p_type, p_policy), p_queue, p_type, p_priority, p_limit_key,
+      v_fair_owner, holdfast.now())
+    returning id into v_lane;
+  elsif current_setting('transaction_isolation') <> 'read committed' then
+    -- An old snapshot may show a deleted lane. The lock fails then, and the caller retries.
+    perform from holdfast.lanes l where l.id = v_lane for key share;
+  end if;
+  return v_lane;
+end $$;
+
+-- The id of a queue, a task type and a retry policy.
+create or replace function holdfast.find_or_create_task_policy(p_queue text, p_type text, p_policy jsonb) returns bigint
+language plpgsql set search_path = '' as $$
+declare
+  v_policy_id bigint;
+begin
+  perform holdfast.check_name(p_queue, 'queue'), holdfast.check_name(p_type, 'type');
+  select k.id into v_policy_id from holdfast.task_policies k where k.queue = p_queue and k.type = p_type
+    and k.policy = p_policy order by k.id limit 1;
+  if v_policy_id is null then
+    insert into holdfast.task_policies (queue, type, policy, attempts, base_s, cap_s, jitter, timeout_s, lease_s,
+      crashes)
+    values (p_queue, p_type, p_policy,
+      coalesce(holdfast.parse_number(p_policy, 'attempts', 1, 1000000), 5)::int,
+      coalesce(holdfast.parse_number(p_policy, 'base_s', 0, 31536000), 5),
+      coalesce(holdfast.parse_number(p_policy, 'cap_s', 0, 31536000), 900),
+      coalesce(holdfast.parse_number(p_policy, 'jitter', 0, 1), 0.2),
+      coalesce(holdfast.parse_number(p_policy, 'timeout_s', 0.001, 31536000), 600),
+      coalesce(holdfast.parse_number(p_policy, 'lease_s', 0.5, 86400), 60),
+      coalesce(holdfast.parse_number(p_policy, 'crashes', 1, 1000), 3)::int)
+    returning id into v_policy_id;
+  end if;
+  return v_policy_id;
+end $$;
+
+-- The lane of a task that was in the history.
+create or replace function holdfast.find_or_create_lane_of_policy(p_policy_id bigint, p_priority smallint,
+  p_limit_key text, p_owner text) returns bigint
+language plpgsql set search_path = '' as $$
+declare
+  v_policy holdfast.task_policies;
+begin
+  select * into strict v_policy from holdfast.task_policies k where k.id = p_policy_id;
+  return holdfast.find_or_create_lane(v_policy.queue, v_policy.type, p_priority, p_limit_key, v_policy.policy, p_owner);
+end $$;
+
+-- Move the stored cursor of a lane forward, unless another transaction has locked the lane.
+create or replace function holdfast.store_lane_cursor(p_lane bigint, p_safe bigint) returns void
+language plpgsql volatile set search_path = '' as $$
+begin
+  with free as materialized (
+    select l.id from holdfast.lanes l where l.id = p_lane and l.cursor < p_safe for update skip locked)
+  update holdfast.lanes l set cursor = p_safe from free where l.id = free.id;
+end $$;
+
+-- Stored cursors are exact as long as positions only rise. After a failover to a standby that lagged behind,
+-- positions may have gone back: move the cursors that are too high.
+create or replace function holdfast.repair_lane_cursors() returns integer
+language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_count integer;
+begin
+  with wrong as materialized (
+    select l.id, t.pos from holdfast.lanes l
+    cross join lateral (
+      select t.pos from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos < l.cursor
+        order by t.pos limit 1) as t
+    where l.cursor > 0
+    for update of l skip locked
+  )
+  update holdfast.lanes l set cursor = w.pos from wrong w where l.id = w.id;
+  get diagnostics v_count = row_count;
+  delete from holdfast.lane_cursors h where h.ctid = any (array(
+    select o.ctid from holdfast.lane_cursors o
+    where exists (select from holdfast.tasks t where t.lane_id = o.lane_id and t.status = 'ready' and t.pos < o.cursor)
+    for update skip locked));
+  return v_count;
+end $$;
+
+-- When a lane was last served, or created.
+create or replace function holdfast.lane_last_served_at(p_lane holdfast.lanes) returns timestamptz
+language plpgsql stable set search_path = '' as $$
+begin
+  return coalesce((select t.served_at from holdfast.lane_cursors t where t.lane_id = p_lane.id order by t.version desc
+    limit 1),
+    p_lane.served_at, p_lane.created_at, '-infinity');
+end $$;
+
+-- Close and delete empty lanes as described above. Returns the number of deleted lanes and limit counters.
+create or replace function holdfast.remove_idle_lanes(p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' set jit = off as $$
+declare
+  v_used bigint[];
+  v_count integer;
+begin
+  -- No index has all tasks by lane, so this reads the whole table of tasks: at most once in ten minutes.
+  if (select last_value from holdfast.last_lane_cleanup_s) > extract(epoch from p_now - interval '10 minutes')
+    or not exists (
+    select from holdfast.lanes l where (l.limit_key is not null or l.fair_owner is not null)
+      and (holdfast.lane_last_served_at(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
+    return 0;
+  end if;
+  perform setval('holdfast.last_lane_cleanup_s', extract(epoch from p_now)::bigint);
+  v_used := array(select distinct t.lane_id from holdfast.tasks t);
+  update holdfast.lanes l set closed_at = null, closed_xid = null where l.closed_at is not null and l.id = any (v_used);
+  delete from holdfast.lanes l using (
+    select o.id from holdfast.lanes o
+    where o.closed_at < p_now - interval '10 minutes'
+      and o.closed_xid <= pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+      and o.id <> all (v_used)
+    order by o.id limit p_limit for update skip locked
+  ) as deletable
+  where l.id = deletable.id and not exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready');
+  get diagnostics v_count = row_count;
+  delete from holdfast.lane_cursors t where not exists (select from holdfast.lanes l where l.id = t.lane_id);
+  update holdfast.lanes l set closed_at = p_now, closed_xid = pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+  where l.id in (
+    select o.id from holdfast.lanes o
+    where (o.limit_key is not null or o.fair_owner is not null) and o.closed_at is null
+      and holdfast.lane_last_served_at(o) < p_now - interval '1 hour' and o.id <> all (v_used)
+    order by o.id limit p_limit for update skip locked);
+  return v_count + holdfast.remove_idle_limit_counters(p_now, p_limit);
+end $$;
