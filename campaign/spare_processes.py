@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from campaign.records import get_process_key
 from holdfast.cli import child
 from holdfast.worker import child_process as isolation_process
-from holdfast.worker import heartbeat, heartbeat_child
+from holdfast.worker import heartbeat, heartbeat_process
 
 __all__ = ["fork_spares", "process_keys"]
 
@@ -95,7 +95,7 @@ def _wait_for_command(line: socket.socket) -> None:
 
 def _run_command(command: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    main: Callable[[], None] = heartbeat_child.main
+    main: Callable[[], None] = heartbeat_process.main
     start = 2
     if "-m" in command:
         main, start = child.main, command.index("-m") + 1

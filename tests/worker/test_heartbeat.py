@@ -18,10 +18,10 @@ from holdfast.definitions.tasks import task
 from holdfast.engine.leases import Claimed
 from holdfast.settings import Secret, Settings
 from holdfast.testing import eventually
-from holdfast.worker.context import Context
+from holdfast.worker.attempts import Attempt, RunningAttempts
+from holdfast.worker.context import TaskContext
 from holdfast.worker.heartbeat import Heartbeat
-from holdfast.worker.messages.visibility import Visibility
-from holdfast.worker.running import Attempt, Running
+from holdfast.worker.messages.visibility import VisibilityKeeper
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def attempt(lease_s: float) -> Attempt:
         id=uuid4(), attempt=1, nonce=1, job_id=None, name=None, type="t", queue="q", args={}, parents={},
         crashes=0, lease_s=lease_s, timeout_s=60, max_attempts=5,
     )  # fmt: skip
-    context = Context(task_id=str(claimed.id), job_id="j", attempt=1, deadline=datetime.now(UTC))
+    context = TaskContext(task_id=str(claimed.id), job_id="j", attempt=1, deadline=datetime.now(UTC))
     now = asyncio.get_running_loop().time()
     made = Attempt(claimed, forever, context, started_at=now, renewed_at=now)
     made.runner = asyncio.create_task(forever.function())
@@ -58,10 +58,10 @@ async def beating(silent: Secret) -> AsyncGenerator[Start]:
 
     def start(*attempts: Attempt) -> Heartbeat:
         patient = Settings(connect_timeout=timedelta(minutes=5))
-        running = Running(lambda: None)
+        running = RunningAttempts(lambda: None)
         for each in attempts:
             running.add(each)
-        heartbeat = Heartbeat(silent, patient, "w", running, Visibility(list))
+        heartbeat = Heartbeat(silent, patient, "w", running, VisibilityKeeper(list))
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat
@@ -79,7 +79,7 @@ async def test_a_silent_database_stops_attempts_before_their_leases_end(beating:
     assert long.context
     assert short.runner
     assert long.runner
-    await eventually(lambda: short.stopped == "lease not renewed in time")
+    await eventually(lambda: short.stop_reason == "lease not renewed in time")
     assert short.context.cancelled
     await eventually(short.runner.cancelled)
     assert not long.context.cancelled

@@ -1,10 +1,10 @@
-"""The worker's side of its heartbeat: a process that renews leases, and a thread that listens to it.
+"""The worker's side of the heartbeat: starts the heartbeat process and runs a thread that listens to it.
 
-The process (heartbeat_child.py) is told of every lease before its task starts and renews it until the
-outcome was accepted; the same goes for messages (visibility.py). The thread here learns which are lost, sends
-progress with a connection of its own, watches the loop, and stops each attempt before its lease ends when no
-renewal was confirmed, counted from when the last good one was sent: nobody else can hold the task by then. If
-the process dies it is replaced.
+The process (heartbeat_process.py) receives every lease before its task starts and renews it until the outcome
+is accepted. The same goes for messages (messages/visibility.py). The thread learns which leases are lost,
+sends progress on its own connection, watches the event loop, and stops each attempt before its lease ends
+when no renewal was confirmed. That time counts from when the last confirmed renewal was sent, so no other
+worker can hold the task yet. A heartbeat process that dies is replaced.
 """
 
 from __future__ import annotations
@@ -28,31 +28,38 @@ import msgspec
 from holdfast import telemetry
 from holdfast.engine.leases import Claimed, Command
 from holdfast.settings import Secret, Settings
-from holdfast.worker.heartbeat_child import Pulse
-from holdfast.worker.heartbeat_wire import Frames, Kind, Round, Start, frame, holding, ids_in
-from holdfast.worker.messages.visibility import Visibility
+from holdfast.worker import heartbeat_protocol as protocol
+from holdfast.worker.attempts import UNRENEWED, Attempt, RunningAttempts
+from holdfast.worker.framing import FrameDecoder, encode_frame
+from holdfast.worker.heartbeat_protocol import HeartbeatStart, LeaseRenewals, LoopTimestamp
+from holdfast.worker.messages.visibility import VisibilityKeeper
 from holdfast.worker.reports import Reports
-from holdfast.worker.running import UNRENEWED, Attempt, Running
 from holdfast.worker.watchdog import Watchdog
 
-TICK = 0.25
-LAST_SECONDS = 2.0
-READY_SECONDS = 15.0
-LOOP_PATIENCE = 2.0  # a loop that has not turned for this long does not enforce time limits
-ABOUT_SECONDS, IDLE_ABOUT_SECONDS = 15.0, 600.0
-_CHILD = "from holdfast.worker.heartbeat_child import main; main()"
+TICK_S = 0.25
+SHUTDOWN_TIMEOUT_S = 2.0
+READY_TIMEOUT_S = 15.0
+LOOP_BLOCKED_AFTER_S = 2.0  # an event loop that has not run for this long does not enforce time limits
+STATUS_INTERVAL_S, IDLE_STATUS_INTERVAL_S = 15.0, 600.0
+MAX_LEASE_CHECK_INTERVAL_S = 1.0
+LEASE_CHECK_SHARE = 0.05  # of the shortest lease
+SOCKET_BUFFER_BYTES = 1 << 20
+SHARED_MEMORY_BYTES = 1 << 16
+_PROCESS_CODE = "from holdfast.worker.heartbeat_process import main; main()"
 _log = logging.getLogger("holdfast.worker")
 
 
 class Heartbeat:
+    """Keeps the leases of one worker alive through a heartbeat process."""
+
     def __init__(
         self,
         url: Secret,
         settings: Settings,
         worker: str,
-        running: Running,
-        visibility: Visibility,
-        about: Callable[[], dict[str, Any]] = dict[str, Any],
+        running: RunningAttempts,
+        visibility: VisibilityKeeper,
+        describe_worker: Callable[[], dict[str, Any]] = dict[str, Any],
     ) -> None:
         self._url = url
         self._settings = settings
@@ -60,8 +67,8 @@ class Heartbeat:
         self._running = running
         self._visibility = visibility
         visibility.send = self._send
-        self._about = about
-        self.commanded: Callable[[Command], None] = lambda _: None
+        self._describe_worker = describe_worker
+        self.on_command: Callable[[Command], None] = lambda _: None
         self._ended = threading.Event()
         self._ready = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -70,27 +77,27 @@ class Heartbeat:
         self._socket: socket.socket | None = None
         self._unsent = bytearray()
         self._sending = threading.Lock()
-        self._memory = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
-        self._memory.write(bytes(1 << 16))
+        self._memory = tempfile.TemporaryFile()  # noqa: SIM115  (closed when the worker ends)
+        self._memory.write(bytes(SHARED_MEMORY_BYTES))
         self._memory.flush()
-        self._pulse = Pulse(self._memory.fileno())
+        self._loop_timestamp = LoopTimestamp(self._memory.fileno())
         self._reports = Reports(url, settings, worker, running.all)
         self._watchdog = Watchdog(running, worker)
-        self._told_about = 0.0
-        self._receive: Callable[[], None] = lambda: None  # whatever the process has said
+        self._status_sent_at = 0.0
+        self._receive: Callable[[], None] = lambda: None  # reads what the process has sent
 
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
     @property
-    def lag(self) -> float:
-        """Seconds that the loop was late lately."""
+    def loop_lag_s(self) -> float:
+        """How late the event loop ran recently, in seconds."""
         return self._watchdog.lag
 
     @property
-    def late(self) -> float:
-        """Seconds since the loop turned last."""
+    def seconds_since_loop_ran(self) -> float:
+        """Seconds since the event loop last ran."""
         return self._watchdog.late
 
     @property
@@ -98,24 +105,24 @@ class Heartbeat:
         return self._watchdog.blocked
 
     @property
-    def line(self) -> int | None:
-        """The descriptor that children inherit, so that their end is known to the heartbeat too."""
+    def socket_descriptor(self) -> int | None:
+        """The descriptor that children inherit, so that the heartbeat process notices when they end."""
         return None if self._socket is None else self._socket.fileno()
 
-    # On the worker's loop
+    # Called on the worker's event loop
 
     def start(self) -> None:
         if self._thread is None:
             self._worker_loop = self._visibility.worker_loop = asyncio.get_running_loop()
-            self._beat_pulse()
+            self._record_loop_run()
             self._start_process()
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
 
     async def ready(self) -> None:
-        """The process is up and connected, so that leases do not depend on how fast it starts."""
+        """Wait until the process is connected, so that leases do not depend on how fast it starts."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READY_SECONDS):
+            async with asyncio.timeout(READY_TIMEOUT_S):
                 await self._ready.wait()
 
     async def stop(self) -> None:
@@ -123,87 +130,93 @@ class Heartbeat:
         if thread is not None:
             self._ended.set()
             await asyncio.to_thread(thread.join)
-            done = not len(self._running) and not self._visibility.busy
-            self._say(b"E", b"done" if done else b"")
-            await asyncio.to_thread(self._end_process, wait=done)
+            holds_nothing = not len(self._running) and not self._visibility.has_messages
+            self._send_frame(protocol.SHUTDOWN, b"done" if holds_nothing else b"")
+            await asyncio.to_thread(self._end_process, wait=holds_nothing)
 
-    def hold(self, claimed: Sequence[tuple[Claimed, bool]], ended: Sequence[UUID], renewed_at: float) -> None:
-        """Before the tasks start; with those whose outcomes were accepted."""
-        parts = b""
+    def update_leases(
+        self, claimed: Sequence[tuple[Claimed, bool]], ended: Sequence[UUID], renewed_at: float
+    ) -> None:
+        """Add the leases of claimed tasks before they start, and drop those whose outcomes were accepted."""
+        frames = b""
         if ended:
-            parts = frame(b"D", b"".join([each.bytes for each in ended]))
+            frames = encode_frame(protocol.DROP_LEASES, b"".join([task_id.bytes for task_id in ended]))
         if claimed:
-            parts += holding(claimed, renewed_at)
-        if parts:
-            self._send(parts)
+            frames += protocol.encode_leases(claimed, renewed_at)
+        if frames:
+            self._send(frames)
 
-    def look_now(self) -> None:
-        """Something was cancelled: ask about all leases, whether they are due or not."""
+    def renew_now(self) -> None:
+        """Renew all leases at once, to learn which tasks were cancelled."""
         if len(self._running):
-            self._say(b"N")
+            self._send_frame(protocol.RENEW_NOW)
 
-    def _beat_pulse(self) -> None:
-        """Proves that the loop turns."""
+    def _record_loop_run(self) -> None:
+        """Record that the event loop runs, and schedule the next record."""
         if self._thread is not None or not self._ended.is_set():
             now = time.monotonic()
-            self._pulse.set(now)
+            self._loop_timestamp.write(now)
             self._watchdog.turned(now)
-            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(TICK, self._beat_pulse)
+            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(TICK_S, self._record_loop_run)
 
     # The process
 
     def _start_process(self) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        numbers = (theirs.fileno(), self._memory.fileno())
-        if self._process is not None:  # it hung up; two of them would hand in what the other renews
+        worker_end, process_end = socket.socketpair()
+        worker_end.setblocking(False)
+        for end in (worker_end, process_end):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        descriptors = (process_end.fileno(), self._memory.fileno())
+        if self._process is not None:  # it closed its socket; two processes would undo each other's renewals
             self._process.kill()
             self._process.wait()
-        with theirs:
+        with process_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, *map(str, numbers)],
-                pass_fds=numbers,
+                [sys.executable, "-c", _PROCESS_CODE, *map(str, descriptors)],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
         with self._sending:
-            before, self._socket, self._unsent = self._socket, ours, bytearray()
-        if before is not None:
-            before.close()
-        self._send(frame(b"S", msgspec.msgpack.encode(self._beginning())))
-        held = self._running.all()
-        if held:
-            since = min(a.renewed_at for a in held)
-            self._send(holding([(a.claimed, a.isolated) for a in held], since))
-        self._send(self._visibility.again())
-        self._told_about = 0.0
+            old_socket, self._socket, self._unsent = self._socket, worker_end, bytearray()
+        if old_socket is not None:
+            old_socket.close()
+        self._send_frame(protocol.START, msgspec.msgpack.encode(self._build_start()))
+        attempts = self._running.all()
+        if attempts:
+            renewed_at = min(attempt.renewed_at for attempt in attempts)
+            leases = [(attempt.claimed, attempt.isolated) for attempt in attempts]
+            self._send(protocol.encode_leases(leases, renewed_at))
+        self._send(self._visibility.encode_current_messages())
+        self._status_sent_at = 0.0
 
-    def _beginning(self) -> Start:
-        return Start(
+    def _build_start(self) -> HeartbeatStart:
+        return HeartbeatStart(
             url=self._url.reveal(),
             worker=self._worker,
             pid=os.getpid(),
             connect_timeout_s=self._settings.connect_timeout.total_seconds(),
             call_timeout_s=self._settings.call_timeout.total_seconds(),
             log_format=self._settings.log_format,
-            loop_patience_s=LOOP_PATIENCE,
+            loop_blocked_after_s=LOOP_BLOCKED_AFTER_S,
         )
 
     def _end_process(self, *, wait: bool) -> None:
-        """What could not be stopped is released by the process once we are gone, so it is not waited for."""
+        """Close the socket. Wait for the process only when nothing is held.
+
+        Otherwise the process releases the remaining leases after this worker has ended.
+        """
         if self._socket is not None:
             self._socket.close()
         if self._process is not None and wait:
             try:
-                self._process.wait(LAST_SECONDS)
+                self._process.wait(SHUTDOWN_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()  # it holds nothing any more
+                self._process.kill()  # it holds nothing
                 self._process.wait()
 
-    def _say(self, kind: Kind, body: bytes = b"") -> None:
-        self._send(frame(kind, body))
+    def _send_frame(self, kind: bytes, body: bytes = b"") -> None:
+        self._send(encode_frame(kind, body))
 
     def _send(self, message: bytes) -> None:
         with self._sending:
@@ -215,91 +228,92 @@ class Heartbeat:
                 sent = self._socket.send(message) if self._socket is not None else 0
             except BlockingIOError:
                 sent = 0
-            except OSError:  # it died; whoever replaces it is told everything
+            except OSError:  # the process died; its replacement receives everything again
                 return
             if sent < len(message):
                 self._unsent += message[sent:]
 
-    # In the thread
+    # Called in the heartbeat thread
 
     def _run(self) -> None:
-        asyncio.run(self._all())
+        asyncio.run(self._run_loops())
 
-    async def _all(self) -> None:
-        parts = (self._listen(), self._reports.run(self._ended))
-        going = [asyncio.create_task(part) for part in parts]
-        await self._guard()
-        # The others look at `ended` too; one that hangs in a call is not waited for.
-        _, hanging = await asyncio.wait(going, timeout=LAST_SECONDS)
-        for part in hanging:
-            part.cancel()
-        await asyncio.gather(*going, return_exceptions=True)
+    async def _run_loops(self) -> None:
+        loops = (self._listen_forever(), self._reports.run(self._ended))
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        await self._watch()
+        # The other loops end by themselves; one that hangs in a call is cancelled.
+        _, hanging = await asyncio.wait(tasks, timeout=SHUTDOWN_TIMEOUT_S)
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _guard(self) -> None:
-        """Beside the rest, because nothing else may hold it up."""
-        look_at = 0.0
+    async def _watch(self) -> None:
+        """Stop attempts whose leases may be lost. Runs beside the other loops, so that none can delay it."""
+        next_check_at = 0.0
         while not self._ended.is_set():
-            self._receive()  # this thread may have been starved itself, and the renewals went on meanwhile
+            self._receive()  # renewals may have arrived while this thread was starved
             now = time.monotonic()
-            if now >= look_at:
-                look_at = now + self._stop_what_may_be_lost(now)
-            self._visibility.stop_what_may_be_lost(now)
-            blocker = self._watchdog.look(now)
-            if blocker is not None:
-                self._say(b"B", blocker)
+            if now >= next_check_at:
+                next_check_at = now + self._stop_unrenewed_attempts(now)
+            self._visibility.stop_unrenewed(now)
+            blocking_task = self._watchdog.look(now)
+            if blocking_task is not None:
+                self._send_frame(protocol.BLOCKING_TASK, blocking_task)
             if self._unsent:
                 self._send(b"")
-            self._tell_about(now)
-            await asyncio.sleep(TICK)
+            self._send_worker_status(now)
+            await asyncio.sleep(TICK_S)
 
-    def _stop_what_may_be_lost(self, now: float) -> float:
-        """Answers when to look again: often enough for the shortest lease."""
-        shortest = 20.0
+    def _stop_unrenewed_attempts(self, now: float) -> float:
+        """Stop attempts before their leases end. Return the seconds until the next check."""
+        pause_s = MAX_LEASE_CHECK_INTERVAL_S
         for attempt in self._running.all():
-            shortest = min(shortest, attempt.claimed.lease_s)
+            pause_s = min(pause_s, attempt.claimed.lease_s * LEASE_CHECK_SHARE)
             if now >= attempt.must_stop_at:
                 self._stop(attempt, UNRENEWED)
-        return shortest * 0.05
+        return pause_s
 
-    def _tell_about(self, now: float) -> None:
-        pause = ABOUT_SECONDS if len(self._running) else IDLE_ABOUT_SECONDS
-        if now >= self._told_about + pause:
-            self._told_about = now
-            self._say(b"A", msgspec.json.encode(self._about()))
+    def _send_worker_status(self, now: float) -> None:
+        interval_s = STATUS_INTERVAL_S if len(self._running) else IDLE_STATUS_INTERVAL_S
+        if now >= self._status_sent_at + interval_s:
+            self._status_sent_at = now
+            self._send_frame(protocol.WORKER_STATUS, msgspec.json.encode(self._describe_worker()))
 
-    async def _listen(self) -> None:
+    async def _listen_forever(self) -> None:
         while not self._ended.is_set():
             try:
                 await self._listen_to_process()
             except Exception:
-                # A heartbeat that ends here would lose every lease of a worker that goes on working.
-                _log.exception("the heartbeat failed and goes on")
+                # If this loop ended, a worker that goes on working would lose every lease.
+                _log.exception("The heartbeat failed and continues.")
             if not self._ended.is_set():
-                await asyncio.sleep(TICK)
+                await asyncio.sleep(TICK_S)
                 telemetry.emit("worker.heartbeat_replaced", worker=self._worker)
                 self._start_process()
 
     async def _listen_to_process(self) -> None:
-        """Until the process is gone."""
-        loop, line, frames, gone = asyncio.get_running_loop(), self._socket, Frames(), asyncio.Event()
-        if line is None:
+        """Handle frames until the process is gone."""
+        loop, process_socket = asyncio.get_running_loop(), self._socket
+        frames, gone = FrameDecoder(), asyncio.Event()
+        if process_socket is None:
             return
 
         def receive() -> None:
             try:
-                received = b"" if gone.is_set() else line.recv(1 << 20)
+                received = b"" if gone.is_set() else process_socket.recv(SOCKET_BUFFER_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 received = b""
             if not received:
                 gone.set()
-                loop.remove_reader(line)
+                loop.remove_reader(process_socket)
             for kind, body in frames.feed(received):
-                self._hear(kind, body)
+                self._handle_frame(kind, body)
 
         self._receive = receive
-        loop.add_reader(line, receive)
+        loop.add_reader(process_socket, receive)
         try:
             while not (gone.is_set() or self._ended.is_set()):
                 with contextlib.suppress(TimeoutError):
@@ -307,36 +321,36 @@ class Heartbeat:
                         await gone.wait()
         finally:
             self._receive = lambda: None
-            loop.remove_reader(line)
+            loop.remove_reader(process_socket)
 
-    def _hear(self, kind: bytes, body: bytes) -> None:
-        if kind == b"R":
-            self._apply(msgspec.msgpack.decode(body, type=Round))
-        elif kind == b"V":
-            self._visibility.hear(body)
-        elif kind == b"O" and self._worker_loop is not None:
+    def _handle_frame(self, kind: bytes, body: bytes) -> None:
+        if kind == protocol.LEASES_RENEWED:
+            self._apply_renewals(msgspec.msgpack.decode(body, type=LeaseRenewals))
+        elif kind == protocol.MESSAGES_RENEWED:
+            self._visibility.apply_renewals(body)
+        elif kind == protocol.READY and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self._ready.set)
-        elif kind == b"W":
-            telemetry.emit("database.away", error=body.decode(errors="replace"), retry_in=TICK)
-        elif kind == b"C" and self._worker_loop is not None:
-            self._worker_loop.call_soon_threadsafe(self.commanded, cast("Command", body.decode()))
+        elif kind == protocol.DATABASE_PROBLEM:
+            telemetry.emit("database.away", error=body.decode(errors="replace"), retry_in=TICK_S)
+        elif kind == protocol.COMMAND and self._worker_loop is not None:
+            self._worker_loop.call_soon_threadsafe(self.on_command, cast("Command", body.decode()))
 
-    def _apply(self, news: Round) -> None:
-        held = self._running.by_id()
-        for name in ids_in(news.kept):
-            attempt = held.get(UUID(bytes=name))
-            if attempt is not None and attempt.renewed_at < news.sent_at:
-                attempt.renewed_at = news.sent_at
-        for names, reason in ((news.cancelled, "cancelled"), (news.lost, "lease lost")):
-            for name in ids_in(names):
-                attempt = held.get(UUID(bytes=name))
+    def _apply_renewals(self, renewals: LeaseRenewals) -> None:
+        attempts = self._running.by_id()
+        for task_id in protocol.split_task_ids(renewals.renewed):
+            attempt = attempts.get(UUID(bytes=task_id))
+            if attempt is not None and attempt.renewed_at < renewals.sent_at:
+                attempt.renewed_at = renewals.sent_at
+        for task_ids, reason in ((renewals.cancelled, "cancelled"), (renewals.lost, "lease lost")):
+            for task_id in protocol.split_task_ids(task_ids):
+                attempt = attempts.get(UUID(bytes=task_id))
                 if attempt is not None and attempt.context is not None and attempt.context.completed:
-                    attempt.renewed_at = float("inf")  # it has succeeded in the user's own transaction
+                    attempt.renewed_at = float("inf")  # it completed in the user's own transaction
                 elif attempt is not None:
                     self._stop(attempt, reason)
 
     def _stop(self, attempt: Attempt, reason: str) -> None:
-        if not attempt.mark_stopped(reason):  # plain code sees it even if the loop is blocked
+        if not attempt.mark_stopped(reason):  # plain functions see it even if the loop is blocked
             return
         telemetry.emit("task.lease_lost", task=attempt.claimed.id, attempt=attempt.claimed.attempt)
         if self._worker_loop is not None and not self._worker_loop.is_closed():

@@ -1,9 +1,10 @@
-"""Messages for consumers: when to read and for how many, and what became of those that were handled.
+"""Consumer loops: decide when to read messages and how many, and store the outcomes.
 
-One loop per consumer. It reads only for slots that are free, so nothing waits invisible in this process. What
-functions made of their messages is handed in with receipts, in groups: a message that somebody else has read
-meanwhile is left alone. Before it sleeps, the loop says for how long (see queues_wake.sql) and reads once
-more; then a notification wakes it, or the time at which the next message comes into sight, or the poll.
+There is one loop per consumer. It reads only as many messages as it has free slots, so no message waits
+invisibly in this process. Outcomes are stored with receipts, in groups; a message that another reader has
+read in the meantime is left alone. Before the loop sleeps, it registers itself as a sleeping reader and reads
+once more (functions/messages). Then a notification wakes it, or the time at which the next message becomes
+visible, or the poll.
 """
 
 from __future__ import annotations
@@ -25,291 +26,318 @@ from holdfast.engine.messages import consumers as consuming
 from holdfast.engine.messages import queues
 from holdfast.errors import NotFoundError
 from holdfast.model import Message
-from holdfast.worker.fetcher import BLIND_POLL, FALLING_ASLEEP, SAFETY_POLL
-from holdfast.worker.messages.deliveries import Delivery, Ending, Keeper, Nobody
-from holdfast.worker.messages.handling import call, handle, unfit
-from holdfast.worker.messages.visibility import Visibility
-from holdfast.worker.outbox import FLUSH_COUNT, FLUSH_SECONDS
-from holdfast.worker.service import Service
+from holdfast.worker.background import BackgroundService
+from holdfast.worker.fetcher import BLIND_POLL_INTERVAL_S, FALLING_ASLEEP_DELAYS_S, LISTENING_POLL_INTERVAL_S
+from holdfast.worker.messages.deliveries import (
+    Delivery,
+    MessageOutcome,
+    MessageVisibility,
+    NoVisibilityRenewal,
+)
+from holdfast.worker.messages.runner import call_function, find_read_limit_error, run_consumer
+from holdfast.worker.messages.visibility import VisibilityKeeper
+from holdfast.worker.outbox import FLUSH_COUNT, MAX_FLUSH_DELAY_S
 
-LOCKED_PAUSE = 0.5  # something is visible and we did not get it: somebody has it locked
+LOCKED_MESSAGE_PAUSE_S = 0.5  # a message is visible, and another transaction has locked it
 _log = logging.getLogger("holdfast.worker")
 AnyConsumer = Consumer[Any]
 
 
-class ConsumerLoop(Service):
+class ConsumerLoop(BackgroundService):
     def __init__(
         self,
         database: Database,
         consumer: AnyConsumer,
-        hears: Callable[[], bool],
-        keeper: Keeper | None = None,
+        listener_works: Callable[[], bool],
+        visibility: MessageVisibility | None = None,
     ) -> None:
         super().__init__()
         self.consumer = consumer
-        self._keeper = keeper or Nobody()
+        self._visibility = visibility or NoVisibilityRenewal()
         self.reading = True
         self._database = database
-        self._hears = hears
+        self._listener_works = listener_works
         self._threads = ThreadPoolExecutor(consumer.concurrency, thread_name_prefix=consumer.name)
         self._running: dict[str, Delivery] = {}
-        self._endings: list[tuple[Delivery, Ending]] = []
-        self._travelling = 0
-        self._oldest = 0.0
-        self._hooks: set[asyncio.Task[None]] = set()
-        self._bell = asyncio.Event()
-        self._look_at = 0.0
-        self._looks = 0  # that did not fill the slots, since one did
+        self._outcomes: list[tuple[Delivery, MessageOutcome]] = []
+        self._outcomes_in_flight = 0
+        self._oldest_outcome_at = 0.0
+        self._dead_letter_callbacks: set[asyncio.Task[None]] = set()
+        self._wakeup = asyncio.Event()
+        self._next_read_at = 0.0
+        self._empty_reads = 0  # consecutive reads that did not fill the slots
         self._prepared = False
-        self._woken = False  # whether inserts into the queue notify
+        self._inserts_notify = False
 
     @property
     def busy(self) -> bool:
-        return bool(self._running or self._endings or self._travelling or self._hooks)
+        return bool(
+            self._running or self._outcomes or self._outcomes_in_flight or self._dead_letter_callbacks
+        )
 
     def deliveries(self) -> list[Delivery]:
         return list(self._running.values())
 
-    def ring(self) -> None:
-        self._bell.set()
+    def check_now(self) -> None:
+        self._wakeup.set()
 
     def wake(self) -> None:
-        """There may be messages."""
-        self._look_at = 0.0
-        self._bell.set()
+        """Read soon, because there may be messages."""
+        self._next_read_at = 0.0
+        self._wakeup.set()
 
     async def stop(self) -> None:
         await super().stop()
-        for hook in self._hooks:
-            hook.cancel()
+        for callback in self._dead_letter_callbacks:
+            callback.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def prepare(self, connection: Connection) -> None:
-        """Make sure of the queue, and of being woken when that is possible."""
+        """Create the queue if the consumer asks for it, and enable wakeups where possible."""
         queue = self.consumer.queue
-        if self.consumer.create and not await queues.has_queue(connection, queue):
+        if self.consumer.create and not await queues.message_queue_exists(connection, queue):
             await queues.create(connection, queue)
-        self._woken = await queues.enable_wakeups(connection, queue)
+        self._inserts_notify = await queues.enable_message_wakeups(connection, queue)
         self._prepared = True
 
     async def step(self) -> None:
-        await self._reason()
+        await self._wait_for_work()
         try:
             async with self._database.connection() as connection:
                 if not self._prepared:
                     await self.prepare(connection)
-                await self._hand_in(connection)
-                slots = self._slots()
-                if slots and time.monotonic() >= self._look_at:
+                await self._store_outcomes(connection)
+                slots = self._free_slots()
+                if slots and time.monotonic() >= self._next_read_at:
                     await self._read(connection, slots)
-        except NotFoundError:  # somebody dropped the queue; with create=True it is made again
+        except NotFoundError:  # the queue was dropped; create=True creates it again
             self._prepared = False
             raise
 
-    async def once(self) -> int:
-        """Without the loop: read a message, wait until it is handled, hand it in; how many there were."""
+    async def process_one(self) -> int:
+        """Read one message, process it and store its outcome, without the loop.
+
+        Return the number of messages.
+        """
         async with self._database.connection() as connection:
             if not self._prepared:
                 await self.prepare(connection)
             await self._read(connection, 1)
-            found = len(self._running) + len(self._endings)
+            count = len(self._running) + len(self._outcomes)
             while self._running:
-                self._bell.clear()
-                await self._bell.wait()
-            await self._hand_in(connection)
-        await asyncio.gather(*self._hooks)
-        return found
+                self._wakeup.clear()
+                await self._wakeup.wait()
+            await self._store_outcomes(connection)
+        await asyncio.gather(*self._dead_letter_callbacks)
+        return count
 
-    def _slots(self) -> int:
+    def _free_slots(self) -> int:
         return max(0, self.consumer.concurrency - len(self._running)) if self.reading else 0
 
-    async def _reason(self) -> None:
-        """Returns when a round trip is worth it."""
+    async def _wait_for_work(self) -> None:
+        """Wait until a round trip to the database is useful."""
         while True:
             pause: float | None = None
-            if self._endings:
-                full = len(self._endings) >= FLUSH_COUNT
-                pause = 0.0 if full else self._oldest + FLUSH_SECONDS - time.monotonic()
-            elif self._slots():
-                pause = self._look_at - time.monotonic()
+            if self._outcomes:
+                full = len(self._outcomes) >= FLUSH_COUNT
+                pause = 0.0 if full else self._oldest_outcome_at + MAX_FLUSH_DELAY_S - time.monotonic()
+            elif self._free_slots():
+                pause = self._next_read_at - time.monotonic()
             if pause is not None and pause <= 0:
                 return
-            self._bell.clear()
+            self._wakeup.clear()
             try:
                 async with asyncio.timeout(pause):
-                    await self._bell.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 return
 
     async def _read(self, connection: Connection, slots: int) -> None:
-        sleep = timedelta(seconds=self._nap() + 1) if self._looks and self._woken else None
+        sleep = (
+            timedelta(seconds=self._poll_interval_s() + 1)
+            if self._empty_reads and self._inserts_notify
+            else None
+        )
         sent_at = time.monotonic()
-        taken = await consuming.take(
+        batch = await consuming.take(
             connection, self.consumer.queue, vt=self.consumer.vt, qty=slots, sleep=sleep
         )
-        self._plan(got=len(taken.messages), wanted=slots, due_s=taken.due_s)
-        limits = [limit for limit in (self.consumer.max_reads, taken.max_reads) if limit is not None]
+        self._schedule_next_read(received=len(batch.messages), requested=slots, due_s=batch.due_s)
+        limits = [limit for limit in (self.consumer.max_reads, batch.max_reads) if limit is not None]
         limit = min(limits, default=None)
-        deliveries = [self._delivery(message, limit, sent_at) for message in taken.messages]
-        fit = [delivery for delivery in deliveries if self._fits(delivery)]
-        self._keeper.hold(fit)  # known before their functions start
-        for delivery in fit:
-            self._launch(delivery)
+        deliveries = [self._create_delivery(message, limit, sent_at) for message in batch.messages]
+        accepted = [delivery for delivery in deliveries if self._check_read_limit(delivery)]
+        self._visibility.hold(accepted)  # before their functions start
+        for delivery in accepted:
+            self._start_delivery(delivery)
 
-    def _nap(self) -> float:
-        """How long to sleep after this look, if it finds nothing."""
-        poll = SAFETY_POLL if self._woken and self._hears() else BLIND_POLL
-        return min(poll, FALLING_ASLEEP[self._looks]) if self._looks < len(FALLING_ASLEEP) else poll
+    def _poll_interval_s(self) -> float:
+        """Return how long to sleep after a read that returns no messages."""
+        listens = self._inserts_notify and self._listener_works()
+        interval_s = LISTENING_POLL_INTERVAL_S if listens else BLIND_POLL_INTERVAL_S
+        if self._empty_reads < len(FALLING_ASLEEP_DELAYS_S):
+            interval_s = min(interval_s, FALLING_ASLEEP_DELAYS_S[self._empty_reads])
+        return interval_s
 
-    def _plan(self, *, got: int, wanted: int, due_s: float | None) -> None:
-        """When to look again without being told."""
-        if got:
-            self._looks = 0
-        if got == wanted:
-            self._look_at = 0.0
+    def _schedule_next_read(self, *, received: int, requested: int, due_s: float | None) -> None:
+        """Decide when to read again without a notification."""
+        if received:
+            self._empty_reads = 0
+        if received == requested:
+            self._next_read_at = 0.0
             return
-        pause = self._nap() * random.uniform(0.8, 1.0)  # noqa: S311  (so that a fleet does not poll in step)
+        pause = self._poll_interval_s() * random.uniform(0.8, 1.0)  # noqa: S311  (so that a fleet does not poll in step)
         if due_s is not None:
-            pause = min(pause, due_s if due_s > 0 else LOCKED_PAUSE)
-        self._looks += 1
-        self._look_at = time.monotonic() + pause
+            pause = min(pause, due_s if due_s > 0 else LOCKED_MESSAGE_PAUSE_S)
+        self._empty_reads += 1
+        self._next_read_at = time.monotonic() + pause
 
-    def _delivery(self, message: Message[Any], max_reads: int | None, sent_at: float) -> Delivery:
-        assert message.receipt is not None  # noqa: S101  (a read always gives one)
-        return Delivery(self.consumer, message, message.receipt, max_reads, sent_at, self._keeper)
+    def _create_delivery(self, message: Message[Any], max_reads: int | None, sent_at: float) -> Delivery:
+        assert message.receipt is not None  # noqa: S101  (a read always returns one)
+        return Delivery(self.consumer, message, message.receipt, max_reads, sent_at, self._visibility)
 
-    def _fits(self, delivery: Delivery) -> bool:
-        problem = unfit(delivery)
-        if problem is not None:
-            self._put(delivery, Ending("bury", problem))
-        return problem is None
+    def _check_read_limit(self, delivery: Delivery) -> bool:
+        error = find_read_limit_error(delivery)
+        if error is not None:
+            self._add_outcome(delivery, MessageOutcome("dead_letter", error))
+        return error is None
 
-    def _launch(self, delivery: Delivery) -> None:
+    def _start_delivery(self, delivery: Delivery) -> None:
         self._running[delivery.receipt] = delivery
-        delivery.runner = asyncio.create_task(self._deliver(delivery), name=f"message {delivery.message.id}")
-        delivery.runner.add_done_callback(lambda _: self._remove(delivery))
+        delivery.runner = asyncio.create_task(
+            self._run_delivery(delivery), name=f"message {delivery.message.id}"
+        )
+        delivery.runner.add_done_callback(lambda _: self._remove_delivery(delivery))
 
-    def _remove(self, delivery: Delivery) -> None:
+    def _remove_delivery(self, delivery: Delivery) -> None:
         self._running.pop(delivery.receipt, None)
-        self.ring()
+        self.check_now()
 
-    async def _deliver(self, delivery: Delivery) -> None:
+    async def _run_delivery(self, delivery: Delivery) -> None:
         message = delivery.message
-        about = {
+        fields = {
             "queue": message.queue,
             "message": message.id,
             "name": self.consumer.name,
             "reads": message.reads,
         }
-        telemetry.emit("message.started", **about)
-        began = time.monotonic()
-        ending: Ending | None
+        telemetry.emit("message.started", **fields)
+        started_at = time.monotonic()
+        outcome: MessageOutcome | None
         try:
-            ending = await handle(delivery, self._threads)
+            outcome = await run_consumer(delivery, self._threads)
         except asyncio.CancelledError:
-            ending = self._released(delivery)
-        if ending and delivery.finishing and ending.kind == self.consumer.finish:
-            ending = None  # the user's transaction has decided
+            outcome = self._outcome_of_stop(delivery)
+        if outcome and delivery.finishing and outcome.kind == self.consumer.finish:
+            outcome = None  # the user's transaction finishes the message
         telemetry.emit(
             "message.finished",
-            **about,
-            outcome=ending.kind if ending else "done" if delivery.finishing else "stopped",
-            seconds=time.monotonic() - began,
-            error=(ending and ending.error) or None,
+            **fields,
+            outcome=outcome.kind if outcome else "done" if delivery.finishing else "stopped",
+            seconds=time.monotonic() - started_at,
+            error=(outcome and outcome.error) or None,
         )
         delivery.ended = True
-        if ending is None:
-            self._keeper.drop([delivery])
+        if outcome is None:
+            self._visibility.drop([delivery])
             return
-        if ending.kind in {"fail", "rest"}:
-            await self._keeper.let_go(delivery)
-        self._put(delivery, ending)
+        if outcome.kind in {"fail", "delay"}:
+            await self._visibility.drop_and_wait(delivery)
+        self._add_outcome(delivery, outcome)
 
-    def _released(self, delivery: Delivery) -> Ending | None:
-        """Stopped with the worker: back at once. A thread that has the row locked goes on, and vt decides."""
-        if delivery.stopped == "released" and (self.consumer.is_async or not delivery.finishing):
-            return Ending("rest")
+    def _outcome_of_stop(self, delivery: Delivery) -> MessageOutcome | None:
+        """Return a message of a stopping worker at once.
+
+        A thread that has locked the row goes on; then the visibility timeout decides.
+        """
+        if delivery.stop_reason == "released" and (self.consumer.is_async or not delivery.finishing):
+            return MessageOutcome("delay")
         return None
 
-    def _put(self, delivery: Delivery, ending: Ending) -> None:
-        if not self._endings:
-            self._oldest = time.monotonic()
-        self._endings.append((delivery, ending))
-        self.ring()
+    def _add_outcome(self, delivery: Delivery, outcome: MessageOutcome) -> None:
+        if not self._outcomes:
+            self._oldest_outcome_at = time.monotonic()
+        self._outcomes.append((delivery, outcome))
+        self.check_now()
 
-    async def _hand_in(self, connection: Connection) -> None:
-        """Tell the database what became of messages. Telling it twice does no harm, so what fails stays."""
-        taken, self._endings = self._endings, []
-        groups: dict[Ending, list[Delivery]] = {}
-        for delivery, ending in taken:
-            groups.setdefault(ending, []).append(delivery)
-        self._travelling = len(taken)
+    async def _store_outcomes(self, connection: Connection) -> None:
+        """Store the outcomes. Storing one twice does no harm, so outcomes stay until a call succeeds."""
+        outcomes, self._outcomes = self._outcomes, []
+        groups: dict[MessageOutcome, list[Delivery]] = {}
+        for delivery, outcome in outcomes:
+            groups.setdefault(outcome, []).append(delivery)
+        self._outcomes_in_flight = len(outcomes)
         try:
-            for ending in list(groups):
-                await self._settle(connection, ending, groups[ending])
-                del groups[ending]
+            for outcome in list(groups):
+                await self._store_group(connection, outcome, groups[outcome])
+                del groups[outcome]
         finally:
-            left = [(delivery, ending) for ending, many in groups.items() for delivery in many]
-            self._endings = left + self._endings
-            self._travelling = 0
+            unsent = [(delivery, outcome) for outcome, group in groups.items() for delivery in group]
+            self._outcomes = unsent + self._outcomes
+            self._outcomes_in_flight = 0
 
-    async def _settle(self, connection: Connection, ending: Ending, deliveries: list[Delivery]) -> None:
-        dead, ours = await _apply(connection, self.consumer.queue, ending, [d.receipt for d in deliveries])
-        self._keeper.drop(deliveries)
+    async def _store_group(
+        self, connection: Connection, outcome: MessageOutcome, deliveries: list[Delivery]
+    ) -> None:
+        receipts = [delivery.receipt for delivery in deliveries]
+        dead, accepted = await _store_outcome(connection, self.consumer.queue, outcome, receipts)
+        self._visibility.drop(deliveries)
         for delivery in deliveries:
             message = delivery.message
             if message.id in dead:
-                telemetry.emit("message.dead", queue=message.queue, message=message.id, error=ending.error)
-                self._tell_of_death(message, ending.error)
-            elif message.id not in ours and not delivery.finishing:
+                telemetry.emit("message.dead", queue=message.queue, message=message.id, error=outcome.error)
+                self._start_dead_letter_callback(message, outcome.error)
+            elif message.id not in accepted and not delivery.finishing:
                 telemetry.emit("message.lost", queue=message.queue, message=message.id)
 
-    def _tell_of_death(self, message: Message[Any], error: str) -> None:
+    def _start_dead_letter_callback(self, message: Message[Any], error: str) -> None:
         if self.consumer.on_dead is None:
             return
-        hook = asyncio.create_task(
-            self._call_on_dead(self.consumer.on_dead, replace(message, hold=None), error)
+        callback = asyncio.create_task(
+            self._call_on_dead(self.consumer.on_dead, replace(message, lease=None), error)
         )
-        self._hooks.add(hook)
-        hook.add_done_callback(self._hooks.discard)
+        self._dead_letter_callbacks.add(callback)
+        callback.add_done_callback(self._dead_letter_callbacks.discard)
 
     async def _call_on_dead(self, on_dead: Callable[..., object], message: Message[Any], error: str) -> None:
         try:
-            await call(on_dead, message, error, threads=self._threads)
+            await call_function(on_dead, message, error, threads=self._threads)
         except Exception:
             _log.exception("on_dead of %s failed for message %s", self.consumer.name, message.id)
 
 
-async def _apply(
-    connection: Connection, queue: str, ending: Ending, receipts: Sequence[str]
+async def _store_outcome(
+    connection: Connection, queue: str, outcome: MessageOutcome, receipts: Sequence[str]
 ) -> tuple[set[int], set[int]]:
-    """The ids that are dead now, and all that were still ours."""
-    if ending.kind == "archive" or ending.kind == "delete":  # noqa: PLR1714  (narrows the type)
-        return set(), await consuming.finish(connection, queue, ending.kind, receipts)
-    if ending.kind == "rest":
-        return set(), await consuming.rest(connection, queue, receipts, ending.delay)
-    if ending.kind == "bury":
-        dead = await consuming.bury(connection, queue, receipts, ending.error)
+    """Return the ids that are dead letters now, and all ids whose outcome was accepted."""
+    if outcome.kind == "archive" or outcome.kind == "delete":  # noqa: PLR1714  (narrows the type)
+        return set(), await consuming.finish(connection, queue, outcome.kind, receipts)
+    if outcome.kind == "delay":
+        return set(), await consuming.rest(connection, queue, receipts, outcome.delay)
+    if outcome.kind == "dead_letter":
+        dead = await consuming.bury(connection, queue, receipts, outcome.error)
         return dead, dead
-    outcomes = await consuming.fail(connection, queue, receipts, ending.error)
-    return {number for number, outcome in outcomes.items() if outcome == "dead"}, set(outcomes)
+    statuses = await consuming.fail(connection, queue, receipts, outcome.error)
+    return {number for number, status in statuses.items() if status == "dead"}, set(statuses)
 
 
-class Consumers:
-    """All loops of a worker, started, woken and stopped together."""
+class ConsumerLoops:
+    """All consumer loops of a worker, started, woken and stopped together."""
 
     def __init__(
-        self, database: Database, consumers: Sequence[AnyConsumer], hears: Callable[[], bool]
+        self, database: Database, consumers: Sequence[AnyConsumer], listener_works: Callable[[], bool]
     ) -> None:
         self._database = database
-        self.visibility = Visibility(self.deliveries)
-        self._loops = [ConsumerLoop(database, each, hears, self.visibility) for each in consumers]
+        self.visibility = VisibilityKeeper(self.deliveries)
+        self._loops = [
+            ConsumerLoop(database, consumer, listener_works, self.visibility) for consumer in consumers
+        ]
 
     def __len__(self) -> int:
         return len(self._loops)
 
     async def prepare(self) -> None:
-        """Fails, and the worker with it, when a queue is missing that nobody may make."""
+        """Prepare every queue. Raises NotFoundError for a missing queue of a consumer without create=True."""
         if self._loops:
             async with self._database.connection() as connection:
                 for loop in self._loops:
@@ -330,7 +358,8 @@ class Consumers:
     def deliveries(self) -> list[Delivery]:
         return [delivery for loop in self._loops for delivery in loop.deliveries()]
 
-    def heard(self, queue: str) -> None:
+    def wake(self, queue: str) -> None:
+        """Wake the loops of a queue, or all loops when the queue is empty."""
         for loop in self._loops:
             if queue in {"", loop.consumer.queue.lower()}:
                 loop.wake()
@@ -339,12 +368,12 @@ class Consumers:
         for loop in self._loops:
             loop.reading = False
 
-    def ring(self) -> None:
+    def check_now(self) -> None:
         for loop in self._loops:
-            loop.ring()
+            loop.check_now()
 
     def release(self) -> None:
-        """Stop what still runs; it becomes visible at once."""
+        """Stop running deliveries. Their messages become visible at once."""
         for delivery in self.deliveries():
             if delivery.stop("released") and delivery.runner is not None:
                 delivery.runner.cancel("released")

@@ -1,4 +1,4 @@
-"""Messages in the hands of this worker, shared by a consumer's loop and what keeps them invisible."""
+"""Messages that this worker processes, shared by the consumer loop and the visibility renewal."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from holdfast.engine import borrowed
 from holdfast.engine.messages import queues
 from holdfast.errors import LeaseLostError
 from holdfast.model import Message
-from holdfast.worker.running import MARGIN
+from holdfast.worker.attempts import LEASE_SAFETY_MARGIN
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What is to become of a message; the database may say that it is no longer ours."""
+class MessageOutcome:
+    """What to do with a processed message. The database refuses it when another reader has the message."""
 
-    kind: Literal["archive", "delete", "fail", "bury", "rest"]
+    kind: Literal["archive", "delete", "fail", "dead_letter", "delay"]
     error: str = ""
     delay: timedelta = timedelta(0)
 
 
-class Keeper(Protocol):
-    """Whoever keeps messages invisible while their functions run."""
+class MessageVisibility(Protocol):
+    """Keeps messages invisible while consumers process them."""
 
     def hold(self, deliveries: Sequence[Delivery]) -> None: ...
     def drop(self, deliveries: Sequence[Delivery]) -> None: ...
-    async def let_go(self, delivery: Delivery) -> None: ...
+    async def drop_and_wait(self, delivery: Delivery) -> None: ...
 
 
-class Nobody:
-    """Where functions are over long before their vt."""
+class NoVisibilityRenewal:
+    """Renews nothing, for tests whose functions return long before the visibility timeout."""
 
     def hold(self, deliveries: Sequence[Delivery]) -> None: ...
     def drop(self, deliveries: Sequence[Delivery]) -> None: ...
-    async def let_go(self, delivery: Delivery) -> None: ...
+    async def drop_and_wait(self, delivery: Delivery) -> None: ...
 
 
 _numbers = itertools.count(1)
@@ -47,60 +47,66 @@ _numbers = itertools.count(1)
 
 @dataclass(eq=False)
 class Delivery:
-    """One message given to a consumer. It is what `msg.done` and `msg.check` ask."""
+    """One message that a consumer processes. Implements `message.done` and `message.check`."""
 
     consumer: Consumer[Any]
     message: Message[Any]
     receipt: str
     max_reads: int | None
     renewed_at: float
-    keeper: Keeper
-    number: int = field(default_factory=_numbers.__next__)  # what worker and heartbeat call it
+    visibility: MessageVisibility
+    number: int = field(
+        default_factory=_numbers.__next__
+    )  # identifies it between worker and heartbeat process
     runner: asyncio.Task[None] | None = None
-    stopped: str | None = None
-    finishing: bool = False  # in the user's transaction, which holds the row: nobody else may wait for it
+    stop_reason: str | None = None
+    finishing: bool = False  # the user's transaction holds the row, so nothing else may wait for it
     ended: bool = False
 
     @property
     def must_stop_at(self) -> float:
-        return self.renewed_at + self.consumer.vt.total_seconds() * (1 - MARGIN)
+        return self.renewed_at + self.consumer.vt.total_seconds() * (1 - LEASE_SAFETY_MARGIN)
 
     @property
-    def kept(self) -> bool:
-        """Whether somebody has to keep it invisible."""
-        return not (self.finishing or self.ended or self.stopped is not None)
+    def needs_renewal(self) -> bool:
+        """Whether the heartbeat process must keep the message invisible."""
+        return not (self.finishing or self.ended or self.stop_reason is not None)
 
     def stop(self, reason: str) -> bool:
-        """Mark as no longer wanted; plain functions find out at their next `check`. False: too late."""
-        if self.stopped is not None or self.ended:
+        """Mark the delivery as stopped.
+
+        Plain functions notice at their next `check`. False when it has ended.
+        """
+        if self.stop_reason is not None or self.ended:
             return False
-        self.stopped = reason
+        self.stop_reason = reason
         return True
 
     def done(self, on: object) -> Awaitable[None]:
-        if self.stopped is not None:
+        if self.stop_reason is not None:
             raise LeaseLostError(
-                f"Message {self.message.id} of queue {self.message.queue} is no longer ours: {self.stopped}."
+                f"Message {self.message.id} of queue {self.message.queue} is no longer leased by this worker:"
+                f" {self.stop_reason}."
             )
-        question = queues.finishing(self.message.queue, self.receipt, self.consumer.finish)
-        self._finish(True)
+        statement = queues.finishing(self.message.queue, self.receipt, self.consumer.finish)
+        self._set_finishing(True)
         try:
-            answer = borrowed.ask_now(on, question)
+            result = borrowed.ask_now(on, statement)
         except BaseException:
-            self._finish(False)
+            self._set_finishing(False)
             raise
-        return answer if isinstance(answer, borrowed.Answered) else self._awaited(answer)
+        return result if isinstance(result, borrowed.Answered) else self._await_finish(result)
 
-    async def _awaited(self, answer: Awaitable[None]) -> None:
+    async def _await_finish(self, result: Awaitable[None]) -> None:
         try:
-            await answer
+            await result
         except BaseException:
-            self._finish(False)
+            self._set_finishing(False)
             raise
 
-    def _finish(self, finishing: bool) -> None:
+    def _set_finishing(self, finishing: bool) -> None:
         self.finishing = finishing
         if finishing:
-            self.keeper.drop([self])
-        elif self.kept:
-            self.keeper.hold([self])
+            self.visibility.drop([self])
+        elif self.needs_renewal:
+            self.visibility.hold([self])

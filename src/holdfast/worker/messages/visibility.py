@@ -1,9 +1,10 @@
-"""Messages in the hands of consumers stay invisible while their functions run: the worker's side.
+"""The worker's side of visibility renewal: messages stay invisible while consumers process them.
 
-The heartbeat process renews them (heartbeat_messages.py), which neither user code on the worker's loop nor a
-C call that holds the GIL can stop. It is told of every message before its function starts. A message that was
-read again is lost: its function is stopped and nothing of it is accepted. When the database cannot be
-reached, functions are stopped before their vt ends by our own clock: nobody else can have it by then.
+The heartbeat process renews them (renewal.py), so neither user code on the event loop nor a C call that holds
+the GIL can stop the renewals. It receives every message before the consumer's function starts. A message that
+another reader has read is lost: its function is stopped and its outcome is refused. When the database cannot
+be reached, functions are stopped before their visibility timeout ends by the worker's clock, because another
+reader could receive the message after that.
 """
 
 from __future__ import annotations
@@ -15,71 +16,79 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast import telemetry
-from holdfast.worker.heartbeat_wire import HeldMessage, Sight, frame, numbers
+from holdfast.worker import heartbeat_protocol as protocol
+from holdfast.worker.framing import encode_frame
+from holdfast.worker.heartbeat_protocol import LeasedMessage, MessageRenewals, encode_message_numbers
 from holdfast.worker.messages.deliveries import Delivery
 
-LET_GO_SECONDS = 1.0  # longer than a renewal waits for a row; if the process is gone, so are its renewals
+DROP_TIMEOUT_S = 1.0  # longer than a renewal waits for a row; a dead process has no renewal in flight
 
 
-class Visibility:
+class VisibilityKeeper:
+    """Passes messages to the heartbeat process and stops the functions of lost messages."""
+
     def __init__(self, deliveries: Callable[[], list[Delivery]]) -> None:
         self._deliveries = deliveries
-        self.send: Callable[[bytes], None] = lambda _: None  # to the heartbeat process, from any thread
+        self.send: Callable[[bytes], None] = lambda _: None  # sends to the heartbeat process; thread-safe
         self.worker_loop: asyncio.AbstractEventLoop | None = None
-        self._leaving: dict[int, asyncio.Event] = {}
+        self._drops_in_progress: dict[int, asyncio.Event] = {}
 
     # From the worker's loop, and from user code
 
     def hold(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
-            self.send(_holding(deliveries))
+            self.send(_encode_messages(deliveries))
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
-            self.send(frame(b"L", numbers(delivery.number for delivery in deliveries)))
+            self.send(
+                encode_frame(
+                    protocol.DROP_MESSAGES, encode_message_numbers(delivery.number for delivery in deliveries)
+                )
+            )
 
-    async def let_go(self, delivery: Delivery) -> None:
-        """Drop it, and wait until no renewal is on its way that would undo a shorter rest."""
-        gone = self._leaving[delivery.number] = asyncio.Event()
+    async def drop_and_wait(self, delivery: Delivery) -> None:
+        """Drop a message and wait until no renewal is in flight that would undo a shorter delay."""
+        confirmed = self._drops_in_progress[delivery.number] = asyncio.Event()
         self.drop([delivery])
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LET_GO_SECONDS):
-                await gone.wait()
-        del self._leaving[delivery.number]
+            async with asyncio.timeout(DROP_TIMEOUT_S):
+                await confirmed.wait()
+        del self._drops_in_progress[delivery.number]
 
     # In the heartbeat's thread
 
     @property
-    def busy(self) -> bool:
-        return any(delivery.kept for delivery in self._deliveries())
+    def has_messages(self) -> bool:
+        return any(delivery.needs_renewal for delivery in self._deliveries())
 
-    def again(self) -> bytes:
-        """What a new process has to know."""
-        kept = [delivery for delivery in self._deliveries() if delivery.kept]
-        return _holding(kept) if kept else b""
+    def encode_current_messages(self) -> bytes:
+        """Encode all current messages for a new heartbeat process."""
+        messages = [delivery for delivery in self._deliveries() if delivery.needs_renewal]
+        return _encode_messages(messages) if messages else b""
 
-    def hear(self, body: bytes) -> None:
-        news = msgspec.msgpack.decode(body, type=Sight)
-        if news.let_go and self.worker_loop is not None and not self.worker_loop.is_closed():
-            self.worker_loop.call_soon_threadsafe(self._gone, news.let_go)
-        if news.kept or news.lost:
-            held = {delivery.number: delivery for delivery in self._deliveries()}
-            for number in news.kept:
-                if number in held:
-                    held[number].renewed_at = news.sent_at
-            for number in news.lost:
-                if number in held:
-                    self._stop(held[number], "read again by somebody else, or gone")
+    def apply_renewals(self, body: bytes) -> None:
+        renewals = msgspec.msgpack.decode(body, type=MessageRenewals)
+        if renewals.dropped and self.worker_loop is not None and not self.worker_loop.is_closed():
+            self.worker_loop.call_soon_threadsafe(self._confirm_drops, renewals.dropped)
+        if renewals.renewed or renewals.lost:
+            deliveries = {delivery.number: delivery for delivery in self._deliveries()}
+            for number in renewals.renewed:
+                if number in deliveries:
+                    deliveries[number].renewed_at = renewals.sent_at
+            for number in renewals.lost:
+                if number in deliveries:
+                    self._stop(deliveries[number], "another reader received it, or it was deleted")
 
-    def _gone(self, let_go: Sequence[int]) -> None:
-        for number in let_go:
-            if number in self._leaving:
-                self._leaving[number].set()
+    def _confirm_drops(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number in self._drops_in_progress:
+                self._drops_in_progress[number].set()
 
-    def stop_what_may_be_lost(self, now: float) -> None:
+    def stop_unrenewed(self, now: float) -> None:
         for delivery in self._deliveries():
-            if delivery.kept and now >= delivery.must_stop_at:
-                self._stop(delivery, "not renewed in time")
+            if delivery.needs_renewal and now >= delivery.must_stop_at:
+                self._stop(delivery, "its visibility was not renewed in time")
 
     def _stop(self, delivery: Delivery, reason: str) -> None:
         if delivery.finishing or not delivery.stop(reason):
@@ -91,9 +100,9 @@ class Visibility:
             loop.call_soon_threadsafe(runner.cancel, reason)
 
 
-def _holding(deliveries: Sequence[Delivery]) -> bytes:
-    held = [
-        HeldMessage(d.number, d.message.queue, d.receipt, d.consumer.vt.total_seconds(), d.renewed_at)
+def _encode_messages(deliveries: Sequence[Delivery]) -> bytes:
+    messages = [
+        LeasedMessage(d.number, d.message.queue, d.receipt, d.consumer.vt.total_seconds(), d.renewed_at)
         for d in deliveries
     ]
-    return frame(b"M", msgspec.msgpack.encode(held))
+    return encode_frame(protocol.HOLD_MESSAGES, msgspec.msgpack.encode(messages))
