@@ -254,7 +254,7 @@ def _generate_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Func
         args=copy.deepcopy(method.args),
         body=[],
         decorator_list=[each for each in method.decorator_list if ast.unparse(each) != "asynccontextmanager"],
-        returns=_Rename().visit(copy.deepcopy(method.returns)),
+        returns=_Rename().visit(copy.deepcopy(method.returns or ast.Constant(None))),
         lineno=0,
     )
     if "overload" in decorators:

@@ -149,7 +149,7 @@ async def test_inside_a_running_loop_it_says_so_instead_of_hanging(client: Clien
     call = double(2)
     with pytest.raises(RuntimeError, match="without an event loop"):
         client.blocking.submit(call)
-    call.use()
+    call.mark_used()
 
 
 def test_queues_for_plain_code(client: Client, url: Secret) -> None:

@@ -118,7 +118,7 @@ async def test_an_empty_graph_and_shared_keys_are_refused_before_anything_is_sen
     calls = [upper("a")]
     with pytest.raises(InvalidError, match="one key"):
         await client.submit_many(calls, key="k")
-    calls[0].use()
+    calls[0].mark_used()
 
 
 async def test_nothing_is_opened_before_it_is_needed() -> None:

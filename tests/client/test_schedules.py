@@ -83,14 +83,14 @@ async def test_without_a_loop(client: Client) -> None:
 
 def test_a_scheduled_task_is_still_a_task() -> None:
     call = tidy(3)
-    call.use()
+    call.mark_used()
     assert call.args == {"days": 3}
     assert tidy.queue == "words"
     assert [s.name for s in tidy.schedules] == ["often", "tidy"]
 
 
 def test_wrong_declarations_are_refused() -> None:
-    with pytest.raises(InvalidError, match="one of them"):
+    with pytest.raises(InvalidError, match="either a cron expression or an interval"):
         schedule(report("x"))
     with pytest.raises(InvalidError, match="kind"):
         schedule("@daily")(report)

@@ -21,7 +21,7 @@ def double(x: int) -> int:
 
 
 def used(call: Call[Any]) -> Call[Any]:
-    call.use()
+    call.mark_used()
     return call
 
 
@@ -46,7 +46,7 @@ def test_options_are_kept() -> None:
 
 
 def test_wrong_arguments_are_refused_where_the_call_is_made() -> None:
-    with pytest.raises(InvalidError, match="screenshot: missing a required argument: 'url'"):
+    with pytest.raises(InvalidError, match="task 'screenshot': missing a required argument: 'url'"):
         screenshot()  # type: ignore[call-arg]
     with pytest.raises(InvalidError, match="widht"):
         screenshot("https://e.example", widht=3)  # type: ignore[call-arg]
@@ -69,7 +69,7 @@ def test_parameters_that_cannot_be_named_are_refused() -> None:
     def positional(url: str, /) -> None: ...
 
     for function in (variadic, keywords, positional):
-        with pytest.raises(InvalidError, match="cannot be named"):
+        with pytest.raises(InvalidError, match="has no name in a stored call"):
             task(function)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.definitions.graphs import Graph, Node, fill
+from holdfast.definitions.graphs import Graph, Node, insert_results
 from holdfast.definitions.payloads import to_json
 from holdfast.definitions.tasks import task
 from holdfast.errors import InvalidError
@@ -42,9 +42,9 @@ def test_results_are_put_in_their_place() -> None:
     first = g.add(page("a"))
     node = g.add(join([first.result, "x"], extra={"k": first.result}))
     stored = msgspec.json.decode(to_json(dict(node.call.args), what="args"))
-    assert fill(stored, {"page": "<html>"}) == {"parts": ["<html>", "x"], "extra": {"k": "<html>"}}
-    with pytest.raises(InvalidError, match="The result of page"):
-        fill(stored, {})
+    assert insert_results(stored, {"page": "<html>"}) == {"parts": ["<html>", "x"], "extra": {"k": "<html>"}}
+    with pytest.raises(InvalidError, match="the result of 'page'"):
+        insert_results(stored, {})
 
 
 def test_names_are_unique() -> None:
@@ -52,12 +52,12 @@ def test_names_are_unique() -> None:
     names = [g.add(page(str(n))).name for n in range(3)]
     assert names == ["page", "page-2", "page-3"]
     call = page("x")
-    with pytest.raises(InvalidError, match="Two tasks are called 'page'"):
+    with pytest.raises(InvalidError, match="has a task 'page' already"):
         g.add(call, name="page")
 
 
 def test_a_node_of_another_graph_is_refused() -> None:
     stranger: Node[str] = Graph("other").add(page("a"))
     call = title(stranger.result)
-    with pytest.raises(InvalidError, match="title comes after page"):
+    with pytest.raises(InvalidError, match="task 'title' depends on page"):
         Graph("report").add(call)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.definitions.payloads import MAX_BYTES, from_json, to_json
+from holdfast.definitions.payloads import MAX_PAYLOAD_BYTES, from_json, to_json
 from holdfast.errors import InvalidError
 
 
@@ -114,13 +114,13 @@ def test_a_value_that_holds_itself_is_refused() -> None:
 
 
 def test_large_values_are_refused_with_the_advice_to_save_a_file() -> None:
-    assert len(to_json("x" * (MAX_BYTES - 2), what="args")) == MAX_BYTES
-    with pytest.raises(InvalidError, match="artifact"):
-        to_json("x" * (MAX_BYTES - 1), what="args")
+    assert len(to_json("x" * (MAX_PAYLOAD_BYTES - 2), what="args")) == MAX_PAYLOAD_BYTES
+    with pytest.raises(InvalidError, match="Save it as a file"):
+        to_json("x" * (MAX_PAYLOAD_BYTES - 1), what="args")
 
 
 @pytest.mark.parametrize(("value", "kind"), [("x", int), ({"x": 1}, Point), ({}, Model), (None, str)])
 def test_what_does_not_fit_is_named(value: object, kind: Any) -> None:
-    with pytest.raises(InvalidError, match="width does not fit") as caught:
+    with pytest.raises(InvalidError, match="width does not have the expected type") as caught:
         from_json(value, kind, what="width")
     assert caught.value.field == "width"

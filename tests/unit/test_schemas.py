@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Ctx, Task, task
-from holdfast.definitions.payloads import from_json, schema_of
+from holdfast.definitions.payloads import build_arguments_schema, from_json
 from holdfast.errors import InvalidError
 
 
@@ -111,7 +111,7 @@ def check(t: Task[..., Any], args: dict[str, Any]) -> None:
 
 
 def test_a_schema_is_valid_and_tells_what_a_form_needs() -> None:
-    schema = schema_of(everything)
+    schema = build_arguments_schema(everything)
     jsonschema.Draft202012Validator.check_schema(schema)
     msgspec.json.encode(schema)
     assert schema["title"] == "everything"
@@ -131,7 +131,7 @@ def test_a_schema_is_valid_and_tells_what_a_form_needs() -> None:
 
 def test_what_the_task_accepts_fits() -> None:
     check(everything, GOOD)
-    jsonschema.validate(GOOD, schema_of(everything), cls=jsonschema.Draft202012Validator)
+    jsonschema.validate(GOOD, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize("wrong", BAD, ids=str)
@@ -139,17 +139,17 @@ def test_what_the_task_refuses_does_not_fit(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
         check(everything, {**GOOD, **wrong})
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**GOOD, **wrong}, schema_of(everything), cls=jsonschema.Draft202012Validator)
+        jsonschema.validate({**GOOD, **wrong}, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize("args", [{}, {**GOOD, "more": 1}], ids=["missing", "unknown"])
 def test_names_are_checked_too(args: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(args, schema_of(everything), cls=jsonschema.Draft202012Validator)
+        jsonschema.validate(args, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
 
 
 def test_hints_that_nobody_can_resolve_accept_everything() -> None:
     @task
     def local(x: Nowhere, y: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    assert schema_of(local)["properties"] == {"x": {}, "y": {}}
+    assert build_arguments_schema(local)["properties"] == {"x": {}, "y": {}}

@@ -21,7 +21,7 @@ from holdfast.client.ids import parse_id
 from holdfast.client.submission import JobSubmission
 from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.submit_body import build_work_request
+from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call
 from holdfast.definitions.validation import check_duration
 from holdfast.engine import jobs

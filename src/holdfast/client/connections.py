@@ -43,7 +43,7 @@ class ClientConnections:
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
         self._lock = threading.Lock()
         self._locate_lock = threading.Lock()
-        self._embedded_url: Secret | None = None
+        self._located_url: Secret | None = None
         self._embedded_server: embedded.Server | None = None
         self._users = 0  # loops that use the embedded server, or are about to
         register_fork_aware(self)
@@ -139,15 +139,17 @@ class ClientConnections:
             self._users -= 1
             if self._users > 0 or self._embedded_server is None:
                 return
-            server, self._embedded_server, self._embedded_url = self._embedded_server, None, None
+            server, self._embedded_server, self._located_url = self._embedded_server, None, None
         server.release()
 
     async def _locate_database(self) -> Secret:
         """Return DATABASE_URL, or the URL of the embedded server, which is started if necessary."""
-        return self._embedded_url or await asyncio.to_thread(self._locate_once)
+        return self._located_url or await asyncio.to_thread(self._locate_once)
 
     def _locate_once(self) -> Secret:
         with self._locate_lock:
-            if self._embedded_url is None:
-                self._embedded_url, self._embedded_server = embedded.locate(self.settings)
-            return self._embedded_url
+            if self._located_url is not None:
+                return self._located_url
+            url, self._embedded_server = embedded.locate(self.settings)
+            self._located_url = url
+            return url

@@ -57,7 +57,7 @@ class Schedules:
         self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
     ) -> StoredSchedule:
         """Create a schedule. Raise ConflictError if a schedule of this name exists."""
-        request = _build_schedule(work, options).body()
+        request = _build_schedule(work, options).build_request()
         async with self._connections.connection() as connection:
             return await schedules.create_schedule(connection, request)
 
@@ -65,7 +65,7 @@ class Schedules:
         self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
     ) -> StoredSchedule:
         """Create a schedule, or change the schedule of this name. `change` in the result says which."""
-        request = _build_schedule(work, options).body()
+        request = _build_schedule(work, options).build_request()
         async with self._connections.connection() as connection:
             return await schedules.put_schedule(connection, request)
 

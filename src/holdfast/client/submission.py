@@ -13,7 +13,7 @@ from holdfast.client.jobs import JobOperations
 from holdfast.client.submit_options import SubmitOptions, build_options_request
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType, find_job_type, index_job_types
-from holdfast.definitions.submit_body import build_work_request
+from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call, Task
 from holdfast.engine import borrowed, jobs
 from holdfast.errors import InvalidError

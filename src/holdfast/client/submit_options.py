@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast.client.ids import parse_id
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.submit_body import build_work_request
+from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call
 from holdfast.definitions.validation import check_aware_datetime, check_duration, check_option_names
 from holdfast.errors import InvalidError

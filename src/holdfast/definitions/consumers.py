@@ -1,7 +1,8 @@
-"""How users say what is done with messages: `@consumer`. Passive values; the worker runs them.
+"""Consumers: functions that workers call with each message of a queue. They are data; the worker runs them.
 
-A consumer takes one message at a time. Returning finishes the message; raising makes it rest and come back,
-and after `max_reads` it goes to the dead letters with its error. `Reject` sends it there at once.
+A consumer handles one message at a time. When the function returns, the message is finished. When it raises,
+the message is retried after a pause, and moved to the dead letters after `max_reads`. `Reject` moves it there
+at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
 
+from holdfast.definitions.validation import check_duration, check_option_names
 from holdfast.errors import InvalidError
 from holdfast.model import Message
 
@@ -21,20 +23,28 @@ B = TypeVar("B")
 Finish = Literal["archive", "delete"]
 OnDead = Callable[[Message[Any], str], object]
 
-LEAST_VT, MOST_VT = timedelta(seconds=1), timedelta(days=7)
-MOST_AT_ONCE = 10_000
+MIN_VT, MAX_VT = timedelta(seconds=1), timedelta(days=7)
+MAX_CONSUMER_CONCURRENCY = 10_000
+MAX_QUEUE_NAME_BYTES = 47
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What may be said about a consumer besides its queue.
+    """The keyword arguments of `@consumer`.
 
-    vt: how long a message stays invisible to others when its worker dies; extended while the function runs
-    concurrency: messages that are handled at once, per worker
-    max_reads: a message is given to the function at most so often, then it is dead
-    on_dead: called with the message and the error after it went to the dead letters
-    create: make the queue when it is missing
-    finish: what happens to a message whose function returned
-    timeout: the most one call of the function may take
+    name: the name of the consumer. The default is the name of the function.
+    vt: how long a message stays invisible after its worker died. The default is 60 seconds.
+        A running worker extends it.
+    concurrency: the maximum number of messages that one worker handles at once. The default is 10.
+    max_reads: how often a message is read before it moves to the dead letters. The default is the
+        queue's policy.
+    on_dead: a function that is called with the message and the error after the move to the dead letters.
+    create: create the queue if it does not exist. The default is False.
+    finish: `archive` or `delete` a message whose function returned. The default is `archive`.
+    timeout: the maximum duration of one call of the function. The default is 10 minutes.
+
+    >>> from datetime import timedelta
+    >>> from holdfast import ConsumerOptions
+    >>> patient: ConsumerOptions = {"concurrency": 2, "timeout": timedelta(hours=1)}
     """
 
     name: str | None
@@ -49,7 +59,15 @@ class ConsumerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Consumer(Generic[B]):
-    """A function that workers call with each message of a queue."""
+    """A function that workers call with each message of a queue. `@consumer` makes one.
+
+    >>> from holdfast import Consumer, Message, consumer
+    >>> @consumer("letters")
+    ... async def deliver(message: Message[dict[str, str]]) -> None:
+    ...     print(message.body["to"])
+    >>> isinstance(deliver, Consumer), deliver.queue
+    (True, 'letters')
+    """
 
     function: Callable[[Message[B]], Any]
     queue: str
@@ -64,76 +82,95 @@ class Consumer(Generic[B]):
 
     def __post_init__(self) -> None:
         check_queue_name(self.queue)
-        if not LEAST_VT <= self.vt <= MOST_VT:
+        for field in ("vt", "timeout"):
+            check_duration(getattr(self, field), field)
+        if not MIN_VT <= self.vt <= MAX_VT:
             raise InvalidError(
-                f"vt must be between {LEAST_VT} and {MOST_VT}, got {self.vt}.",
-                fix="It is extended while the function runs, so half a minute is plenty.",
+                f"vt must be between {MIN_VT} and {MAX_VT}, got {self.vt}.",
+                fix="A running worker extends it, so 30 seconds are enough.",
                 field="vt",
             )
-        if not 1 <= self.concurrency <= MOST_AT_ONCE:
+        if not 1 <= self.concurrency <= MAX_CONSUMER_CONCURRENCY:
             raise InvalidError(
-                f"concurrency must be 1 to {MOST_AT_ONCE}, got {self.concurrency}.", field="concurrency"
+                f"concurrency must be from 1 to {MAX_CONSUMER_CONCURRENCY}, got {self.concurrency}.",
+                field="concurrency",
             )
         if self.max_reads is not None and self.max_reads < 1:
             raise InvalidError(f"max_reads must be at least 1, got {self.max_reads}.", field="max_reads")
         if self.timeout <= timedelta(0):
             raise InvalidError(f"timeout must be positive, got {self.timeout}.", field="timeout")
         if self.finish not in typing.get_args(Finish):
-            raise InvalidError(f"finish is 'archive' or 'delete', not {self.finish!r}.", field="finish")
-        _check_takes_a_message(self.function)
+            raise InvalidError(f"finish must be 'archive' or 'delete', got {self.finish!r}.", field="finish")
+        _check_accepts_message(self.function)
 
     @property
     def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
 
     @property
     def body_type(self) -> Any:
-        """What the body of a message must fit, from `msg: Message[Body]`; Any when nothing is said."""
-        first = next(iter(inspect.signature(self.function).parameters))
+        """The type of message bodies, from the annotation `message: Message[Body]`; Any without one."""
+        parameter = next(iter(inspect.signature(self.function).parameters))
         try:
-            hint = typing.get_type_hints(self.function).get(first)
+            hint = typing.get_type_hints(self.function).get(parameter)
         except (NameError, TypeError, AttributeError):
             return Any
         return typing.get_args(hint)[0] if typing.get_origin(hint) is Message else Any
 
 
 def check_queue_name(name: str, *, field: str = "queue") -> None:
-    """The rules of the database, told before anything is sent."""
+    """Refuse a queue name that the database would refuse."""
     if not name or "\0" in name:
-        raise InvalidError(f"A queue needs a name, got {name!r}.", field=field)
-    if max(len(name.encode()), len(name.lower().encode())) > 47:
         raise InvalidError(
-            f"Queue name {name!r} is longer than 47 bytes.", fix="Choose a shorter one.", field=field
+            f"The name of a queue must not be empty or contain NUL, got {name!r}.", field=field
         )
-    if any(mark in name for mark in ("$", ";", "--", "'")):
+    if max(len(name.encode()), len(name.lower().encode())) > MAX_QUEUE_NAME_BYTES:
         raise InvalidError(
-            f"Queue name {name!r} has a character that is not allowed.",
-            fix="Leave out $ ; -- and '.",
+            f"The queue name {name!r} is longer than {MAX_QUEUE_NAME_BYTES} bytes.",
+            fix="Choose a shorter name.",
+            field=field,
+        )
+    if any(text in name for text in ("$", ";", "--", "'")):
+        raise InvalidError(
+            f"The queue name {name!r} contains a character that is not allowed.",
+            fix="Remove $ ; -- and '.",
             field=field,
         )
 
 
-def _check_takes_a_message(function: Callable[..., Any]) -> None:
+def _check_accepts_message(function: Callable[..., Any]) -> None:
     try:
         inspect.signature(function).bind(object())
     except TypeError:
         raise InvalidError(
             f"{function.__name__} cannot be called with a message.",
-            fix="A consumer takes one argument: def handle(msg: Message[Body]).",
+            fix="Declare one parameter: def handle(message: Message[Body]).",
             field="function",
         ) from None
 
 
 class ConsumerDecorator(Protocol):
+    """The decorator that `@consumer(...)` returns."""
+
     def __call__(self, function: Callable[[Message[B]], object], /) -> Consumer[B]: ...
 
 
 def consumer(queue: str, **options: Unpack[ConsumerOptions]) -> ConsumerDecorator:
-    """Make a function the consumer of a queue: `@consumer(queue="letters", max_reads=3)`."""
-    given: dict[str, Any] = dict(options)
-    name: str | None = given.pop("name", None)
+    """Declare a consumer: decorate a function that handles each message of a queue.
+
+    `ConsumerOptions` lists the options.
+
+    >>> from holdfast import Message, consumer
+    >>> @consumer("letters", max_reads=3, create=True)
+    ... async def deliver(message: Message[dict[str, str]]) -> None:
+    ...     print(message.body["to"])
+    """
+    check_option_names(options, ConsumerOptions.__annotations__, "@consumer")
+    fields: dict[str, Any] = dict(options)
+    name: str | None = fields.pop("name", None)
 
     def decorate(function: Callable[[Message[B]], object], /) -> Consumer[B]:
-        return Consumer(function, queue, name or function.__name__, **given)
+        return Consumer(function, queue, name or function.__name__, **fields)
 
     return decorate

@@ -1,7 +1,7 @@
-"""A job of several tasks, as data: calls, and which of them come after which.
+"""Graphs: jobs of several tasks that depend on each other. A graph is data; nothing here runs it.
 
-`g.add(call)` answers with a node. Its `result` stands for what the task will return: pass it to another
-call and that call runs afterwards and is given the value.
+`graph.add(call)` returns a node. Its `result` stands for the value that the task will return: pass it to
+another call, and that call runs afterwards and receives the value.
 """
 
 from __future__ import annotations
@@ -19,20 +19,29 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 OnFailure = Literal["fail", "skip", "run"]
-"""What becomes of a task whose parent did not succeed: it fails too, is skipped, or runs anyway."""
+"""What happens to a task when a task that it depends on did not succeed: it fails, is skipped, or runs."""
 
-RESULT = "holdfast:result"
+RESULT_REFERENCE_KEY = "holdfast:result"
 
 
-class Ref(msgspec.Struct, frozen=True, rename={"task": RESULT}):
-    """The place of a result that does not exist yet, as it is stored in a call's arguments."""
+class ResultReference(msgspec.Struct, frozen=True, rename={"task": RESULT_REFERENCE_KEY}):
+    """A reference to the result of a task, as it is stored in the arguments of a call."""
 
     task: str
 
 
 @dataclass(frozen=True, eq=False)
 class Node(Generic[R_co]):
-    """One task of a graph."""
+    """One task of a graph.
+
+    >>> from holdfast import Graph, Node, task
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> node: Node[int] = Graph("numbers").add(double(21))
+    >>> node.name
+    'double'
+    """
 
     name: str
     call: Call[R_co]
@@ -42,16 +51,30 @@ class Node(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """What the task will return; to be passed to another call of the same graph."""
-        return cast("R_co", Ref(self.name))
+        """The value that the task will return. Pass it to another call of the same graph."""
+        return cast("R_co", ResultReference(self.name))
 
 
 @dataclass
 class Graph:
+    """A job of several tasks. `type` names the job; `params` are stored with it.
+
+    >>> from holdfast import Graph, task
+    >>> @task
+    ... def fetch(url: str) -> str:
+    ...     return url
+    >>> @task
+    ... def join(pages: list[str]) -> str:
+    ...     return "".join(pages)
+    >>> graph = Graph("book")
+    >>> pages = [graph.add(fetch(url)) for url in ("a", "b")]
+    >>> graph.add(join([page.result for page in pages])).after
+    {'fetch': 'fail', 'fetch-2': 'fail'}
+    """
+
     type: str
     nodes: dict[str, Node[Any]] = field(default_factory=dict[str, Node[Any]])
     params: object = None
-    """What the graph was built from, kept with the job; None when nobody said."""
 
     def add(
         self,
@@ -63,56 +86,66 @@ class Graph:
         weight: float = 1.0,
         limit_key: str | None = None,
     ) -> Node[R]:
-        """Add a call. It waits for the nodes in `after` and for those whose result it is given."""
-        call.use()
-        name = name or self._free_name(call.task.name)
+        """Add a call and return its node.
+
+        The task runs after the nodes in `after` and after those whose results are among its arguments.
+        `weight` is the share of the task in the progress of the job.
+        """
+        call.mark_used()
+        name = name or self._find_free_name(call.task.name)
         if name in self.nodes:
-            raise InvalidError(f"Two tasks are called {name!r}.", fix="Give one another name.", field="name")
-        parents = {node.name for node in after} | set(refs(dict(call.args)))
-        unknown = parents - self.nodes.keys()
+            raise InvalidError(
+                f"The graph {self.type!r} has a task {name!r} already.",
+                fix="Pass another name.",
+                field="name",
+            )
+        dependencies = {node.name for node in after} | set(find_result_references(dict(call.args)))
+        unknown = dependencies - self.nodes.keys()
         if unknown:
             raise InvalidError(
-                f"{name} comes after {', '.join(sorted(unknown))}, which this graph does not have.",
+                f"The task {name!r} depends on {', '.join(sorted(unknown))}, which is not in the graph "
+                f"{self.type!r}.",
+                fix="Add that node to this graph first.",
                 field="after",
             )
-        node = Node(name, call, dict.fromkeys(sorted(parents), on_failure), weight, limit_key)
+        node = Node(name, call, dict.fromkeys(sorted(dependencies), on_failure), weight, limit_key)
         self.nodes[name] = node
         return node
 
-    def _free_name(self, stem: str) -> str:
-        if stem not in self.nodes:
-            return stem
+    def _find_free_name(self, name: str) -> str:
+        if name not in self.nodes:
+            return name
         number = 2
-        while f"{stem}-{number}" in self.nodes:
+        while f"{name}-{number}" in self.nodes:
             number += 1
-        return f"{stem}-{number}"
+        return f"{name}-{number}"
 
 
-def refs(value: object) -> Iterable[str]:
-    """The names of the tasks whose results a value asks for."""
-    if isinstance(value, Ref):
+def find_result_references(value: object) -> Iterable[str]:
+    """Yield the names of the tasks whose results occur in `value`."""
+    if isinstance(value, ResultReference):
         yield value.task
     elif isinstance(value, dict):
         for inner in cast("dict[str, object]", value).values():
-            yield from refs(inner)
+            yield from find_result_references(inner)
     elif isinstance(value, (list, tuple)):
         for inner in cast("list[object]", value):
-            yield from refs(inner)
+            yield from find_result_references(inner)
 
 
-def fill(value: object, results: Mapping[str, object]) -> object:
-    """The stored arguments of a call with every result put in its place."""
+def insert_results(value: object, results: Mapping[str, object]) -> object:
+    """Replace each reference in stored arguments by the result of its task."""
     if isinstance(value, dict):
         mapping = cast("dict[str, object]", value)
-        if len(mapping) == 1 and RESULT in mapping:
-            return _result(str(mapping[RESULT]), results)
-        return {name: fill(inner, results) for name, inner in mapping.items()}
+        if len(mapping) == 1 and RESULT_REFERENCE_KEY in mapping:
+            return _find_result(str(mapping[RESULT_REFERENCE_KEY]), results)
+        return {name: insert_results(inner, results) for name, inner in mapping.items()}
     if isinstance(value, list):
-        return [fill(inner, results) for inner in cast("list[object]", value)]
+        return [insert_results(inner, results) for inner in cast("list[object]", value)]
     return value
 
 
-def _result(name: str, results: Mapping[str, object]) -> object:
+def _find_result(name: str, results: Mapping[str, object]) -> object:
     if name not in results:
-        raise InvalidError(f"The result of {name} is asked for, and it has none.", field="args")
+        raise InvalidError(f"The arguments refer to the result of {name!r}, which has none.", field="args")
     return results[name]

@@ -1,14 +1,7 @@
-"""Job types: a name, the shape of its parameters, and how a graph is built from them.
+"""Job types: a name, the type of the parameters, and a function that builds the work from them.
 
-    class Order(msgspec.Struct):
-        pages: list[str]
-
-    @job("report", params=Order, public=True)
-    def report(order: Order) -> Graph: ...
-
-`client.start(report, Order(pages=[...]))` submits one, and so does `POST /api/jobs/start` with `{"type":
-"report", "params": {...}}`. A `public` one may be started by end users: what they choose is the parameters,
-never the tasks.
+`client.start(report, params)` submits a job of a type, and so does `POST /api/jobs/start`. End users may
+start the `public` ones: they choose the parameters, never the tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.definitions import payloads
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.tasks import Call
+from holdfast.definitions.validation import suggest_name
 from holdfast.errors import InvalidError, NotFoundError
 
 P = TypeVar("P")
@@ -27,6 +21,23 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class JobType(Generic[P]):
+    """A kind of job that `client.start` and the HTTP API can start. `@job` makes one.
+
+    >>> from dataclasses import dataclass
+    >>> from holdfast import Call, JobType, job, task
+    >>> @task
+    ... def fetch(url: str) -> str:
+    ...     return url
+    >>> @dataclass
+    ... class Order:
+    ...     url: str
+    >>> @job("page", params=Order)
+    ... def page(order: Order) -> Call[str]:
+    ...     return fetch(order.url)
+    >>> isinstance(page, JobType), page({"url": "https://e.example"}).type
+    (True, 'page')
+    """
+
     name: str
     params: type[P]
     build: Callable[[P], Graph | Call[Any]]
@@ -35,32 +46,35 @@ class JobType(Generic[P]):
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > 200 or not self.name.isprintable():
             raise InvalidError(
-                f"The name of a job type is 1 to 200 printable bytes, got {self.name!r}.", field="name"
+                f"The name of a job type must be 1 to 200 printable bytes, got {self.name!r}.", field="name"
             )
 
     @property
     def doc(self) -> str:
+        """The docstring of the function that builds the work."""
         return (self.build.__doc__ or "").strip()
 
     def __call__(self, params: P | Mapping[str, Any]) -> Graph:
-        """The graph for these parameters, which are checked first unless they have their type already."""
-        checked: P
+        """Build the graph for these parameters. A mapping is converted to the type of the parameters."""
+        converted: P
         if isinstance(params, self.params):
-            checked = params
+            converted = params
         else:
-            checked = payloads.from_json(params, self.params, what="params")
-        work = self.build(checked)
+            converted = payloads.from_json(params, self.params, what="params")
+        work = self.build(converted)
         if isinstance(work, Call):
             graph = Graph(self.name)
             graph.add(work)
         else:
             graph = work
             graph.type = self.name
-        graph.params = checked
+        graph.params = converted
         return graph
 
 
 class JobDecorator(Generic[P]):
+    """The decorator that `@job(...)` returns."""
+
     def __init__(self, name: str, params: type[P], *, public: bool) -> None:
         self._name = name
         self._params = params
@@ -71,24 +85,43 @@ class JobDecorator(Generic[P]):
 
 
 def job(name: str, *, params: type[P], public: bool = False) -> JobDecorator[P]:
-    """Make a function that builds a graph, or one call, a job type."""
+    """Declare a job type: decorate a function that builds a graph, or one call, from the parameters.
+
+    `public=True` lets end users start it through the HTTP API.
+
+    >>> from dataclasses import dataclass
+    >>> from holdfast import Call, job, task
+    >>> @task
+    ... def fetch(url: str) -> str:
+    ...     return url
+    >>> @dataclass
+    ... class Order:
+    ...     url: str
+    >>> @job("page", params=Order, public=True)
+    ... def page(order: Order) -> Call[str]:
+    ...     return fetch(order.url)
+    """
     return JobDecorator(name, params, public=public)
 
 
-def index_job_types(types: Iterable[JobType[Any]]) -> dict[str, JobType[Any]]:
-    found: dict[str, JobType[Any]] = {}
-    for each in types:
-        if each.name in found:
-            raise InvalidError(f"Two job types are called {each.name!r}.", field="types")
-        found[each.name] = each
-    return found
+def index_job_types(job_types: Iterable[JobType[Any]]) -> dict[str, JobType[Any]]:
+    """Return the job types by name. Two must not have the same name."""
+    by_name: dict[str, JobType[Any]] = {}
+    for job_type in job_types:
+        if job_type.name in by_name:
+            raise InvalidError(
+                f"Two job types have the name {job_type.name!r}.", fix="Rename one.", field="job_types"
+            )
+        by_name[job_type.name] = job_type
+    return by_name
 
 
-def find_job_type(types: Mapping[str, JobType[Any]], name: str) -> JobType[Any]:
-    if name not in types:
+def find_job_type(job_types: Mapping[str, JobType[Any]], name: str) -> JobType[Any]:
+    """Return the job type of this name. Raise NotFoundError if the client does not know it."""
+    if name not in job_types:
         raise NotFoundError(
-            f"There is no job type {name!r} here.",
-            fix="Pass it in types=, or start the job type itself.",
+            f"The client has no job type {name!r}{suggest_name(name, job_types)}",
+            fix="Create the client with job_types=[...], or pass the job type itself.",
             field="type",
         )
-    return types[name]
+    return job_types[name]

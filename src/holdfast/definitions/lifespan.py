@@ -1,13 +1,4 @@
-"""What a worker opens before its first task and closes after its last: a browser, an HTTP client, a model.
-
-    @lifespan
-    async def browser() -> AsyncIterator[Browser]:
-        async with launch() as opened:
-            yield opened
-
-What it yields is `ctx.state` of every task in that worker: annotate them with `Ctx[Browser]`. Passive, like a
-task: nothing runs here.
-"""
+"""Lifespans: what a worker opens before its first task and closes after its last, such as a browser."""
 
 from __future__ import annotations
 
@@ -22,12 +13,22 @@ S_co = TypeVar("S_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Lifespan(Generic[S_co]):
-    """A function of no arguments that opens, hands out and closes what tasks share."""
+    """A function without parameters that opens, yields and closes what the tasks of a worker share.
+
+    >>> from collections.abc import Iterator
+    >>> from holdfast import Lifespan, lifespan
+    >>> @lifespan
+    ... def numbers() -> Iterator[list[int]]:
+    ...     yield [1, 2, 3]
+    >>> isinstance(numbers, Lifespan)
+    True
+    """
 
     function: Callable[[], Any]
 
     @property
     def name(self) -> str:
+        """The qualified name of the function."""
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
@@ -40,5 +41,17 @@ def lifespan(function: Callable[[], AbstractAsyncContextManager[S]], /) -> Lifes
 @overload
 def lifespan(function: Callable[[], AbstractContextManager[S]], /) -> Lifespan[S]: ...
 def lifespan(function: Callable[[], Any], /) -> Lifespan[Any]:
-    """Make a generator, or a function that answers with a context manager, the lifespan of a worker."""
+    """Declare the lifespan of a worker: decorate a generator, or a function that returns a context manager.
+
+    The value it yields is `ctx.state` in every task of that worker. Annotate the tasks with `Ctx[Type]`.
+
+    >>> from collections.abc import AsyncIterator
+    >>> from holdfast import Ctx, lifespan, task
+    >>> @lifespan
+    ... async def greeting() -> AsyncIterator[str]:
+    ...     yield "hello"
+    >>> @task
+    ... async def greet(ctx: Ctx[str], name: str) -> str:
+    ...     return f"{ctx.state} {name}"
+    """
     return Lifespan(function)

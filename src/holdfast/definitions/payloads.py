@@ -1,8 +1,8 @@
-"""Python values to JSON that PostgreSQL can keep, and back to what a signature asks for.
+"""Convert Python values to JSON that PostgreSQL can store, and back to the types of a signature.
 
-Dataclasses, msgspec structs, pydantic models, enums, dates, UUIDs and durations travel as plain JSON.
-What cannot come back as it went (NaN, NUL characters, lone surrogates) is refused where it is given,
-with the place named, instead of failing later in the database.
+Dataclasses, msgspec structs, pydantic models, enums, dates, UUIDs and durations are stored as plain JSON.
+Values that JSON or PostgreSQL would change (NaN, NUL characters, lone surrogates) are refused when they are
+passed, with an error that names their place, instead of failing later in the database.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.errors import InvalidError
 
-MAX_BYTES = 256 * 1024
+MAX_PAYLOAD_BYTES = 256 * 1024
 
 
 def _encode_foreign(value: Any) -> Any:
@@ -35,21 +35,21 @@ def _decode_foreign(kind: type, value: Any) -> Any:
     validate = getattr(kind, "model_validate", None)
     if validate is not None:
         return validate(value)
-    raise NotImplementedError(f"cannot make a {kind.__name__} from JSON")
+    raise NotImplementedError(f"values of type {kind.__name__} cannot be read from JSON")
 
 
-def to_json(value: object, *, what: str, limit: int = MAX_BYTES) -> bytes:
-    """`value` as JSON text. `what` names it in the error when it cannot be."""
+def to_json(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """Return `value` as JSON text. `what` names the value in errors."""
     try:
         plain = msgspec.to_builtins(value, enc_hook=_encode_foreign)
         _refuse_lossy(plain, what)
         text = msgspec.json.encode(plain)
-    except (TypeError, ValueError, NotImplementedError, RecursionError) as problem:
-        raise InvalidError(f"{what} cannot be stored as JSON: {problem}.", field=what) from problem
+    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        raise InvalidError(f"{what} cannot be stored as JSON: {error}.", field=what) from error
     if len(text) > limit:
         raise InvalidError(
-            f"{what} is {len(text):,} bytes long; at most {limit:,} are kept in a row.",
-            fix="Save it as an artifact and pass its key instead.",
+            f"{what} is {len(text):,} bytes of JSON; the maximum is {limit:,} bytes.",
+            fix="Save it as a file and pass the id of the file instead.",
             field=what,
         )
     return text
@@ -59,11 +59,11 @@ def _refuse_lossy(value: object, place: str) -> None:
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidError(
-                f"{place} contains a NUL character, which PostgreSQL cannot keep.", field=place
+                f"{place} contains a NUL character, which PostgreSQL cannot store.", field=place
             )
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidError(f"{place} is {value}, which JSON cannot say.", field=place)
+            raise InvalidError(f"{place} is {value}, which JSON cannot represent.", field=place)
     elif isinstance(value, dict):
         for key, inner in cast("dict[str, object]", value).items():
             _refuse_lossy(key, f"a key of {place}")
@@ -74,17 +74,17 @@ def _refuse_lossy(value: object, place: str) -> None:
 
 
 def from_json(value: object, kind: Any, *, what: str) -> Any:
-    """A decoded JSON value as the type that `kind` asks for."""
+    """Convert a decoded JSON value to the type `kind`. `what` names the value in errors."""
     if kind is Any or kind is object:
         return value
     try:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign)
-    except (msgspec.ValidationError, ValueError, NotImplementedError) as problem:
-        raise InvalidError(f"{what} does not fit: {problem}.", field=what) from problem
+    except (msgspec.ValidationError, ValueError, NotImplementedError) as error:
+        raise InvalidError(f"{what} does not have the expected type: {error}.", field=what) from error
 
 
-class Signed(Protocol):
-    """What is known of a task that can be called: its name, its parameters, and their types."""
+class TaskSignature(Protocol):
+    """The name of a task, its parameters and their types."""
 
     @property
     def name(self) -> str: ...
@@ -94,10 +94,10 @@ class Signed(Protocol):
     def hints(self) -> Any: ...
 
 
-def schema_of(task: Signed) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a task's arguments, for the catalogue, forms and checks.
+def build_arguments_schema(task: TaskSignature) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a task's arguments, for task types, forms and checks.
 
-    A parameter whose type JSON Schema cannot describe accepts everything here; the worker still checks it.
+    A parameter whose type JSON Schema cannot describe accepts every value here. The worker still checks it.
     """
     kinds = {name: _with_format(task.hints.get(name, Any)) for name in task.signature.parameters}
     described = {name: kind for name, kind in kinds.items() if _describable(kind)}
@@ -131,7 +131,7 @@ def _describable(kind: Any) -> bool:
 
 
 def _foreign_schema(definitions: dict[str, Any]) -> Callable[[type], dict[str, Any]]:
-    """Describes pydantic models. What they refer to is kept under names of their own."""
+    """Return a hook that describes pydantic models. Their definitions go to `definitions`."""
 
     def describe(kind: type) -> dict[str, Any]:
         describe_model = getattr(kind, "model_json_schema", None)
@@ -146,7 +146,7 @@ def _foreign_schema(definitions: dict[str, Any]) -> Callable[[type], dict[str, A
 
 
 def _with_format(kind: Any) -> Any:
-    """Moments may come with or without a time zone, which no format allows; forms want one all the same."""
+    """Add the format `date-time` for forms. msgspec adds none, because the time zone is optional."""
     if kind is datetime:
         return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
     if typing.get_origin(kind) in (types.UnionType, typing.Union) and datetime in typing.get_args(kind):
@@ -155,7 +155,7 @@ def _with_format(kind: Any) -> Any:
 
 
 def _with_default(schema: dict[str, Any], default: object) -> dict[str, Any]:
-    """The default is shown to people who fill in a form, when JSON can say it."""
+    """Add the default value, which forms show, if JSON can represent it."""
     if default is inspect.Parameter.empty:
         return schema
     try:
@@ -164,5 +164,5 @@ def _with_default(schema: dict[str, Any], default: object) -> dict[str, Any]:
         plain = msgspec.json.decode(msgspec.json.encode(plain))
     except (TypeError, ValueError, NotImplementedError, InvalidError):
         return schema
-    # Beside a reference, keywords of the same object count since 2019; older readers need allOf.
+    # Since draft 2019-09, keywords beside a reference count; older readers need allOf.
     return {"allOf": [schema], "default": plain} if "$ref" in schema else {**schema, "default": plain}

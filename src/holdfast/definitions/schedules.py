@@ -1,13 +1,7 @@
-"""Work that is submitted by itself: a call or a graph with a cron expression or an interval. Passive values.
+"""Schedules: a call or a graph that is submitted at the times of a cron expression or an interval.
 
-    @schedule("0 3 * * *", timezone="Europe/Madrid")
-    @task
-    async def tidy() -> None: ...
-
-    hourly = schedule(report("sales"), every=timedelta(hours=1), name="sales report")
-
-A worker writes the schedules of its application to the database when it starts. From then on they are data:
-they can be paused, previewed and run by hand, and any worker keeps them going.
+A worker stores the schedules of its application in the database when it starts. From then on any worker runs
+them, and you can pause, preview and run them with `client.schedules`.
 """
 
 from __future__ import annotations
@@ -18,8 +12,9 @@ from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.submit_body import build_work_request
+from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call, Task
+from holdfast.definitions.validation import check_duration, check_option_names
 from holdfast.errors import InvalidError
 
 P = ParamSpec("P")
@@ -31,7 +26,19 @@ Missed: TypeAlias = Literal["skip", "coalesce", "catch_up"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """What is submitted when. `unique` leaves a run out while the one before has not ended."""
+    """Work and the times at which it is submitted. `schedule` makes one.
+
+    `unique` skips a run while the job of the previous run is unfinished. `max_catch_up` is the maximum number
+    of missed runs that `missed="catch_up"` makes up for.
+
+    >>> from holdfast import Schedule, schedule, task
+    >>> @task
+    ... def report(name: str) -> str:
+    ...     return name
+    >>> daily: Schedule = schedule(report("sales"), cron="@daily", name="sales report")
+    >>> daily.name
+    'sales report'
+    """
 
     name: str
     work: Call[Any] | Graph
@@ -39,24 +46,28 @@ class Schedule:
     every: timedelta | None = None
     timezone: str = "UTC"
     missed: Missed = "coalesce"
-    max_catch_up: int = 100  # with catch_up: so many runs are made up for
+    max_catch_up: int = 100
     owner: str | None = None
     unique: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.work, Call):
-            self.work.use()
+            self.work.mark_used()
         if (self.cron is None) == (self.every is None):
             raise InvalidError(
-                f"Schedule {self.name!r} needs a cron expression or an interval, one of them.", field="cron"
+                f"Schedule {self.name!r} needs either a cron expression or an interval.",
+                fix="Pass cron= or every=.",
+                field="cron",
             )
+        if self.every is not None:
+            check_duration(self.every, "every")
 
-    def body(self) -> dict[str, Any]:
-        """As the SQL functions take it. They check it: times are computed in the database only."""
+    def build_request(self) -> dict[str, Any]:
+        """Return the request that the SQL functions read. They check the cron expression."""
         job = build_work_request(self.work)
         if self.unique:
             job["unique_key"] = f"schedule:{self.name}"
-        said: dict[str, Any] = {
+        request: dict[str, Any] = {
             "name": self.name,
             "job": job,
             "cron": self.cron,
@@ -66,12 +77,23 @@ class Schedule:
             "max_catch_up": self.max_catch_up,
             "owner": self.owner,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in request.items() if value is not None}
+
+
+_SCHEDULE_OPTIONS = tuple(each.name for each in fields(Schedule) if each.name != "work")
 
 
 @dataclass(frozen=True, eq=False)
 class ScheduledTask(Task[P, R_co]):
-    """A task under `@schedule`. It can be called and submitted like any other."""
+    """A task with schedules. You can call and submit it like any other task.
+
+    >>> from holdfast import ScheduledTask, schedule, task
+    >>> @schedule("@daily")
+    ... @task
+    ... def tidy() -> None: ...
+    >>> isinstance(tidy, ScheduledTask), tidy.schedules[0].cron
+    (True, '@daily')
+    """
 
     schedules: tuple[Schedule, ...] = ()
 
@@ -102,20 +124,45 @@ def schedule(
     owner: str | None = None,
     unique: bool = False,
 ) -> Schedule: ...
-def schedule(what: str | timedelta | Call[Any] | Graph, /, *, name: str | None = None, **said: Any) -> Any:
-    """Submit a call or a graph at set times; or, above `@task`, a task that needs no arguments."""
-    if isinstance(what, Call):
-        return Schedule(name=name or what.task.name, work=what, **said)
-    if isinstance(what, Graph):
-        return Schedule(name=name or what.type, work=what, **said)
-    times: dict[str, Any] = {"every": what} if isinstance(what, timedelta) else {"cron": what}
+def schedule(work: str | timedelta | Call[Any] | Graph, /, *, name: str | None = None, **options: Any) -> Any:
+    """Submit a call, a graph or a task at set times.
+
+    `schedule(call, cron="@daily")` returns a schedule. `@schedule("@daily")` above `@task` adds a schedule
+    to a task that needs no arguments.
+
+    name: the name of the schedule. The default is the name of the task or of the graph.
+    cron: a cron expression, such as `0 3 * * *` or `@daily`.
+    every: the time between two runs, instead of `cron`.
+    timezone: the time zone of the cron expression. The default is UTC.
+    missed: what to do about missed runs: `skip`, `coalesce` (run once, the default) or `catch_up` (run all).
+    max_catch_up: the maximum number of missed runs that `catch_up` makes up for. The default is 100.
+    owner: the owner of the jobs.
+    unique: skip a run while the job of the previous run is unfinished. The default is False.
+
+    >>> from datetime import timedelta
+    >>> from holdfast import schedule, task
+    >>> @schedule("0 3 * * *", timezone="Europe/Madrid")
+    ... @task
+    ... async def tidy(days: int = 7) -> None: ...
+    >>> weekly = schedule(tidy(30), every=timedelta(days=7), name="tidy weekly")
+    """
+    check_option_names(options, _SCHEDULE_OPTIONS, "schedule")
+    if isinstance(work, Call):
+        return Schedule(name=name or work.task.name, work=work, **options)
+    if isinstance(work, Graph):
+        return Schedule(name=name or work.type, work=work, **options)
+    times: dict[str, Any] = {"every": work} if isinstance(work, timedelta) else {"cron": work}
 
     def decorate(task: Task[Any, Any]) -> ScheduledTask[Any, Any]:
         if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError("@schedule goes above @task.", fix="Swap the two lines.", field="task")
-        made = Schedule(name=name or task.name, work=task(), **times, **said)
+            raise InvalidError("@schedule must be above @task.", fix="Swap the two lines.", field="task")
+        added = Schedule(name=name or task.name, work=task(), **times, **options)
         earlier = task.schedules if isinstance(task, ScheduledTask) else ()
-        options = {f.name: getattr(task, f.name) for f in fields(task) if f.init and f.name != "schedules"}
-        return ScheduledTask(**options, schedules=(*earlier, made))
+        task_options = {
+            each.name: getattr(task, each.name)
+            for each in fields(task)
+            if each.init and each.name != "schedules"
+        }
+        return ScheduledTask(**task_options, schedules=(*earlier, added))
 
     return decorate

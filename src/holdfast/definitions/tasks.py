@@ -1,8 +1,7 @@
-"""How users say what can be done: tasks, calls and outcomes. Passive values; nothing here runs anything.
+"""Tasks, calls and retry policies. They are data: nothing here runs a task.
 
-A task knows no application. Calling it makes a `Call`, which is data: what to run with which arguments.
-A call goes into `client.submit`, a graph, a batch or a schedule, and warns when it is dropped unused,
-as a coroutine does that nobody awaits.
+Calling a task makes a `Call`: the task with its arguments. Pass it to `client.submit`, a graph, a batch or a
+schedule. A call that is dropped unused warns, as a coroutine does that was never awaited.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import inspect
 import typing
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.definitions.context import Ctx
+from holdfast.definitions.validation import check_duration, check_option_names
 from holdfast.errors import InvalidError
 
 __all__ = ["Call", "Ctx", "RetryPolicy", "Task", "task"]
@@ -27,11 +27,25 @@ R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 
 DEFAULT_QUEUE = "default"
+# Methods that submit a task in Celery, Dramatiq, RQ, Huey, procrastinate, taskiq and Django.
+OTHER_LIBRARIES_SUBMIT_METHODS = frozenset(
+    {"apply_async", "defer", "defer_async", "delay", "delay_on_commit", "enqueue", "kiq", "schedule", "send"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how fast a failed attempt is tried again: `min(cap, base * 2 ** (n - 1))`, jittered."""
+    """How often and how soon a failed attempt is retried.
+
+    The delay before retry number n is `min(cap, base * 2 ** (n - 1))`, changed at random by up to `jitter`
+    of its length. Exceptions in `never_for`, and those not in `retry_for`, are not retried.
+
+    >>> from datetime import timedelta
+    >>> from holdfast import RetryPolicy, task
+    >>> @task(retry=RetryPolicy(retries=8, base=timedelta(seconds=1), never_for=(KeyError,)))
+    ... def fetch(url: str) -> str:
+    ...     return url
+    """
 
     retries: int = 4
     base: timedelta = timedelta(seconds=5)
@@ -43,14 +57,30 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise InvalidError(f"retries must not be negative, got {self.retries}.", field="retries")
+        for name in ("base", "cap"):
+            check_duration(getattr(self, name), name)
         if self.base < timedelta(0) or self.cap < self.base:
-            raise InvalidError("base must not be negative and cap not below it.", field="base")
+            raise InvalidError(
+                f"base must not be negative and cap must not be shorter than base, got base {self.base} and "
+                f"cap {self.cap}.",
+                field="base",
+            )
         if not 0 <= self.jitter <= 1:
             raise InvalidError(f"jitter must be between 0 and 1, got {self.jitter}.", field="jitter")
 
 
 class Call(Generic[R_co]):
-    """One task with its arguments: what `screenshot(url, width=800)` evaluates to."""
+    """A task with its arguments: the value of `screenshot(url, width=800)`.
+
+    >>> from holdfast import Call, task
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> call: Call[int] = double(21)
+    >>> call
+    double(x=21)
+    >>> call.mark_used()  # only because this example does not submit it
+    """
 
     __slots__ = ("__weakref__", "_used", "args", "task")
 
@@ -59,18 +89,27 @@ class Call(Generic[R_co]):
         self.args = args
         self._used = False
 
-    def use(self) -> None:
-        """Mark as submitted, so that dropping it is no mistake."""
+    def mark_used(self) -> None:
+        """Remember that the call was submitted, so that dropping it does not warn."""
         self._used = True
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
         return f"{self.task.name}({inner})"
 
+    if not TYPE_CHECKING:  # type checkers report `await task()` because they do not see this method
+
+        def __await__(self) -> Any:
+            self._used = True
+            raise TypeError(
+                f"a call of task {self.task.name!r} cannot be awaited; submit it: "
+                f"await client.submit({self.task.name}(...))"
+            )
+
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
             warnings.warn(
-                f"call of task {self.task.name} was never submitted",
+                f"call of task {self.task.name} was never submitted; pass it to client.submit",
                 RuntimeWarning,
                 source=self,
                 stacklevel=2,
@@ -79,7 +118,15 @@ class Call(Generic[R_co]):
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[P, R_co]):
-    """A function that workers can run, with how it wants to be run."""
+    """A function that workers run, with its options. `@task` makes one; calling it makes a `Call`.
+
+    >>> from holdfast import Task, task
+    >>> @task(queue="browser", retries=5)
+    ... def screenshot(url: str, width: int = 1280) -> str:
+    ...     return url
+    >>> isinstance(screenshot, Task), screenshot.queue
+    (True, 'browser')
+    """
 
     function: Callable[..., Any]
     name: str
@@ -89,8 +136,8 @@ class Task(Generic[P, R_co]):
     timeout: timedelta = timedelta(minutes=10)
     lease: timedelta = timedelta(seconds=60)
     process: bool = False  # run in a child process, which can be killed
-    memory: int | None = None  # bytes that the child and what it starts may hold
-    limit: int | None = None  # of its attempts at once, over all workers
+    memory: int | None = None  # the maximum number of bytes for the child process and its children
+    limit: int | None = None  # the maximum number of attempts that run at once, over all workers
     signature: inspect.Signature = field(init=False, repr=False)
     wants_context: bool = field(init=False, repr=False)
 
@@ -98,6 +145,7 @@ class Task(Generic[P, R_co]):
         _check_name(self.name, "name")
         _check_name(self.queue, "queue")
         for name in ("timeout", "lease"):
+            check_duration(getattr(self, name), name)
             if getattr(self, name) <= timedelta(0):
                 raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
         _check_memory(self.memory, process=self.process)
@@ -110,21 +158,32 @@ class Task(Generic[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         try:
             bound = self.signature.bind(*args, **kwargs)
-        except TypeError as problem:
-            raise InvalidError(f"{self.name}: {problem}.", field="args") from None
+        except TypeError as error:
+            raise InvalidError(f"Wrong arguments for task {self.name!r}: {error}.", field="args") from None
         return Call(self, bound.arguments)
+
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if name in OTHER_LIBRARIES_SUBMIT_METHODS:
+                raise AttributeError(
+                    f"task {self.name!r} has no method {name!r}; submit a call of it: "
+                    f"client.submit({self.name}(...))"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @cached_property
     def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """The types of parameters and result, as far as they can be known at run time."""
+        """The types of the parameters and of the result, where they can be resolved at run time."""
         try:
             return typing.get_type_hints(self.function)
         except (NameError, TypeError, AttributeError):
-            return {}  # a hint that only type checkers can resolve: values pass as JSON gave them
+            return {}  # an annotation that only type checkers can resolve: values stay plain JSON
 
 
 def _check_memory(memory: int | None, *, process: bool) -> None:
@@ -134,7 +193,7 @@ def _check_memory(memory: int | None, *, process: bool) -> None:
         raise InvalidError(f"memory must be positive, got {memory}.", field="memory")
     if not process:
         raise InvalidError(
-            "memory is a limit for child processes.",
+            "memory limits child processes only, and this task does not run in one.",
             fix="Add process=True, or leave memory out.",
             field="memory",
         )
@@ -148,14 +207,14 @@ def _check_name(name: str, what: str) -> None:
 
 
 def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """What callers may pass, and whether the function asks for the context in front of it."""
+    """Return the parameters that callers pass, and whether the context comes before them."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise InvalidError(
-                f"{function.__name__}: parameter {parameter.name!r} cannot be named in a stored call.",
-                fix="Use ordinary named parameters; no *args, **kwargs or positional-only ones.",
+                f"Parameter {parameter.name!r} of task {function.__name__!r} has no name in a stored call.",
+                fix="Use named parameters only: no *args, **kwargs or positional-only parameters.",
                 field=parameter.name,
             )
     wants_context = bool(parameters) and _is_context(parameters[0])
@@ -168,7 +227,12 @@ def _is_context(parameter: inspect.Parameter) -> bool:
     return parameter.name == "ctx" or text.rpartition(".")[2].partition("[")[0] == "Ctx"
 
 
+_TASK_OPTIONS = ("retries", *(each.name for each in fields(Task) if each.init and each.name != "function"))
+
+
 class TaskDecorator(Protocol):
+    """The decorator that `@task(...)` returns."""
+
     @overload
     def __call__(self, function: Callable[Concatenate[Ctx[S], P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
@@ -210,7 +274,26 @@ def task(
     retry: RetryPolicy | None = None,
     **options: Any,
 ) -> Any:
-    """Make a function a task: `@task` or `@task(queue="browser", retries=5)`."""
+    """Declare a task: decorate a function with `@task` or `@task(queue="browser", retries=5)`.
+
+    name: the name that jobs store. The default is the name of the function.
+    queue: the queue of the task. The default is `default`.
+    priority: a higher number runs first. The default is 0.
+    retries: how often a failed attempt is retried. The default is 4.
+    retry: a `RetryPolicy`, instead of `retries`.
+    timeout: the maximum duration of an attempt. The default is 10 minutes.
+    lease: how long a worker that stops renewing its lease keeps the task. The default is 60 seconds.
+    process: run the function in a child process, which can be killed. The default is False.
+    memory: the maximum number of bytes for the child process. The default is no limit.
+    limit: the maximum number of attempts that run at once, over all workers. The default is no limit.
+
+    >>> from holdfast import Ctx, task
+    >>> @task(queue="browser", retries=5)
+    ... async def screenshot(ctx: Ctx, url: str) -> str:
+    ...     ctx.progress(50, message=url)
+    ...     return url
+    """
+    check_option_names(options, _TASK_OPTIONS, "@task")
     policy = retry or RetryPolicy()
     if retries is not None:
         policy = replace(policy, retries=retries)

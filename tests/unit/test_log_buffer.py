@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from holdfast.worker.lines import LAST_LINES, MESSAGE_CHARACTERS, MOST_BYTES, MOST_LINES, Lines
+from holdfast.worker.log_buffer import MAX_BUFFER_BYTES, MAX_LINES, MAX_MESSAGE_CHARS, TAIL_LINES, LogBuffer
 
 
-def said(lines: Lines, *, ended: bool = True) -> list[str]:
+def said(lines: LogBuffer, *, ended: bool = True) -> list[str]:
     return [line.message for line in lines.take(ended=ended)]
 
 
@@ -18,41 +18,41 @@ class Unprintable:
 
 
 def test_what_the_database_cannot_keep_is_cleaned() -> None:
-    lines = Lines()
+    lines = LogBuffer()
     odd: Any = Unprintable()
     lines.add("info", "a\0b\ud800" + "x" * 10_000, {"n": float("nan"), "big": 2**80, "odd": odd, "ok": 1.5})
     lines.add("loud", odd, {"k\0": "v\0"})
     first, second = lines.take(ended=False)
     assert first.message.startswith("a\N{REPLACEMENT CHARACTER}b?xxx")
-    assert len(first.message) == MESSAGE_CHARACTERS
+    assert len(first.message) == MAX_MESSAGE_CHARS
     assert first.fields == {"n": "nan", "big": str(2**80), "odd": "(ValueError while printing)", "ok": 1.5}
     assert (second.level, second.message) == ("info", "(ValueError while printing)")
     assert second.fields == {"k\N{REPLACEMENT CHARACTER}": "v\N{REPLACEMENT CHARACTER}"}
 
 
 def test_the_first_and_the_last_lines_are_kept_and_the_gap_is_told() -> None:
-    lines = Lines()
-    for n in range(MOST_LINES + 500):
+    lines = LogBuffer()
+    for n in range(MAX_LINES + 500):
         lines.add("info", str(n), {})
         if n == 10:
             assert len(said(lines, ended=False)) == 11
     kept = said(lines)
     assert kept[:2] == ["11", "12"]
-    gap = kept.index(f"{500 - LAST_LINES} lines are left out here: an attempt keeps {MOST_LINES}.")
-    assert kept[gap - 1] == str(MOST_LINES - 1)
-    assert kept[gap + 1 :] == [str(n) for n in range(MOST_LINES + 500 - LAST_LINES, MOST_LINES + 500)]
+    gap = kept.index(f"{500 - TAIL_LINES} lines are omitted here: an attempt keeps {MAX_LINES}.")
+    assert kept[gap - 1] == str(MAX_LINES - 1)
+    assert kept[gap + 1 :] == [str(n) for n in range(MAX_LINES + 500 - TAIL_LINES, MAX_LINES + 500)]
 
 
 def test_bytes_are_bounded_too() -> None:
-    lines = Lines()
+    lines = LogBuffer()
     for _ in range(1_000):
         lines.add("info", "x" * 2_000, {"y": "z" * 400})
     assert len(lines) < 200
-    assert sum(len(message) for message in said(lines)) < MOST_BYTES * 1.5
+    assert sum(len(message) for message in said(lines)) < MAX_BUFFER_BYTES * 1.5
 
 
 def test_numbers_rise_whoever_speaks() -> None:
-    lines = Lines()
+    lines = LogBuffer()
 
     def speak() -> None:
         for _ in range(100):
@@ -67,7 +67,7 @@ def test_numbers_rise_whoever_speaks() -> None:
 
 
 def test_what_was_not_written_goes_first() -> None:
-    lines = Lines()
+    lines = LogBuffer()
     lines.add("info", "a", {})
     taken = lines.take(ended=False)
     lines.add("info", "b", {})
