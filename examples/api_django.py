@@ -1,4 +1,4 @@
-"""The API beside a Django project, under /tasks: the ASGI application of both."""
+"""Serve the HTTP API beside a Django project, under /tasks: one ASGI application for both."""
 
 # pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false
 from __future__ import annotations
@@ -14,9 +14,9 @@ from django.urls import path
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from api_reports import app as work
+from api_reports import app as jobs_api
 
-if not settings.configured:  # your project has its own settings module
+if not settings.configured:  # your project has a settings module
     settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="not for real")
     django.setup()
 
@@ -30,8 +30,8 @@ urlpatterns = [path("", home)]
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-    async with work.router.lifespan_context(work):  # closes streams and connections
+    async with jobs_api.router.lifespan_context(jobs_api):  # closes streams and connections
         yield
 
 
-app = Starlette(routes=[Mount("/tasks", work), Mount("/", get_asgi_application())], lifespan=lifespan)
+app = Starlette(routes=[Mount("/tasks", jobs_api), Mount("/", get_asgi_application())], lifespan=lifespan)

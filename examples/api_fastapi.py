@@ -1,4 +1,4 @@
-"""The API inside a FastAPI application, under /tasks."""
+"""Mount the HTTP API in a FastAPI application, under /tasks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api_reports import app as work
+from api_reports import app as jobs_api
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-    async with work.router.lifespan_context(work):  # closes streams and connections
+    async with jobs_api.router.lifespan_context(jobs_api):  # closes streams and connections
         yield
 
 
 app = FastAPI(lifespan=lifespan)
-app.mount("/tasks", work)
+app.mount("/tasks", jobs_api)
 
 
 @app.get("/")

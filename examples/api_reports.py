@@ -1,4 +1,4 @@
-"""An API of one's own: `uvicorn api_reports:app`, with a worker beside it: `holdfast worker api_reports`.
+"""An HTTP API with your own job type. Run `uvicorn api_reports:app` and `holdfast worker api_reports`.
 
     curl -X POST localhost:8000/api/jobs/start -H "Authorization: Bearer $TOKEN" \
          -H "Content-Type: application/json" -d '{"type": "report", "params": {"pages": ["a", "b"]}}'
@@ -20,7 +20,7 @@ class Order(msgspec.Struct):
 @task(queue="reports", retries=2)
 async def write(ctx: Ctx, page: str) -> str:
     if not page.strip():
-        raise PublicError("A page needs a name.")  # the only kind of error whose words users see
+        raise PublicError("A page needs a name.")  # users see the message of this error type only
     ctx.progress(50, phase="writing", message=page)
     return f"<p>{page}</p>"
 
@@ -32,7 +32,7 @@ async def bind(title: str, pages: list[str]) -> str:
 
 @job("report", params=Order, public=True)
 def report(order: Order) -> Graph:
-    """A report: its pages, written side by side, then bound."""
+    """Write the pages in parallel, then bind them to one report."""
     graph = Graph("report")
     pages = [graph.add(write(page)) for page in order.pages]
     graph.add(bind(order.title, [page.result for page in pages]))

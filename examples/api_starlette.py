@@ -1,4 +1,4 @@
-"""The API inside a Starlette application, under /tasks."""
+"""Mount the HTTP API in a Starlette application, under /tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from api_reports import app as work
+from api_reports import app as jobs_api
 
 
 async def home(_: Request) -> PlainTextResponse:
@@ -19,8 +19,8 @@ async def home(_: Request) -> PlainTextResponse:
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-    async with work.router.lifespan_context(work):  # closes streams and connections
+    async with jobs_api.router.lifespan_context(jobs_api):  # closes streams and connections
         yield
 
 
-app = Starlette(routes=[Route("/", home), Mount("/tasks", work)], lifespan=lifespan)
+app = Starlette(routes=[Route("/", home), Mount("/tasks", jobs_api)], lifespan=lifespan)

@@ -1,4 +1,4 @@
-"""The dashboard inside your own application, for your own users."""
+"""Mount the dashboard in your own application, for the users of your application."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
-from holdfast.server.api import create_app
-from holdfast.server.dashboard import Visitor, create_dashboard
+from holdfast.server import DashboardUser, create_app, create_dashboard
 
-work = create_app()
+jobs_api = create_app()
 
 
-async def who(request: HTTPConnection) -> Visitor | None:
-    user = request.session.get("user")  # whatever your application knows its users by
+async def identify_user(request: HTTPConnection) -> DashboardUser | None:
+    user = request.session.get("user")  # however your application stores its users
     if user is None:
-        return None  # nobody gets in
+        return None  # no access
     if user["staff"]:
-        return Visitor(user["name"], "operator")
-    return Visitor(user["name"], "support", tenant=user["company"])
+        return DashboardUser(user["name"], "operator")
+    return DashboardUser(user["name"], "support", tenant=user["company"])
 
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-    async with work.router.lifespan_context(work):
+    async with jobs_api.router.lifespan_context(jobs_api):
         yield
 
 
-dashboard = create_dashboard(work.state.holdfast, roles=who, environment="prod")
-app = Starlette(routes=[Mount("/ops", dashboard), Mount("/work", work)], lifespan=lifespan)
+dashboard = create_dashboard(jobs_api.state.holdfast, identify_user=identify_user, environment="prod")
+app = Starlette(routes=[Mount("/ops", dashboard), Mount("/jobs", jobs_api)], lifespan=lifespan)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from books import KEY, book, inner
-from callers import ISSUER, SECRET
+from api_clients import ISSUER, SECRET
+from book_app import SERVICE_KEY, book_job, internal_job
 from starlette.applications import Starlette
 
 from holdfast.engine.connection import Database
@@ -18,7 +18,7 @@ from holdfast.settings import Secret, Settings
 def api_settings(settings: Settings) -> Settings:
     return replace(
         settings,
-        service_key=Secret(KEY),
+        service_key=Secret(SERVICE_KEY),
         jwt_secret=Secret(SECRET),
         jwt_issuer=ISSUER,
         api_rate=100_000,
@@ -28,7 +28,7 @@ def api_settings(settings: Settings) -> Settings:
 
 @pytest.fixture
 def app(db: Database, api_settings: Settings) -> Starlette:
-    return create_app(api_settings, database=db, job_types=[book, inner])
+    return create_app(api_settings, database=db, job_types=[book_job, internal_job])
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Files over HTTP: links that hold what they promise, parts, ZIPs, and each owner's their own."""
+"""Files over HTTP: signed links, ranges, ZIP archives, and access by owner only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from uuid import UUID, uuid4
 import httpx
 import msgspec
 import pytest
-from books import KEY
-from callers import bearer, served, token
+from api_clients import bearer_headers, make_token, serve_app
+from book_app import SERVICE_KEY
 from hands import Hand, submit
 
 from holdfast import Client
@@ -32,7 +32,11 @@ from holdfast.server.api.zip_archives import make_zip_entry, stream_zip
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock, eventually
 
-ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+ANN, BOB, SERVICE = (
+    bearer_headers(make_token("ann")),
+    bearer_headers(make_token("bob")),
+    bearer_headers(SERVICE_KEY),
+)
 TITLE = "Übersicht „2026“; 日本 📊.pdf"
 
 
@@ -50,42 +54,42 @@ async def client(db: Database, api_settings: Settings) -> AsyncIterator[Client]:
 CONTENT = os.urandom(300_000)
 
 
-async def put(client: Client, name: str = TITLE, content: bytes = CONTENT, **say: Any) -> Artifact:
+async def save_file(client: Client, name: str = TITLE, content: bytes = CONTENT, **say: Any) -> Artifact:
     say.setdefault("owner", "ann")
     return await client.files.put(name, content, **say)
 
 
-async def test_a_link_gives_the_bytes_under_their_name(api: httpx.AsyncClient, client: Client) -> None:
-    file = await put(client)
+async def test_a_link_downloads_the_file_under_its_name(api: httpx.AsyncClient, client: Client) -> None:
+    file = await save_file(client)
     redirect = await api.get(f"/api/artifacts/{file.id}", headers=ANN)
     assert redirect.status_code == 302
     assert redirect.headers["location"].startswith("/files/")
-    answer = await api.get(redirect.headers["location"])
-    assert (answer.status_code, answer.content) == (200, CONTENT)
-    assert answer.headers["content-type"] == "application/pdf"
-    assert answer.headers["cache-control"] == "private, no-store"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert "sandbox" in answer.headers["content-security-policy"]
-    told = answer.headers["content-disposition"]
+    response = await api.get(redirect.headers["location"])
+    assert (response.status_code, response.content) == (200, CONTENT)
+    assert response.headers["content-type"] == "application/pdf"
+    assert response.headers["cache-control"] == "private, no-store"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in response.headers["content-security-policy"]
+    told = response.headers["content-disposition"]
     assert told.startswith('attachment; filename="Ubersicht ')
     assert "filename*=UTF-8''%C3%9Cbersicht%20%E2%80%9E2026%E2%80%9C%3B%20%E6%97%A5" in told
     assert (await client.files.get(file.id)).downloads == 1
     head = await api.head(f"/api/artifacts/{file.id}", headers=ANN)
     assert (head.status_code, (await client.files.get(file.id)).downloads) == (302, 1)
     shown = (await api.get(f"/api/artifacts/{file.id}/link?inline=true&expires_s=300", headers=ANN)).json()
-    answer = await api.get(shown["url"])
-    assert answer.headers["content-disposition"].startswith("inline; ")
+    response = await api.get(shown["url"])
+    assert response.headers["content-disposition"].startswith("inline; ")
 
 
-async def test_what_could_run_is_never_shown(api: httpx.AsyncClient, client: Client) -> None:
+async def test_active_content_is_never_shown_inline(api: httpx.AsyncClient, client: Client) -> None:
     for name in ("page.html", "drawing.svg", "x.xhtml", "a.js"):
-        file = await put(client, name, b"<script>alert(1)</script>")
-        answer = await api.get(await client.files.sign(file, inline=True))
-        assert answer.headers["content-disposition"].startswith("attachment; "), name
+        file = await save_file(client, name, b"<script>alert(1)</script>")
+        response = await api.get(await client.files.sign(file, inline=True))
+        assert response.headers["content-disposition"].startswith("attachment; "), name
 
 
-async def test_parts(api: httpx.AsyncClient, client: Client) -> None:
-    file = await put(client)
+async def test_range_requests(api: httpx.AsyncClient, client: Client) -> None:
+    file = await save_file(client)
     link = await client.files.sign(file)
     size = len(CONTENT)
     cases = {
@@ -102,19 +106,19 @@ async def test_parts(api: httpx.AsyncClient, client: Client) -> None:
         "bytes=99999999999999999999999-": (200, CONTENT, None),
     }
     for asked, (status, content, told) in cases.items():
-        answer = await api.get(link, headers={"range": asked})
-        assert (answer.status_code, answer.content) == (status, content), asked
-        assert answer.headers.get("content-range") == told
+        response = await api.get(link, headers={"range": asked})
+        assert (response.status_code, response.content) == (status, content), asked
+        assert response.headers.get("content-range") == told
     other = await api.get(link, headers={"range": "bytes=0-9", "if-range": '"other"'})
     assert other.status_code == 200
     head = await api.head(link, headers={"range": "bytes=0-9"})
     assert (head.status_code, head.headers["content-length"], head.content) == (206, "10", b"")
-    empty = await put(client, "empty", b"")
+    empty = await save_file(client, "empty", b"")
     assert (await api.get(await client.files.sign(empty))).content == b""
 
 
-async def test_links_that_are_not_ours(api: httpx.AsyncClient, client: Client, tmp_path: Path) -> None:
-    file, other = await put(client), await put(client, "b.txt", b"b")
+async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client, tmp_path: Path) -> None:
+    file, other = await save_file(client), await save_file(client, "b.txt", b"b")
     link = await client.files.sign(file)
     payload, signature = link.removeprefix("/files/").split(".")
     text = base64.urlsafe_b64decode(payload + "==")
@@ -138,9 +142,9 @@ async def test_links_that_are_not_ours(api: httpx.AsyncClient, client: Client, t
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     words.append(f"{payload}.{signature[:-1]}{letters[letters.index(signature[-1]) ^ 1]}")
     for word in words:
-        answer = await api.get(f"/files/{word}")
-        assert answer.status_code == 404, word
-        assert str(tmp_path) not in answer.text
+        response = await api.get(f"/files/{word}")
+        assert response.status_code == 404, word
+        assert str(tmp_path) not in response.text
     for doubled in (f"{link}?x=1", f"{link}?{link}"):
         assert (await api.get(doubled)).status_code == 404
     assert (await api.post(link)).status_code == 405
@@ -148,10 +152,10 @@ async def test_links_that_are_not_ours(api: httpx.AsyncClient, client: Client, t
     assert (await api.get(link)).status_code == 200
 
 
-async def test_links_and_files_that_are_over(
+async def test_expired_links_and_files_give_410(
     api: httpx.AsyncClient, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = await put(client, ttl=timedelta(hours=2))
+    file = await save_file(client, ttl=timedelta(hours=2))
     link = await client.files.sign(file, timedelta(minutes=5))
     for span in (timedelta(minutes=4), timedelta(hours=2)):
         with pytest.raises(Exception, match="5 minutes to 1 hour"):
@@ -160,29 +164,34 @@ async def test_links_and_files_that_are_over(
         assert (await api.get(f"/api/artifacts/{file.id}?{wrong}", headers=ANN)).status_code == 422
     await clock.advance(timedelta(hours=3))
     for path in (link, f"/api/artifacts/{file.id}", f"/api/artifacts/{file.id}/link"):
-        answer = await api.get(path, headers=ANN)
-        assert answer.status_code == 410, path
-        assert "expired" in answer.json()["detail"]
+        response = await api.get(path, headers=ANN)
+        assert response.status_code == 410, path
+        assert "expired" in response.json()["detail"]
     assert (await client.files.sweep()).deleted == 1
     assert (await api.get(link)).status_code == 410
-    deleted = await put(client)
+    deleted = await save_file(client)
     link = await client.files.sign(deleted)
     assert (await api.delete(f"/api/artifacts/{deleted.id}", headers=ANN)).status_code == 204
     assert (await api.get(link)).status_code == 410
     assert (await api.delete(f"/api/artifacts/{deleted.id}", headers=ANN)).status_code == 410
-    fresh = await put(client)
+    fresh = await save_file(client)
     link = await client.files.sign(fresh)
     now = time.time()
     monkeypatch.setattr("holdfast.storage.signed_links.time.time", lambda: now + 3601)
-    answer = await api.get(link)
-    assert (answer.status_code, answer.json()["detail"]) == (410, "This link has expired. Ask for a new one.")
+    response = await api.get(link)
+    assert (response.status_code, response.json()["detail"]) == (
+        410,
+        "This link has expired. Ask for a new one.",
+    )
 
 
-async def test_each_owner_reaches_their_own(api: httpx.AsyncClient, client: Client, conn: Connection) -> None:
+async def test_owners_reach_their_own_files_only(
+    api: httpx.AsyncClient, client: Client, conn: Connection
+) -> None:
     job = await submit(conn, owner="ann")
     hand = Hand(conn)
     await hand.finish(await hand.one())
-    file = await put(client, job=job)
+    file = await save_file(client, job=job)
     for path in ("/api/artifacts/{}", "/api/artifacts/{}/link"):
         foreign = await api.get(path.format(file.id), headers=BOB)
         missing = await api.get(path.format(uuid4()), headers=BOB)
@@ -205,7 +214,7 @@ async def test_each_owner_reaches_their_own(api: httpx.AsyncClient, client: Clie
     assert (await api.get("/api/usage?owner=ann", headers=SERVICE)).json()["files"]["used"] == 1
 
 
-async def test_make_it_again(api: httpx.AsyncClient, conn: Connection, clock: Clock) -> None:
+async def test_a_deleted_file_is_regenerated(api: httpx.AsyncClient, conn: Connection, clock: Clock) -> None:
     job, hand = await submit(conn, owner="ann"), Hand(conn)
     task = await hand.one()
     staged = await artifacts.stage_artifact(conn, task, {"name": "a", "ttl_s": 60})
@@ -219,7 +228,7 @@ async def test_make_it_again(api: httpx.AsyncClient, conn: Connection, clock: Cl
     assert (await hand.one()).id == task.id
 
 
-async def test_the_files_of_a_batch_as_a_zip(
+async def test_the_files_of_a_batch_are_downloaded_as_a_zip(
     api: httpx.AsyncClient, client: Client, conn: Connection
 ) -> None:
     batch = UUID(str(await conn.fetchval("select holdfast.open_batch('b', null, 'ann')")))
@@ -229,15 +238,15 @@ async def test_the_files_of_a_batch_as_a_zip(
         job = await submit(conn, owner="ann", batch=str(batch))
         await hand.finish(await hand.one())
         contents[number] = os.urandom(70_000) if number else b"text " * 50_000
-        await put(client, "Report.txt" if number < 2 else "report.TXT", contents[number], job=job)
+        await save_file(client, "Report.txt" if number < 2 else "report.TXT", contents[number], job=job)
     failed = await submit(conn, owner="ann", batch=str(batch), attempts=1)
     await hand.finish(await hand.one(), "fail", {"type": "ValueError", "message": "10.0.0.3 said no"})
-    lost = await put(client, "lost.bin", b"lost", job=job)
+    lost = await save_file(client, "lost.bin", b"lost", job=job)
     await client.files.store.delete([lost.key])
-    answer = await api.get(f"/api/batches/{batch}/zip", headers=ANN)
-    assert answer.headers["content-type"] == "application/zip"
-    assert answer.headers["content-disposition"].startswith(f'attachment; filename="{batch}.zip"')
-    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+    response = await api.get(f"/api/batches/{batch}/zip", headers=ANN)
+    assert response.headers["content-type"] == "application/zip"
+    assert response.headers["content-disposition"].startswith(f'attachment; filename="{batch}.zip"')
+    with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
         assert archive.testzip() is None
         assert archive.namelist() == ["Report.txt", "Report (2).txt", "report (3).TXT", "manifest.json"]
         assert [archive.read(name) for name in archive.namelist()[:3]] == list(contents.values())
@@ -248,11 +257,11 @@ async def test_the_files_of_a_batch_as_a_zip(
     assert manifest["batch"] == {"total": 4, "ended": 4, "failed": 1}
     assert [(each["id"], each["status"]) for each in manifest["failed_jobs"]] == [(str(failed), "failed")]
     assert "10.0.0.3" not in str(manifest)
-    assert len(answer.content) < 150_000  # text is packed
+    assert len(response.content) < 150_000  # text is packed
 
 
-async def test_a_store_that_breaks_off_is_asked_again_from_there(client: Client) -> None:
-    file = await put(client, "a.bin", CONTENT)
+async def test_a_zip_resumes_reading_after_a_store_error(client: Client) -> None:
+    file = await save_file(client, "a.bin", CONTENT)
     good = make_zip_entry(client.files.store, file)
     opened: list[int] = []
 
@@ -279,27 +288,27 @@ async def test_a_store_that_breaks_off_is_asked_again_from_there(client: Client)
     assert opened == [0, 100_000]
 
 
-async def test_a_reader_who_goes_away_ends_the_reading(
+async def test_a_disconnect_stops_reading_from_the_store(
     db: Database, api_settings: Settings, client: Client, conn: Connection
 ) -> None:
     job = await submit(conn, owner="ann")
-    file = await put(client, "big.bin", bytes(4_000_000), job=job)
+    file = await save_file(client, "big.bin", bytes(4_000_000), job=job)
     for number in range(40):
-        await put(client, f"{number}.bin", bytes(4_000_000), job=job)
-    store = Watched(client.files.store)
+        await save_file(client, f"{number}.bin", bytes(4_000_000), job=job)
+    store = CountingStore(client.files.store)
     app = create_app(api_settings, database=db, store=store)
-    async with served(app) as address, httpx.AsyncClient(base_url=address) as browser:
+    async with serve_app(app) as address, httpx.AsyncClient(base_url=address) as browser:
         for path in (f"/api/jobs/{job}/zip", await client.files.sign(file)):
             store.reset()
-            async with browser.stream("GET", path, headers=ANN) as answer:
-                assert answer.status_code == 200
-                async for _ in answer.aiter_raw():
+            async with browser.stream("GET", path, headers=ANN) as response:
+                assert response.status_code == 200
+                async for _ in response.aiter_raw():
                     break
             await eventually(lambda: store.opened == store.closed, what="the end of all reading")
             assert 1 <= store.opened < 30
 
 
-class Watched:
+class CountingStore:
     """A store that counts what is open."""
 
     def __init__(self, store: Any) -> None:
@@ -325,14 +334,14 @@ class Watched:
         return watched()
 
 
-async def test_a_store_that_is_away_is_an_answer(
+async def test_an_unavailable_store_gives_503(
     db: Database, api_settings: Settings, client: Client, tmp_path: Path
 ) -> None:
-    file = await put(client)
+    file = await save_file(client)
     link = await client.files.sign(file)
     (tmp_path / "store" / file.key).unlink()
     transport = httpx.ASGITransport(create_app(api_settings, database=db), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:
-        answer = await api.get(link)
-    assert answer.status_code == 410
-    assert str(tmp_path) not in answer.text
+        response = await api.get(link)
+    assert response.status_code == 410
+    assert str(tmp_path) not in response.text

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import schemathesis
 import uvicorn
-from books import KEY, book, inner
-from callers import bearer, token
+from api_clients import bearer_headers, make_token
+from book_app import SERVICE_KEY, book_job, internal_job
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import checks
 from schemathesis.core.failures import FailureGroup
@@ -23,7 +23,7 @@ from schemathesis.specs.openapi import checks as openapi
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
-EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))  # of each route; `make fuzz` has many more
+MAX_EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))  # of each route; `make fuzz` has many more
 # Not `positive_data_acceptance`: what has the right shape may still name nothing that is there.
 CHECKS = [
     checks.not_a_server_error,
@@ -40,7 +40,7 @@ CHECKS = [
 @pytest.fixture
 def base(url: Secret, api_settings: Settings) -> Generator[str]:
     """The application in a thread of its own: the generator is synchronous."""
-    app = create_app(replace(api_settings, database_url=url), job_types=[book, inner])
+    app = create_app(replace(api_settings, database_url=url), job_types=[book_job, internal_job])
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
@@ -51,21 +51,21 @@ def base(url: Secret, api_settings: Settings) -> Generator[str]:
     thread.join(20)
 
 
-@pytest.mark.timeout(600 if EXAMPLES < 100 else 4 * 3600)
+@pytest.mark.timeout(600 if MAX_EXAMPLES < 100 else 4 * 3600)
 @pytest.mark.parametrize("caller", ["service", "user"])
-def test_no_request_is_an_error_of_ours(base: str, caller: str) -> None:
-    headers = bearer(KEY) if caller == "service" else bearer(token("ann"))
+def test_no_generated_request_causes_a_server_error(base: str, caller: str) -> None:
+    headers = bearer_headers(SERVICE_KEY) if caller == "service" else bearer_headers(make_token("ann"))
     schema = schemathesis.openapi.from_url(f"{base}/api/openapi.json")
-    found: list[str] = []
+    failures: list[str] = []
     sent = 0
     for result in schema.get_all_operations():
         operation: Any = result.ok()  # type: ignore[union-attr]
 
         @settings(
-            max_examples=EXAMPLES if caller == "service" else max(EXAMPLES // 3, 1),
+            max_examples=MAX_EXAMPLES if caller == "service" else max(MAX_EXAMPLES // 3, 1),
             deadline=None,
             database=None,
-            derandomize=EXAMPLES < 100,  # the same requests in every run of CI, others in a campaign
+            derandomize=MAX_EXAMPLES < 100,  # the same requests in every run of CI, others in a campaign
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
@@ -77,10 +77,12 @@ def test_no_request_is_an_error_of_ours(base: str, caller: str) -> None:
             try:
                 case.validate_response(response, checks=CHECKS, headers=headers)
             except FailureGroup as problem:
-                told = " | ".join(f"{type(each).__name__}: {each}" for each in problem.exceptions)
+                message = " | ".join(f"{type(each).__name__}: {each}" for each in problem.exceptions)
                 body = case.body if isinstance(case.body, (dict, list, str, int)) else ""
-                found.append(f"{case.method} {case.formatted_path} {body} -> {response.status_code} {told}")
+                failures.append(
+                    f"{case.method} {case.formatted_path} {body} -> {response.status_code} {message}"
+                )
 
         attempt()
-    print(f"{caller}: {sent} requests, {len(found)} findings")  # noqa: T201  (what a campaign was)
-    assert found == [], "\n\n".join(found[:10])
+    print(f"{caller}: {sent} requests, {len(failures)} failures")  # noqa: T201  (the result of a long run)
+    assert failures == [], "\n\n".join(failures[:10])

@@ -1,4 +1,4 @@
-"""The description is valid, complete and readable without anything from elsewhere."""
+"""The OpenAPI document is valid and complete, and its page loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ from typing import Any
 
 import httpx
 import msgspec
-from books import OPEN
+from book_app import PUBLIC_PATHS
 from openapi_spec_validator import validate
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from holdfast.server.api.request_examples import EXAMPLES
 from holdfast.server.api.openapi import build_document, list_operations
 from holdfast.server.api.operations import get_operation
+from holdfast.server.api.request_examples import EXAMPLES
 
 
-async def test_the_description_is_valid_openapi(api: httpx.AsyncClient) -> None:
+async def test_the_document_is_valid_openapi(api: httpx.AsyncClient) -> None:
     document = (await api.get("/api/openapi.json")).json()
     assert document["openapi"] == "3.1.0"
     validate(document)
-    operations = [said for methods in document["paths"].values() for said in methods.values()]
-    assert len({said["operationId"] for said in operations}) == len(operations)
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
 
 
-async def test_every_body_has_an_example_that_fits(app: Starlette) -> None:
+async def test_every_request_body_has_a_valid_example(app: Starlette) -> None:
     document = build_document(app.routes)
     bodies = {
-        (path, method): said.body
-        for path, method, said in list_operations(app.routes)
-        if said.body is not None and said.request_media_type == "application/json"
+        (path, method): operation.body
+        for path, method, operation in list_operations(app.routes)
+        if operation.body is not None and operation.request_media_type == "application/json"
     }
     used: set[str] = set()
-    for (path, method), shape in bodies.items():
-        said = document["paths"][path][method]
-        example = said["requestBody"]["content"]["application/json"]["example"]
-        msgspec.json.decode(msgspec.json.encode(example), type=shape)
-        used.add(said["operationId"])
-    assert used == set(EXAMPLES), "an example for a route that is not there"
+    for (path, method), body_type in bodies.items():
+        operation = document["paths"][path][method]
+        example = operation["requestBody"]["content"]["application/json"]["example"]
+        msgspec.json.decode(msgspec.json.encode(example), type=body_type)
+        used.add(operation["operationId"])
+    assert used == set(EXAMPLES), "an example belongs to no operation"
 
 
-async def test_every_route_is_described_and_so_guarded(app: Starlette) -> None:
-    def leaves(routes: Any) -> list[Route]:
+async def test_every_route_is_declared_and_therefore_checked(app: Starlette) -> None:
+    def list_routes(routes: Any) -> list[Route]:
         return [r for r in routes if isinstance(r, Route)]
 
-    found = leaves(app.routes)
-    assert len(found) > 50
-    assert [route.path for route in found if get_operation(route.endpoint) is None] == []
+    routes_with_endpoints = list_routes(app.routes)
+    assert len(routes_with_endpoints) > 50
+    assert [route.path for route in routes_with_endpoints if get_operation(route.endpoint) is None] == []
 
 
-async def test_only_these_are_open_to_strangers(api: httpx.AsyncClient) -> None:
+async def test_only_the_public_paths_need_no_token(api: httpx.AsyncClient) -> None:
     document = (await api.get("/api/openapi.json")).json()
     without = {
         path
         for path, methods in document["paths"].items()
-        for said in methods.values()
-        if "security" not in said
+        for operation in methods.values()
+        if "security" not in operation
     }
-    assert without == OPEN
+    assert without == PUBLIC_PATHS
 
 
-async def test_the_page_needs_nothing_from_elsewhere(api: httpx.AsyncClient) -> None:
+async def test_the_docs_page_loads_nothing_from_other_sites(api: httpx.AsyncClient) -> None:
     page = await api.get("/api/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"(src|href)=['\"]?(https?:)?//", page.text)

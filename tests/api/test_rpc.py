@@ -13,70 +13,76 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from books import KEY
-from callers import bearer, served, service_key, token
+from api_clients import bearer_headers, create_service_key, make_token, serve_app
+from book_app import SERVICE_KEY
 from postgrest import APIError, AsyncPostgrestClient
 from starlette.applications import Starlette
 
 from holdfast.engine.connection import Connection, Database
 
-SERVICE = bearer(KEY)
-MESSAGES = {"content-profile": "pgmq_public"}
-JOBS = {"content-profile": "holdfast"}
+SERVICE = bearer_headers(SERVICE_KEY)
+PGMQ_PROFILE = {"content-profile": "pgmq_public"}
+HOLDFAST_PROFILE = {"content-profile": "holdfast"}
 SUPABASE_JS = "2.58.0"
 
 
 @pytest.fixture
-async def letters(conn: Connection) -> str:
+async def mail_queue(conn: Connection) -> str:
     await conn.execute("select pgmq.create('letters')")
     return "letters"
 
 
 @pytest.fixture
 async def base(app: Starlette) -> AsyncGenerator[str]:
-    async with served(app) as address:
+    async with serve_app(app) as address:
         yield address
 
 
-async def test_functions_by_name_with_every_shape_of_answer(api: httpx.AsyncClient, letters: str) -> None:
+async def test_functions_return_scalars_rows_and_nothing(api: httpx.AsyncClient, mail_queue: str) -> None:
     async def call(name: str, **arguments: Any) -> httpx.Response:
-        return await api.post(f"/rest/v1/rpc/{name}", json=arguments, headers={**SERVICE, **MESSAGES})
+        return await api.post(f"/rest/v1/rpc/{name}", json=arguments, headers={**SERVICE, **PGMQ_PROFILE})
 
-    assert (await call("send", queue_name=letters, message={"n": 1})).json() == [1]
-    assert (await call("send_batch", queue_name=letters, messages=[{"n": 2}, {"n": 3}])).json() == [2, 3]
-    [read] = (await call("read", queue_name=letters, sleep_seconds=30, n=1)).json()
+    assert (await call("send", queue_name=mail_queue, message={"n": 1})).json() == [1]
+    assert (await call("send_batch", queue_name=mail_queue, messages=[{"n": 2}, {"n": 3}])).json() == [2, 3]
+    [read] = (await call("read", queue_name=mail_queue, sleep_seconds=30, n=1)).json()
     assert (read["msg_id"], read["message"], read["read_ct"]) == (1, {"n": 1}, 1)
-    assert (await call("archive", queue_name=letters, message_id=1)).json() is True
-    assert (await call("delete", queue_name=letters, message_id=1)).json() is False
-    assert (await call("pop", queue_name=letters)).json()[0]["msg_id"] == 2
-    made = await api.post("/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers={**SERVICE, **JOBS})
+    assert (await call("archive", queue_name=mail_queue, message_id=1)).json() is True
+    assert (await call("delete", queue_name=mail_queue, message_id=1)).json() is False
+    assert (await call("pop", queue_name=mail_queue)).json()[0]["msg_id"] == 2
+    made = await api.post(
+        "/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers={**SERVICE, **HOLDFAST_PROFILE}
+    )
     job = made.json()["id"]
     shown = await api.get(
         f"/rest/v1/rpc/get_job?p_id={job}", headers={**SERVICE, "accept-profile": "holdfast"}
     )
     assert shown.json()["id"] == job
-    paused = await api.post("/rest/v1/rpc/pause_queue", json={"p_queue": "q"}, headers={**SERVICE, **JOBS})
+    paused = await api.post(
+        "/rest/v1/rpc/pause_queue", json={"p_queue": "q"}, headers={**SERVICE, **HOLDFAST_PROFILE}
+    )
     assert (paused.status_code, paused.content) == (204, b"")
-    one = {**SERVICE, **JOBS, "accept": "application/vnd.pgrst.object+json"}
+    one = {**SERVICE, **HOLDFAST_PROFILE, "accept": "application/vnd.pgrst.object+json"}
     listed = await api.post("/rest/v1/rpc/list_jobs", json={"p_limit": 1}, headers=one)
     assert listed.json()["id"] == job
     none = await api.post("/rest/v1/rpc/list_jobs", json={"p_filter": {"type": "x"}}, headers=one)
     assert (none.status_code, none.json()["code"]) == (406, "PGRST116")
 
 
-async def test_users_call_with_their_own_rights(api: httpx.AsyncClient, conn: Connection) -> None:
+async def test_users_call_functions_with_their_own_rights(api: httpx.AsyncClient, conn: Connection) -> None:
     await conn.execute("""insert into holdfast.options values ('public_types', '["t"]')""")
-    headers = {**bearer(token("ann")), **JOBS}
+    headers = {**bearer_headers(make_token("ann")), **HOLDFAST_PROFILE}
     made = await api.post("/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers=headers)
     job = made.json()["id"]
     mine = await api.post("/rest/v1/rpc/get_job", json={"p_id": job}, headers=headers)
     assert mine.json()["owner"] == "ann"
     theirs = await api.post(
-        "/rest/v1/rpc/get_job", json={"p_id": job}, headers={**bearer(token("bob")), **JOBS}
+        "/rest/v1/rpc/get_job",
+        json={"p_id": job},
+        headers={**bearer_headers(make_token("bob")), **HOLDFAST_PROFILE},
     )
     assert theirs.json() is None
-    refused = await api.post("/rest/v1/rpc/claim_tasks", json={"p_worker": "w"}, headers=headers)
-    assert (refused.status_code, refused.json()["code"]) == (403, "42501")
+    rejected = await api.post("/rest/v1/rpc/claim_tasks", json={"p_worker": "w"}, headers=headers)
+    assert (rejected.status_code, rejected.json()["code"]) == (403, "42501")
     other = await api.post(
         "/rest/v1/rpc/submit", json={"p_job": {"type": "t", "owner": "bob"}}, headers=headers
     )
@@ -86,60 +92,64 @@ async def test_users_call_with_their_own_rights(api: httpx.AsyncClient, conn: Co
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status", "code"),
     [
-        ("send", {"queue_name": "nothing", "message": {}}, MESSAGES, 404, "42P01"),
-        ("send", {"queue": "nothing"}, MESSAGES, 404, "PGRST202"),
-        ("no_such", {}, MESSAGES, 404, "PGRST202"),
+        ("send", {"queue_name": "nothing", "message": {}}, PGMQ_PROFILE, 404, "42P01"),
+        ("send", {"queue": "nothing"}, PGMQ_PROFILE, 404, "PGRST202"),
+        ("no_such", {}, PGMQ_PROFILE, 404, "PGRST202"),
         ("send", {}, {"content-profile": "pg_catalog"}, 406, "PGRST106"),
         ("send", {}, {"content-profile": "public"}, 406, "PGRST106"),
-        ("get_job", {"p_id": "x"}, JOBS, 400, "22P02"),
-        ("submit", {"p_job": []}, JOBS, 422, "HF004"),
-        ("create_service_key", {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}, JOBS, 404, "PGRST202"),
-        ("list_service_keys", {}, JOBS, 404, "PGRST202"),
-        ("record", {"p_actor": "x", "p_action": "x"}, JOBS, 404, "PGRST202"),
-        ('x"; drop table holdfast.jobs; --', {}, JOBS, 404, "PGRST202"),
-        ("submit", {'p_job" jsonb); drop table x; --': 1}, JOBS, 404, "PGRST202"),
+        ("get_job", {"p_id": "x"}, HOLDFAST_PROFILE, 400, "22P02"),
+        ("submit", {"p_job": []}, HOLDFAST_PROFILE, 422, "HF004"),
+        ("create_service_key", {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}, HOLDFAST_PROFILE, 404, "PGRST202"),
+        ("list_service_keys", {}, HOLDFAST_PROFILE, 404, "PGRST202"),
+        ("record", {"p_actor": "x", "p_action": "x"}, HOLDFAST_PROFILE, 404, "PGRST202"),
+        ('x"; drop table holdfast.jobs; --', {}, HOLDFAST_PROFILE, 404, "PGRST202"),
+        ("submit", {'p_job" jsonb); drop table x; --': 1}, HOLDFAST_PROFILE, 404, "PGRST202"),
     ],
 )  # fmt: skip
-async def test_errors_have_the_shape_that_clients_read(
+async def test_errors_have_the_format_of_postgrest(
     api: httpx.AsyncClient, path: str, body: Any, headers: dict[str, str], status: int, code: str
 ) -> None:
-    answer = await api.post(f"/rest/v1/rpc/{path}", json=body, headers={**SERVICE, **headers})
-    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
-    assert set(answer.json()) == {"code", "message", "details", "hint"}
+    response = await api.post(f"/rest/v1/rpc/{path}", json=body, headers={**SERVICE, **headers})
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    assert set(response.json()) == {"code", "message", "details", "hint"}
 
 
 @pytest.mark.parametrize(
     "name", ["x" * 63, "x" * 64, "x" * 200, "x" * 201, "\N{OGHAM LETTER BEITH}" * 60, "a\x1ab"]
 )
-async def test_names_that_no_function_can_have_are_not_found(api: httpx.AsyncClient, name: str) -> None:
+async def test_impossible_function_names_get_404(api: httpx.AsyncClient, name: str) -> None:
     """PostgreSQL refuses longer identifiers before it looks for them."""
-    answer = await api.post(f"/rest/v1/rpc/{quote(name)}", json={}, headers={**SERVICE, **JOBS})
-    assert (answer.status_code, answer.json()["code"]) == (404, "PGRST202")
+    response = await api.post(f"/rest/v1/rpc/{quote(name)}", json={}, headers={**SERVICE, **HOLDFAST_PROFILE})
+    assert (response.status_code, response.json()["code"]) == (404, "PGRST202")
 
 
-async def test_strangers_and_narrow_keys_get_nothing(api: httpx.AsyncClient, db: Database) -> None:
-    nobody = await api.post("/rest/v1/rpc/send", json={}, headers=MESSAGES)
+async def test_anonymous_callers_and_keys_without_the_scope_are_rejected(
+    api: httpx.AsyncClient, db: Database
+) -> None:
+    nobody = await api.post("/rest/v1/rpc/send", json={}, headers=PGMQ_PROFILE)
     assert (nobody.status_code, nobody.json()["code"]) == (401, "PGRST301")
-    narrow = bearer(await service_key(db, "jobs"))
-    assert (await api.post("/rest/v1/rpc/send", json={}, headers={**narrow, **MESSAGES})).status_code == 403
+    narrow = bearer_headers(await create_service_key(db, "jobs"))
+    assert (
+        await api.post("/rest/v1/rpc/send", json={}, headers={**narrow, **PGMQ_PROFILE})
+    ).status_code == 403
     changed = await api.get(
         '/rest/v1/rpc/submit?p_job={"type":"t"}', headers={**SERVICE, "accept-profile": "holdfast"}
     )
     assert (changed.status_code, changed.json()["code"]) == (405, "25006")
 
 
-async def test_the_postgrest_client_for_python_sends_reads_and_archives(base: str, letters: str) -> None:
-    headers = {"apikey": KEY, "Authorization": f"Bearer {KEY}"}
+async def test_the_python_postgrest_client_sends_reads_and_archives(base: str, mail_queue: str) -> None:
+    headers = {"apikey": SERVICE_KEY, "Authorization": f"Bearer {SERVICE_KEY}"}
     async with AsyncPostgrestClient(f"{base}/rest/v1", schema="pgmq_public", headers=headers) as client:
 
         async def call(name: str, **arguments: Any) -> Any:
             return (await client.rpc(name, arguments).execute()).data
 
-        assert await call("send", queue_name=letters, message={"n": 1}, sleep_seconds=0) == [1]
-        [read] = await call("read", queue_name=letters, sleep_seconds=30, n=5)
+        assert await call("send", queue_name=mail_queue, message={"n": 1}, sleep_seconds=0) == [1]
+        [read] = await call("read", queue_name=mail_queue, sleep_seconds=30, n=5)
         assert read["message"] == {"n": 1}
-        assert await call("archive", queue_name=letters, message_id=1) is True
-        assert await call("read", queue_name=letters, sleep_seconds=30, n=5) == []
+        assert await call("archive", queue_name=mail_queue, message_id=1) is True
+        assert await call("read", queue_name=mail_queue, sleep_seconds=30, n=5) == []
         with pytest.raises(APIError) as caught:
             await call("send", queue_name="nothing", message={})
         assert caught.value.code == "42P01"
@@ -175,12 +185,12 @@ main().catch((problem) => { console.error(problem); process.exit(1) })
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
 @pytest.mark.timeout(300)
-async def test_supabase_js_sends_reads_and_archives(base: str, letters: str, tmp_path: Path) -> None:
+async def test_supabase_js_sends_reads_and_archives(base: str, mail_queue: str, tmp_path: Path) -> None:
     installing = ["npm", "install", "--no-audit", "--no-fund", f"@supabase/supabase-js@{SUPABASE_JS}"]
     await asyncio.to_thread(subprocess.run, installing, cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "call.cjs").write_text(SCRIPT)
     process = await asyncio.create_subprocess_exec(
-        "node", "call.cjs", base, KEY, letters, cwd=tmp_path,
+        "node", "call.cjs", base, SERVICE_KEY, mail_queue, cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, problems = await process.communicate()

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-from books import KEY, book
-from callers import ISSUER, SECRET, bearer, claims, service_key, token
+from api_clients import ISSUER, SECRET, bearer_headers, create_service_key, make_claims, make_token
+from book_app import SERVICE_KEY, book_job
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
@@ -26,7 +26,7 @@ from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-STRANGE_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
 ED = ed25519.Ed25519PrivateKey.generate()
 PUBLIC_PEM = RSA.public_key().public_bytes(
@@ -44,75 +44,77 @@ def jwk(key: Any, kid: str, **more: str) -> dict[str, Any]:
     return {**made, "kid": kid, **more}
 
 
-def b64(value: object) -> str:
+def encode_base64url(value: object) -> str:
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def by_hand(header: dict[str, Any], payload: object, secret: bytes = SECRET.encode()) -> str:
+def encode_unchecked(header: dict[str, Any], payload: object, secret: bytes = SECRET.encode()) -> str:
     """A token as libraries would refuse to make it."""
-    signed = f"{b64(header)}.{b64(payload)}"
-    return f"{signed}.{b64(hmac.digest(secret, signed.encode(), sha256))}"
+    signed = f"{encode_base64url(header)}.{encode_base64url(payload)}"
+    return f"{signed}.{encode_base64url(hmac.digest(secret, signed.encode(), sha256))}"
 
 
-def hs(**changes: Any) -> str:
+def make_hs256_token(**changes: Any) -> str:
     """Signed rightly, with claims changed; None takes one away."""
-    body = {name: value for name, value in claims(**changes).items() if value is not None}
-    return by_hand({"alg": "HS256", "typ": "JWT"}, body)
+    body = {name: value for name, value in make_claims(**changes).items() if value is not None}
+    return encode_unchecked({"alg": "HS256", "typ": "JWT"}, body)
 
 
-def forged() -> dict[str, str]:
-    good = token()
+def make_forged_tokens() -> dict[str, str]:
+    good = make_token()
     head, body, signature = good.split(".")
     now = int(time.time())
     rs = {"alg": "RS256", "typ": "JWT", "kid": "rsa"}
     tokens = {
-        f"alg {name}": f"{b64({'alg': name, 'typ': 'JWT'})}.{b64(claims())}."
+        f"alg {name}": f"{encode_base64url({'alg': name, 'typ': 'JWT'})}.{encode_base64url(make_claims())}."
         for name in ("none", "None", "NONE", "nOnE", "", "HS256", "RS256")
     }
-    tokens |= {f"{name} is not pinned": jwt.encode(claims(), SECRET, name) for name in ("HS384", "HS512")}
     tokens |= {
-        "no alg": by_hand({"typ": "JWT"}, claims()),
-        "alg is a list": by_hand({"alg": ["HS256"]}, claims()),
-        "alg is null": by_hand({"alg": None}, claims()),
-        "key confusion: PEM": by_hand({"alg": "HS256", "kid": "rsa"}, claims(), PUBLIC_PEM),
-        "key confusion: PEM stripped": by_hand({"alg": "HS256"}, claims(), PUBLIC_PEM.strip()),
-        "key confusion: jwk": by_hand({"alg": "HS256"}, claims(), b64(jwk(RSA, "rsa")).encode()),
-        "key confusion: alg RS256 over HMAC": by_hand(rs, claims(), PUBLIC_PEM),
-        "another secret": by_hand({"alg": "HS256"}, claims(), b"another secret of the same length....."),
-        "an empty secret": by_hand({"alg": "HS256"}, claims(), b""),
-        "the issuer as secret": by_hand({"alg": "HS256"}, claims(), ISSUER.encode()),
-        "another RSA key": jwt.encode(claims(), STRANGE_RSA, "RS256", headers={"kid": "rsa"}),
-        "another RSA key, unknown kid": jwt.encode(claims(), STRANGE_RSA, "RS256", headers={"kid": "new"}),
-        "another RSA key, no kid": jwt.encode(claims(), STRANGE_RSA, "RS256"),
-        "right key, no kid among many": jwt.encode(claims(), RSA, "RS256"),
-        "another algorithm of the same key": jwt.encode(claims(), RSA, "PS256", headers={"kid": "rsa"}),
-        "RS512 of the same key": jwt.encode(claims(), RSA, "RS512", headers={"kid": "rsa"}),
-        "kid of a key of another kind": jwt.encode(claims(), RSA, "RS256", headers={"kid": "ec"}),
+        f"{name} is not pinned": jwt.encode(make_claims(), SECRET, name) for name in ("HS384", "HS512")
+    }
+    tokens |= {
+        "no alg": encode_unchecked({"typ": "JWT"}, make_claims()),
+        "alg is a list": encode_unchecked({"alg": ["HS256"]}, make_claims()),
+        "alg is null": encode_unchecked({"alg": None}, make_claims()),
+        "key confusion: PEM": encode_unchecked({"alg": "HS256", "kid": "rsa"}, make_claims(), PUBLIC_PEM),
+        "key confusion: PEM stripped": encode_unchecked({"alg": "HS256"}, make_claims(), PUBLIC_PEM.strip()),
+        "key confusion: jwk": encode_unchecked({"alg": "HS256"}, make_claims(), encode_base64url(jwk(RSA, "rsa")).encode()),
+        "key confusion: alg RS256 over HMAC": encode_unchecked(rs, make_claims(), PUBLIC_PEM),
+        "another secret": encode_unchecked({"alg": "HS256"}, make_claims(), b"another secret of the same length....."),
+        "an empty secret": encode_unchecked({"alg": "HS256"}, make_claims(), b""),
+        "the issuer as secret": encode_unchecked({"alg": "HS256"}, make_claims(), ISSUER.encode()),
+        "another RSA key": jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": "rsa"}),
+        "another RSA key, unknown kid": jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": "new"}),
+        "another RSA key, no kid": jwt.encode(make_claims(), OTHER_RSA, "RS256"),
+        "right key, no kid among many": jwt.encode(make_claims(), RSA, "RS256"),
+        "another algorithm of the same key": jwt.encode(make_claims(), RSA, "PS256", headers={"kid": "rsa"}),
+        "RS512 of the same key": jwt.encode(make_claims(), RSA, "RS512", headers={"kid": "rsa"}),
+        "kid of a key of another kind": jwt.encode(make_claims(), RSA, "RS256", headers={"kid": "ec"}),
         "kid of the shared secret in the set": jwt.encode(
-            claims(), "x" * 32, "HS256", headers={"kid": "shared"}
+            make_claims(), "x" * 32, "HS256", headers={"kid": "shared"}
         ),
-        "key for encryption": jwt.encode(claims(), STRANGE_RSA, "RS256", headers={"kid": "enc"}),
+        "key for encryption": jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": "enc"}),
         "jwk in the header": jwt.encode(
-            claims(), STRANGE_RSA, "RS256", headers={"kid": "mine", "jwk": jwk(STRANGE_RSA, "mine")}
+            make_claims(), OTHER_RSA, "RS256", headers={"kid": "mine", "jwk": jwk(OTHER_RSA, "mine")}
         ),
         "jwk in the header, known kid": jwt.encode(
-            claims(), STRANGE_RSA, "RS256", headers={"kid": "rsa", "jwk": jwk(STRANGE_RSA, "rsa")}
+            make_claims(), OTHER_RSA, "RS256", headers={"kid": "rsa", "jwk": jwk(OTHER_RSA, "rsa")}
         ),
         "jku": jwt.encode(
-            claims(), STRANGE_RSA, "RS256", headers={"kid": "m", "jku": "http://127.0.0.1:1/keys"}
+            make_claims(), OTHER_RSA, "RS256", headers={"kid": "m", "jku": "http://127.0.0.1:1/keys"}
         ),
         "x5u": jwt.encode(
-            claims(), STRANGE_RSA, "RS256", headers={"kid": "m", "x5u": "http://127.0.0.1:1/keys"}
+            make_claims(), OTHER_RSA, "RS256", headers={"kid": "m", "x5u": "http://127.0.0.1:1/keys"}
         ),
-        "x5c": jwt.encode(claims(), STRANGE_RSA, "RS256", headers={"kid": "m", "x5c": ["MIIB"]}),
-        "kid is a path": by_hand({"alg": "HS256", "kid": "../../../dev/null"}, claims(), b""),
-        "kid is SQL": jwt.encode(claims(), STRANGE_RSA, "RS256", headers={"kid": "' or 1=1 --"}),
-        "kid is a number": by_hand({"alg": "HS256", "kid": 7}, claims()),
-        "crit": by_hand({"alg": "HS256", "crit": ["exp"]}, claims()),
-        "b64 false": by_hand({"alg": "HS256", "b64": False, "crit": ["b64"]}, claims()),
-        "a changed payload": f"{head}.{b64(claims('bob'))}.{signature}",
-        "a changed header": f"{b64({'alg': 'HS256', 'x': 1})}.{body}.{signature}",
+        "x5c": jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": "m", "x5c": ["MIIB"]}),
+        "kid is a path": encode_unchecked({"alg": "HS256", "kid": "../../../dev/null"}, make_claims(), b""),
+        "kid is SQL": jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": "' or 1=1 --"}),
+        "kid is a number": encode_unchecked({"alg": "HS256", "kid": 7}, make_claims()),
+        "crit": encode_unchecked({"alg": "HS256", "crit": ["exp"]}, make_claims()),
+        "b64 false": encode_unchecked({"alg": "HS256", "b64": False, "crit": ["b64"]}, make_claims()),
+        "a changed payload": f"{head}.{encode_base64url(make_claims('bob'))}.{signature}",
+        "a changed header": f"{encode_base64url({'alg': 'HS256', 'x': 1})}.{body}.{signature}",
         "a changed signature": f"{head}.{body}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}",
         "a cut signature": good[:-4],
         "no signature": f"{head}.{body}.",
@@ -120,154 +122,154 @@ def forged() -> dict[str, str]:
         "four parts": f"{good}.x",
         "five parts": f"{head}..{body}.{signature}.x",
         "only dots": "..",
-        "no JSON": f"{b64(b'{')}.{b64(b'x')}.{signature}",
-        "payload is a list": by_hand({"alg": "HS256"}, [claims()]),
-        "payload is a string": by_hand({"alg": "HS256"}, "sub"),
-        "header is a list": f"{b64([])}.{body}.{signature}",
+        "no JSON": f"{encode_base64url(b'{')}.{encode_base64url(b'x')}.{signature}",
+        "payload is a list": encode_unchecked({"alg": "HS256"}, [make_claims()]),
+        "payload is a string": encode_unchecked({"alg": "HS256"}, "sub"),
+        "header is a list": f"{encode_base64url([])}.{body}.{signature}",
         "not base64": f"{head}.{body}.%%%",
-        "too long": hs(filler="x" * 20_000),
-        "deeply nested": f"{b64({'alg': 'HS256'})}.{b64(b'[' * 5000)}.{signature}",
-        "expired": hs(exp=now - 60),
-        "expired long ago": hs(exp=1),
-        "exp missing": hs(exp=None),
-        "exp is text": hs(exp="never"),
-        "exp is a list": hs(exp=[now + 600]),
-        "exp is true": hs(exp=True),
-        "exp is infinite": by_hand({"alg": "HS256"}, {**claims(), "exp": float("inf")}),
-        "exp is huge": hs(exp=10**400),
-        "not yet": hs(nbf=now + 600),
-        "issued in the future": hs(iat=now + 600),
-        "aud missing": hs(aud=None),
-        "aud of another": hs(aud="anon"),
-        "aud among others": hs(aud=["a", "b"]),
-        "aud is a prefix": hs(aud="authenticate"),
-        "aud is an object": hs(aud={"authenticated": 1}),
-        "iss missing": hs(iss=None),
-        "iss of another": hs(iss="https://evil.test"),
-        "iss with a slash": hs(iss=ISSUER + "/"),
-        "iss is a list": hs(iss=[ISSUER]),
-        "sub missing": hs(sub=None),
-        "sub empty": hs(sub=""),
-        "sub blank": hs(sub="  "),
-        "sub is a number": hs(sub=7),
-        "sub is a list": hs(sub=["ann"]),
-        "sub with NUL": hs(sub="ann\0bob"),
-        "sub with a line": hs(sub="ann\nbob"),
-        "sub too long": hs(sub="x" * 500),
-        "role of a service": hs(role="service_role"),
-        "role anon": hs(role="anon"),
-        "role of the owner": hs(role="postgres"),
-        "role is a list": hs(role=["authenticated"]),
+        "too long": make_hs256_token(filler="x" * 20_000),
+        "deeply nested": f"{encode_base64url({'alg': 'HS256'})}.{encode_base64url(b'[' * 5000)}.{signature}",
+        "expired": make_hs256_token(exp=now - 60),
+        "expired long ago": make_hs256_token(exp=1),
+        "exp missing": make_hs256_token(exp=None),
+        "exp is text": make_hs256_token(exp="never"),
+        "exp is a list": make_hs256_token(exp=[now + 600]),
+        "exp is true": make_hs256_token(exp=True),
+        "exp is infinite": encode_unchecked({"alg": "HS256"}, {**make_claims(), "exp": float("inf")}),
+        "exp is huge": make_hs256_token(exp=10**400),
+        "not yet": make_hs256_token(nbf=now + 600),
+        "issued in the future": make_hs256_token(iat=now + 600),
+        "aud missing": make_hs256_token(aud=None),
+        "aud of another": make_hs256_token(aud="anon"),
+        "aud among others": make_hs256_token(aud=["a", "b"]),
+        "aud is a prefix": make_hs256_token(aud="authenticate"),
+        "aud is an object": make_hs256_token(aud={"authenticated": 1}),
+        "iss missing": make_hs256_token(iss=None),
+        "iss of another": make_hs256_token(iss="https://evil.test"),
+        "iss with a slash": make_hs256_token(iss=ISSUER + "/"),
+        "iss is a list": make_hs256_token(iss=[ISSUER]),
+        "sub missing": make_hs256_token(sub=None),
+        "sub empty": make_hs256_token(sub=""),
+        "sub blank": make_hs256_token(sub="  "),
+        "sub is a number": make_hs256_token(sub=7),
+        "sub is a list": make_hs256_token(sub=["ann"]),
+        "sub with NUL": make_hs256_token(sub="ann\0bob"),
+        "sub with a line": make_hs256_token(sub="ann\nbob"),
+        "sub too long": make_hs256_token(sub="x" * 500),
+        "role of a service": make_hs256_token(role="service_role"),
+        "role anon": make_hs256_token(role="anon"),
+        "role of the owner": make_hs256_token(role="postgres"),
+        "role is a list": make_hs256_token(role=["authenticated"]),
     }  # fmt: skip
     return tokens
 
 
-FORGED = forged()
+FORGED_TOKENS = make_forged_tokens()
 GOOD: dict[str, Callable[[], str]] = {
-    "HS256": token,
-    "RS256": lambda: jwt.encode(claims(), RSA, "RS256", headers={"kid": "rsa"}),
-    "ES256": lambda: jwt.encode(claims(), EC, "ES256", headers={"kid": "ec"}),
-    "EdDSA": lambda: jwt.encode(claims(), ED, "EdDSA", headers={"kid": "ed"}),
-    "Supabase": lambda: hs(
+    "HS256": make_token,
+    "RS256": lambda: jwt.encode(make_claims(), RSA, "RS256", headers={"kid": "rsa"}),
+    "ES256": lambda: jwt.encode(make_claims(), EC, "ES256", headers={"kid": "ec"}),
+    "EdDSA": lambda: jwt.encode(make_claims(), ED, "EdDSA", headers={"kid": "ed"}),
+    "Supabase": lambda: make_hs256_token(
         aud=["authenticated"], email="a@b.c", app_metadata={"provider": "email"}, aal="aal1", session_id="x"
     ),
 }
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Path:
+def key_set_file(tmp_path: Path) -> Path:
     place = tmp_path / "jwks.json"
-    shared = {"kty": "oct", "k": b64(b"x" * 32), "kid": "shared", "alg": "HS256"}
-    encrypting = jwk(STRANGE_RSA, "enc", use="enc")
+    shared = {"kty": "oct", "k": encode_base64url(b"x" * 32), "kid": "shared", "alg": "HS256"}
+    encrypting = jwk(OTHER_RSA, "enc", use="enc")
     found = [jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(ED, "ed"), shared, encrypting]
     place.write_text(json.dumps({"keys": found}))
     return place
 
 
 @pytest.fixture
-async def api(db: Database, api_settings: Settings, keys: Path) -> AsyncGenerator[httpx.AsyncClient]:
-    app = create_app(replace(api_settings, jwt_jwks=str(keys)), database=db, job_types=[book])
+async def api(db: Database, api_settings: Settings, key_set_file: Path) -> AsyncGenerator[httpx.AsyncClient]:
+    app = create_app(replace(api_settings, jwt_jwks=str(key_set_file)), database=db, job_types=[book_job])
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
         yield client
 
 
-async def test_no_forged_token_opens(api: httpx.AsyncClient) -> None:
-    assert len(FORGED) >= 60
+async def test_forged_tokens_get_401(api: httpx.AsyncClient) -> None:
+    assert len(FORGED_TOKENS) >= 60
     opened = {}
-    for name, text in FORGED.items():
-        for headers in (bearer(text), {"apikey": text}):
-            answer = await api.get("/api/jobs", headers=headers)
-            if answer.status_code != 401 or "jobs" in answer.json():
-                opened[name] = answer.status_code
+    for name, text in FORGED_TOKENS.items():
+        for headers in (bearer_headers(text), {"apikey": text}):
+            response = await api.get("/api/jobs", headers=headers)
+            if response.status_code != 401 or "jobs" in response.json():
+                opened[name] = response.status_code
     assert opened == {}
 
 
 @pytest.mark.parametrize("kind", GOOD)
-async def test_a_token_that_holds_opens(api: httpx.AsyncClient, kind: str) -> None:
-    answer = await api.get("/api/jobs", headers=bearer(GOOD[kind]()))
-    assert answer.status_code == 200, answer.text
+async def test_valid_tokens_are_accepted(api: httpx.AsyncClient, kind: str) -> None:
+    response = await api.get("/api/jobs", headers=bearer_headers(GOOD[kind]()))
+    assert response.status_code == 200, response.text
 
 
-async def test_keys_rotate_without_a_gap(
-    api: httpx.AsyncClient, keys: Path, monkeypatch: pytest.MonkeyPatch
+async def test_keys_are_rotated_without_downtime(
+    api: httpx.AsyncClient, key_set_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.server.api.token_verification.MIN_KEY_SET_FETCH_INTERVAL_S", 0)
-    old = bearer(jwt.encode(claims(), RSA, "RS256", headers={"kid": "rsa"}))
+    old = bearer_headers(jwt.encode(make_claims(), RSA, "RS256", headers={"kid": "rsa"}))
     new_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    new = bearer(jwt.encode(claims(), new_key, "RS256", headers={"kid": "next"}))
+    new = bearer_headers(jwt.encode(make_claims(), new_key, "RS256", headers={"kid": "next"}))
     assert (await api.get("/api/jobs", headers=old)).status_code == 200
     assert (await api.get("/api/jobs", headers=new)).status_code == 401
-    keys.write_text(json.dumps({"keys": [jwk(RSA, "rsa"), jwk(new_key, "next")]}))
+    key_set_file.write_text(json.dumps({"keys": [jwk(RSA, "rsa"), jwk(new_key, "next")]}))
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
     assert (await api.get("/api/jobs", headers=old)).status_code == 200
-    keys.write_text(json.dumps({"keys": [jwk(new_key, "next")]}))
+    key_set_file.write_text(json.dumps({"keys": [jwk(new_key, "next")]}))
     monkeypatch.setattr("holdfast.server.api.token_verification.KEY_SET_CACHE_S", 0)
     assert (await api.get("/api/jobs", headers=old)).status_code == 401
-    keys.write_text("{")  # a broken set does not undo the one that is known
+    key_set_file.write_text("{")  # a broken set does not undo the one that is known
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
 
 
-async def test_strangers_cannot_make_us_fetch_for_ever(
+async def test_unknown_key_ids_do_not_cause_endless_fetches(
     api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.server.api.token_verification.MIN_KEY_SET_FETCH_INTERVAL_S", 1000)
     reads: list[Path] = []
     read = Path.read_bytes
 
-    def counted(path: Path) -> bytes:
+    def count_and_read(path: Path) -> bytes:
         reads.append(path)
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr(Path, "read_bytes", count_and_read)
     for number in range(20):
-        text = jwt.encode(claims(), STRANGE_RSA, "RS256", headers={"kid": f"unknown-{number}"})
-        assert (await api.get("/api/jobs", headers=bearer(text))).status_code == 401
+        text = jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": f"unknown-{number}"})
+        assert (await api.get("/api/jobs", headers=bearer_headers(text))).status_code == 401
     assert len(reads) <= 2
 
 
 @pytest.mark.parametrize("wrong", [{"jwt_issuer": None}, {"jwt_secret": Secret("short")}])
-def test_tokens_without_an_issuer_or_with_a_short_secret_are_refused(
+def test_settings_without_issuer_or_with_a_short_secret_are_rejected(
     api_settings: Settings, db: Database, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(SettingsError):
         create_app(replace(api_settings, **wrong), database=db)
 
 
-async def test_cookies_count_only_when_named_and_never_from_another_site(
+async def test_cookies_work_only_if_configured_and_not_across_sites(
     db: Database, api_settings: Settings
 ) -> None:
     body = {"type": "book"}
-    transport = httpx.ASGITransport(create_app(api_settings, database=db, job_types=[book]))
+    transport = httpx.ASGITransport(create_app(api_settings, database=db, job_types=[book_job]))
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:
-        assert (await api.get("/api/jobs", headers={"cookie": f"session={token()}"})).status_code == 401
-    app = create_app(replace(api_settings, jwt_cookie="session"), database=db, job_types=[book])
+        assert (await api.get("/api/jobs", headers={"cookie": f"session={make_token()}"})).status_code == 401
+    app = create_app(replace(api_settings, jwt_cookie="session"), database=db, job_types=[book_job])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as api:
-        mine = {"cookie": f"session={token()}"}
+        mine = {"cookie": f"session={make_token()}"}
         assert (await api.get("/api/jobs", headers=mine)).status_code == 200
         for fine in ({"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}, {"origin": "http://api"}):
-            answer = await api.post("/api/jobs/start", json=body, headers={**mine, **fine})
-            assert answer.status_code == 202, fine
+            response = await api.post("/api/jobs/start", json=body, headers={**mine, **fine})
+            assert response.status_code == 202, fine
         evil: tuple[dict[str, str], ...] = (
             {},
             {"sec-fetch-site": "cross-site"},
@@ -278,42 +280,42 @@ async def test_cookies_count_only_when_named_and_never_from_another_site(
         )
         for headers in evil:
             for method, path in (("POST", "/api/jobs/start"), ("DELETE", f"/api/jobs/{'0' * 32}")):
-                answer = await api.request(method, path, headers={**mine, **headers})
-                assert answer.status_code == 403, headers
+                response = await api.request(method, path, headers={**mine, **headers})
+                assert response.status_code == 403, headers
         # A service's key is no cookie.
-        assert (await api.get("/api/jobs", headers={"cookie": f"session={KEY}"})).status_code == 401
+        assert (await api.get("/api/jobs", headers={"cookie": f"session={SERVICE_KEY}"})).status_code == 401
 
 
-async def test_keys_are_kept_hashed_revoked_at_once_and_two_live_side_by_side(
+async def test_service_keys_are_stored_hashed_and_revoked_at_once(
     api: httpx.AsyncClient, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.server.api.key_verification.KEY_CACHE_S", 0)
-    first, second = await service_key(db, "jobs"), await service_key(db, "jobs")
+    first, second = await create_service_key(db, "jobs"), await create_service_key(db, "jobs")
     for key in (first, second):
-        assert (await api.get("/api/jobs", headers=bearer(key))).status_code == 200
+        assert (await api.get("/api/jobs", headers=bearer_headers(key))).status_code == 200
     async with db.connection() as connection:
         rows = str(await connection.fetch("select * from holdfast.service_keys"))
     assert first not in rows
     assert first[12:] not in rows
-    admin = bearer(KEY)
+    admin = bearer_headers(SERVICE_KEY)
     listed = (await api.get("/api/keys", headers=admin)).json()
     assert {key["prefix"] for key in listed} == {first[:11], second[:11]}
     assert all(key["last_used_at"] for key in listed)
     assert (await api.delete(f"/api/keys/{first[:11]}", headers=admin)).status_code == 204
-    assert (await api.get("/api/jobs", headers=bearer(first))).status_code == 401
-    assert (await api.get("/api/jobs", headers=bearer(second))).status_code == 200
-    assert (await api.get("/api/jobs", headers=bearer(second[:-1]))).status_code == 401
+    assert (await api.get("/api/jobs", headers=bearer_headers(first))).status_code == 401
+    assert (await api.get("/api/jobs", headers=bearer_headers(second))).status_code == 200
+    assert (await api.get("/api/jobs", headers=bearer_headers(second[:-1]))).status_code == 401
     actions = [entry["action"] for entry in (await api.get("/api/audit", headers=admin)).json()]
     assert actions == ["key.revoke"]
 
 
-async def test_a_key_cannot_give_what_it_has_not(api: httpx.AsyncClient, db: Database) -> None:
-    maker = bearer(await service_key(db, "keys", "jobs"))
+async def test_a_key_cannot_create_a_key_with_more_scopes(api: httpx.AsyncClient, db: Database) -> None:
+    maker = bearer_headers(await create_service_key(db, "keys", "jobs"))
     fine = await api.post("/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=maker)
     assert fine.status_code == 201
-    assert (await api.get("/api/jobs", headers=bearer(fine.json()["key"]))).status_code == 200
+    assert (await api.get("/api/jobs", headers=bearer_headers(fine.json()["key"]))).status_code == 200
     for scopes in (["operate"], ["*"], ["jobs", "rpc"]):
-        answer = await api.post("/api/keys", json={"name": "x", "scopes": scopes}, headers=maker)
-        assert answer.status_code == 403
-    assert (await api.post("/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=bearer(token()))
+        response = await api.post("/api/keys", json={"name": "x", "scopes": scopes}, headers=maker)
+        assert response.status_code == 403
+    assert (await api.post("/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=bearer_headers(make_token()))
             ).status_code == 403  # fmt: skip

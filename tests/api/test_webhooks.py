@@ -1,4 +1,4 @@
-"""Webhooks out: signed, retried, once per ended job, to those who may know. Hooks in: by signature."""
+"""Outgoing webhooks: signed, retried, once per ended job. Inbound webhooks: accepted by signature."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from books import KEY
-from callers import bearer, token
+from api_clients import bearer_headers, make_token
+from book_app import SERVICE_KEY
 from hands import Hand, submit, tick
 
 from holdfast import webhooks
@@ -22,48 +22,54 @@ from holdfast.settings import Settings
 from holdfast.testing import Clock, eventually
 from holdfast.worker.runtime import WorkerRuntime
 
-ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+ANN, BOB, SERVICE = (
+    bearer_headers(make_token("ann")),
+    bearer_headers(make_token("bob")),
+    bearer_headers(SERVICE_KEY),
+)
 
 
 @dataclass
-class Receiver:
+class WebhookReceiver:
     """Somebody else's server: answers as told, and keeps what came."""
 
     url: str = ""
-    answers: list[int] = field(default_factory=list[int])
-    heard: list[tuple[dict[str, str], bytes]] = field(default_factory=list[tuple[dict[str, str], bytes]])
+    responses: list[int] = field(default_factory=list[int])
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list[tuple[dict[str, str], bytes]])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {n.lower(): v.strip() for n, _, v in (line.partition(":") for line in head[1:])}
         body = await reader.readexactly(int(headers["content-length"]))
-        self.heard.append((headers, body))
-        status = self.answers.pop(0) if self.answers else 204
+        self.requests.append((headers, body))
+        status = self.responses.pop(0) if self.responses else 204
         writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
         await writer.drain()
         writer.close()
 
 
 @pytest.fixture
-async def receiver() -> AsyncGenerator[Receiver]:
-    made = Receiver()
+async def receiver() -> AsyncGenerator[WebhookReceiver]:
+    made = WebhookReceiver()
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
     yield made
     server.close()
 
 
-async def webhook(api: httpx.AsyncClient, url: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+async def create_webhook(
+    api: httpx.AsyncClient, url: str, headers: dict[str, str], **more: Any
+) -> dict[str, Any]:
     body = {"url": url, "events": ["job.succeeded", "job.failed"], **more}
     made = await api.post("/api/webhooks", json=body, headers=headers)
     assert made.status_code == 201, made.text
     return dict(made.json())
 
 
-async def delivered(url: Database, settings: Settings, until: Any) -> None:
+async def run_deliveries(url: Database, settings: Settings, until: Any) -> None:
     """Run the delivering task in a real worker until something is true."""
     async with Database(url.url, replace(settings, egress_allow="127.0.0.0/8")) as database:
-        deliver = webhooks.delivery(database)
+        deliver = webhooks.create_delivery_task(database)
         stop = asyncio.Event()
         running = asyncio.create_task(WorkerRuntime(database, {deliver.name: deliver}).run(stop))
         try:
@@ -73,68 +79,76 @@ async def delivered(url: Database, settings: Settings, until: Any) -> None:
             await running
 
 
-async def test_the_end_of_a_job_is_told_signed_to_those_who_may_know(
-    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+async def test_job_ends_are_delivered_signed_to_allowed_webhooks(
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
-    mine = await webhook(api, receiver.url, ANN)
-    await webhook(api, receiver.url, BOB)
-    await webhook(api, receiver.url, SERVICE, types=["other"])
+    mine = await create_webhook(api, receiver.url, ANN)
+    await create_webhook(api, receiver.url, BOB)
+    await create_webhook(api, receiver.url, SERVICE, types=["other"])
     hand = Hand(conn)
     job = await submit(conn, owner="ann")
     await hand.finish(await hand.one(), body=1)
-    book = (await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)).json()["id"]
+    book_job = (await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)).json()["id"]
     while tasks := await hand.take(5):
         for task in tasks:
             await hand.finish(task, body=1)
-    await delivered(db, settings, lambda: len(receiver.heard) == 2)
+    await run_deliveries(db, settings, lambda: len(receiver.requests) == 2)
     told = {}
-    for headers, body in receiver.heard:
-        assert webhooks.verify(mine["secret"], headers, body) == headers["webhook-id"]
-        assert webhooks.verify(webhooks.new_secret(), headers, body) is None
-        sent = msgspec.json.decode(body)
-        told[sent["data"]["id"]] = (sent["type"], sent["data"]["status"], sent["data"]["owner"])
-    assert told == dict.fromkeys((str(job), book), ("job.succeeded", "succeeded", "ann"))
+    for headers, body in receiver.requests:
+        assert webhooks.verify_webhook(mine["secret"], headers, body) == headers["webhook-id"]
+        assert webhooks.verify_webhook(webhooks.generate_webhook_secret(), headers, body) is None
+        send_signed = msgspec.json.decode(body)
+        told[send_signed["data"]["id"]] = (
+            send_signed["type"],
+            send_signed["data"]["status"],
+            send_signed["data"]["owner"],
+        )
+    assert told == dict.fromkeys((str(job), book_job), ("job.succeeded", "succeeded", "ann"))
     count = "select count(*) from holdfast.all_tasks where type = 'holdfast.webhook'"
     assert await conn.fetchval(count) == 2  # the delivery's own end is not news
 
 
-async def test_a_delivery_is_tried_again_with_the_same_id(
-    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+async def test_a_failed_delivery_is_retried_with_the_same_id(
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
-    receiver.answers = [500, 302, 200]
-    await webhook(api, receiver.url, SERVICE)
+    receiver.responses = [500, 302, 200]
+    await create_webhook(api, receiver.url, SERVICE)
     hand = Hand(conn)
     await submit(conn, owner="ann")
     await hand.finish(await hand.one())
-    await conn.execute("update holdfast.task_policies set base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'")
-    await delivered(db, settings, lambda: len(receiver.heard) == 3)
-    assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 1
+    await conn.execute(
+        "update holdfast.task_policies set base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'"
+    )
+    await run_deliveries(db, settings, lambda: len(receiver.requests) == 3)
+    assert len({headers["webhook-id"] for headers, _ in receiver.requests}) == 1
 
 
 async def test_private_addresses_are_not_called(
-    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
-    await webhook(api, receiver.url, ANN)
+    await create_webhook(api, receiver.url, ANN)
     hand = Hand(conn)
     await submit(conn, owner="ann")
     await hand.finish(await hand.one())
-    deliver = webhooks.delivery(db)  # as it is without an allowance
+    deliver = webhooks.create_delivery_task(db)  # as it is without an allowance
     [task] = await Hand(conn, queues=["webhooks"]).take(1)
     with pytest.raises(Exception, match="public internet"):
         await deliver.function(
             **msgspec.convert(task.args, dict[str, Any]) | {"webhook": task.args["webhook"]}
         )
-    assert receiver.heard == []
+    assert receiver.requests == []
     for url in ("ftp://x.test/", "https://u:p@x.test/", "nonsense"):
         body = {"url": url, "events": ["job.failed"]}
         assert (await api.post("/api/webhooks", json=body, headers=ANN)).status_code in (403, 422)
 
 
-async def test_webhooks_are_ones_own_and_cost_nothing_when_gone(
+async def test_users_see_their_own_webhooks_and_deleted_ones_create_no_tasks(
     api: httpx.AsyncClient, conn: Connection
 ) -> None:
-    triggers = "select count(*) from pg_trigger where tgname = 'enqueue_webhook_deliveries' and tgparentid = 0"
-    mine = await webhook(api, "https://example.org/x", ANN)
+    triggers = (
+        "select count(*) from pg_trigger where tgname = 'enqueue_webhook_deliveries' and tgparentid = 0"
+    )
+    mine = await create_webhook(api, "https://example.org/x", ANN)
     assert await conn.fetchval(triggers) == 3
     assert (await api.get("/api/webhooks", headers=BOB)).json() == []
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
@@ -143,15 +157,15 @@ async def test_webhooks_are_ones_own_and_cost_nothing_when_gone(
     assert (await api.delete(f"/api/webhooks/{mine['id']}", headers=ANN)).status_code == 204
     assert await conn.fetchval(triggers) == 0
     for _ in range(20):
-        await webhook(api, "https://example.org/x", ANN)
+        await create_webhook(api, "https://example.org/x", ANN)
     body = {"url": "https://example.org/x", "events": ["job.failed"]}
     assert (await api.post("/api/webhooks", json=body, headers=ANN)).status_code == 429
 
 
-async def test_one_that_fails_for_days_is_switched_off_and_can_be_switched_on_again(
+async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     api: httpx.AsyncClient, conn: Connection, clock: Clock
 ) -> None:
-    made = await webhook(api, "https://example.org/x", ANN)
+    made = await create_webhook(api, "https://example.org/x", ANN)
     note = "select holdfast.record_webhook_delivery($1, $2)"
     for _ in range(30):
         assert await conn.fetchval(note, made["id"], "The other side answered 500.") is False
@@ -181,11 +195,11 @@ async def test_one_that_fails_for_days_is_switched_off_and_can_be_switched_on_ag
     assert [tuple(row) for row in await conn.fetch(audit, made["id"])][-1] == ("user:ann", "webhook.on")
 
 
-async def test_an_address_that_is_gone_is_not_called_again(
-    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+async def test_an_endpoint_that_returns_410_is_not_called_again(
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
-    receiver.answers = [410]
-    await webhook(api, receiver.url, ANN)
+    receiver.responses = [410]
+    await create_webhook(api, receiver.url, ANN)
     hand = Hand(conn)
     for _ in range(2):
         await submit(conn, owner="ann")
@@ -195,34 +209,34 @@ async def test_an_address_that_is_gone_is_not_called_again(
     async def gone() -> object:
         return await conn.fetchval(off)
 
-    await delivered(db, settings, gone)
+    await run_deliveries(db, settings, gone)
     assert await conn.fetchval(off) == "The other side says that this address is gone."
 
 
-async def test_what_went_wrong_is_told_without_what_our_network_looks_like(
-    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: Receiver
+async def test_delivery_errors_reveal_nothing_about_the_network(
+    api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
-    await webhook(api, "http://nowhere.invalid/hook", ANN)
-    await webhook(api, receiver.url, ANN)
+    await create_webhook(api, "http://nowhere.invalid/hook", ANN)
+    await create_webhook(api, receiver.url, ANN)
     hand = Hand(conn)
     await submit(conn, owner="ann")
     await hand.finish(await hand.one())
     for task in await Hand(conn, queues=["webhooks"]).take(2):
         with pytest.raises(Exception):  # noqa: B017, PT011  (whatever it is, the owner reads our words)
-            await webhooks.delivery(db).function(**msgspec.convert(task.args, dict[str, Any]))
+            await webhooks.create_delivery_task(db).function(**msgspec.convert(task.args, dict[str, Any]))
     told = {each["last_error"] for each in (await api.get("/api/webhooks", headers=ANN)).json()}
     assert told == {"The host is not known, or not one that may be called."}
 
 
-async def test_files_that_are_about_to_expire_are_told_once(
+async def test_expiring_files_are_reported_once(
     api: httpx.AsyncClient, conn: Connection, clock: Clock
 ) -> None:
     events = {"events": ["artifact.expiring"]}
-    await webhook(api, "https://example.org/ann", ANN, **events)
-    await webhook(api, "https://example.org/bob", BOB, **events)
-    await webhook(api, "https://example.org/all", SERVICE, **events, types=["other"])
+    await create_webhook(api, "https://example.org/ann", ANN, **events)
+    await create_webhook(api, "https://example.org/bob", BOB, **events)
+    await create_webhook(api, "https://example.org/all", SERVICE, **events, types=["other"])
     for name, owner, hours in (("a", "ann", 30), ("b", "ann", 31), ("c", "eve", 30), ("short", "ann", 2)):
-        await file(conn, name, owner=owner, hours=hours)
+        await save_file(conn, name, owner=owner, hours=hours)
     found = "select args from holdfast.all_tasks where type = 'holdfast.webhook' order by id"
     await tick(conn)
     first = [msgspec.json.decode(row["args"]) for row in await conn.fetch(found)]
@@ -238,7 +252,7 @@ async def test_files_that_are_about_to_expire_are_told_once(
     assert {one["body"]["owner"] for one in told} == {"ann"}
 
 
-async def file(conn: Connection, name: str, *, owner: str, hours: float) -> None:
+async def save_file(conn: Connection, name: str, *, owner: str, hours: float) -> None:
     """A visible file that nobody's task made."""
     add = """insert into holdfast.artifacts (id, job_id, owner, kind, name, key, content_type, size, sha256,
         status, created_at, touched_at, expires_at)
@@ -248,32 +262,32 @@ async def file(conn: Connection, name: str, *, owner: str, hours: float) -> None
     await conn.execute(add, name, owner, hours)
 
 
-async def sent(api: httpx.AsyncClient, secret: str, body: bytes, **changes: str) -> httpx.Response:
-    headers = {**webhooks.headers(secret, "message-1", body), **changes}
+async def send_signed(api: httpx.AsyncClient, secret: str, body: bytes, **changes: str) -> httpx.Response:
+    headers = {**webhooks.build_webhook_headers(secret, "message-1", body), **changes}
     return await api.post("/hooks/orders", content=body, headers=headers)
 
 
-async def test_an_inbound_hook_submits_once_what_is_signed(api: httpx.AsyncClient) -> None:
+async def test_a_signed_message_to_an_inbound_webhook_submits_one_job(api: httpx.AsyncClient) -> None:
     made = await api.put(
         "/api/hooks/orders", json={"type": "order", "queue": "q", "owner": "ann"}, headers=SERVICE
     )
     secret = made.json()["secret"]
     body = b'{"n": 1}'
-    first = await sent(api, secret, body)
+    first = await send_signed(api, secret, body)
     assert first.status_code == 202
-    again = await sent(api, secret, body)
+    again = await send_signed(api, secret, body)
     assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
     job = (await api.get(f"/api/jobs/{first.json()['id']}", headers=ANN)).json()
     assert (job["type"], job["params"]) == ("order", {"payload": {"n": 1}})
-    assert (await sent(api, secret, b'{"n": 2}')).status_code == 409
+    assert (await send_signed(api, secret, b'{"n": 2}')).status_code == 409
 
 
-async def test_forged_replayed_and_changed_messages_are_refused(api: httpx.AsyncClient) -> None:
+async def test_forged_replayed_and_changed_messages_are_rejected(api: httpx.AsyncClient) -> None:
     made = await api.put("/api/hooks/orders", json={"type": "order"}, headers=SERVICE)
     secret, body = made.json()["secret"], b'{"n": 1}'
     old = str(int(time.time()) - 400)
-    late = webhooks.signature(secret, "message-1", old, body)
-    good = webhooks.headers(secret, "message-1", body)["webhook-signature"]
+    late = webhooks.sign_webhook(secret, "message-1", old, body)
+    good = webhooks.build_webhook_headers(secret, "message-1", body)["webhook-signature"]
     changes: list[dict[str, str]] = [
         {"webhook-signature": ""},
         {"webhook-signature": "v1,"},
@@ -291,20 +305,20 @@ async def test_forged_replayed_and_changed_messages_are_refused(api: httpx.Async
         {"webhook-timestamp": "9" * 30},
     ]
     for change in changes:
-        assert (await sent(api, secret, body, **change)).status_code == 401, change
+        assert (await send_signed(api, secret, body, **change)).status_code == 401, change
     unsigned = await api.post("/hooks/orders", content=body)
     missing = await api.post("/hooks/nothing", content=body)
     assert unsigned.status_code == missing.status_code == 401
     assert unsigned.content == missing.content
-    wrong = webhooks.headers(webhooks.new_secret(), "m", body)
+    wrong = webhooks.build_webhook_headers(webhooks.generate_webhook_secret(), "m", body)
     assert (await api.post("/hooks/orders", content=body, headers=wrong)).status_code == 401
     tampered = await api.post(
-        "/hooks/orders", content=b'{"n": 9}', headers=webhooks.headers(secret, "m", body)
+        "/hooks/orders", content=b'{"n": 9}', headers=webhooks.build_webhook_headers(secret, "m", body)
     )
     assert tampered.status_code == 401
 
 
-async def test_a_database_webhook_sends_a_key_instead(api: httpx.AsyncClient) -> None:
+async def test_a_database_webhook_authenticates_with_a_key(api: httpx.AsyncClient) -> None:
     await api.put("/api/hooks/rows", json={"type": "row"}, headers=SERVICE)
     assert (await api.post("/hooks/rows", json={"type": "INSERT"}, headers=SERVICE)).status_code == 202
     assert (await api.post("/hooks/rows", json={}, headers=ANN)).status_code == 401

@@ -67,9 +67,9 @@ def create_app(
 ) -> Starlette:
     """Create the HTTP API as a Starlette application. Run it with an ASGI server or mount it in your own.
 
-    - `settings`: default are the settings of the environment. If they name no database, the embedded PostgreSQL
-      starts here. Otherwise nothing is opened before the first request, so you can create the application at import
-      time.
+    - `settings`: default are the settings of the environment. If they name no database, the embedded
+      PostgreSQL starts here. Otherwise nothing is opened before the first request, so you can create the
+      application at import time.
     - `database`, `store`: the connection pool and the object store, if you have them open already. The
       application closes only what it opened itself.
     - `job_types`: the job types that clients may start.
@@ -79,22 +79,19 @@ def create_app(
 
     The shared objects of the application are in `app.state.holdfast`.
 
-        from holdfast import Graph, job, task
-        from holdfast.server import create_app, create_dashboard
-
-        @task
-        async def render(page: str) -> str:
-            return f"<p>{page}</p>"
-
-        @job("report", params=dict, public=True)
-        def report(params: dict) -> Graph:
-            graph = Graph("report")
-            graph.add(render(params["page"]))
-            return graph
-
-        app = create_app(job_types=[report], dashboard=create_dashboard)  # uvicorn module:app
+    >>> from holdfast import Graph, job, task
+    >>> from holdfast.server import create_app, create_dashboard
+    >>> @task
+    ... async def render(page: str) -> str:
+    ...     return f"<p>{page}</p>"
+    >>> @job("report", params=dict, public=True)
+    ... def report(params: dict) -> Graph:
+    ...     graph = Graph("report")
+    ...     graph.add(render(params["page"]))
+    ...     return graph
+    >>> app = create_app(job_types=[report], dashboard=create_dashboard)  # uvicorn module:app
     """
-    settings = settings or settings_module.load()
+    settings = settings or settings_module.load_settings()
     services = AppServices.create(
         database or Database(embedded.locate(settings)[0], settings),
         settings,
@@ -119,9 +116,9 @@ def build_openapi_document() -> dict[str, Any]:
 
 def _built_in_routes() -> list[BaseRoute]:
     modules = (
-        health, metrics, jobs, search, external_workers, uploads, batches, files, file_links, schedules, queues, limits,
-        workers, messages, keys, audit_log, webhooks, inbound_webhooks, rpc, browser_client, openapi,
-        docs_page,
+        health, metrics, jobs, search, external_workers, uploads, batches, files, file_links, schedules,
+        queues, limits, workers, messages, keys, audit_log, webhooks, inbound_webhooks, rpc, browser_client,
+        openapi, docs_page,
     )  # fmt: skip
     return [route for module in modules for route in module.routes()]
 

@@ -1,4 +1,4 @@
-"""Endpoints for batches: open, read, close, cancel, watch. Jobs join a batch when they are started with its id."""
+"""Endpoints for batches: open, read, close, cancel, watch. Start a job with a batch id to add it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _BATCH_NOT_FOUND = {404: "There is no such batch"}
 class NewBatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The batch to open.
 
-    `callback` is a job that is submitted once, after the last job of the batch has ended. Only services may set
-    `callback` and `owner`.
+    `callback` is a job that is submitted once, after the last job of the batch has ended. Only services may
+    set `callback` and `owner`.
     """
 
     name: Name | None = None

@@ -19,9 +19,8 @@ FORMAT_VERSION = 1
 class EventFrame:
     """One frame of an event stream: the name of the event and its JSON body.
 
-    from holdfast.server import EventFrame
-
-    frame = EventFrame("progress", {"percent": 40})
+    >>> from holdfast.server import EventFrame
+    >>> frame = EventFrame("progress", {"percent": 40})
     """
 
     event: str
@@ -163,10 +162,9 @@ def encode_event_frames(frames: Sequence[EventFrame], seq: int) -> list[bytes]:
     Only the last frame carries the number as its id. A client that loses the connection in between therefore
     gets all of these frames again.
 
-        from holdfast.server import EventFrame, encode_event_frames
-
-        first, last = encode_event_frames([EventFrame("task", {}), EventFrame("progress", {"percent": 5})], 7)
-        assert last.startswith(b"id: 7\\n")
+    >>> from holdfast.server import EventFrame, encode_event_frames
+    >>> first, last = encode_event_frames([EventFrame("task", {}), EventFrame("progress", {"percent": 5})], 7)
+    >>> assert last.startswith(b"id: 7\\n")
     """
     last = len(frames)
     return [_encode_frame(frame, seq if place == last else None) for place, frame in enumerate(frames, 1)]

@@ -58,18 +58,15 @@ class EventSubscription:
     `overflowed` is True after events were dropped because the stream was too slow. `ended` is the job as it
     was when it ended, and None before.
 
-        from uuid import UUID
-
-        from starlette.requests import Request
-
-        from holdfast.server import subscribe_to_job_events
-
-        async def wait_for_change(request: Request, job_id: UUID, last_seq: int) -> bool:
-            subscription = subscribe_to_job_events(request, job_id, after=last_seq)
-            try:
-                return await subscription.wait(15)
-            finally:
-                subscription.close()
+    >>> from uuid import UUID
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import subscribe_to_job_events
+    >>> async def wait_for_change(request: Request, job_id: UUID, last_seq: int) -> bool:
+    ...     subscription = subscribe_to_job_events(request, job_id, after=last_seq)
+    ...     try:
+    ...         return await subscription.wait(15)
+    ...     finally:
+    ...         subscription.close()
     """
 
     def __init__(self, unsubscribe: Callable[[EventSubscription], None]) -> None:
@@ -115,7 +112,7 @@ class EventSubscription:
 
 @dataclass
 class WatchedSubject:
-    """A job or batch with open streams. `last_seq` is the last delivered event, None until a stream knows it."""
+    """A job or batch with open streams. `last_seq` is the number of the last delivered event, if known."""
 
     read: SubjectReader
     last_seq: int | None = None
@@ -124,7 +121,7 @@ class WatchedSubject:
 
 
 class EventHub:
-    """Reads events of all watched jobs and batches, and delivers them to the subscriptions of this process."""
+    """Reads the events of all watched jobs and batches and delivers them to the subscriptions."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -205,7 +202,7 @@ class EventHub:
             await self._read_events_until_idle()
 
     async def _read_events_until_idle(self) -> None:
-        """Read events while anything is watched. A database error delays the streams but does not end them."""
+        """Read events for all streams. A database error delays the streams but does not end them."""
         self._listener = Listener(self._database.url, self._settings, {EVENT_CHANNEL: self._on_notification})
         self._listener.start()
         polled_at, pause_s = 0.0, POLL_INTERVAL_S
@@ -243,7 +240,7 @@ class EventHub:
             await listener.stop()
 
     async def _register_watches(self, connection: Any) -> None:
-        """Register the watched jobs in the database when they changed or the registration is about to expire."""
+        """Register the watched jobs in the database if they changed or the registration expires soon."""
         now, watched = time.monotonic(), frozenset(self._watched)
         if watched != self._registered or now - self._registered_at > WATCH_RENEWAL_INTERVAL_S:
             await watches.watch_jobs(connection, self._name, sorted(watched))

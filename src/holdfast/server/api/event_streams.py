@@ -1,10 +1,10 @@
-"""Stream the events of a job or batch as server-sent events; docs/guide/http-api.md describes format version 1.
+"""Stream the events of a job or batch as server-sent events. docs/guide/http-api.md describes the format.
 
 The first frame is a snapshot from which a page can draw everything. Then follow the stored events of the job,
 each with its stored number as the id, and `end`, after which the server closes the stream. A client that
-reconnects with `Last-Event-ID` (or `?after=`) receives the events that it missed, without a snapshot. If these
-events are no longer stored, it receives a snapshot with `resync`. A client that reconnects after the end gets
-204, which stops a browser's EventSource.
+reconnects with `Last-Event-ID` (or `?after=`) receives the events that it missed, without a snapshot. If
+these events are no longer stored, it receives a snapshot with `resync`. A client that reconnects after the
+end gets 204, which stops a browser's EventSource.
 
 Progress is merged to four frames per second; the last progress is always sent. Other frames are never merged.
 An open stream uses no database connection (see event_hub.py), ends when the token that opened it expires, and
@@ -62,17 +62,14 @@ async def stream_events(
     merged to four frames per second unless it has an attribute `merge_progress` that is False. `read` reads
     something else than a job, and `noun` names it in the 404 response.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import EventFrame, api_operation, parse_path_uuid, stream_events
-
-        def build_percent_frames(kind, body, job):
-            return [EventFrame("percent", body.get("percent"))] if kind == "progress" else []
-
-        @api_operation("Watch a job", tag="jobs", access="anyone", media_type="text/event-stream")
-        async def watch(request: Request) -> Response:
-            return await stream_events(request, parse_path_uuid(request), build_frames=build_percent_frames)
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import EventFrame, api_operation, parse_path_uuid, stream_events
+    >>> def build_percent_frames(kind, body, job):
+    ...     return [EventFrame("percent", body.get("percent"))] if kind == "progress" else []
+    >>> @api_operation("Watch a job", tag="jobs", access="anyone", media_type="text/event-stream")
+    ... async def watch(request: Request) -> Response:
+    ...     return await stream_events(request, parse_path_uuid(request), build_frames=build_percent_frames)
     """
     hub = get_services(request).event_hub
     after = parse_last_event_id(request)
@@ -105,15 +102,13 @@ async def stream_events(
 def parse_last_event_id(request: Request) -> int | None:
     """Return the number of the last event that the client has, or None.
 
-    It comes from the header `Last-Event-ID` or the query parameter `after`. Raise `InvalidError` (422) if it is
-    not a number.
+    It comes from the header `Last-Event-ID` or the query parameter `after`. Raise `InvalidError` (422) if it
+    is not a number.
 
-        from starlette.requests import Request
-
-        from holdfast.server import parse_last_event_id
-
-        def is_reconnect(request: Request) -> bool:
-            return parse_last_event_id(request) is not None
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import parse_last_event_id
+    >>> def is_reconnect(request: Request) -> bool:
+    ...     return parse_last_event_id(request) is not None
     """
     text = request.headers.get("last-event-id") or request.query_params.get("after")
     if not text:
@@ -137,26 +132,23 @@ async def _read_missed_events(
 
 
 def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], None]:
-    """Count a new stream against the limits of its viewer and of the process. Return the function that ends it.
+    """Count a new stream against the stream limits. Return the function that releases the slot.
 
     Raise `TooManyError` (429) if too many streams are open. `stream_events` does this for you; call it if you
     return an `EventStreamResponse` yourself.
 
-        from uuid import UUID
-
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import EventStreamResponse, require_stream_viewer, reserve_stream_slot
-
-        async def watch(request: Request, job_id: UUID) -> Response:
-            viewer = await require_stream_viewer(request, job_id)
-            release_slot = reserve_stream_slot(request, viewer)
-
-            async def frames():
-                yield b": hello\\n\\n"
-
-            return EventStreamResponse(frames(), viewer.headers, release_slot)
+    >>> from uuid import UUID
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import EventStreamResponse, require_stream_viewer, reserve_stream_slot
+    >>> async def watch(request: Request, job_id: UUID) -> Response:
+    ...     viewer = await require_stream_viewer(request, job_id)
+    ...     release_slot = reserve_stream_slot(request, viewer)
+    ...
+    ...     async def frames():
+    ...         yield b": hello\\n\\n"
+    ...
+    ...     return EventStreamResponse(frames(), viewer.headers, release_slot)
     """
     services = get_services(request)
     open_streams = services.event_hub.open_streams
@@ -178,25 +170,22 @@ def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], 
 
 
 def subscribe_to_job_events(request: Request, job_id: UUID, *, after: int) -> EventSubscription:
-    """Subscribe to the events of a job after the event number `after`. Close the subscription when you are done.
+    """Subscribe to the events of a job after the event number `after`. Close the subscription at the end.
 
     `after` is the `event_seq` of the job as you read it. Read the job again after subscribing, so that no
     event is missed. The function does not check whether the caller may see the job.
 
-        from uuid import UUID
-
-        from starlette.requests import Request
-
-        from holdfast.server import subscribe_to_job_events
-
-        async def wait_for_end(request: Request, job_id: UUID, event_seq: int) -> None:
-            subscription = subscribe_to_job_events(request, job_id, after=event_seq)
-            try:
-                while subscription.ended is None:
-                    await subscription.wait(15)
-                    subscription.take()
-            finally:
-                subscription.close()
+    >>> from uuid import UUID
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import subscribe_to_job_events
+    >>> async def wait_for_end(request: Request, job_id: UUID, event_seq: int) -> None:
+    ...     subscription = subscribe_to_job_events(request, job_id, after=event_seq)
+    ...     try:
+    ...         while subscription.ended is None:
+    ...             await subscription.wait(15)
+    ...             subscription.take()
+    ...     finally:
+    ...         subscription.close()
     """
     hub = get_services(request).event_hub
     subscription = hub.subscribe(job_id)
@@ -270,7 +259,7 @@ class EventStreamSession:
         return self._encode_snapshot(resync=True)
 
     def _accept_event(self, event: StreamEvent) -> list[bytes]:
-        """Return the frames to send for a new event. Progress may be delayed; other events are sent after it."""
+        """Return the frames to send now. Progress may be delayed; other events are sent after it."""
         if event.seq <= self._last_seq:
             return []
         self._last_seq = event.seq
@@ -310,12 +299,10 @@ class EventStreamResponse(Response):
 
     `close` is called once at the end, in every case.
 
-        from holdfast.server import EventStreamResponse
-
-        async def frames():
-            yield b"event: progress\\ndata: {}\\n\\n"
-
-        response = EventStreamResponse(frames(), {}, close=lambda: None)
+    >>> from holdfast.server import EventStreamResponse
+    >>> async def frames():
+    ...     yield b"event: progress\\ndata: {}\\n\\n"
+    >>> response = EventStreamResponse(frames(), {}, close=lambda: None)
     """
 
     media_type = "text/event-stream"

@@ -1,7 +1,8 @@
 """Endpoints for external workers, which are written in other languages: claim tasks and report outcomes.
 
-A claimed task comes with a `lease`, which the worker sends with every later request. If the lease has passed to
-another worker, the response is 409. The worker must then stop working on the task: its reports are ignored.
+A claimed task comes with a `lease`, which the worker sends with every later request. If the lease has passed
+to another worker, the response is 409. The worker must then stop working on the task: its reports are
+ignored.
 """
 
 from __future__ import annotations

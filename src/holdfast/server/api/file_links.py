@@ -77,7 +77,8 @@ async def serve_file(request: Request) -> Response:
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers)
     chunks = _read_chunks(services.get_store(), file, start, end)
-    # The first chunk is read before the response starts, so that an unavailable store gives an error response.
+    # The first chunk is read before the response starts, so that an unavailable store gives an error
+    # response.
     first = await anext(chunks, b"")
     return StreamingResponse(_chain_chunks(first, chunks), status, headers)
 
@@ -95,9 +96,10 @@ def _build_headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
 
 
 def _parse_range(request: Request, file: Artifact) -> tuple[int, int]:
-    """Return the first byte and the end of the requested range. Several or invalid ranges mean the whole file.
+    """Return the first byte and the end of the requested range.
 
-    A range that the file does not have starts after the end of the file.
+    Several ranges, or an invalid one, mean the whole file. A range that the file does not have starts after
+    the end of the file.
     """
     match = _RANGE_HEADER.fullmatch(request.headers.get("range", "").strip())
     condition = request.headers.get("if-range")

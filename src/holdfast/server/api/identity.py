@@ -1,7 +1,7 @@
 """Identify the caller of a request and run queries with the caller's rights.
 
-A request carries a bearer token, an `apikey` header (as Supabase clients send it) or a cookie, if the
-setting `jwt_cookie` names one. A service key identifies a service. A signed token identifies a user. A request
+A request carries a bearer token, an `apikey` header (as Supabase clients send it) or a cookie, if the setting
+`jwt_cookie` names one. A service key identifies a service. A signed token identifies a user. A request
 without a credential is anonymous. A request with an invalid credential is rejected with 401.
 
 `transaction_as_caller(request)` opens a transaction in which the database role and the token claims are
@@ -36,13 +36,12 @@ CALLER_SCOPE_KEY = "holdfast.caller"
 class Caller:
     """The caller of a request: a user, a service or an anonymous client.
 
-    `id` is the user's `sub` claim or the prefix of the service key. `scopes` are the scopes of the service key.
-    `claims` are the claims of the user's token.
+    `id` is the user's `sub` claim or the prefix of the service key. `scopes` are the scopes of the service
+    key. `claims` are the claims of the user's token.
 
-        from holdfast.server import Caller
-
-        caller = Caller("user", "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11")
-        assert caller.owner == caller.id and not caller.has_scope("jobs")
+    >>> from holdfast.server import Caller
+    >>> caller = Caller("user", "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11")
+    >>> assert caller.owner == caller.id and not caller.has_scope("jobs")
     """
 
     kind: CallerKind
@@ -73,14 +72,12 @@ async def identify_caller(request: HTTPConnection) -> Caller:
 
     The result is cached in the request, so that you can call this function as often as you like.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import identify_caller, json_response
-
-        async def greet(request: Request) -> Response:
-            caller = await identify_caller(request)
-            return json_response({"hello": caller.id if caller.kind == "user" else None})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import identify_caller, json_response
+    >>> async def greet(request: Request) -> Response:
+    ...     caller = await identify_caller(request)
+    ...     return json_response({"hello": caller.id if caller.kind == "user" else None})
     """
     caller = request.scope.get(CALLER_SCOPE_KEY)
     if caller is None:
@@ -145,14 +142,12 @@ def reject_cross_site_request(request: HTTPConnection) -> None:
 async def require_user(request: HTTPConnection) -> Caller:
     """Return the caller if it is a user or a service. Raise `UnauthenticatedError` (401) otherwise.
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import json_response, require_user
-
-    async def show_account(request: Request) -> Response:
-        caller = await require_user(request)
-        return json_response({"id": caller.id})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, require_user
+    >>> async def show_account(request: Request) -> Response:
+    ...     caller = await require_user(request)
+    ...     return json_response({"id": caller.id})
     """
     caller = await identify_caller(request)
     if caller.kind == "anonymous":
@@ -163,14 +158,12 @@ async def require_user(request: HTTPConnection) -> Caller:
 async def require_service(request: HTTPConnection, scope: str) -> Caller:
     """Return the caller if it is a service whose key has the scope. Raise 401 or 403 otherwise.
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import json_response, require_service
-
-    async def purge(request: Request) -> Response:
-        await require_service(request, "operate")
-        return json_response({"purged": 0})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, require_service
+    >>> async def purge(request: Request) -> Response:
+    ...     await require_service(request, "operate")
+    ...     return json_response({"purged": 0})
     """
     caller = await require_user(request)
     if not caller.has_scope(scope):
@@ -184,19 +177,18 @@ async def transaction_as_caller(
 ) -> AsyncGenerator[Connection]:
     """Open a transaction with the rights of the caller and return its connection.
 
-    A user's queries run as the role `authenticated` with the token's claims, so that row-level security applies.
-    `as_service` runs them as `service_role`, for work that your application does on a user's behalf. `as_login`
-    runs a service's queries as the login role of the API, which owns the tables; creating a queue needs this.
+    A user's queries run as the role `authenticated` with the token's claims, so that row-level security
+    applies. `as_service` runs them as `service_role`, for work that your application does on a user's behalf.
+    `as_login` runs a service's queries as the login role of the API, which owns the tables; creating a queue
+    needs this.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import json_response, transaction_as_caller
-
-        async def list_notes(request: Request) -> Response:
-            async with transaction_as_caller(request) as connection:
-                rows = await connection.fetch("select id, title from notes")
-            return json_response([dict(row) for row in rows])
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, transaction_as_caller
+    >>> async def list_notes(request: Request) -> Response:
+    ...     async with transaction_as_caller(request) as connection:
+    ...         rows = await connection.fetch("select id, title from notes")
+    ...     return json_response([dict(row) for row in rows])
     """
     services = get_services(request)
     caller = await require_user(request)

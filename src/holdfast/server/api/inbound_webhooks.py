@@ -52,7 +52,7 @@ class InboundWebhookSecret(msgspec.Struct, kw_only=True):
 )
 async def put_inbound_webhook(request: Request) -> Response:
     name, body = _parse_webhook_name(request), await parse_body(request, PutInboundWebhookRequest)
-    secret = webhooks.new_secret()
+    secret = webhooks.generate_webhook_secret()
     async with audited_transaction(request, "hook.put", name, type=body.type, queue=body.queue) as connection:
         await engine_webhooks.put_inbound_webhook(
             connection, name=name, type=body.type, queue=body.queue, owner=body.owner, secret=secret
@@ -96,7 +96,9 @@ async def receive_webhook(request: Request) -> Response:
     name, text = _parse_webhook_name(request), await read_body(request)
     async with services.database.transaction() as connection:
         webhook = await engine_webhooks.get_inbound_webhook(connection, name)
-        message_id = None if webhook is None else webhooks.verify(webhook.secret, request.headers, text)
+        message_id = None
+        if webhook is not None:
+            message_id = webhooks.verify_webhook(webhook.secret, request.headers, text)
         if caller.has_scope("hooks"):
             message_id = message_id or request.headers.get("idempotency-key")
         elif message_id is None:

@@ -1,7 +1,7 @@
 """Redact jobs for their viewers. A service sees everything. A user sees no traceback and no internal message.
 
-A task decides what its user reads by raising `PublicError` or `Reject`. For any other error the user learns that
-it happened, and the id of the job to ask about.
+A task decides what its user reads by raising `PublicError` or `Reject`. For any other error the user learns
+that it happened, and the id of the job to ask about.
 """
 
 from __future__ import annotations
@@ -92,10 +92,9 @@ class JobView(msgspec.Struct, kw_only=True):
 def redact_job(job: dict[str, Json], caller: Caller) -> dict[str, Json]:
     """Return a job, as `holdfast.get_job` returns it, without what the caller may not see.
 
-    from holdfast.server import Caller, redact_job
-
-    job = {"id": "1", "error": {"type": "KeyError", "message": "'password'", "traceback": "..."}}
-    assert "password" not in str(redact_job(job, Caller("user", "ann")))
+    >>> from holdfast.server import Caller, redact_job
+    >>> job = {"id": "1", "error": {"type": "KeyError", "message": "'password'", "traceback": "..."}}
+    >>> assert "password" not in str(redact_job(job, Caller("user", "ann")))
     """
     return job if caller.kind == "service" else _redact_job_for_user(job)
 
@@ -110,10 +109,9 @@ def _redact_job_for_user(job: dict[str, Json]) -> dict[str, Json]:
 def redact_error(error: Json) -> Json:
     """Return an error of a job or task as users may see it: without traceback, and with a public message.
 
-    from holdfast.server import HIDDEN_ERROR_MESSAGE, redact_error
-
-    error = redact_error({"type": "KeyError", "message": "'password'"})
-    assert error == {"type": "Error", "message": HIDDEN_ERROR_MESSAGE}
+    >>> from holdfast.server import HIDDEN_ERROR_MESSAGE, redact_error
+    >>> error = redact_error({"type": "KeyError", "message": "'password'"})
+    >>> assert error == {"type": "Error", "message": HIDDEN_ERROR_MESSAGE}
     """
     if error is None:
         return None
@@ -141,7 +139,7 @@ def redact_attempt(attempt: FailedAttempt) -> FailedAttempt:
 
 
 def redact_explanation(explanation: dict[str, Json], caller: Caller) -> dict[str, Json]:
-    """Return the explanation of a task's state without the worker names and errors that the caller may not see."""
+    """Return an explanation of a task's state. Users see no worker names and no internal errors."""
     if caller.kind == "service":
         return explanation
     reasons: list[Any] = explanation.get("reasons") or []

@@ -51,12 +51,10 @@ class GetJobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class JobListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query parameters of a job list: filters, the page size `limit`, and `before` for the next page.
 
-    from starlette.requests import Request
-
-    from holdfast.server import JobListQuery, parse_query
-
-    def count_jobs_per_page(request: Request) -> int:
-        return parse_query(request, JobListQuery).limit
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import JobListQuery, parse_query
+    >>> def count_jobs_per_page(request: Request) -> int:
+    ...     return parse_query(request, JobListQuery).limit
     """
 
     status: JobStatus | None = None

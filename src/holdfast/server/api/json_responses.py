@@ -16,11 +16,9 @@ _encoder = msgspec.json.Encoder()
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a JSON response. `value` is anything that msgspec encodes: structs, dicts, UUIDs, datetimes.
 
-    from uuid import uuid4
-
-    from holdfast.server import json_response
-
-    response = json_response({"id": uuid4()}, 201, {"Location": "/notes/1"})
+    >>> from uuid import uuid4
+    >>> from holdfast.server import json_response
+    >>> response = json_response({"id": uuid4()}, 201, {"Location": "/notes/1"})
     """
     return Response(_encoder.encode(value), status, headers, media_type="application/json")
 
@@ -30,9 +28,8 @@ def ensure_exists(value: T | None, noun: str) -> T:
 
     The message is the same for an object that does not exist and for one that the caller may not see.
 
-        from holdfast.server import ensure_exists
-
-        row = ensure_exists({"id": 1}, "note")  # None raises: There is no such note.
+    >>> from holdfast.server import ensure_exists
+    >>> row = ensure_exists({"id": 1}, "note")  # None raises: There is no such note.
     """
     if value is None:
         raise NotFoundError(f"There is no such {noun}.")

@@ -11,11 +11,7 @@ import time
 from datetime import UTC, datetime
 
 from holdfast.engine import access
-from holdfast.engine.access import (
-    KEY_PREFIX,
-    ServiceKey,
-    hash_secret,
-)
+from holdfast.engine.access import KEY_PREFIX, ServiceKey, hash_secret
 from holdfast.engine.connection import Database
 from holdfast.settings import Settings
 

@@ -25,8 +25,9 @@ _LIMITS: dict[str, Any] = {"tag": "limits", **OPERATOR_ACCESS}
 class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A limit for the tasks of a queue, of a task type, or of both.
 
-    `max_running` is the number of tasks that run at once. `rate` is the number of tasks that start per second,
-    and `burst` the number that may start at once. With `per_key`, the limit applies to each limit key.
+    `max_running` is the number of tasks that run at once. `rate` is the number of tasks that start per
+    second, and `burst` the number that may start at once. With `per_key`, the limit applies to each limit
+    key.
     """
 
     queue: Name | None = None

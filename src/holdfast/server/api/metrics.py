@@ -1,4 +1,4 @@
-"""Endpoints for metrics: Prometheus text at `/metrics` and JSON at `/api/metrics`.
+"""Endpoints for metrics: Prometheus text at `/metrics` and JSON at `/api/stats`.
 
 `/metrics` has the metrics of the database and the counters of this process. The metrics of the database are
 the same in every API process: scrape them from one of the processes only.
@@ -19,7 +19,7 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import get_services
 from holdfast.worker.metrics import CONTENT_TYPE
-from holdfast.worker.prometheus import Counter, Registry
+from holdfast.worker.prometheus import Counter, MetricRegistry
 
 
 class LabeledGauge(Counter):
@@ -41,8 +41,8 @@ async def get_prometheus_metrics(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         queue_rows = await queues.list_task_queues(connection)
         totals = await overview.metrics(connection)
-    registry = Registry(_build_gauges(queue_rows, totals, services.event_hub.subscription_count))
-    return Response(registry.text() + services.metrics.text(), media_type=CONTENT_TYPE)
+    registry = MetricRegistry(_build_gauges(queue_rows, totals, services.event_hub.subscription_count))
+    return Response(registry.format_text() + services.metrics.format_text(), media_type=CONTENT_TYPE)
 
 
 def _build_gauges(
@@ -73,13 +73,13 @@ def _build_gauges(
 
 
 @api_operation(
-    "Get the metrics of the database as JSON",
+    "Get statistics of the database as JSON",
     tag="metrics",
     access="service",
     scope="metrics",
     response=dict[str, Any],
 )
-async def get_database_metrics(request: Request) -> Response:
+async def get_database_stats(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await overview.metrics(connection))
 
@@ -87,5 +87,5 @@ async def get_database_metrics(request: Request) -> Response:
 def routes() -> list[BaseRoute]:
     return [
         Route("/metrics", get_prometheus_metrics, methods=["GET"]),
-        Route("/api/metrics", get_database_metrics, methods=["GET"]),
+        Route("/api/stats", get_database_stats, methods=["GET"]),
     ]

@@ -80,6 +80,6 @@ class RequestMiddleware:
 
 
 def _redact_path(path: str) -> str:
-    """Remove the signature from the path of a signed link, because it gives access to everyone who reads the log."""
+    """Remove the signature of a signed link from a path, so that the log gives nobody access to the file."""
     head, separator, _ = path.partition("/files/")
     return f"{head}{separator}(signed)" if separator else path

@@ -21,8 +21,8 @@ from holdfast.version import __version__
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
 _PATH_PARAMETER = re.compile(r"{([a-z_]+)(?::[a-z]+)?}")
 _UUID_PARAMETERS = {"id", "task", "batch", "job"}
-_DESCRIPTION = """Background jobs on PostgreSQL. Users send a signed token, services send a key; both as a bearer token.
-Errors are application/problem+json. Errors of /rest/v1 have the format of PostgREST."""
+_DESCRIPTION = """Background jobs on PostgreSQL. Users send a signed token and services send a key, both as a
+bearer token. Errors are application/problem+json. Errors of /rest/v1 have the format of PostgREST."""
 
 
 def list_operations(routes: Iterable[BaseRoute], prefix: str = "") -> list[tuple[str, str, ApiOperation]]:
@@ -75,8 +75,7 @@ def build_document(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[st
 
 def _without_example(description: str) -> str:
     """Remove the Python example from the docstring of a type."""
-    paragraphs = re.split(r"\n\s*\n(?= {4}|>>>)", description, maxsplit=1)
-    return paragraphs[0].strip()
+    return description.partition(">>>")[0].strip()
 
 
 def _describe_operation(

@@ -57,23 +57,21 @@ def api_operation(summary: str, *, tag: str, **fields: Any) -> Callable[[Endpoin
     - `body`, `query`, `response`: the types of the request body, the query parameters and the response body.
     - `status`, `media_type`: the status and the media type of a successful response (200, JSON).
     - `other_responses`: descriptions of other responses, by status.
-    - `request_media_type`, `request_headers`, `example`: the media type, headers and an example of the request.
+    - `request_media_type`, `request_headers`, `example`: the media type, headers and an example of the
+      request.
 
     A caller without access gets 401 or 403, and a caller above the rate limit gets 429. The endpoint does not
     run in these cases.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-        from starlette.routing import Route
-
-        from holdfast.server import api_operation, identify_caller, json_response
-
-        @api_operation("Show the caller", tag="account", response=dict[str, str])
-        async def show_caller(request: Request) -> Response:
-            caller = await identify_caller(request)
-            return json_response({"kind": caller.kind})
-
-        routes = [Route("/account", show_caller)]  # create_app(routes=routes)
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from starlette.routing import Route
+    >>> from holdfast.server import api_operation, identify_caller, json_response
+    >>> @api_operation("Show the caller", tag="account", response=dict[str, str])
+    ... async def show_caller(request: Request) -> Response:
+    ...     caller = await identify_caller(request)
+    ...     return json_response({"kind": caller.kind})
+    >>> routes = [Route("/account", show_caller)]  # create_app(routes=routes)
     """
     operation = ApiOperation(summary, tag, **fields)
 

@@ -11,19 +11,17 @@ from starlette.routing import Match, Route
 class PriorityRoute(Route):
     """A route that is matched before the built-in routes of the API.
 
-    Use it to take over a path of the API, and `call_built_in_endpoint` for the requests that you do not handle.
+    Use it to take over a path of the API, and `call_built_in_endpoint` for the requests that you do not
+    handle.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import PriorityRoute, call_built_in_endpoint, json_response
-
-        async def get_job(request: Request) -> Response:
-            if request.path_params["id"] == "latest":
-                return json_response({"id": "latest"})
-            return await call_built_in_endpoint(request)
-
-        routes = [PriorityRoute("/api/jobs/{id}", get_job)]  # create_app(routes=routes)
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import PriorityRoute, call_built_in_endpoint, json_response
+    >>> async def get_job(request: Request) -> Response:
+    ...     if request.path_params["id"] == "latest":
+    ...         return json_response({"id": "latest"})
+    ...     return await call_built_in_endpoint(request)
+    >>> routes = [PriorityRoute("/api/jobs/{id}", get_job)]  # create_app(routes=routes)
     """
 
 
@@ -33,15 +31,13 @@ async def call_built_in_endpoint(request: Request) -> Response:
     The endpoint checks the caller again. The request counts once against the rate limit, and its body can be
     read again if you read it with `read_body` or `read_json_body`. Raise 404 if there is no such endpoint.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import call_built_in_endpoint, identify_caller, json_response
-
-        async def list_jobs(request: Request) -> Response:  # PriorityRoute("/api/jobs", list_jobs)
-            if (await identify_caller(request)).kind == "service":
-                return await call_built_in_endpoint(request)
-            return json_response({"jobs": []})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import call_built_in_endpoint, identify_caller, json_response
+    >>> async def list_jobs(request: Request) -> Response:  # PriorityRoute("/api/jobs", list_jobs)
+    ...     if (await identify_caller(request)).kind == "service":
+    ...         return await call_built_in_endpoint(request)
+    ...     return json_response({"jobs": []})
     """
     for route in request.app.routes:
         if isinstance(route, Route) and not isinstance(route, PriorityRoute):

@@ -37,8 +37,8 @@ _log = logging.getLogger("holdfast.server.api")
 class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of every error response (RFC 9457).
 
-    `title` is the same for every error of a status. `detail` says what is wrong and what to do. `field` is the
-    invalid field.
+    `title` is the same for every error of a status. `detail` says what is wrong and what to do. `field` is
+    the invalid field.
     """
 
     title: str
@@ -58,12 +58,11 @@ def problem_response(
 ) -> Response:
     """Return an error response (RFC 9457, application/problem+json).
 
-    Endpoints seldom need this: raise an error of `holdfast.errors` or Starlette's `HTTPException` instead, and
-    the application returns this response.
+    Endpoints seldom need this: raise an error of `holdfast.errors` or Starlette's `HTTPException` instead,
+    and the application returns this response.
 
-        from holdfast.server import problem_response
-
-        response = problem_response(409, "Conflict", "The note was changed meanwhile.", field="version")
+    >>> from holdfast.server import problem_response
+    >>> response = problem_response(409, "Conflict", "The note was changed meanwhile.", field="version")
     """
     body = ProblemDetails(type="about:blank", title=title, status=status, detail=detail, field=field or None)
     headers = dict(headers or {})

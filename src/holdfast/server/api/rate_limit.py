@@ -6,8 +6,8 @@ import time
 
 from holdfast.errors import TooManyError
 
-# The limiter remembers this many callers and drops the one that has been idle longest. A dropped caller starts
-# again with a full bucket, so dropping never rejects a request that would have been allowed.
+# The limiter remembers this many callers and drops the one that has been idle longest. A dropped caller
+# starts again with a full bucket, so dropping never rejects a request that would have been allowed.
 MAX_CALLERS = 50_000
 
 

@@ -27,16 +27,15 @@ _json_decoder = msgspec.json.Decoder()
 async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     """Return the body of a request.
 
-    Raise `TooLargeError` (413) if it has more than `max_bytes`, which defaults to the setting `api_body_limit`.
-    Raise 408 if it takes longer than 20 seconds to arrive. You can read the body more than once.
+    Raise `TooLargeError` (413) if it has more than `max_bytes`, which defaults to the setting
+    `api_body_limit`. Raise 408 if it takes longer than 20 seconds to arrive. You can read the body more than
+    once.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import json_response, read_body
-
-        async def count_bytes(request: Request) -> Response:
-            return json_response({"bytes": len(await read_body(request, max_bytes=1_000_000))})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, read_body
+    >>> async def count_bytes(request: Request) -> Response:
+    ...     return json_response({"bytes": len(await read_body(request, max_bytes=1_000_000))})
     """
     if max_bytes is None:
         max_bytes = get_services(request).settings.api_body_limit
@@ -61,16 +60,14 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
 async def read_json_body(request: Request) -> Json:
     """Return the JSON body of a request. An empty body is an empty object.
 
-    Raise 415 if the content type is not JSON, and `InvalidError` (422) if the body is not JSON, is nested deeper
-    than 32 levels or contains NUL characters, which PostgreSQL cannot store.
+    Raise 415 if the content type is not JSON, and `InvalidError` (422) if the body is not JSON, is nested
+    deeper than 32 levels or contains NUL characters, which PostgreSQL cannot store.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import json_response, read_json_body
-
-        async def echo(request: Request) -> Response:
-            return json_response(await read_json_body(request))
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, read_json_body
+    >>> async def echo(request: Request) -> Response:
+    ...     return json_response(await read_json_body(request))
     """
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
@@ -84,9 +81,8 @@ async def read_json_body(request: Request) -> Json:
 def parse_json(text: bytes) -> Json:
     """Parse JSON that a client sent. Raise `InvalidError` as `read_json_body` does.
 
-    from holdfast.server import parse_json
-
-    assert parse_json(b'{"pages": [1, 2]}') == {"pages": [1, 2]}
+    >>> from holdfast.server import parse_json
+    >>> assert parse_json(b'{"pages": [1, 2]}') == {"pages": [1, 2]}
     """
     try:
         value = _json_decoder.decode(text)
@@ -132,18 +128,15 @@ def _reject_nul(value: Json) -> None:
 async def parse_body(request: Request, shape: type[T]) -> T:
     """Return the JSON body as a value of the type `shape`. Raise `InvalidError` (422) with the invalid field.
 
-    import msgspec
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import json_response, parse_body
-
-    class NewNote(msgspec.Struct):
-        title: str
-
-    async def create_note(request: Request) -> Response:
-        note = await parse_body(request, NewNote)
-        return json_response({"title": note.title}, 201)
+    >>> import msgspec
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, parse_body
+    >>> class NewNote(msgspec.Struct):
+    ...     title: str
+    >>> async def create_note(request: Request) -> Response:
+    ...     note = await parse_body(request, NewNote)
+    ...     return json_response({"title": note.title}, 201)
     """
     return convert_json(await read_json_body(request), shape, "body")
 
@@ -153,17 +146,14 @@ def parse_query(request: Request, shape: type[T]) -> T:
 
     A parameter that occurs twice is an error.
 
-        import msgspec
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import json_response, parse_query
-
-        class NotesQuery(msgspec.Struct, forbid_unknown_fields=True):
-            limit: int = 50
-
-        async def list_notes(request: Request) -> Response:
-            return json_response({"limit": parse_query(request, NotesQuery).limit})
+    >>> import msgspec
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, parse_query
+    >>> class NotesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    ...     limit: int = 50
+    >>> async def list_notes(request: Request) -> Response:
+    ...     return json_response({"limit": parse_query(request, NotesQuery).limit})
     """
     parameters: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
@@ -177,7 +167,7 @@ def parse_query(request: Request, shape: type[T]) -> T:
 
 
 def convert_json(value: Json, shape: type[T], what: str, *, strict: bool = True) -> T:
-    """Convert decoded JSON to a type. `what` is the field that an error names if it concerns the whole value."""
+    """Convert decoded JSON to a type. An error names the invalid field, or `what` for the whole value."""
     try:
         return msgspec.convert(value, shape, strict=strict)
     except msgspec.ValidationError as error:
@@ -191,13 +181,11 @@ def convert_json(value: Json, shape: type[T], what: str, *, strict: bool = True)
 def parse_path_uuid(request: Request, name: str = "id") -> UUID:
     """Return the path parameter `name` as a UUID. Raise `InvalidError` (422) if it is not one.
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import json_response, parse_path_uuid
-
-    async def show_note(request: Request) -> Response:  # Route("/notes/{id}", show_note)
-        return json_response({"id": parse_path_uuid(request, "id")})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, parse_path_uuid
+    >>> async def show_note(request: Request) -> Response:  # Route("/notes/{id}", show_note)
+    ...     return json_response({"id": parse_path_uuid(request, "id")})
     """
     try:
         return UUID(request.path_params[name])
@@ -208,13 +196,11 @@ def parse_path_uuid(request: Request, name: str = "id") -> UUID:
 def parse_path_name(request: Request, name: str = "name") -> str:
     """Return the path parameter `name`: 1 to 200 bytes without control characters, or raise `InvalidError`.
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import json_response, parse_path_name
-
-    async def show_folder(request: Request) -> Response:  # Route("/folders/{name}", show_folder)
-        return json_response({"name": parse_path_name(request)})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response, parse_path_name
+    >>> async def show_folder(request: Request) -> Response:  # Route("/folders/{name}", show_folder)
+    ...     return json_response({"name": parse_path_name(request)})
     """
     text: str = request.path_params[name]
     too_long = len(text.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES
@@ -231,13 +217,11 @@ def get_idempotency_key(request: Request, body_key: object = None) -> str | None
     Submit a job with this key, so that a repeated request returns the same job. Raise `InvalidError` (422) if
     the header is invalid or differs from `body_key`.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import get_idempotency_key, json_response
-
-        async def order(request: Request) -> Response:
-            return json_response({"key": get_idempotency_key(request)})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import get_idempotency_key, json_response
+    >>> async def order(request: Request) -> Response:
+    ...     return json_response({"key": get_idempotency_key(request)})
     """
     header = request.headers.get("idempotency-key")
     if header is None:

@@ -29,8 +29,8 @@ _SCHEDULE_NOT_FOUND = {404: "There is no such schedule"}
 class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """When to submit which job.
 
-    Set either `cron` or `every_s`. `job` has the format of POST /api/jobs. `missed` says what happens with runs
-    that were missed while no worker was there: `skip` them, run once (`coalesce`), or run all of them
+    Set either `cron` or `every_s`. `job` has the format of POST /api/jobs. `missed` says what happens with
+    runs that were missed while no worker was there: `skip` them, run once (`coalesce`), or run all of them
     (`catch_up`), but at most `max_catch_up`.
     """
 

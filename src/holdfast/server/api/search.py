@@ -42,7 +42,7 @@ class ErrorListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 )
 async def search_jobs(request: Request) -> Response:
     query = parse_query(request, JobSearchQuery)
-    parsed = search.parse(query.q)
+    parsed = search.parse_search(query.q)
     async with transaction_as_caller(request) as connection:
         page = await engine_search.search_jobs(connection, parsed, before=query.before, limit=query.limit)
     return json_response(page)

@@ -1,4 +1,4 @@
-"""The objects that all endpoints of one application share: database, settings, store, verifiers, event hub."""
+"""The objects that all endpoints of an application share: database, settings, store, verifiers, hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.server.api.token_verification import TokenVerifier
 from holdfast.settings import Settings
 from holdfast.storage import ObjectStore, open_store
-from holdfast.worker.metrics import Metrics
+from holdfast.worker.metrics import ProcessMetrics
 
 SERVICES_SCOPE_KEY = "holdfast"
 
@@ -31,11 +31,10 @@ class AppServices:
 
     You pass them to `create_dashboard` when you mount the dashboard yourself:
 
-        from holdfast.server import AppServices, create_app, create_dashboard
-
-        app = create_app()
-        services: AppServices = app.state.holdfast
-        dashboard = create_dashboard(services)
+    >>> from holdfast.server import AppServices, create_app, create_dashboard
+    >>> app = create_app()
+    >>> services: AppServices = app.state.holdfast
+    >>> dashboard = create_dashboard(services)
     """
 
     database: Database
@@ -48,7 +47,7 @@ class AppServices:
     key_verifier: KeyVerifier
     rate_limiter: RateLimiter
     rpc_functions: SqlFunctionCache = field(default_factory=SqlFunctionCache, repr=False)
-    metrics: Metrics = field(default_factory=Metrics, repr=False)
+    metrics: ProcessMetrics = field(default_factory=ProcessMetrics, repr=False)
     _client: Client | None = field(default=None, repr=False)
     _roles: frozenset[str] | None = field(default=None, repr=False)
 
@@ -113,13 +112,11 @@ def get_services(request: HTTPConnection) -> AppServices:
 def get_settings(request: HTTPConnection) -> Settings:
     """Return the settings of the application that received the request.
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import get_settings, json_response
-
-    async def show_limits(request: Request) -> Response:
-        return json_response({"jobs": get_settings(request).user_jobs})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import get_settings, json_response
+    >>> async def show_limits(request: Request) -> Response:
+    ...     return json_response({"jobs": get_settings(request).user_jobs})
     """
     return get_services(request).settings
 
@@ -130,14 +127,12 @@ def get_client(request: HTTPConnection) -> Client:
     The application has one client, which uses the application's database, settings and object store. The
     application closes it on shutdown.
 
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import get_client, json_response, parse_path_uuid
-
-        async def show_job(request: Request) -> Response:
-            job = await get_client(request).get(parse_path_uuid(request, "id"))
-            return json_response({"status": job.status})
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import get_client, json_response, parse_path_uuid
+    >>> async def show_job(request: Request) -> Response:
+    ...     job = await get_client(request).get(parse_path_uuid(request, "id"))
+    ...     return json_response({"status": job.status})
     """
     return get_services(request).get_client()
 
@@ -145,17 +140,15 @@ def get_client(request: HTTPConnection) -> Client:
 def get_store(request: HTTPConnection) -> ObjectStore:
     """Return the object store of the application that received the request.
 
-    from starlette.requests import Request
-    from starlette.responses import StreamingResponse
-
-    from holdfast.server import get_store
-
-    async def download(request: Request) -> StreamingResponse:
-        async def read_chunks():
-            async with get_store(request).open("logos/logo.png") as chunks:
-                async for chunk in chunks:
-                    yield chunk
-
-        return StreamingResponse(read_chunks(), media_type="image/png")
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import StreamingResponse
+    >>> from holdfast.server import get_store
+    >>> async def download(request: Request) -> StreamingResponse:
+    ...     async def read_chunks():
+    ...         async with get_store(request).open("logos/logo.png") as chunks:
+    ...             async for chunk in chunks:
+    ...                 yield chunk
+    ...
+    ...     return StreamingResponse(read_chunks(), media_type="image/png")
     """
     return get_services(request).get_store()

@@ -29,14 +29,12 @@ def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
     folder wins. The content security policy allows only files and connections of your own origin: no inline
     script, no inline style and nothing from other sites.
 
-        from pathlib import Path
-        from tempfile import mkdtemp
-
-        from holdfast.server import static_page_routes
-
-        folder = Path(mkdtemp())
-        (folder / "index.html").write_text("<!doctype html><title>Notes</title>")
-        routes = static_page_routes("/notes", folder)  # create_app(routes=routes)
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from holdfast.server import static_page_routes
+    >>> folder = Path(mkdtemp())
+    >>> _ = (folder / "index.html").write_text("<!doctype html><title>Notes</title>")
+    >>> routes = static_page_routes("/notes", folder)  # create_app(routes=routes)
     """
     files = {file.name: file for folder in folders for file in folder.iterdir() if file.suffix in MEDIA_TYPES}
     index = files.pop("index.html")

@@ -1,9 +1,9 @@
 """Decide who may watch a stream: the caller of the request, or the holder of a ticket.
 
 A browser's EventSource cannot send headers, and a token in a URL ends up in logs. A page therefore requests a
-ticket with its token (`POST /api/jobs/{id}/ticket`) and opens the stream with `?ticket=`. A ticket works once.
-The response sets a cookie for this one stream, which scripts of the page cannot read. The browser sends the
-cookie when it reconnects after a lost connection.
+ticket with its token (`POST /api/jobs/{id}/ticket`) and opens the stream with `?ticket=`. A ticket works
+once. The response sets a cookie for this one stream, which scripts of the page cannot read. The browser sends
+the cookie when it reconnects after a lost connection.
 """
 
 from __future__ import annotations
@@ -47,15 +47,12 @@ class StreamViewer:
 
     `headers` must be sent with the response. `expires_at` is a time of `time.monotonic()`.
 
-        from uuid import UUID
-
-        from starlette.requests import Request
-
-        from holdfast.server import StreamViewer, require_stream_viewer
-
-        async def may_continue(request: Request, job_id: UUID) -> bool:
-            viewer: StreamViewer = await require_stream_viewer(request, job_id)
-            return await viewer.has_access()
+    >>> from uuid import UUID
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import StreamViewer, require_stream_viewer
+    >>> async def may_continue(request: Request, job_id: UUID) -> bool:
+    ...     viewer: StreamViewer = await require_stream_viewer(request, job_id)
+    ...     return await viewer.has_access()
     """
 
     request: Request
@@ -106,14 +103,11 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
     `access="anyone"`, so that requests with a ticket reach it. The function does not check whether the viewer
     may see the job: read it in `viewer.transaction()`.
 
-        from uuid import UUID
-
-        from starlette.requests import Request
-
-        from holdfast.server import require_stream_viewer
-
-        async def name_viewer(request: Request, job_id: UUID) -> str | None:
-            return (await require_stream_viewer(request, job_id)).owner
+    >>> from uuid import UUID
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import require_stream_viewer
+    >>> async def name_viewer(request: Request, job_id: UUID) -> str | None:
+    ...     return (await require_stream_viewer(request, job_id)).owner
     """
     caller = await identify_caller(request)
     if caller.kind != "anonymous":
@@ -173,16 +167,13 @@ async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
 
     Check first that the caller may see the job.
 
-        from uuid import UUID
-
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        from holdfast.server import issue_stream_ticket, json_response, require_user
-
-        async def create_ticket(request: Request, job_id: UUID) -> Response:
-            await require_user(request)
-            return json_response({"ticket": await issue_stream_ticket(request, job_id)}, 201)
+    >>> from uuid import UUID
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import issue_stream_ticket, json_response, require_user
+    >>> async def create_ticket(request: Request, job_id: UUID) -> Response:
+    ...     await require_user(request)
+    ...     return json_response({"ticket": await issue_stream_ticket(request, job_id)}, 201)
     """
     caller = await identify_caller(request)
     assert caller is not ANONYMOUS  # noqa: S101  (the endpoint is not open to anonymous callers)

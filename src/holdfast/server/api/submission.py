@@ -1,8 +1,8 @@
 """Submit jobs for callers. A user chooses a public job type and its parameters, and nothing else.
 
-The application builds the graph of a job type, so the graph is submitted with the rights of the application. The
-user becomes its owner, and the user's quota is checked in the same transaction. If no job type has the name,
-the engine decides whether the caller may submit a task of that type.
+The application builds the graph of a job type, so the graph is submitted with the rights of the application.
+The user becomes its owner, and the user's quota is checked in the same transaction. If no job type has the
+name, the engine decides whether the caller may submit a task of that type.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SERVICE_ONLY_FIELDS = ("owner", "queue", "priority")
 class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The job to start.
 
-    `type` is a job type of the application or a task type, and `params` are its parameters. A repeated request
-    with the same `key` returns the same job. While a job with the same `unique` value has not ended, no second
-    one is created. Only services may set `owner`, `queue` and `priority`.
+    `type` is a job type of the application or a task type, and `params` are its parameters. A repeated
+    request with the same `key` returns the same job. While a job with the same `unique` value has not ended,
+    no second one is created. Only services may set `owner`, `queue` and `priority`.
     """
 
     type: Name
@@ -97,7 +97,7 @@ async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owne
 
 
 async def submit_job(request: Request, job: dict[str, Json], key: str | None = None) -> jobs.Submitted:
-    """Submit a job in the format of the engine. The engine checks whether a user may submit its task types."""
+    """Submit a job in the engine's format. The engine checks whether a user may submit its task types."""
     caller = await identify_caller(request)
     key = key or get_idempotency_key(request, job.get("key"))
     job = {**job, "check": True}

@@ -51,15 +51,13 @@ _log = logging.getLogger("holdfast.server.api")
 class UnauthenticatedError(HTTPException):
     """The request has no credential or an invalid one (401). The response does not say why it is invalid.
 
-    from starlette.requests import Request
-
-    from holdfast.server import UnauthenticatedError, identify_caller
-
-    async def is_signed_in(request: Request) -> bool:
-        try:
-            return (await identify_caller(request)).kind != "anonymous"
-        except UnauthenticatedError:
-            return False
+    >>> from starlette.requests import Request
+    >>> from holdfast.server import UnauthenticatedError, identify_caller
+    >>> async def is_signed_in(request: Request) -> bool:
+    ...     try:
+    ...         return (await identify_caller(request)).kind != "anonymous"
+    ...     except UnauthenticatedError:
+    ...         return False
     """
 
     def __init__(self, detail: str = "The token is not valid") -> None:

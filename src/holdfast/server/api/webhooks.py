@@ -31,8 +31,8 @@ _WEBHOOK_NOT_FOUND = {404: "There is no such webhook"}
 class NewWebhook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The URL that receives the events.
 
-    `types` limits the webhook to jobs of these types. Only services may set `owner`, which limits it to the jobs
-    of one owner.
+    `types` limits the webhook to jobs of these types. Only services may set `owner`, which limits it to the
+    jobs of one owner.
     """
 
     url: Annotated[str, Meta(min_length=8, max_length=2000)]
@@ -67,8 +67,8 @@ async def create_webhook(request: Request) -> Response:
     caller = await identify_caller(request)
     if caller.kind == "user" and body.owner not in (None, caller.id):
         raise HTTPException(403, "Only services may set owner")
-    egress.read(body.url)  # checks the syntax; the address is checked before every delivery
-    secret = webhooks.new_secret()
+    egress.parse_egress_url(body.url)  # checks the syntax; the address is checked before every delivery
+    secret = webhooks.generate_webhook_secret()
     async with transaction_as_caller(request) as connection:
         webhook_id = await engine_webhooks.create_webhook(
             connection,

@@ -27,7 +27,11 @@ class WorkerListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkerCommandRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`drain`: finish the running tasks, then exit. `stop`: the same, within the grace period. null: withdraw."""
+    """The command for the worker.
+
+    `drain`: finish the running tasks, then exit. `stop`: the same, but within the grace period. null:
+    withdraw the last command.
+    """
 
     command: Literal["drain", "stop"] | None
 

@@ -1,8 +1,8 @@
 """Stream many files as one ZIP archive. At most one chunk of one file is in memory at a time.
 
-Every file is read once and compared with its stored hash. A file that cannot be read is left out, or ends early
-if the store failed halfway. The last entry, `manifest.json`, lists the included files with sizes and hashes, and
-the missing ones. When the client disconnects, reading stops.
+Every file is read once and compared with its stored hash. A file that cannot be read is left out, or ends
+early if the store failed halfway. The last entry, `manifest.json`, lists the included files with sizes and
+hashes, and the missing ones. When the client disconnects, reading stops.
 """
 
 from __future__ import annotations
@@ -35,18 +35,15 @@ _log = logging.getLogger("holdfast.server.api")
 class ZipEntry:
     """One file of a ZIP archive. `open(start)` opens its content at the byte `start`.
 
-    from contextlib import asynccontextmanager
-
-    from holdfast.server import ZipEntry
-
-    @asynccontextmanager
-    async def open_readme(start: int):
-        async def chunks():
-            yield b"Read me"[start:]
-
-        yield chunks()
-
-    entry = ZipEntry("README.txt", open_readme, content_type="text/plain")
+    >>> from contextlib import asynccontextmanager
+    >>> from holdfast.server import ZipEntry
+    >>> @asynccontextmanager
+    ... async def open_readme(start: int):
+    ...     async def chunks():
+    ...         yield b"Read me"[start:]
+    ...
+    ...     yield chunks()
+    >>> entry = ZipEntry("README.txt", open_readme, content_type="text/plain")
     """
 
     name: str
@@ -66,14 +63,12 @@ ManifestSource: TypeAlias = Callable[[], Awaitable["dict[str, Any]"]]
 def make_zip_entry(store: ObjectStore, file: Artifact, name: str | None = None) -> ZipEntry:
     """Return the ZIP entry of an artifact. `name` replaces its file name.
 
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from holdfast.server import get_client, get_store, make_zip_entry, parse_path_uuid, zip_response
-
-    async def download_files(request: Request) -> Response:
-        files = await get_client(request).files.list(job=parse_path_uuid(request))
-        return zip_response([make_zip_entry(get_store(request), file) for file in files], "files.zip")
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import get_client, get_store, make_zip_entry, parse_path_uuid, zip_response
+    >>> async def download_files(request: Request) -> Response:
+    ...     files = await get_client(request).files.list(job=parse_path_uuid(request))
+    ...     return zip_response([make_zip_entry(get_store(request), file) for file in files], "files.zip")
     """
     return ZipEntry(
         name=name or file.name,
@@ -94,9 +89,8 @@ def zip_response(
     Entries with the same name get different names in the archive. The last entry is `manifest.json`;
     `manifest_source` is a coroutine function that returns more fields for it.
 
-        from holdfast.server import zip_response
-
-        response = zip_response([], "empty.zip")
+    >>> from holdfast.server import zip_response
+    >>> response = zip_response([], "empty.zip")
     """
     headers = {"content-disposition": format_content_disposition(filename), "cache-control": "no-store"}
     content = stream_zip(entries, manifest_source)
@@ -239,7 +233,7 @@ def _make_header(entry: ZipEntry, name: str, *, compress: bool) -> zipfile.ZipIn
 
 
 def _is_compressible(content_type: str) -> bool:
-    """Return whether compression is worth its time. Images, audio, PDF and archives are compressed already."""
+    """Return whether compression saves space. Images, audio, PDF and archives are compressed already."""
     media_type = content_type.partition(";")[0].strip().lower()
     return (
         media_type.startswith("text/")

@@ -1,16 +1,18 @@
-// Holdfast in a browser: start jobs, watch them live, cancel them, fetch their files.
+// The Holdfast client for browsers: start jobs, watch them live, cancel them, download their files.
 //
 //   import { Holdfast } from "/api/holdfast.js";
-//   const work = new Holdfast({ token: () => session.accessToken });
-//   const job = await work.start("report", { pages: ["a"] });
-//   for await (const { event, data } of work.watch(job.id)) console.log(event, data);
+//   const holdfast = new Holdfast({ token: () => session.accessToken });
+//   const job = await holdfast.start("report", { pages: ["a"] });
+//   for await (const { event, data } of holdfast.watch(job.id)) console.log(event, data);
 //
-// A stream is opened with a ticket, because an EventSource cannot send the token. After a cut the browser comes back by
-// itself and is told what it missed; when it may not, a new ticket is fetched and the stream goes on where it was.
+// A stream is opened with a ticket, because an EventSource cannot send the token. After a lost connection the browser
+// reconnects on its own and receives the events that it missed. If it may not reconnect, this client requests a new
+// ticket and continues the stream where it ended.
 
 const EVENTS = ["snapshot", "state", "progress", "task", "artifact", "end"];
+const RECONNECT_DELAY_MS = 2000;
 
-export class Problem extends Error {
+export class ProblemError extends Error {
   constructor(status, body) {
     super(body.detail || body.title || `HTTP ${status}`);
     Object.assign(this, { status, field: body.field });
@@ -18,21 +20,23 @@ export class Problem extends Error {
 }
 
 export class Holdfast {
+  // `token` is a token, or a function that returns one. `base` is the URL path where the API is mounted.
   constructor({ base = new URL("..", import.meta.url).pathname.replace(/\/$/, ""), token = null } = {}) {
     this.base = base;
     this.token = token;
   }
 
+  // Send a request and return the JSON of the response. Throw a ProblemError for an error response.
   async call(method, path, body, headers = {}) {
     const token = typeof this.token === "function" ? await this.token() : this.token;
     if (token) headers.authorization = `Bearer ${token}`;
     if (body !== undefined) headers["content-type"] = "application/json";
-    const answer = await fetch(this.base + path, {
+    const response = await fetch(this.base + path, {
       method, headers, body: body === undefined ? undefined : JSON.stringify(body),
     });
-    const found = answer.status === 204 ? null : await answer.json();
-    if (!answer.ok) throw new Problem(answer.status, found || {});
-    return found;
+    const content = response.status === 204 ? null : await response.json();
+    if (!response.ok) throw new ProblemError(response.status, content || {});
+    return content;
   }
 
   start(type, params = {}, { key = crypto.randomUUID() } = {}) {
@@ -44,47 +48,48 @@ export class Holdfast {
   cancel(id) { return this.call("DELETE", `/api/jobs/${id}`); }
   retry(id) { return this.call("POST", `/api/jobs/${id}/retry`, {}); }
 
-  // A link that works for some minutes, for location.href or an <a download>.
+  // Return a link to a file that works for an hour, for location.href or <a download>.
   async link(artifact) { return (await this.call("GET", `/api/artifacts/${artifact}/link`)).url; }
 
   watchBatch(id, options = {}) { return this.watch(id, { ...options, kind: "batches" }); }
 
+  // Yield the events of a job until it ends or `signal` is aborted.
   async *watch(id, { signal, kind = "jobs" } = {}) {
-    const waiting = [];
-    let last = "", wake = () => {}, source = null, ended = false;
-    const put = (item) => { waiting.push(item); wake(); };
+    const pending = [];
+    let lastEventId = "", wake = () => {}, source = null, closed = false;
+    const push = (item) => { pending.push(item); wake(); };
     const open = async () => {
       const ticket = this.token ? (await this.call("POST", `/api/${kind}/${id}/ticket`)).ticket : null;
-      if (ended) return;
+      if (closed) return;
       const query = new URLSearchParams();
       if (ticket) query.set("ticket", ticket);
-      if (last) query.set("after", last);
+      if (lastEventId) query.set("after", lastEventId);
       source = new EventSource(`${this.base}/api/${kind}/${id}/events?${query}`);
       for (const event of EVENTS) {
         source.addEventListener(event, (message) => {
-          if (message.lastEventId) last = message.lastEventId;
-          put({ event, data: JSON.parse(message.data) });
+          if (message.lastEventId) lastEventId = message.lastEventId;
+          push({ event, data: JSON.parse(message.data) });
         });
       }
       source.onerror = () => {
-        if (ended || source.readyState !== EventSource.CLOSED) return; // it comes back by itself
-        setTimeout(() => open().catch((problem) => put({ problem })), 2000);
+        if (closed || source.readyState !== EventSource.CLOSED) return; // the browser reconnects on its own
+        setTimeout(() => open().catch((error) => push({ error })), RECONNECT_DELAY_MS);
       };
     };
-    signal?.addEventListener("abort", () => { ended = true; wake(); });
+    signal?.addEventListener("abort", () => { closed = true; wake(); });
     try {
       await open();
-      while (!ended) {
-        while (waiting.length) {
-          const next = waiting.shift();
-          if (next.problem) throw next.problem;
-          yield next;
-          if (next.event === "end") return;
+      while (!closed) {
+        while (pending.length) {
+          const item = pending.shift();
+          if (item.error) throw item.error;
+          yield item;
+          if (item.event === "end") return;
         }
-        await new Promise((resolve) => { wake = resolve; if (waiting.length) resolve(); });
+        await new Promise((resolve) => { wake = resolve; if (pending.length) resolve(); });
       }
     } finally {
-      ended = true;
+      closed = true;
       source?.close();
     }
   }

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
-from books import KEY, book
-from callers import bearer, served, token, watching
+from api_clients import bearer_headers, make_token, open_event_stream, serve_app
+from book_app import SERVICE_KEY, book_job
 from hands import Hand
 from pooler import pooler
 
@@ -22,8 +22,8 @@ USERS = ("ann", "bob", "eve")
 
 
 @pytest.fixture
-async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
-    async def answers() -> bool:
+async def pgbouncer_url(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+    async def accepts_connections() -> bool:
         try:
             async with connected(through, settings):
                 return True
@@ -31,17 +31,17 @@ async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
             return False
 
     with pooler(url, "transaction", size=2) as through:
-        await eventually(answers, what="the pooler answers")
+        await eventually(accepts_connections, what="the pooler answers")
         yield through
 
 
-async def test_users_share_connections_and_nothing_else(
-    pooled: Secret, api_settings: Settings, conn: Connection
+async def test_users_on_shared_connections_see_only_their_own_jobs(
+    pgbouncer_url: Secret, api_settings: Settings, conn: Connection
 ) -> None:
-    async with Database(pooled, api_settings) as database:
-        app = create_app(api_settings, database=database, job_types=[book])
-        async with served(app) as base, httpx.AsyncClient(base_url=base, timeout=60) as web:
-            headers = {user: bearer(token(user)) for user in USERS}
+    async with Database(pgbouncer_url, api_settings) as database:
+        app = create_app(api_settings, database=database, job_types=[book_job])
+        async with serve_app(app) as base, httpx.AsyncClient(base_url=base, timeout=60) as web:
+            headers = {user: bearer_headers(make_token(user)) for user in USERS}
             for user in USERS:
                 made = await web.post("/api/jobs/start", json={"type": "book"}, headers=headers[user])
                 assert made.status_code == 202, made.text
@@ -51,7 +51,7 @@ async def test_users_share_connections_and_nothing_else(
                 if number % 5 == 0:  # an abort in between
                     await web.post("/api/jobs/start", json={"type": "no such"}, headers=headers[user])
                 if number % 7 == 0:  # and a service, which sees all
-                    listed = await web.get("/api/jobs", headers=bearer(KEY))
+                    listed = await web.get("/api/jobs", headers=bearer_headers(SERVICE_KEY))
                     assert len(listed.json()["jobs"]) == len(USERS)
                 listed = await web.get("/api/jobs", headers=headers[user])
                 return {job["owner"] for job in listed.json()["jobs"]} ^ {user}
@@ -59,9 +59,9 @@ async def test_users_share_connections_and_nothing_else(
             assert set().union(*await asyncio.gather(*(look(number) for number in range(120)))) == set()
             job = (await web.get("/api/jobs", headers=headers["ann"])).json()["jobs"][0]["id"]
             hand = Hand(conn)
-            async with watching(web, f"/api/jobs/{job}/events", headers["ann"]) as stream:
-                assert (await stream.until("snapshot"))[0].data["state"] == "queued"
+            async with open_event_stream(web, f"/api/jobs/{job}/events", headers["ann"]) as stream:
+                assert (await stream.read_until("snapshot"))[0].data["state"] == "queued"
                 while tasks := await hand.take(9):
                     for task in tasks:
                         await hand.finish(task, body=1)
-                assert (await stream.until("end"))[-1].data["state"] == "succeeded"
+                assert (await stream.read_until("end"))[-1].data["state"] == "succeeded"

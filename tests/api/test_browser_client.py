@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from callers import served, token
+from api_clients import make_token, serve_app
 from chromium import OPTIONS, program
 from cutting import Tunnel, tunnel
 from playwright.async_api import Page, async_playwright
@@ -77,7 +77,7 @@ PAGE = """<!doctype html><meta charset=utf-8><title>Letters</title>
 
 async def page_of_letters(_: Request) -> HTMLResponse:
     policy = "default-src 'self'; script-src 'self' 'unsafe-inline'"
-    return HTMLResponse(PAGE.replace("TOKEN", token("ann")), headers={"Content-Security-Policy": policy})
+    return HTMLResponse(PAGE.replace("TOKEN", make_token("ann")), headers={"Content-Security-Policy": policy})
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
     stop = asyncio.Event()
     worker = WorkerRuntime(db, {type_letter.name: type_letter})
     running = asyncio.create_task(worker.run(stop))
-    async with served(app) as base, tunnel(base) as made:
+    async with serve_app(app) as base, tunnel(base) as made:
         yield made
     for gate in gates.values():
         gate.set()

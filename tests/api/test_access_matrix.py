@@ -14,13 +14,17 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from books import KEY, OPEN
-from callers import bearer, service_key, token
+from api_clients import bearer_headers, create_service_key, make_token
+from book_app import PUBLIC_PATHS, SERVICE_KEY
 
 from holdfast.engine.access import SCOPES
 from holdfast.engine.connection import Connection, Database
 
-ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+ANN, BOB, SERVICE = (
+    bearer_headers(make_token("ann")),
+    bearer_headers(make_token("bob")),
+    bearer_headers(SERVICE_KEY),
+)
 # A body that each route takes, where the default ({}) is not one.
 BODIES: dict[str, Any] = {
     "post_jobs_start": {"type": "book"},
@@ -43,14 +47,14 @@ NAMES = {"name": "n", "queue": "letters", "key": "hf_nothing", "function": "get_
 
 
 @dataclass(frozen=True)
-class Target:
+class ApiTarget:
     method: str
     path: str
-    said: dict[str, Any]
+    operation: dict[str, Any]
 
     @property
     def name(self) -> str:
-        return str(self.said["operationId"])
+        return str(self.operation["operationId"])
 
     @property
     def has_id(self) -> bool:
@@ -60,88 +64,90 @@ class Target:
         return self.path.format(**{**NAMES, **ids})
 
     def body(self) -> Any:
-        if "requestBody" not in self.said:
+        if "requestBody" not in self.operation:
             return None
         return BODIES.get(self.name, {"lease": "1.1"} if self.path.startswith("/api/tasks/") else {})
 
 
-async def targets(api: httpx.AsyncClient) -> list[Target]:
+async def list_targets(api: httpx.AsyncClient) -> list[ApiTarget]:
     document = (await api.get("/api/openapi.json")).json()
     return [
-        Target(method, path, said)
+        ApiTarget(method, path, operation)
         for path, methods in document["paths"].items()
-        for method, said in methods.items()
-        if path not in OPEN
+        for method, operation in methods.items()
+        if path not in PUBLIC_PATHS
     ]
 
 
 async def call(
-    api: httpx.AsyncClient, target: Target, headers: dict[str, str], ids: dict[str, str]
+    api: httpx.AsyncClient, target: ApiTarget, headers: dict[str, str], ids: dict[str, str]
 ) -> httpx.Response:
-    given = target.body()
-    more = {"json": given} if given is not None else {}
+    body = target.body()
+    more = {"json": body} if body is not None else {}
     return await api.request(target.method, target.address(ids), headers=headers, **more)
 
 
 @pytest.fixture
-async def owned(api: httpx.AsyncClient, conn: Connection) -> dict[str, dict[str, str]]:
+async def resources_of_ann(api: httpx.AsyncClient, conn: Connection) -> dict[str, dict[str, str]]:
     """Something of ann's for each kind of path: a job that has ended, one of its tasks, a batch."""
     await conn.execute("select pgmq.create('letters')")
-    made = await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)
-    job = made.json()["id"]
+    created = await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)
+    job = created.json()["id"]
     await api.delete(f"/api/jobs/{job}", headers=ANN)
     batch = (await api.post("/api/batches", json={}, headers=ANN)).json()["id"]
     task = (await api.get(f"/api/jobs/{job}", headers=ANN)).json()["tasks"][0]["id"]
     return {"job": {"id": job}, "batch": {"id": batch}, "task": {"id": task}}
 
 
-def of(target: Target, owned: dict[str, dict[str, str]]) -> dict[str, str]:
+def ids_for(target: ApiTarget, resources_of_ann: dict[str, dict[str, str]]) -> dict[str, str]:
     for noun in ("batch", "task"):
         if f"/api/{noun}" in target.path:
-            return owned[noun]
-    return owned["job"]
+            return resources_of_ann[noun]
+    return resources_of_ann["job"]
 
 
 async def test_nobody_and_the_expired_get_401_everywhere(
-    api: httpx.AsyncClient, owned: dict[str, dict[str, str]]
+    api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]]
 ) -> None:
-    expired = bearer(token("ann", exp=int(time.time()) - 60))
-    wrong: dict[Any, Any] = {}
-    for target in await targets(api):
-        for headers in ({}, expired, bearer("hf_aaaaaaaa_" + "x" * 43), bearer("x")):
-            answer = await call(api, target, headers, of(target, owned))
+    expired = bearer_headers(make_token("ann", exp=int(time.time()) - 60))
+    violations: dict[Any, Any] = {}
+    for target in await list_targets(api):
+        for headers in ({}, expired, bearer_headers("hf_aaaaaaaa_" + "x" * 43), bearer_headers("x")):
+            response = await call(api, target, headers, ids_for(target, resources_of_ann))
             # An inbound hook answers with 404 for what is not there before it looks at anything else.
-            if answer.status_code != 401 and not target.path.startswith("/hooks/"):
-                wrong[target.method, target.path] = answer.status_code
-    assert wrong == {}
+            if response.status_code != 401 and not target.path.startswith("/hooks/"):
+                violations[target.method, target.path] = response.status_code
+    assert violations == {}
 
 
 async def test_another_user_cannot_tell_what_is_ann_s_from_what_is_not_there(
-    api: httpx.AsyncClient, owned: dict[str, dict[str, str]], conn: Connection
+    api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]], conn: Connection
 ) -> None:
     before = await conn.fetchval("select count(*) from holdfast.jobs where status = 'cancelled'")
-    wrong: dict[Any, Any] = {}
-    for target in await targets(api):
-        if not target.has_id or target.said.get("x-access") == "service":
+    violations: dict[Any, Any] = {}
+    for target in await list_targets(api):
+        if not target.has_id or target.operation.get("x-access") == "service":
             continue
-        theirs = await call(api, target, BOB, of(target, owned))
+        foreign = await call(api, target, BOB, ids_for(target, resources_of_ann))
         missing = await call(api, target, BOB, {"id": str(uuid4())})
-        if theirs.status_code != missing.status_code or _same(theirs, of(target, owned)) != _same(missing):
-            wrong[target.method, target.path] = (theirs.text, missing.text)
-        if theirs.status_code not in (404, 200) or (theirs.status_code == 200 and theirs.json() != []):
-            wrong[target.method, target.path] = (theirs.status_code, theirs.text)
-    assert wrong == {}
+        if foreign.status_code != missing.status_code or _normalize(
+            foreign, ids_for(target, resources_of_ann)
+        ) != _normalize(missing):
+            violations[target.method, target.path] = (foreign.text, missing.text)
+        if foreign.status_code not in (404, 200) or (foreign.status_code == 200 and foreign.json() != []):
+            violations[target.method, target.path] = (foreign.status_code, foreign.text)
+    assert violations == {}
     assert await conn.fetchval("select count(*) from holdfast.jobs where status = 'cancelled'") == before
 
 
-def _same(answer: httpx.Response, ids: dict[str, str] | None = None) -> str:
+def _normalize(response: httpx.Response, ids: dict[str, str] | None = None) -> str:
     """The answer without the id that was asked for, which the caller knew already."""
-    text = answer.text
+    text = response.text
     for known in (ids or {}).values():
         text = text.replace(known, "ID")
     if ids is None:
-        asked = next((part for part in str(answer.request.url).split("/") if _is_id(part)), "-")
-        text = text.replace(asked, "ID")
+        requested_id = next((part for part in str(response.request.url).split("/") if _is_id(part)), "-")
+        text = text.replace(requested_id, "ID")
     return text
 
 
@@ -154,38 +160,38 @@ def _is_id(text: str) -> bool:
 
 
 async def test_the_owner_is_let_in_and_users_stay_out_of_what_is_for_services(
-    api: httpx.AsyncClient, owned: dict[str, dict[str, str]]
+    api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]]
 ) -> None:
-    wrong: dict[Any, Any] = {}
-    for target in sorted(await targets(api), key=lambda target: target.method == "delete"):
+    violations: dict[Any, Any] = {}
+    for target in sorted(await list_targets(api), key=lambda target: target.method == "delete"):
         if target.path.endswith("/events"):
             continue  # streams are read in test_events.py
-        answer = await call(api, target, ANN, of(target, owned))
-        for_services = target.said.get("x-access") == "service"
-        refused = answer.status_code in (401, 403)
+        response = await call(api, target, ANN, ids_for(target, resources_of_ann))
+        for_services = target.operation.get("x-access") == "service"
+        rejected = response.status_code in (401, 403)
         # rpc and raw submits are decided by the database: users may not call or submit everything.
-        if refused != for_services and target.name not in ("post_jobs", "post_hooks_name"):
-            wrong[target.method, target.path] = (answer.status_code, answer.text)
-        if answer.status_code >= 500:
-            wrong[target.method, target.path] = (answer.status_code, answer.text)
-    assert wrong == {}
+        if rejected != for_services and target.name not in ("post_jobs", "post_hooks_name"):
+            violations[target.method, target.path] = (response.status_code, response.text)
+        if response.status_code >= 500:
+            violations[target.method, target.path] = (response.status_code, response.text)
+    assert violations == {}
 
 
 async def test_services_are_held_to_their_scopes(
-    api: httpx.AsyncClient, owned: dict[str, dict[str, str]], db: Database
+    api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]], db: Database
 ) -> None:
-    every = await targets(api)
-    keys = {scope: bearer(await service_key(db, scope)) for scope in SCOPES}
-    wrong: dict[Any, Any] = {}
+    every = await list_targets(api)
+    keys = {scope: bearer_headers(await create_service_key(db, scope)) for scope in SCOPES}
+    violations: dict[Any, Any] = {}
     for target in sorted(every, key=lambda target: target.method == "delete"):
         if target.path.endswith("/events"):
             continue
-        scope = target.said.get("x-scope")
+        scope = target.operation.get("x-scope")
         assert scope in SCOPES, target
         for other, headers in keys.items():
-            answer = await call(api, target, headers, of(target, owned))
-            if (answer.status_code == 403) != (other != scope):
-                wrong[target.method, target.path, other] = (answer.status_code, answer.text)
-            assert answer.status_code < 500, (target, answer.text)
-    assert wrong == {}
+            response = await call(api, target, headers, ids_for(target, resources_of_ann))
+            if (response.status_code == 403) != (other != scope):
+                violations[target.method, target.path, other] = (response.status_code, response.text)
+            assert response.status_code < 500, (target, response.text)
+    assert violations == {}
     assert SERVICE

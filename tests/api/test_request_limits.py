@@ -1,4 +1,4 @@
-"""Around every request: size, depth, time, rates, other sites, and what errors give away."""
+"""Limits of requests: size, depth, time, rate, origin; and errors that reveal nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from books import KEY, book
-from callers import bearer, served, token
+from api_clients import bearer_headers, make_token, serve_app
+from book_app import SERVICE_KEY, book_job
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -24,24 +24,28 @@ from holdfast.server import create_app
 from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.settings import Settings
 
-ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+ANN, BOB, SERVICE = (
+    bearer_headers(make_token("ann")),
+    bearer_headers(make_token("bob")),
+    bearer_headers(SERVICE_KEY),
+)
 
 
 @asynccontextmanager
-async def talking(app: Starlette) -> AsyncGenerator[httpx.AsyncClient]:
+async def open_client(app: Starlette) -> AsyncGenerator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
         yield client
 
 
-async def test_a_body_that_is_too_long_is_413_however_it_is_sent(api: httpx.AsyncClient) -> None:
-    async def dripping() -> AsyncGenerator[bytes]:
+async def test_a_body_above_the_limit_gets_413(api: httpx.AsyncClient) -> None:
+    async def send_slowly() -> AsyncGenerator[bytes]:
         for _ in range(40):
             yield b" " * 65_536
 
-    for content in (b" " * 2_000_000, dripping()):
-        answer = await api.post("/api/jobs/start", content=content, headers=ANN)
-        assert (answer.status_code, answer.json()["field"]) == (413, "body")
+    for content in (b" " * 2_000_000, send_slowly()):
+        response = await api.post("/api/jobs/start", content=content, headers=ANN)
+        assert (response.status_code, response.json()["field"]) == (413, "body")
 
 
 @pytest.mark.parametrize(
@@ -61,30 +65,32 @@ async def test_a_body_that_is_too_long_is_413_however_it_is_sent(api: httpx.Asyn
         ("[]", 422),
     ],
 )
-async def test_odd_bodies(api: httpx.AsyncClient, body: str, status: int) -> None:
-    answer = await api.post("/api/jobs/start", content=body, headers=ANN)
-    assert answer.status_code == status, answer.text
+async def test_unusual_bodies(api: httpx.AsyncClient, body: str, status: int) -> None:
+    response = await api.post("/api/jobs/start", content=body, headers=ANN)
+    assert response.status_code == status, response.text
 
 
-async def test_other_media_types_are_refused(api: httpx.AsyncClient) -> None:
+async def test_other_media_types_get_415(api: httpx.AsyncClient) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        answer = await api.post("/api/jobs/start", content="{}", headers={**ANN, "content-type": kind})
-        assert answer.status_code == 415
+        response = await api.post("/api/jobs/start", content="{}", headers={**ANN, "content-type": kind})
+        assert response.status_code == 415
 
 
-async def test_a_sender_who_dawdles_is_cut(api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_arrives_too_slowly_gets_408(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.server.api.request_parsing.MAX_BODY_TIME_S", 0.2)
     never = asyncio.Event()
 
-    async def dawdling() -> AsyncGenerator[bytes]:
+    async def stall() -> AsyncGenerator[bytes]:
         yield b"{"
         await never.wait()
 
-    answer = await api.post("/api/jobs/start", content=dawdling(), headers=ANN)
-    assert answer.status_code == 408
+    response = await api.post("/api/jobs/start", content=stall(), headers=ANN)
+    assert response.status_code == 408
 
 
-async def test_what_takes_too_long_is_answered_and_what_has_begun_to_answer_is_not_cut(
+async def test_slow_requests_time_out_but_started_responses_continue(
     db: Database, api_settings: Settings
 ) -> None:
     async def slow(_: Request) -> Response:
@@ -97,7 +103,7 @@ async def test_what_takes_too_long_is_answered_and_what_has_begun_to_answer_is_n
     async def streaming(_: Request) -> Response:
         async def pieces() -> AsyncGenerator[bytes]:
             yield b"begun, "
-            await asyncio.sleep(2.5)  # longer than other requests get
+            await asyncio.sleep(2.5)  # longer than the time limit of requests
             yield b"ended"
 
         return StreamingResponse(pieces())
@@ -107,43 +113,47 @@ async def test_what_takes_too_long_is_answered_and_what_has_begun_to_answer_is_n
         database=db,
         routes=[Route("/slow", slow), Route("/broken", broken), Route("/streaming", streaming)],
     )
-    async with served(app) as base, httpx.AsyncClient(base_url=base, timeout=60) as web:
+    async with serve_app(app) as base, httpx.AsyncClient(base_url=base, timeout=60) as web:
         assert (await web.get("/slow")).status_code == 503
         assert (await web.get("/streaming")).text == "begun, ended"
-        answer = await web.get("/broken")
-        assert answer.status_code == 500
-        assert "hunter2" not in answer.text
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.headers["x-content-type-options"] == "nosniff"
+        response = await web.get("/broken")
+        assert response.status_code == 500
+        assert "hunter2" not in response.text
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_each_caller_has_a_bucket_of_their_own(db: Database, api_settings: Settings) -> None:
-    app = create_app(api_settings, database=db, job_types=[book])
-    app.state.holdfast.rate_limiter = RateLimiter(0.001, 5)  # so slow that the time of the test does not count
-    async with talking(app) as api:
+async def test_each_caller_has_its_own_rate_limit(db: Database, api_settings: Settings) -> None:
+    app = create_app(api_settings, database=db, job_types=[book_job])
+    app.state.holdfast.rate_limiter = RateLimiter(
+        0.001, 5
+    )  # refills so slowly that the duration of the test does not matter
+    async with open_client(app) as api:
         statuses = [(await api.get("/api/jobs", headers=ANN)).status_code for _ in range(7)]
         assert statuses == [200] * 5 + [429] * 2
-        refused = await api.get("/api/jobs", headers=ANN)
-        assert int(refused.headers["retry-after"]) >= 1
+        rejected = await api.get("/api/jobs", headers=ANN)
+        assert int(rejected.headers["retry-after"]) >= 1
         assert (await api.get("/api/jobs", headers=BOB)).status_code == 200
         assert (await api.get("/api/jobs", headers=SERVICE)).status_code == 200
-        strangers = [(await api.get("/api/jobs", headers=bearer("x"))).status_code for _ in range(7)]
-        assert strangers == [401] * 5 + [429] * 2
+        unauthenticated = [
+            (await api.get("/api/jobs", headers=bearer_headers("x"))).status_code for _ in range(7)
+        ]
+        assert unauthenticated == [401] * 5 + [429] * 2
         assert (await api.get("/healthz")).status_code == 200
 
 
-async def test_other_origins_are_let_in_only_when_named(db: Database, api_settings: Settings) -> None:
-    asking = {"origin": "https://app.test", "access-control-request-method": "POST"}
-    async with talking(create_app(api_settings, database=db)) as api:
-        answer = await api.options("/api/jobs/start", headers=asking)
-        assert "access-control-allow-origin" not in answer.headers
-        assert "access-control-allow-origin" not in (await api.get("/healthz", headers=asking)).headers
+async def test_other_origins_are_allowed_only_if_configured(db: Database, api_settings: Settings) -> None:
+    preflight = {"origin": "https://app.test", "access-control-request-method": "POST"}
+    async with open_client(create_app(api_settings, database=db)) as api:
+        response = await api.options("/api/jobs/start", headers=preflight)
+        assert "access-control-allow-origin" not in response.headers
+        assert "access-control-allow-origin" not in (await api.get("/healthz", headers=preflight)).headers
     app = create_app(replace(api_settings, cors_origins="https://app.test"), database=db)
-    async with talking(app) as api:
-        answer = await api.options("/api/jobs/start", headers=asking)
-        assert answer.headers["access-control-allow-origin"] == "https://app.test"
-        assert "access-control-allow-credentials" not in answer.headers
-        other = await api.options("/api/jobs/start", headers={**asking, "origin": "https://evil.test"})
+    async with open_client(app) as api:
+        response = await api.options("/api/jobs/start", headers=preflight)
+        assert response.headers["access-control-allow-origin"] == "https://app.test"
+        assert "access-control-allow-credentials" not in response.headers
+        other = await api.options("/api/jobs/start", headers={**preflight, "origin": "https://evil.test"})
         assert "access-control-allow-origin" not in other.headers
 
 
@@ -152,14 +162,14 @@ CANARIES = [
 ]
 
 
-async def test_nothing_secret_is_in_events_logs_or_answers(
+async def test_no_secret_appears_in_events_logs_or_responses(
     api: httpx.AsyncClient, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen: list[str] = []
+    events: list[str] = []
     caplog.set_level("DEBUG", "holdfast")
-    with telemetry.subscribed(lambda name, fields: seen.append(f"{name} {fields}")):
+    with telemetry.subscribed(lambda name, fields: events.append(f"{name} {fields}")):
         for canary in CANARIES:
-            await api.get("/api/jobs", headers=bearer(canary))
+            await api.get("/api/jobs", headers=bearer_headers(canary))
             await api.get("/api/jobs", headers={"apikey": f"hf_{canary}"})
             await api.get(f"/api/jobs/{canary.encode().hex()[:32].ljust(32, '0')}/events?ticket={canary}")
             await api.get(f"/files/{canary}")
@@ -169,13 +179,13 @@ async def test_nothing_secret_is_in_events_logs_or_answers(
         broken = await api.get(f"/api/jobs/{'0' * 32}", headers=ANN)
     assert broken.status_code == 503
     assert "get_job" not in broken.text
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]
-    told = "\n".join(seen + ours)
-    assert [canary for canary in CANARIES if canary in told] == []
-    assert token("ann") not in told
+    log_messages = [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]
+    output = "\n".join(events + log_messages)
+    assert [canary for canary in CANARIES if canary in output] == []
+    assert make_token("ann") not in output
 
 
-async def test_operators_leave_a_trace(api: httpx.AsyncClient) -> None:
+async def test_operator_actions_are_in_the_audit_log(api: httpx.AsyncClient) -> None:
     await api.post("/api/queues/q/pause", json={"why": "tests"}, headers=SERVICE)
     await api.post("/api/queues/q/resume", headers=SERVICE)
     await api.put("/api/limits/one", json={"max_running": 1}, headers=SERVICE)
@@ -194,11 +204,11 @@ async def test_operators_leave_a_trace(api: httpx.AsyncClient) -> None:
 
 
 async def test_two_users_on_pooled_connections_never_see_each_other(api: httpx.AsyncClient) -> None:
-    """Interleaved, with aborts in between: what a transaction sets locally is gone with it."""
+    """Interleave requests and failed ones: local settings must end with their transaction."""
     for headers in (ANN, BOB):
         await api.post("/api/jobs/start", json={"type": "book"}, headers=headers)
 
-    async def look(number: int) -> None:
+    async def list_own_jobs(number: int) -> None:
         user = ("ann", "bob")[number % 2]
         headers = (ANN, BOB)[number % 2]
         if number % 7 == 0:
@@ -206,4 +216,4 @@ async def test_two_users_on_pooled_connections_never_see_each_other(api: httpx.A
         listed = await api.get("/api/jobs", headers=headers)
         assert {job["owner"] for job in listed.json()["jobs"]} == {user}
 
-    await asyncio.gather(*(look(number) for number in range(300)))
+    await asyncio.gather(*(list_own_jobs(number) for number in range(300)))

@@ -1,21 +1,27 @@
-"""Batches, schedules, queues, limits, messages and workers over HTTP."""
+"""Batches, schedules, queues, limits, workers, messages, metrics and search over HTTP."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import httpx
-from books import KEY
-from callers import bearer, token
+from api_clients import bearer_headers, make_token
+from book_app import SERVICE_KEY
 from hands import Hand
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
-ANN, BOB, SERVICE = bearer(token("ann")), bearer(token("bob")), bearer(KEY)
+ANN, BOB, SERVICE = (
+    bearer_headers(make_token("ann")),
+    bearer_headers(make_token("bob")),
+    bearer_headers(SERVICE_KEY),
+)
 
 
-async def test_a_batch_from_its_opening_to_its_callback(api: httpx.AsyncClient, conn: Connection) -> None:
+async def test_a_batch_is_opened_filled_closed_and_calls_back(
+    api: httpx.AsyncClient, conn: Connection
+) -> None:
     callback = {"type": "done", "queue": "q", "args": {"x": 1}}
     made = await api.post("/api/batches", json={"name": "b", "callback": callback}, headers=SERVICE)
     assert made.status_code == 201
@@ -33,20 +39,20 @@ async def test_a_batch_from_its_opening_to_its_callback(api: httpx.AsyncClient, 
     assert (await api.get(f"/api/jobs/{shown['callback_job']}", headers=SERVICE)).json()["type"] == "done"
 
 
-async def test_batches_of_users_are_their_own(api: httpx.AsyncClient) -> None:
+async def test_users_see_their_own_batches_only(api: httpx.AsyncClient) -> None:
     batch = (await api.post("/api/batches", json={}, headers=ANN)).json()["id"]
     started = {"type": "book", "batch": batch}
     assert (await api.post("/api/jobs/start", json=started, headers=ANN)).status_code == 202
     assert (await api.post("/api/jobs/start", json=started, headers=BOB)).status_code == 409
-    refused = await api.post("/api/batches", json={"callback": {"type": "x"}}, headers=ANN)
-    assert refused.status_code == 403
+    rejected = await api.post("/api/batches", json={"callback": {"type": "x"}}, headers=ANN)
+    assert rejected.status_code == 403
     assert (await api.delete(f"/api/batches/{batch}", headers=ANN)).json() == {"cancelled": 1}
     for callback in ({}, {"type": 7}, {"type": "t", "queue": 9}, {"type": "t", "tasks": []}):
-        answer = await api.post("/api/batches", json={"callback": callback}, headers=SERVICE)
-        assert (answer.status_code, answer.json()["field"]) == (422, "callback")
+        response = await api.post("/api/batches", json={"callback": callback}, headers=SERVICE)
+        assert (response.status_code, response.json()["field"]) == (422, "callback")
 
 
-async def test_all_members_of_a_large_batch_are_cancelled(api: httpx.AsyncClient, conn: Connection) -> None:
+async def test_all_jobs_of_a_large_batch_are_cancelled(api: httpx.AsyncClient, conn: Connection) -> None:
     batch = (await api.post("/api/batches", json={}, headers=SERVICE)).json()["id"]
     await jobs.submit_many(conn, [{"type": "t", "queue": "q", "batch": batch}] * 1001)
     assert (await api.delete(f"/api/batches/{batch}", headers=SERVICE)).json() == {"cancelled": 1001}
@@ -54,7 +60,7 @@ async def test_all_members_of_a_large_batch_are_cancelled(api: httpx.AsyncClient
     assert [row["detail"] for row in told] == ['{"cancelled": 1001}']
 
 
-async def test_schedules(api: httpx.AsyncClient) -> None:
+async def test_schedules_are_put_paused_run_previewed_and_deleted(api: httpx.AsyncClient) -> None:
     job = {"type": "t", "queue": "q"}
     body: dict[str, Any] = {"cron": "0 3 * * *", "timezone": "Europe/Madrid", "job": job}
     made = await api.put("/api/schedules/nightly", json=body, headers=SERVICE)
@@ -74,7 +80,7 @@ async def test_schedules(api: httpx.AsyncClient) -> None:
         assert (await api.put("/api/schedules/n", json=wrong, headers=SERVICE)).status_code == 422
 
 
-async def test_queues_limits_and_workers(api: httpx.AsyncClient, conn: Connection) -> None:
+async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient, conn: Connection) -> None:
     await api.post("/api/jobs", json={"type": "t", "queue": "q"}, headers=SERVICE)
     assert (await api.post("/api/queues/q/pause", json={"why": "so"}, headers=SERVICE)).status_code == 204
     [queue] = (await api.get("/api/queues", headers=SERVICE)).json()
@@ -97,10 +103,10 @@ async def test_queues_limits_and_workers(api: httpx.AsyncClient, conn: Connectio
     assert told.json() == {"alive": True}
     gone = await api.post("/api/workers/nobody/command", json={"command": "drain"}, headers=SERVICE)
     assert gone.status_code == 404
-    assert (await api.get("/api/metrics", headers=SERVICE)).json()["running"] == 1
+    assert (await api.get("/api/stats", headers=SERVICE)).json()["running"] == 1
 
 
-async def test_messages(api: httpx.AsyncClient) -> None:
+async def test_messages_are_sent_read_hidden_and_archived(api: httpx.AsyncClient) -> None:
     async def post(path: str, **body: Any) -> httpx.Response:
         return await api.post(f"/api/messages/{path}", json=body, headers=SERVICE)
 
@@ -122,13 +128,13 @@ async def test_messages(api: httpx.AsyncClient) -> None:
     assert (await api.delete("/api/messages/letters", headers=SERVICE)).status_code == 404
 
 
-async def test_metrics_tell_of_the_database_and_of_this_process(api: httpx.AsyncClient) -> None:
+async def test_metrics_cover_the_database_and_this_process(api: httpx.AsyncClient) -> None:
     await api.post("/api/jobs", json={"type": "t", "queue": "q"}, headers=SERVICE)
     await api.post("/api/queues/q/pause", json={}, headers=SERVICE)
     await api.get("/metrics", headers=SERVICE)
-    answer = await api.get("/metrics", headers=SERVICE)
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    lines = answer.text.splitlines()
+    response = await api.get("/metrics", headers=SERVICE)
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = response.text.splitlines()
     assert 'holdfast_queue_ready{queue="q"} 1' in lines
     assert 'holdfast_queue_paused{queue="q"} 1' in lines
     assert "holdfast_api_streams 0" in lines
@@ -137,7 +143,7 @@ async def test_metrics_tell_of_the_database_and_of_this_process(api: httpx.Async
     assert (await api.get("/metrics", headers=ANN)).status_code == 403
 
 
-async def test_services_search_jobs_and_causes(api: httpx.AsyncClient, conn: Connection) -> None:
+async def test_services_search_jobs_and_list_errors(api: httpx.AsyncClient, conn: Connection) -> None:
     hand = Hand(conn)
     for kind in ("a", "b"):
         await api.post("/api/jobs", json={"type": kind, "queue": "q", "owner": "ann"}, headers=SERVICE)
