@@ -1,44 +1,44 @@
-"""Files as rows: staged, recorded, seen, counted, swept. One coroutine per SQL function; bytes are elsewhere.
+"""Artifacts: the rows of files, from staging over recording to deletion. One coroutine per SQL function.
 
-A file is recorded in two steps around its upload, so that whatever a crash leaves in the store has a row that
-leads to it. `sweep` is the other half of `tick_artifacts`: it deletes the objects of doomed rows through the
-store that it is given.
+A file is recorded in two steps around its upload, so every object that a crash leaves in the store has a row
+that leads to it. `sweep_artifacts` runs the other half of `tick_artifacts`: it deletes the objects of rows
+that are marked for deletion, through the store of its caller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast
+from typing import Literal, cast
 from uuid import UUID
 
 import msgspec
 
 from holdfast.engine.connection import Connection, Database
+from holdfast.engine.json_rows import JsonObject, decode_object, encode_json
 from holdfast.engine.leases import Lease
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact, Json
 
-SWEEP_ROWS = 1000
-_json = msgspec.json.Decoder()
+MAX_SWEEP_ROWS = 1000
 
 
-class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """A file about to be uploaded. Beyond `most_bytes` the owner's quota does not reach."""
+class StagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that is about to be uploaded. `max_bytes` is what is left of the owner's quota."""
 
     id: UUID
     key: str
     owner: str | None
-    most_bytes: int | None = None
+    max_bytes: int | None = None
 
 
-class _Found(Artifact, frozen=True, kw_only=True):
+class _StoredArtifact(Artifact, frozen=True, kw_only=True):
     status: Literal["visible", "gone"]
     why: Literal["expired", "deleted", "replaced"] | None = None
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did: how many rows were doomed and why, and how many objects were deleted."""
+class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows a sweep marked for deletion, by reason, and how many objects it deleted."""
 
     expired: int = 0
     lost: int = 0
@@ -46,36 +46,41 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int = 0
 
 
-class _Ticked(msgspec.Struct):
+class _TickResult(msgspec.Struct):
     expired: int
     lost: int
     replaced: int
-    doomed: bool
+    deletions_pending: bool
 
 
-_artifact = msgspec.json.Decoder(Artifact)
-_found = msgspec.json.Decoder(_Found)
-_staged = msgspec.json.Decoder(Staged)
-_ticked = msgspec.json.Decoder(_Ticked)
+_artifact_decoder = msgspec.json.Decoder(Artifact)
+_stored_artifact_decoder = msgspec.json.Decoder(_StoredArtifact)
+_staged_artifact_decoder = msgspec.json.Decoder(StagedArtifact)
+_tick_result_decoder = msgspec.json.Decoder(_TickResult)
 
 
-async def stage(connection: Connection, lease: Lease, file: Mapping[str, Json]) -> Staged:
-    """Before the upload: name, kind, content_type, ttl_s, and size where it is known."""
+async def stage_artifact(connection: Connection, lease: Lease, file: Mapping[str, Json]) -> StagedArtifact:
+    """Create the row of a file of a running task, before its upload.
+
+    `file` has name, kind, content_type and ttl_s, and size where it is known.
+    """
     call = "select holdfast.stage_artifact($1, $2, $3, $4)"
-    return _staged.decode(await connection.fetchval(call, lease.id, lease.attempt, lease.nonce, _text(file)))
+    text = await connection.fetchval(call, lease.id, lease.attempt, lease.nonce, encode_json(file))
+    return _staged_artifact_decoder.decode(text)
 
 
-async def stage_file(connection: Connection, file: Mapping[str, Json]) -> Staged:
-    """The same for a file that no task makes; with job, or with owner."""
-    return _staged.decode(await connection.fetchval("select holdfast.stage_file($1)", _text(file)))
+async def stage_artifact_without_task(connection: Connection, file: Mapping[str, Json]) -> StagedArtifact:
+    """Create the row of a file that no task makes, before its upload. `file` also has job or owner."""
+    call = "select holdfast.stage_artifact_without_task($1)"
+    return _staged_artifact_decoder.decode(await connection.fetchval(call, encode_json(file)))
 
 
-async def touch_file(connection: Connection, file_id: UUID) -> bool:
-    """Say that an upload without a lease still goes on."""
-    return bool(await connection.fetchval("select holdfast.touch_file($1)", file_id))
+async def touch_artifact_upload(connection: Connection, file_id: UUID) -> bool:
+    """Keep an upload without a lease alive. Returns False when it is not being uploaded any more."""
+    return bool(await connection.fetchval("select holdfast.touch_artifact_upload($1)", file_id))
 
 
-async def record(
+async def record_artifact(
     connection: Connection,
     file_id: UUID,
     lease: Lease | None,
@@ -84,7 +89,7 @@ async def record(
     sha256: str,
     meta: Mapping[str, Json],
 ) -> Artifact:
-    """After the upload. Here the quota decides. Safe to say twice."""
+    """Record that the upload is complete and charge the owner's quota. You can repeat the call."""
     text = await connection.fetchval(
         "select holdfast.record_artifact($1, $2, $3, $4, $5, $6)",
         file_id,
@@ -92,137 +97,127 @@ async def record(
         lease.nonce if lease else None,
         size,
         sha256,
-        _text(meta),
+        encode_json(meta),
     )
-    return _artifact.decode(text)
+    return _artifact_decoder.decode(text)
 
 
 async def get_artifact(connection: Connection, file_id: UUID) -> Artifact:
-    """Raises NotFoundError, or GoneError when it was there and is not any more."""
-    return _seen(await connection.fetchval("select holdfast.get_artifact($1)", file_id))
+    """Return a visible file. Raises NotFoundError, or GoneError for a file that existed."""
+    return _decode_visible(await connection.fetchval("select holdfast.get_artifact($1)", file_id))
 
 
-async def count_download(connection: Connection, file_id: UUID) -> Artifact:
-    """The same for somebody who is about to fetch it."""
-    return _seen(await connection.fetchval("select holdfast.count_download($1)", file_id))
+async def count_artifact_download(connection: Connection, file_id: UUID) -> Artifact:
+    """Count a download and return the file, with the errors of `get_artifact`."""
+    return _decode_visible(await connection.fetchval("select holdfast.count_artifact_download($1)", file_id))
 
 
-def _seen(text: str | None) -> Artifact:
+def _decode_visible(text: str | None) -> Artifact:
     if text is None:
-        raise NotFoundError("There is no such file.", field="id")
-    found = _found.decode(text)
-    if found.status == "gone":
-        told = {"expired": "has expired", "deleted": "was deleted", "replaced": "was replaced by a newer one"}
+        raise NotFoundError("This file does not exist.", field="id")
+    artifact = _stored_artifact_decoder.decode(text)
+    if artifact.status == "gone":
+        reasons = {
+            "expired": "has expired",
+            "deleted": "was deleted",
+            "replaced": "was replaced by a newer one",
+        }
         raise GoneError(
-            f"The file {told.get(found.why or '', 'is gone')}.",
-            fix=f"Make it again: run the task anew that made it (remake), job {found.job_id}.",
+            f"The file {reasons.get(artifact.why or '', 'is gone')}.",
+            fix=f"Regenerate it: retry the task of job {artifact.job_id} that created it.",
             field="id",
         )
-    return found
+    return artifact
 
 
 async def list_artifacts(
     connection: Connection, where: Mapping[str, Json], *, after: UUID | None = None, limit: int = 100
 ) -> list[Artifact]:
-    """Visible files, oldest first: of a job, a batch, an owner, a kind or a name."""
-    rows = await connection.fetch(
-        "select holdfast.list_artifacts($1, $2, $3) as file", _text(where), after, limit
-    )
-    return [_artifact.decode(row["file"]) for row in rows]
+    """List visible files, oldest first. `where` filters by job, batch, owner, kind or name."""
+    call = "select holdfast.list_artifacts($1, $2, $3) as file"
+    rows = await connection.fetch(call, encode_json(where), after, limit)
+    return [_artifact_decoder.decode(row["file"]) for row in rows]
 
 
-async def find_artifact(connection: Connection, lease: Lease, name: str) -> Artifact | None:
-    """By its name, for a running task: of its job, or saved by this attempt."""
-    call = "select holdfast.find_artifact($1, $2, $3, $4)"
+async def find_artifact_by_name(connection: Connection, lease: Lease, name: str) -> Artifact | None:
+    """Return a file of the job of a running task, or one that this attempt saved."""
+    call = "select holdfast.find_artifact_by_name($1, $2, $3, $4)"
     text = await connection.fetchval(call, lease.id, lease.attempt, lease.nonce, name)
-    return None if text is None else _artifact.decode(text)
+    return None if text is None else _artifact_decoder.decode(text)
 
 
 async def delete_artifact(connection: Connection, file_id: UUID) -> bool:
+    """Delete a visible file. Returns False when there is none with this id."""
     return bool(await connection.fetchval("select holdfast.delete_artifact($1)", file_id))
 
 
-async def remake_artifact(connection: Connection, file_id: UUID) -> dict[str, Json]:
-    """{job_id, restarted, status}."""
-    return _object(await connection.fetchval("select holdfast.remake_artifact($1)", file_id))
+async def regenerate_artifact(connection: Connection, file_id: UUID) -> JsonObject:
+    """Retry the task that created a file and return {job_id, restarted, status}."""
+    return decode_object(await connection.fetchval("select holdfast.regenerate_artifact($1)", file_id))
 
 
-async def keep_artifact(connection: Connection, file_id: UUID, ttl: timedelta | None) -> datetime | None:
-    """Keep a visible file so long from now on, or for ever. Answers until when; NotFoundError for none."""
+async def set_artifact_ttl(connection: Connection, file_id: UUID, ttl: timedelta | None) -> datetime | None:
+    """Keep a visible file for `ttl` from now, or with None for ever, and return its expiry.
+
+    Raises NotFoundError.
+    """
     seconds = None if ttl is None else ttl.total_seconds()
-    return cast(
-        "datetime | None",
-        await connection.fetchval("select holdfast.keep_artifact($1, $2)", file_id, seconds),
-    )
+    call = "select holdfast.set_artifact_ttl($1, $2)"
+    return cast("datetime | None", await connection.fetchval(call, file_id, seconds))
 
 
-async def put_rule(
+async def put_artifact_retention(
     connection: Connection,
     *,
     owner: str | None = None,
     type: str | None = None,  # noqa: A002
     ttl: timedelta | None = None,
 ) -> None:
-    """How long files are kept of an owner, a type of job, both, or all; without `ttl` for ever."""
+    """Set how long files of an owner, of a job type, of both, or of all are kept; without `ttl` for ever."""
     seconds = None if ttl is None else ttl.total_seconds()
-    await connection.execute("select holdfast.put_artifact_rule($1, $2, $3)", owner, type, seconds)
+    await connection.execute("select holdfast.put_artifact_retention($1, $2, $3)", owner, type, seconds)
 
 
-async def put_quota(
-    connection: Connection,
-    owner: str | None = None,
-    *,
-    size: int | None = None,
-    files: int | None = None,
-    operations: int | None = None,
-) -> None:
-    """What an owner may have, or everybody without a quota of their own; None is as much as they like."""
-    await connection.execute("select holdfast.put_quota($1, $2, $3, $4)", owner, size, files, operations)
+async def get_files_overview(connection: Connection, *, owner: str | None, before: UUID | None) -> JsonObject:
+    """Return a page of files, newest first, with totals by owner."""
+    call = "select holdfast.get_files_overview($1, $2)"
+    return decode_object(await connection.fetchval(call, owner, before))
 
 
-async def get_usage(connection: Connection, owner: str | None = None) -> dict[str, Json]:
-    """{owner, bytes: {used, limit}, files: {used, limit}, operations: {used, limit}}."""
-    return _object(await connection.fetchval("select holdfast.get_usage($1)", owner))
-
-
-async def unknown_keys(connection: Connection, keys: Sequence[str]) -> list[str]:
-    """Those that no row speaks of."""
-    rows = await connection.fetch("select holdfast.unknown_keys($1) as key", list(keys))
+async def find_orphaned_object_keys(connection: Connection, keys: Sequence[str]) -> list[str]:
+    """Return the keys that no row refers to."""
+    rows = await connection.fetch("select holdfast.find_orphaned_object_keys($1) as key", list(keys))
     return [row["key"] for row in rows]
 
 
-async def sweep(
+async def sweep_artifacts(
     database: Database,
-    delete: Callable[[Sequence[str]], Awaitable[None]],
+    delete_objects: Callable[[Sequence[str]], Awaitable[None]],
     *,
-    limit: int = SWEEP_ROWS,
-) -> Swept:
-    """Doom what is to go and delete the objects of what is doomed, in bounded steps until nothing is left.
+    limit: int = MAX_SWEEP_ROWS,
+) -> SweepResult:
+    """Mark expired, abandoned and replaced files and delete the objects of marked files until none is left.
 
-    A crash anywhere leaves rows that the next sweep takes again after five minutes.
+    Each round handles up to `limit` rows. After a crash the next sweep takes the same rows again, five
+    minutes later.
     """
-    total = Swept()
+    total = SweepResult()
     while True:
         async with database.connection() as connection:
-            ticked = _ticked.decode(await connection.fetchval("select holdfast.tick_artifacts($1)", limit))
-            rows = await connection.fetch("select id, key from holdfast.claim_doomed($1)", limit)
+            tick = _tick_result_decoder.decode(
+                await connection.fetchval("select holdfast.tick_artifacts($1)", limit)
+            )
+            rows = await connection.fetch("select id, key from holdfast.claim_artifact_deletions($1)", limit)
         if rows:
-            await delete([row["key"] for row in rows])
+            await delete_objects([row["key"] for row in rows])
             async with database.connection() as connection:
-                await connection.fetchval("select holdfast.forget_doomed($1)", [row["id"] for row in rows])
-        total = Swept(
-            expired=total.expired + ticked.expired,
-            lost=total.lost + ticked.lost,
-            replaced=total.replaced + ticked.replaced,
+                call = "select holdfast.confirm_artifact_deletions($1)"
+                await connection.fetchval(call, [row["id"] for row in rows])
+        total = SweepResult(
+            expired=total.expired + tick.expired,
+            lost=total.lost + tick.lost,
+            replaced=total.replaced + tick.replaced,
             deleted=total.deleted + len(rows),
         )
-        if not rows and max(ticked.expired, ticked.lost, ticked.replaced) < limit:
+        if not rows and max(tick.expired, tick.lost, tick.replaced) < limit:
             return total
-
-
-def _text(value: Mapping[str, Json]) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _object(text: str) -> dict[str, Json]:
-    return cast("dict[str, Any]", _json.decode(text))

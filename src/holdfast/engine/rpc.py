@@ -1,8 +1,8 @@
-"""Calls of SQL functions by name with JSON arguments, as PostgREST makes them.
+"""Call SQL functions by name with JSON arguments, as PostgREST does.
 
-The function is found in the catalogue by the names of the arguments that were given; nothing of a request
-becomes SQL text: names of schemas, functions, arguments and types are those that the catalogue has, and the
-values are one parameter. What the caller may do is decided by the role that the transaction acts as.
+The function is looked up in the catalog by the names of its arguments. No part of a request becomes SQL
+text: the names of schemas, functions, arguments and types come from the catalog, and the values are one
+parameter. The role of the transaction decides what the caller may do.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import encode_json
 from holdfast.model import Json
 
-FRESH_SECONDS = 30.0
-# Doors to more than they look like; the API has routes of their own for them.
-CLOSED = frozenset(
+FUNCTION_CACHE_TTL_S = 30.0
+MAX_FUNCTION_NAME_CHARS = 200
+# These functions can do more than their arguments suggest. The API has routes of its own for them.
+HIDDEN_FUNCTIONS = frozenset(
     {
-        "create_key", "check_key", "list_keys", "revoke_key", "issue_ticket", "redeem_ticket", "check_pass",
-        "record", "watch_jobs", "glance", "watched_events", "reserve_jobs", "put_webhook", "get_delivery",
-        "put_hook", "get_hook",
+        "create_service_key", "verify_service_key", "list_service_keys", "revoke_service_key",
+        "issue_stream_ticket", "redeem_stream_ticket", "verify_stream_pass", "record_audit_entry",
+        "watch_jobs", "read_event_positions", "list_watched_events", "check_unfinished_job_limit",
+        "create_webhook", "get_webhook_target", "put_inbound_webhook", "get_inbound_webhook",
     }
 )  # fmt: skip
 
-_FIND = """
+_FIND_FUNCTIONS = """
 select p.proname::text as name, n.nspname::text as schema, p.pronargdefaults::int as defaults,
-  p.proretset as many,
-  p.prorettype = 'pg_catalog.void'::pg_catalog.regtype as nothing, p.provolatile = 'v' as writes,
+  p.proretset as returns_set,
+  p.prorettype = 'pg_catalog.void'::pg_catalog.regtype as returns_void, p.provolatile = 'v' as is_volatile,
   coalesce(p.proargnames, '{}') as names,
   coalesce(p.proargmodes::text[], pg_catalog.array_fill('i'::text, array[p.pronargs::int])) as modes,
   array(select pg_catalog.format_type(u.t, null)
@@ -43,21 +45,24 @@ where n.nspname = $1::text and p.proname = $2::text and p.prokind = 'f'
 
 
 @dataclass(frozen=True)
-class Function:
+class SqlFunction:
+    """The signature of a SQL function. `arguments` are pairs of name and type."""
+
     schema: str
     name: str
-    arguments: tuple[tuple[str, str], ...]  # name, type
+    arguments: tuple[tuple[str, str], ...]
     required: frozenset[str]
-    many: bool
-    nothing: bool
-    writes: bool
+    returns_set: bool
+    returns_void: bool
+    is_volatile: bool
 
-    def fits(self, given: frozenset[str]) -> bool:
-        return self.required <= given <= {name for name, _ in self.arguments}
+    def accepts(self, argument_names: frozenset[str]) -> bool:
+        """Return whether the function can be called with exactly these arguments."""
+        return self.required <= argument_names <= {name for name, _ in self.arguments}
 
 
-class CallError(Exception):
-    """A call that the database refused, in its own words."""
+class SqlCallError(Exception):
+    """A call that the database refused, with the code and message of PostgreSQL or PostgREST."""
 
     def __init__(
         self, code: str, message: str, *, details: str | None = None, hint: str | None = None
@@ -69,111 +74,120 @@ class CallError(Exception):
         self.hint = hint
 
 
-class Catalogue:
-    """Functions by schema and name; looked up again after a while, since others may change them."""
+class SqlFunctionCache:
+    """Signatures by schema and name. An entry expires, because a migration may change the function."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[float, tuple[Function, ...]]] = {}
+        self._entries: dict[tuple[str, str], tuple[float, tuple[SqlFunction, ...]]] = {}
 
-    async def find(self, connection: Connection, schema: str, name: str, given: Sequence[str]) -> Function:
-        fitting = [f for f in await self._named(connection, schema, name) if f.fits(frozenset(given))]
-        if not fitting:
-            wanted = f"{schema}.{name}({', '.join(sorted(given))})"
-            raise CallError(
+    async def find_function(
+        self, connection: Connection, schema: str, name: str, argument_names: Sequence[str]
+    ) -> SqlFunction:
+        """Return the overload that accepts these arguments. Raises SqlCallError for none or several."""
+        overloads = await self._list_overloads(connection, schema, name)
+        matches = [function for function in overloads if function.accepts(frozenset(argument_names))]
+        if not matches:
+            signature = f"{schema}.{name}({', '.join(sorted(argument_names))})"
+            raise SqlCallError(
                 "PGRST202",
-                f"Could not find the function {wanted} in the schema cache",
-                details=f"Searched for {wanted}; no function has that name and these parameters.",
+                f"Could not find the function {signature} in the schema cache",
+                details=f"Searched for {signature}; no function has that name and these parameters.",
             )
-        if len(fitting) > 1:
-            fewest = min(len(f.arguments) for f in fitting)
-            fitting = [f for f in fitting if len(f.arguments) == fewest]
-        if len(fitting) > 1:
-            raise CallError("PGRST203", f"Could not choose the best candidate function for {schema}.{name}")
-        return fitting[0]
+        if len(matches) > 1:
+            fewest = min(len(function.arguments) for function in matches)
+            matches = [function for function in matches if len(function.arguments) == fewest]
+        if len(matches) > 1:
+            raise SqlCallError(
+                "PGRST203", f"Could not choose the best candidate function for {schema}.{name}"
+            )
+        return matches[0]
 
-    async def _named(self, connection: Connection, schema: str, name: str) -> tuple[Function, ...]:
-        known = self._known.get((schema, name))
-        if known is not None and time.monotonic() - known[0] < FRESH_SECONDS:
-            return known[1]
-        if (schema == "holdfast" and name in CLOSED) or "\0" in name or len(name) > 200:
+    async def _list_overloads(
+        self, connection: Connection, schema: str, name: str
+    ) -> tuple[SqlFunction, ...]:
+        entry = self._entries.get((schema, name))
+        if entry is not None and time.monotonic() - entry[0] < FUNCTION_CACHE_TTL_S:
+            return entry[1]
+        if schema == "holdfast" and name in HIDDEN_FUNCTIONS:
             return ()
-        found = tuple(_function(row) for row in await connection.fetch(_FIND, schema, name))
-        if found:
-            self._known[schema, name] = (time.monotonic(), found)
-        return found
+        if "\0" in name or len(name) > MAX_FUNCTION_NAME_CHARS:
+            return ()
+        rows = await connection.fetch(_FIND_FUNCTIONS, schema, name)
+        overloads = tuple(_function_from_row(row) for row in rows)
+        if overloads:
+            self._entries[schema, name] = (time.monotonic(), overloads)
+        return overloads
 
 
-def _function(row: Any) -> Function:
+def _function_from_row(row: Any) -> SqlFunction:
     names, modes, types = list(row["names"]), list(row["modes"]), list(row["types"])
     names += [""] * (len(types) - len(names))
-    taken = [
-        (name, kind) for name, mode, kind in zip(names, modes, types, strict=True) if mode in ("i", "b", "v")
+    arguments = [
+        (name, type_name)
+        for name, mode, type_name in zip(names, modes, types, strict=True)
+        if mode in ("i", "b", "v")
     ]
-    return Function(
+    return SqlFunction(
         schema=row["schema"],
         name=row["name"],
-        arguments=tuple(taken),
-        required=frozenset(name for name, _ in taken[: len(taken) - row["defaults"]]),
-        many=row["many"],
-        nothing=row["nothing"],
-        writes=row["writes"],
+        arguments=tuple(arguments),
+        required=frozenset(name for name, _ in arguments[: len(arguments) - row["defaults"]]),
+        returns_set=row["returns_set"],
+        returns_void=row["returns_void"],
+        is_volatile=row["is_volatile"],
     )
 
 
-def _quoted(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _statement(function: Function, given: Sequence[str], *, as_text: bool) -> str:
+def _quote_literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
+
+
+def _build_statement(function: SqlFunction, argument_names: Sequence[str], *, as_text: bool) -> str:
     types = dict(function.arguments)
-    place = f"{_quoted(function.schema)}.{_quoted(function.name)}"
-    passed = ", ".join(f"{_quoted(name)} => a.{_quoted(name)}" for name in given)
-    source = f"{place}({passed})"
-    if given and as_text:
-        texts = ", ".join(
-            f"($1::json ->> {_literal(name)})::{types[name]} as {_quoted(name)}" for name in given
+    qualified_name = f"{_quote_identifier(function.schema)}.{_quote_identifier(function.name)}"
+    quoted = {name: _quote_identifier(name) for name in argument_names}
+    source = f"{qualified_name}({', '.join(f'{q} => a.{q}' for q in quoted.values())})"
+    if argument_names and as_text:
+        columns = ", ".join(
+            f"($1::json ->> {_quote_literal(name)})::{types[name]} as {q}" for name, q in quoted.items()
         )
-        source = f"(select {texts}) as a cross join lateral {source}"
-    elif given:
-        shape = ", ".join(f"{_quoted(name)} {types[name]}" for name in given)
-        source = f"pg_catalog.json_to_record($1::json) as a ({shape}) cross join lateral {source}"
+        source = f"(select {columns}) as a cross join lateral {source}"
+    elif argument_names:
+        columns = ", ".join(f"{q} {types[name]}" for name, q in quoted.items())
+        source = f"pg_catalog.json_to_record($1::json) as a ({columns}) cross join lateral {source}"
     else:
         source = f"(select $1::json) as a cross join lateral {source}"
-    if function.many:
+    if function.returns_set:
         return f"select coalesce(pg_catalog.json_agg(r), '[]')::text from {source} as r"  # noqa: S608
     return f"select (pg_catalog.json_agg(r) -> 0)::text from {source} as r"  # noqa: S608
 
 
-def _literal(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace("'", "''")
-    return f"E'{escaped}'"
-
-
-async def call(
-    connection: Connection, function: Function, arguments: Mapping[str, Json], *, as_text: bool = False
+async def call_function(
+    connection: Connection, function: SqlFunction, arguments: Mapping[str, Json], *, as_text: bool = False
 ) -> str | None:
-    """What the function answers, as JSON text; None from one that answers nothing.
+    """Call a function and return its result as JSON text, or None when it returns void.
 
-    `as_text`: the values are texts that the database has to read, as those of an address are.
+    With `as_text` the values are texts that PostgreSQL parses, as those of a query string are. Raises
+    SqlCallError.
     """
-    statement = _statement(function, sorted(arguments), as_text=as_text)
+    statement = _build_statement(function, sorted(arguments), as_text=as_text)
     try:
-        if function.nothing:
-            await connection.fetchval(statement, _text(arguments))
-            return None
-        return str(await connection.fetchval(statement, _text(arguments)) or "null")
-    except asyncpg.PostgresError as problem:
-        raise CallError(
-            problem.sqlstate or "XX000",
-            str(problem.args[0]) if problem.args else "",
-            details=getattr(problem, "detail", None),
-            hint=getattr(problem, "hint", None) or None,
-        ) from problem
+        result = await connection.fetchval(statement, encode_json(arguments))
+    except asyncpg.PostgresError as error:
+        raise SqlCallError(
+            error.sqlstate or "XX000",
+            str(error.args[0]) if error.args else "",
+            details=getattr(error, "detail", None),
+            hint=getattr(error, "hint", None) or None,
+        ) from error
+    return None if function.returns_void else str(result or "null")
 
 
-async def read_only(connection: Connection) -> None:
+async def set_transaction_read_only(connection: Connection) -> None:
+    """Forbid writes for the rest of the transaction."""
     await connection.execute("set transaction read only")
-
-
-def _text(arguments: Mapping[str, Json]) -> str:
-    return msgspec.json.encode(arguments).decode()

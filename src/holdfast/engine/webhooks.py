@@ -1,4 +1,4 @@
-"""Webhooks out and hooks in, as the database keeps them. One coroutine per SQL function."""
+"""Outbound webhooks and inbound webhooks as the database stores them. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from holdfast.engine.connection import Connection
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """`failing_since` is when the first attempt failed since one was well; `off_why` says why it is off."""
+    """An outbound webhook.
+
+    `failing_since` is the time of the first failed delivery after the last success. `off_at` and `off_why`
+    say when and why it was switched off.
+    """
 
     id: UUID
     owner: str | None
@@ -29,13 +33,15 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     off_why: str | None
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a webhook is delivered to, and the secret that signs the delivery."""
+
     url: str
     secret: str
 
 
-class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """A door for one type of job, and what opens it."""
+class InboundWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint that submits one type of job, and the secret that verifies its requests."""
 
     type: str
     queue: str
@@ -43,7 +49,9 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
 
 
-class HookView(msgspec.Struct, frozen=True, kw_only=True):
+class InboundWebhookSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An inbound webhook as it is listed, without its secret."""
+
     name: str
     type: str
     queue: str
@@ -51,7 +59,7 @@ class HookView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-async def put_webhook(
+async def create_webhook(
     connection: Connection,
     *,
     url: str,
@@ -60,42 +68,49 @@ async def put_webhook(
     types: Sequence[str] | None = None,
     owner: str | None = None,
 ) -> UUID:
-    call = "select holdfast.put_webhook($1, $2, $3, $4, $5)"
-    chosen = None if types is None else list(types)
-    return cast("UUID", await connection.fetchval(call, url, list(events), secret, chosen, owner))
+    """Create an outbound webhook for these events and return its id."""
+    call = "select holdfast.create_webhook($1, $2, $3, $4, $5)"
+    type_names = None if types is None else list(types)
+    return cast("UUID", await connection.fetchval(call, url, list(events), secret, type_names, owner))
 
 
 async def list_webhooks(connection: Connection) -> list[Webhook]:
+    """List outbound webhooks, newest first."""
     rows = await connection.fetch("select * from holdfast.list_webhooks()")
     return [Webhook(**dict(row)) for row in rows]
 
 
 async def delete_webhook(connection: Connection, webhook_id: UUID) -> bool:
+    """Delete an outbound webhook. Returns False when there is none with this id."""
     return bool(await connection.fetchval("select holdfast.delete_webhook($1)", webhook_id))
 
 
-async def switch_webhook(
+async def set_webhook_active(
     connection: Connection, webhook_id: UUID, *, on: bool, why: str | None = None
 ) -> bool:
-    return bool(await connection.fetchval("select holdfast.switch_webhook($1, $2, $3)", webhook_id, on, why))
+    """Switch a webhook on, which clears its failures, or off. Returns False when there is none."""
+    call = "select holdfast.set_webhook_active($1, $2, $3)"
+    return bool(await connection.fetchval(call, webhook_id, on, why))
 
 
-async def note_delivery(
+async def record_webhook_delivery(
     connection: Connection, webhook_id: UUID, error: str | None = None, *, gone: bool = False
 ) -> bool:
-    """How an attempt ended. True when the webhook was switched off by it."""
-    return bool(
-        await connection.fetchval("select holdfast.note_delivery($1, $2, $3)", webhook_id, error, gone)
-    )
+    """Record the result of a delivery: a success without `error`. Returns True if it switched the webhook off.
+
+    `gone` means that the endpoint returned 410 Gone.
+    """
+    call = "select holdfast.record_webhook_delivery($1, $2, $3)"
+    return bool(await connection.fetchval(call, webhook_id, error, gone))
 
 
-async def get_delivery(connection: Connection, webhook_id: UUID) -> Delivery | None:
-    """None when the webhook was deleted or switched off since."""
-    row = await connection.fetchrow("select * from holdfast.get_delivery($1)", webhook_id)
-    return None if row is None else Delivery(**dict(row))
+async def get_webhook_target(connection: Connection, webhook_id: UUID) -> WebhookTarget | None:
+    """Return URL and secret of a webhook, or None when it was deleted or switched off."""
+    row = await connection.fetchrow("select * from holdfast.get_webhook_target($1)", webhook_id)
+    return None if row is None else WebhookTarget(**dict(row))
 
 
-async def put_hook(
+async def put_inbound_webhook(
     connection: Connection,
     *,
     name: str,
@@ -104,19 +119,23 @@ async def put_hook(
     owner: str | None,
     secret: str,
 ) -> None:
-    call = "select holdfast.put_hook($1, $2, $3, $4, $5)"
+    """Create or replace the inbound webhook with this name."""
+    call = "select holdfast.put_inbound_webhook($1, $2, $3, $4, $5)"
     await connection.execute(call, name, type, queue, owner, secret)
 
 
-async def get_hook(connection: Connection, name: str) -> Hook | None:
-    row = await connection.fetchrow("select * from holdfast.get_hook($1)", name)
-    return None if row is None else Hook(**dict(row))
+async def get_inbound_webhook(connection: Connection, name: str) -> InboundWebhook | None:
+    """Return the inbound webhook with this name, or None."""
+    row = await connection.fetchrow("select * from holdfast.get_inbound_webhook($1)", name)
+    return None if row is None else InboundWebhook(**dict(row))
 
 
-async def list_hooks(connection: Connection) -> list[HookView]:
-    rows = await connection.fetch("select * from holdfast.list_hooks()")
-    return [HookView(**dict(row)) for row in rows]
+async def list_inbound_webhooks(connection: Connection) -> list[InboundWebhookSummary]:
+    """List inbound webhooks by name."""
+    rows = await connection.fetch("select * from holdfast.list_inbound_webhooks()")
+    return [InboundWebhookSummary(**dict(row)) for row in rows]
 
 
-async def delete_hook(connection: Connection, name: str) -> bool:
-    return bool(await connection.fetchval("select holdfast.delete_hook($1)", name))
+async def delete_inbound_webhook(connection: Connection, name: str) -> bool:
+    """Delete an inbound webhook. Returns False when there is none with this name."""
+    return bool(await connection.fetchval("select holdfast.delete_inbound_webhook($1)", name))

@@ -1,6 +1,6 @@
--- The audit log: what operators did, written in the transaction in which it was done. Kept for four hundred days.
+-- The audit log: actions of operators, recorded in the transaction that performs them. Entries are kept for 400 days.
 
-create or replace function holdfast.record(p_actor text, p_action text, p_target text default null, p_detail jsonb default null)
+create or replace function holdfast.record_audit_entry(p_actor text, p_action text, p_target text default null, p_detail jsonb default null)
 returns void
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -9,7 +9,7 @@ begin
     case when pg_column_size(p_detail) <= 16384 then p_detail end);
 end $$;
 
-create or replace function holdfast.list_audit(p_before bigint default null, p_limit integer default 50)
+create or replace function holdfast.list_audit_entries(p_before bigint default null, p_limit integer default 50)
 returns table (id bigint, at timestamptz, actor text, action text, target text, detail jsonb)
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -19,4 +19,4 @@ begin
   order by a.id desc limit least(greatest(coalesce(p_limit, 50), 1), 1000);
 end $$;
 
-call holdfast.allow('service_role', 'record', 'list_audit');
+call holdfast.allow('service_role', 'record_audit_entry', 'list_audit_entries');

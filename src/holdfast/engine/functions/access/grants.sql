@@ -1,21 +1,21 @@
--- Who may do what. Always applied before the other function files, and takes every right back from our roles.
--- So each file ends with the whole truth about its own functions, one line a role:
+-- Rights on functions and tables. This file is always applied first and revokes every right of our roles. So the
+-- end of each other file lists all rights on its functions, one line per role:
 --
---     call holdfast.allow('holdfast_worker', 'claim_tasks', 'beat');
+--     call holdfast.allow('holdfast_worker', 'claim_tasks', 'heartbeat_task');
 --     call holdfast.allow('authenticated', 'submit', 'get_job', 'cancel_job');
 --     call holdfast.allow_read('authenticated', 'jobs', 'tasks');
 --
--- A name covers all its overloads, a name that does not exist is an error, and a role that does not exist is
--- passed over (a server on which nobody may create roles). Write grants nowhere else: not in migrations.
+-- A name covers all its overloads. A name that does not exist is an error. A role that does not exist is skipped,
+-- because some servers do not allow roles to be created. Do not write grants anywhere else, also not in migrations.
 
--- Takes every right on what we own; what somebody else put into the schema is theirs to guard.
-create or replace procedure holdfast.deny(variadic p_roles text[])
+-- Revokes every right of these roles on the objects that we own. Objects of other owners are not changed.
+create or replace procedure holdfast.revoke_all_rights(variadic p_roles text[])
 language plpgsql
 set search_path = ''
 as $$
 declare
   v_roles text;
-  v_kind text;
+  v_object_type text;
   v_objects text;
 begin
   select pg_catalog.string_agg(pg_catalog.quote_ident(r), ', ') into v_roles
@@ -25,10 +25,10 @@ begin
     return;
   end if;
   execute pg_catalog.format('revoke all on schema holdfast from %s', v_roles);
-  for v_kind, v_objects in
-    select kind, pg_catalog.string_agg(object, ', ')
+  for v_object_type, v_objects in
+    select object_type, pg_catalog.string_agg(object, ', ')
     from (
-      select 'routine' as kind, p.oid::pg_catalog.regprocedure::text as object
+      select 'routine' as object_type, p.oid::pg_catalog.regprocedure::text as object
       from pg_catalog.pg_proc p
       where p.pronamespace = 'holdfast'::pg_catalog.regnamespace
         and pg_catalog.pg_get_userbyid(p.proowner) = current_user
@@ -37,10 +37,10 @@ begin
       from pg_catalog.pg_class c
       where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S')
         and c.relacl is not null and pg_catalog.pg_get_userbyid(c.relowner) = current_user
-    ) ours
-    group by kind
+    ) owned
+    group by object_type
   loop
-    execute pg_catalog.format('revoke all on %s %s from %s', v_kind, v_objects, v_roles);
+    execute pg_catalog.format('revoke all on %s %s from %s', v_object_type, v_objects, v_roles);
   end loop;
 end
 $$;
@@ -58,7 +58,7 @@ begin
     from pg_catalog.pg_proc p
     where p.pronamespace = 'holdfast'::pg_catalog.regnamespace and p.proname = v_name;
     if v_signatures is null then
-      raise exception 'there is no function holdfast.% to allow to %', v_name, p_role using errcode = '42883';
+      raise exception 'function holdfast.% does not exist; it cannot be granted to %', v_name, p_role using errcode = '42883';
     end if;
     continue when not exists (select from pg_catalog.pg_roles where rolname = p_role);
     execute pg_catalog.format('grant usage on schema holdfast to %I', p_role);
@@ -67,25 +67,26 @@ begin
 end
 $$;
 
--- Reading a table is safe for anybody because its rows are guarded. A view guards them only when it runs with
--- the rights of its reader, which PostgreSQL 14 cannot do: there a view is granted to service_role alone.
+-- Grants SELECT on tables and views. Row level security protects the rows of a table. It protects the rows of a view
+-- only when the view runs with the rights of its reader. PostgreSQL 14 has no such views: there, views are granted to
+-- service_role only.
 create or replace procedure holdfast.allow_read(p_role text, variadic p_relations text[])
 language plpgsql
 set search_path = ''
 as $$
 declare
   v_name text;
-  v_kind "char";
+  v_relkind "char";
 begin
   foreach v_name in array p_relations loop
-    select c.relkind into v_kind
+    select c.relkind into v_relkind
     from pg_catalog.pg_class c
     where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relname = v_name;
-    if v_kind is null then
-      raise exception 'there is no table holdfast.% to allow to %', v_name, p_role using errcode = '42P01';
+    if v_relkind is null then
+      raise exception 'table holdfast.% does not exist; it cannot be granted to %', v_name, p_role using errcode = '42P01';
     end if;
     continue when not exists (select from pg_catalog.pg_roles where rolname = p_role);
-    continue when v_kind = 'v' and p_role <> 'service_role'
+    continue when v_relkind = 'v' and p_role <> 'service_role'
       and pg_catalog.current_setting('server_version_num')::integer < 150000;
     execute pg_catalog.format('grant usage on schema holdfast to %I', p_role);
     execute pg_catalog.format('grant select on holdfast.%I to %I', v_name, p_role);
@@ -93,9 +94,9 @@ begin
 end
 $$;
 
--- Make views run with the rights of whoever reads them: `call holdfast.guard_views('all_tasks')` after
--- `create or replace view`, since the option in the statement itself is an error on PostgreSQL 14.
-create or replace procedure holdfast.guard_views(variadic p_views text[])
+-- Makes views run with the rights of their reader. Call it after `create or replace view`:
+-- `call holdfast.set_security_invoker('all_tasks')`. The option in the statement itself is an error on PostgreSQL 14.
+create or replace procedure holdfast.set_security_invoker(variadic p_views text[])
 language plpgsql
 set search_path = ''
 as $$
@@ -109,9 +110,9 @@ begin
 end
 $$;
 
--- Whether somebody else provides a capability: the real extension is installed, or its schema was there before
--- us with something in it. Files marked `unless-extension` are then left out.
-create or replace function holdfast.provided(p_extension text) returns boolean
+-- Returns whether the extension provides its schema: it is installed, or the schema exists and was not created by
+-- Holdfast. Function files marked `unless-extension` are then skipped.
+create or replace function holdfast.is_provided_by_extension(p_extension text) returns boolean
 language sql stable
 set search_path = ''
 as $$
@@ -122,7 +123,7 @@ as $$
         and pg_catalog.obj_description(n.oid, 'pg_namespace') is distinct from 'message queues by Holdfast')
 $$;
 
--- What install.py, workers and doctor ask: every applied migration, and the installed set of functions.
+-- Returns the applied migrations and the installed function set. The installer, workers and `holdfast doctor` call it.
 create or replace function holdfast.installed() returns jsonb
 language sql stable security definer
 set search_path = ''
@@ -134,7 +135,7 @@ as $$
     'functions', (select pg_catalog.to_jsonb(f) from holdfast.function_set f))
 $$;
 
-call holdfast.deny('public', 'holdfast_worker', 'anon', 'authenticated', 'service_role');
-call holdfast.allow('holdfast_worker', 'installed', 'provided');
-call holdfast.allow('authenticated', 'installed', 'provided');
-call holdfast.allow('service_role', 'installed', 'provided');
+call holdfast.revoke_all_rights('public', 'holdfast_worker', 'anon', 'authenticated', 'service_role');
+call holdfast.allow('holdfast_worker', 'installed', 'is_provided_by_extension');
+call holdfast.allow('authenticated', 'installed', 'is_provided_by_extension');
+call holdfast.allow('service_role', 'installed', 'is_provided_by_extension');

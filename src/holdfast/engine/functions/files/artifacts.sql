@@ -1,17 +1,18 @@
--- Artifacts: files in the object store, and who sees them. The states of a row are in migrations/0006_files.sql.
+-- Artifacts: files in the object store. Table holdfast.artifacts describes the status of a row.
 --
--- A worker says `stage_artifact` before it uploads and `record_artifact` after, both under its lease. `finish` shows what
--- was recorded in the transaction that accepts the success (show_artifacts), so that there is never a file without
--- its task's success, nor the success without its files. The key of an object is never used twice: it has the row's id,
--- the attempt and a digest of the nonce in it.
+-- A worker calls `stage_artifact` before an upload and `record_artifact` after it, both under its lease.
+-- `publish_artifacts` makes recorded files visible in the transaction that accepts the success of the task. So a file is
+-- visible if and only if its task succeeded. An object key is never used twice: it contains the row's id, the attempt
+-- and a digest of the nonce.
 --
--- What was saved within a step belongs to the step once that is remembered (save_step_files): it stays staged while the task
--- lives, and the attempt that succeeds shows it, whichever attempt it was of. A step whose files are gone is forgotten.
+-- A file saved within a step belongs to the step once the step is saved. It stays staged while the task is unfinished,
+-- and the attempt that succeeds publishes it, whichever attempt saved it. A step whose files are gone runs again.
 --
--- How files go again is in artifacts_sweep.sql.
+-- artifact_deletion.sql deletes files.
 
--- A part of a key: what every store and file system takes. Different owners never share a part.
-create or replace function holdfast.key_part(p_text text, p_tell_apart boolean) returns text
+-- Returns a part of an object key that every store and file system accepts. With p_add_digest, a text that had to be
+-- changed gets a digest, so that two owners never share a part.
+create or replace function holdfast.object_key_part(p_text text, p_add_digest boolean) returns text
 language plpgsql immutable set search_path = '' as $$
 declare
   v_safe text := regexp_replace(p_text, '[^A-Za-z0-9_.-]+', '_', 'g');
@@ -20,7 +21,7 @@ begin
     v_safe := left(v_safe, 60) || right(v_safe, 20);
   end if;
   v_safe := regexp_replace(v_safe, '^\.+|\.+$', '_', 'g');
-  if p_tell_apart and v_safe <> p_text then
+  if p_add_digest and v_safe <> p_text then
     v_safe := v_safe || '~' || left(encode(sha256(convert_to(p_text, 'UTF8')), 'hex'), 12);
   end if;
   return v_safe;
@@ -31,13 +32,13 @@ language plpgsql immutable set search_path = '' as $$
 begin
   if p_name is null or length(p_name) not between 1 and 255 or p_name ~ '[\x01-\x1f\x7f/\\]' or p_name in ('.', '..')
     or btrim(p_name) = '' then
-    perform holdfast.refuse('HF004', format('A file name must be 1 to 255 characters without slashes or control characters, got %s.',
-      coalesce(quote_literal(left(p_name, 60)), 'nothing')), 'name', 'Name the file only; its folder comes from owner, job and kind.');
+    perform holdfast.raise_error('HF004', format('A file name must be 1 to 255 characters without slashes or control characters, got %s.',
+      coalesce(quote_literal(left(p_name, 60)), 'null')), 'name', 'Pass the file name without a folder.');
   end if;
   return p_name;
 end $$;
 
-create or replace function holdfast.check_meta(p_meta jsonb) returns jsonb
+create or replace function holdfast.check_artifact_meta(p_meta jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 declare
   v_field text;
@@ -46,15 +47,15 @@ begin
     return '{}';
   end if;
   if jsonb_typeof(p_meta) <> 'object' or octet_length(p_meta::text) > 8192 then
-    perform holdfast.refuse('HF004', 'meta must be an object of at most 8 KiB.', 'meta');
+    perform holdfast.raise_error('HF004', 'meta must be an object of at most 8 KiB.', 'meta');
   end if;
   foreach v_field in array '{duration,pages,width,height}'::text[] loop
-    perform holdfast.number_in(p_meta, v_field, 0, 1e12);
+    perform holdfast.parse_number(p_meta, v_field, 0, 1e12);
   end loop;
   return p_meta;
 end $$;
 
--- What readers are told of a file. `status` is visible or gone; a file that expired is gone, swept or not.
+-- A file as readers see it. `status` is visible or gone. An expired file is gone even before it is deleted.
 create or replace function holdfast.artifact_json(p_row holdfast.artifacts, p_now timestamptz) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -63,135 +64,135 @@ begin
     'sha256', p_row.sha256, 'meta', p_row.meta, 'downloads', p_row.downloads, 'created_at', p_row.created_at,
     'expires_at', p_row.expires_at,
     'status', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'gone'
-      when p_row.status = 'doomed' then 'gone' else p_row.status end,
+      when p_row.status = 'deleting' then 'gone' else p_row.status end,
     'why', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'expired' else p_row.why end);
 end $$;
 
--- How long a file is kept, in seconds; null: for ever.
-create or replace function holdfast.ttl_for(p_owner text, p_type text) returns double precision
+-- Returns how long a file is kept, in seconds; null means for ever. The most specific rule applies.
+create or replace function holdfast.find_artifact_ttl(p_owner text, p_type text) returns double precision
 language plpgsql stable set search_path = '' as $$
 begin
   return (
-  select r.ttl_s from holdfast.artifact_rules r
+  select r.ttl_s from holdfast.artifact_retention_rules r
   where r.owner in (coalesce(p_owner, ''), '') and r.type in (coalesce(p_type, ''), '')
   order by r.owner <> '' and r.type <> '' desc, r.type <> '' desc, r.owner <> '' desc limit 1);
 end $$;
 
--- For an owner, a type of job, or both; null is all of them. No ttl: for ever.
-create or replace function holdfast.put_artifact_rule(
+-- Sets how long files of an owner, of a job type, or of both are kept. Null matches all; without a ttl, for ever.
+create or replace function holdfast.put_artifact_retention(
   p_owner text default null, p_type text default null, p_ttl_s double precision default null) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   if p_ttl_s <= 0 or p_ttl_s > 3155760000 then
-    perform holdfast.refuse('HF004', format('ttl must be from 0 to 100 years, got %s s.', p_ttl_s), 'ttl');
+    perform holdfast.raise_error('HF004', format('ttl must be between 0 and 100 years, got %s s.', p_ttl_s), 'ttl');
   end if;
-  insert into holdfast.artifact_rules (owner, type, ttl_s) values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
+  insert into holdfast.artifact_retention_rules (owner, type, ttl_s) values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
   on conflict (owner, type) do update set ttl_s = excluded.ttl_s;
 end $$;
 
-create or replace function holdfast.drop_artifact_rule(p_owner text default null, p_type text default null) returns boolean
+create or replace function holdfast.drop_artifact_retention(p_owner text default null, p_type text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
-  delete from holdfast.artifact_rules r where r.owner = coalesce(p_owner, '') and r.type = coalesce(p_type, '');
+  delete from holdfast.artifact_retention_rules r where r.owner = coalesce(p_owner, '') and r.type = coalesce(p_type, '');
   return found;
 end $$;
 
--- The row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s. Answers the
--- row's id, the key, and `most_bytes`, beyond which the owner's quota does not reach.
-create or replace function holdfast.insert_artifact(p_place holdfast.artifacts, p_file jsonb, p_now timestamptz) returns jsonb
+-- Inserts the row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s.
+-- Returns the row's id, the object key, and `max_bytes`, what is left of the owner's quota.
+create or replace function holdfast.insert_artifact(p_template holdfast.artifacts, p_file jsonb, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
-  v_new holdfast.artifacts := p_place;
-  v_quota holdfast.quotas := holdfast.quota_for(p_place.owner);
+  v_new holdfast.artifacts := p_template;
+  v_quota holdfast.quotas := holdfast.find_quota(p_template.owner);
   v_usage holdfast.usage;
-  v_size bigint := holdfast.number_in(p_file, 'size', 0, 1e18);
+  v_size bigint := holdfast.parse_number(p_file, 'size', 0, 1e18);
 begin
   v_new.id := holdfast.new_id();
-  v_new.job_id := coalesce(p_place.job_id, v_new.id);
+  v_new.job_id := coalesce(p_template.job_id, v_new.id);
   v_new.name := holdfast.check_file_name(p_file ->> 'name');
   v_new.kind := holdfast.check_name(coalesce(p_file ->> 'kind', 'file'), 'kind');
   v_new.content_type := coalesce(p_file ->> 'content_type', 'application/octet-stream');
   if v_new.content_type !~ '^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *; *[A-Za-z0-9_.+-]+=("[^"\\[:cntrl:]]*"|[A-Za-z0-9_.+-]+))*$'
     or length(v_new.content_type) > 255 or length(v_new.kind) > 100 then
-    perform holdfast.refuse('HF004', format('%s is no content type, or %s no kind.', quote_literal(left(v_new.content_type, 60)),
-      quote_literal(left(v_new.kind, 60))), 'type', 'Write it as image/png or text/plain; charset=utf-8.');
+    perform holdfast.raise_error('HF004', format('Invalid content type %s or kind %s.', quote_literal(left(v_new.content_type, 60)),
+      quote_literal(left(v_new.kind, 60))), 'type', 'Write a content type such as image/png or text/plain; charset=utf-8.');
   end if;
-  v_new.ttl_s := nullif(holdfast.number_in(p_file, 'ttl_s', 0, 3155760000), 0);
-  v_new.key := concat_ws('/', coalesce(holdfast.key_part(v_new.owner, true), '-'), v_new.job_id, holdfast.key_part(v_new.kind, true),
+  v_new.ttl_s := nullif(holdfast.parse_number(p_file, 'ttl_s', 0, 3155760000), 0);
+  v_new.key := concat_ws('/', coalesce(holdfast.object_key_part(v_new.owner, true), '-'), v_new.job_id, holdfast.object_key_part(v_new.kind, true),
     replace(v_new.id::text, '-', '') || '-' || coalesce(v_new.attempt, 0) || '-'
-      || left(encode(sha256(convert_to(coalesce(v_new.nonce::text, ''), 'UTF8')), 'hex'), 8), holdfast.key_part(v_new.name, false));
+      || left(encode(sha256(convert_to(coalesce(v_new.nonce::text, ''), 'UTF8')), 'hex'), 8), holdfast.object_key_part(v_new.name, false));
   v_new.meta := '{}';
   v_new.status := 'uploading';
   v_new.counted := false;
   v_new.downloads := 0;
   v_new.created_at := p_now;
   v_new.touched_at := p_now;
-  -- A look ahead, so that nothing is uploaded in vain; record_artifact decides.
+  -- An early check that saves a useless upload; record_artifact decides.
   if coalesce(v_quota.bytes, v_quota.files) is not null then
     perform holdfast.expire_artifacts(v_new.owner, p_now, 1000);
     select * into v_usage from holdfast.usage u where u.owner = v_new.owner;
     if coalesce(v_usage.bytes, 0) + coalesce(v_size, 0) > v_quota.bytes then
-      perform holdfast.refuse_quota('bytes', coalesce(v_usage.bytes, 0), v_quota.bytes, v_size);
+      perform holdfast.raise_quota_error('bytes', coalesce(v_usage.bytes, 0), v_quota.bytes, v_size);
     elsif coalesce(v_usage.files, 0) + 1 > v_quota.files then
-      perform holdfast.refuse_quota('files', coalesce(v_usage.files, 0), v_quota.files, 1);
+      perform holdfast.raise_quota_error('files', coalesce(v_usage.files, 0), v_quota.files, 1);
     end if;
   end if;
   insert into holdfast.artifacts select v_new.*;
   return jsonb_build_object('id', v_new.id, 'key', v_new.key, 'owner', v_new.owner,
-    'most_bytes', v_quota.bytes - coalesce(v_usage.bytes, 0));
+    'max_bytes', v_quota.bytes - coalesce(v_usage.bytes, 0));
 end $$;
 
--- A file of a running task, before its upload.
+-- Stages a file of a running task, before its upload.
 create or replace function holdfast.stage_artifact(p_task_id uuid, p_attempt integer, p_nonce bigint, p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_place holdfast.artifacts;
+  v_template holdfast.artifacts;
 begin
   perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
   update holdfast.tasks t set files = true where t.id = p_task_id and t.files is null;
-  -- We hold the lease, so what other attempts have not shown is lost; its room is free at once.
-  update holdfast.artifacts f set status = 'doomed', why = 'lost', touched_at = v_now
+  -- The caller holds the lease, so unpublished files of other attempts are lost. Their quota is released at once.
+  update holdfast.artifacts f set status = 'deleting', why = 'lost', touched_at = v_now
   where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce) and f.step is null;
   if found then
-    perform holdfast.uncount(array(select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'doomed'), v_now);
+    perform holdfast.release_artifact_usage(array(select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'deleting'), v_now);
   end if;
   select coalesce(t.job_id, t.id), t.id, t.attempt, t.nonce, coalesce(j.batch_id, t.batch_id), coalesce(j.type, l.type),
     coalesce(j.owner, t.owner)
-  into v_place.job_id, v_place.task_id, v_place.attempt, v_place.nonce, v_place.batch_id, v_place.type, v_place.owner
+  into v_template.job_id, v_template.task_id, v_template.attempt, v_template.nonce, v_template.batch_id, v_template.type, v_template.owner
   from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id left join holdfast.jobs j on j.id = t.job_id
   where t.id = p_task_id;
-  return holdfast.insert_artifact(v_place, p_file, v_now);
+  return holdfast.insert_artifact(v_template, p_file, v_now);
 end $$;
 
--- A file that no task makes, before its upload: visible once recorded. p_file also has job and owner, both if wanted.
-create or replace function holdfast.stage_file(p_file jsonb) returns jsonb
+-- Stages a file that no task creates, before its upload. It is visible once recorded. p_file can also have job and owner.
+create or replace function holdfast.stage_artifact_without_task(p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_place holdfast.artifacts;
+  v_template holdfast.artifacts;
 begin
-  v_place.owner := nullif(p_file ->> 'owner', '');
+  v_template.owner := nullif(p_file ->> 'owner', '');
   if p_file ->> 'job' is not null then
     select a.job_id, a.batch_id, case when a.single then a.type else j.type end, coalesce(j.owner, a.owner)
-    into v_place.job_id, v_place.batch_id, v_place.type, v_place.owner
+    into v_template.job_id, v_template.batch_id, v_template.type, v_template.owner
     from holdfast.all_tasks a left join holdfast.jobs j on j.id = a.job_id
     where a.job_id = (p_file ->> 'job')::uuid limit 1;
     if not found then
-      perform holdfast.refuse('HF002', format('There is no job %s.', p_file ->> 'job'), 'job');
+      perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_file ->> 'job'), 'job');
     end if;
   end if;
-  return holdfast.insert_artifact(v_place, p_file, holdfast.now());
+  return holdfast.insert_artifact(v_template, p_file, holdfast.now());
 end $$;
 
--- Says that an upload without a lease still goes on.
-create or replace function holdfast.touch_file(p_id uuid) returns boolean
+-- Keeps an upload without a lease alive.
+create or replace function holdfast.touch_artifact_upload(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
   update holdfast.artifacts f set touched_at = holdfast.now() where f.id = p_id and f.status = 'uploading' and f.task_id is null;
   return found;
 end $$;
 
--- The upload is complete. Counts it against the owner's quota; said again it changes nothing.
+-- Records that an upload is complete and charges the owner's quota. A repeated call changes nothing.
 create or replace function holdfast.record_artifact(
   p_id uuid, p_attempt integer, p_nonce bigint, p_size bigint, p_sha256 text, p_meta jsonb default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -202,34 +203,34 @@ begin
   select * into v_row from holdfast.artifacts f where f.id = p_id;
   if v_row.task_id is not null then
     if (v_row.attempt, v_row.nonce) is distinct from (p_attempt, p_nonce) then
-      perform holdfast.refuse('HF001', format('File %s belongs to another attempt.', p_id), 'id');
+      perform holdfast.raise_error('HF001', format('File %s belongs to another attempt.', p_id), 'id');
     end if;
     perform holdfast.assert_lease(v_row.task_id, p_attempt, p_nonce);
   end if;
   select * into v_row from holdfast.artifacts f where f.id = p_id for update;
   if not found or v_row.status not in ('uploading', 'staged', 'visible')
     or (v_row.status <> 'uploading' and (v_row.size, v_row.sha256) is distinct from (p_size, p_sha256)) then
-    perform holdfast.refuse('HF001', format('File %s is not being uploaded any more.', p_id), 'id', 'Save it again.');
+    perform holdfast.raise_error('HF001', format('File %s is not being uploaded any more.', p_id), 'id', 'Upload it again.');
   end if;
   if v_row.status = 'uploading' then
-    update holdfast.artifacts f set size = p_size, sha256 = p_sha256, meta = holdfast.check_meta(p_meta),
+    update holdfast.artifacts f set size = p_size, sha256 = p_sha256, meta = holdfast.check_artifact_meta(p_meta),
       status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now, counted = f.owner is not null,
       expires_at = case when f.task_id is null then
-        v_now + coalesce(f.ttl_s, holdfast.ttl_for(f.owner, f.type)) * interval '1 second' end
+        v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second' end
     where f.id = p_id returning * into v_row;
     if v_row.owner is not null then
-      perform holdfast.use_storage(v_row.owner, p_size, 1, v_now);
+      perform holdfast.charge_storage(v_row.owner, p_size, 1, v_now);
     end if;
   end if;
   return holdfast.artifact_json(v_row, v_now);
 end $$;
 
--- Part of finish: what attempts recorded that have succeeded becomes visible, and takes the place of what earlier
--- successes of the same task, or the same attempt, saved under the same name. p_after: [{files: true, id, attempt, nonce}].
-create or replace function holdfast.show_artifacts(p_after jsonb, p_now timestamptz) returns void
+-- Makes the recorded files of attempts that succeeded visible. They replace files that earlier successes of the same
+-- task, or the same attempt, saved under the same name. p_after: [{files: true, id, attempt, nonce}].
+create or replace function holdfast.publish_artifacts(p_after jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 declare
-  v_shown jsonb;
+  v_published jsonb;
 begin
   with ended as materialized (
     select a.id, a.attempt, a.nonce from jsonb_to_recordset(p_after) as a (id uuid, attempt integer, nonce bigint, files boolean)
@@ -238,24 +239,24 @@ begin
     select f.id, f.task_id, f.kind, f.name, row_number() over (partition by f.task_id, f.kind, f.name order by f.id desc) as place
     from ended e join holdfast.artifacts f on f.task_id = e.id and ((f.attempt = e.attempt and f.nonce = e.nonce) or f.step is not null)
     where f.status = 'staged'
-  ), shown as (
+  ), published as (
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
-      expires_at = p_now + coalesce(f.ttl_s, holdfast.ttl_for(f.owner, f.type)) * interval '1 second'
+      expires_at = p_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second'
     from mine m where f.id = m.id and m.place = 1
     returning f.id, f.job_id, f.kind, f.name, f.content_type as type, f.size, f.expires_at
   ), replaced as (
-    update holdfast.artifacts f set status = 'doomed', why = 'replaced', touched_at = p_now
+    update holdfast.artifacts f set status = 'deleting', why = 'replaced', touched_at = p_now
     from mine m
     where f.task_id = m.task_id and f.kind = m.kind and f.name = m.name
       and ((m.place = 1 and f.status = 'visible') or (m.place > 1 and f.id = m.id))
   )
-  select jsonb_agg(to_jsonb(s) order by s.id) into v_shown from shown s;
-  perform holdfast.tell_artifacts(v_shown, p_now);
+  select jsonb_agg(to_jsonb(s) order by s.id) into v_published from published s;
+  perform holdfast.emit_artifact_events(v_published, p_now);
 end $$;
 
--- One event for each file, behind that of the end which showed it: whoever reads one can read the other. The jobs are
--- locked by the caller. Jobs of one task that nobody owns or watched have no events.
-create or replace function holdfast.tell_artifacts(p_shown jsonb, p_now timestamptz) returns void
+-- Emits one event for each file, after the event of the end that published it, so that a reader of the event can read
+-- the file. The caller has locked the jobs. A job of one task without an owner that was never watched has no events.
+create or replace function holdfast.emit_artifact_events(p_published jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_job record;
@@ -263,7 +264,7 @@ declare
   v_owner text;
 begin
   for v_job in
-    select (s ->> 'job_id')::uuid as id, jsonb_agg(s - 'job_id') as files from jsonb_array_elements(p_shown) as s group by 1 order by 1
+    select (s ->> 'job_id')::uuid as id, jsonb_agg(s - 'job_id') as files from jsonb_array_elements(p_published) as s group by 1 order by 1
   loop
     update holdfast.jobs j set event_seq = j.event_seq + jsonb_array_length(v_job.files) where j.id = v_job.id
     returning j.event_seq, j.owner into v_seq, v_owner;
@@ -279,7 +280,7 @@ begin
   end loop;
 end $$;
 
--- One file, visible or gone; null when there was none or it is not the caller's.
+-- Returns one file, visible or gone; null when it does not exist or belongs to somebody else.
 create or replace function holdfast.get_artifact(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -290,7 +291,7 @@ begin
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged') and f.why is distinct from 'lost');
 end $$;
 
--- Visible files, oldest first. p_where: job, batch, owner, kind, name. `p_after` is the last id of the page before.
+-- Lists visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous page.
 create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null, p_limit integer default 100)
 returns setof jsonb
 language plpgsql stable security definer set search_path = '' set plan_cache_mode = force_custom_plan as $$
@@ -302,7 +303,7 @@ declare
   v_owner text := coalesce(v_user, p_where ->> 'owner');
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
-    perform holdfast.refuse('HF004', format('limit must be from 1 to 10000, got %s.', p_limit), 'limit');
+    perform holdfast.raise_error('HF004', format('limit must be from 1 to 10000, got %s.', p_limit), 'limit');
   end if;
   return query
   select holdfast.artifact_json(f, v_now) from holdfast.artifacts f
@@ -312,8 +313,9 @@ begin
   order by f.id limit p_limit;
 end $$;
 
--- A file by its name, for a running task: of its job, or saved by this very attempt or in a remembered step. The newest, if there are several.
-create or replace function holdfast.find_artifact(p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
+-- Returns the newest file with this name that a running task can see: a file of its job, or one that this attempt or a
+-- saved step stored.
+create or replace function holdfast.find_artifact_by_name(p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
@@ -326,8 +328,8 @@ begin
   order by f.id desc limit 1);
 end $$;
 
--- A visible file that is about to be fetched; the same answer as get_artifact.
-create or replace function holdfast.count_download(p_id uuid) returns jsonb
+-- Counts a download and returns the file as get_artifact does.
+create or replace function holdfast.count_artifact_download(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
@@ -338,36 +340,36 @@ begin
   return holdfast.get_artifact(p_id);
 end $$;
 
--- From now on nobody sees it; its object goes with the next sweep. False when there is no such visible file.
+-- Hides a file at once; the next sweep deletes its object. Returns false when there is no visible file with this id.
 create or replace function holdfast.delete_artifact(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
   v_now timestamptz := holdfast.now();
 begin
-  update holdfast.artifacts f set status = 'doomed', why = 'deleted', touched_at = v_now
+  update holdfast.artifacts f set status = 'deleting', why = 'deleted', touched_at = v_now
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status = 'visible';
   if not found then
     return false;
   end if;
-  perform holdfast.uncount(array[p_id], v_now);
+  perform holdfast.release_artifact_usage(array[p_id], v_now);
   return true;
 end $$;
 
--- Make it again: runs the task anew that saved the file, with all that comes after it.
-create or replace function holdfast.remake_artifact(p_id uuid) returns jsonb
+-- Retries the task that saved the file, and all tasks that depend on it.
+create or replace function holdfast.regenerate_artifact(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_file jsonb := holdfast.get_artifact(p_id);
   v_name text := (select t.name from holdfast.all_tasks t where t.id = (v_file ->> 'task_id')::uuid limit 1);
 begin
   if v_name is null then
-    perform holdfast.refuse('HF002', 'There is no such file, or nobody remembers any more how it was made.', 'id', 'Start a new job.');
+    perform holdfast.raise_error('HF002', 'This file does not exist, or the task that created it is no longer stored.', 'id', 'Submit a new job.');
   end if;
   return jsonb_build_object('job_id', v_file -> 'job_id') || holdfast.retry_job((v_file ->> 'job_id')::uuid, array[v_name]);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact', 'get_artifact', 'list_artifacts');
-call holdfast.allow('service_role', 'stage_artifact', 'record_artifact', 'find_artifact', 'get_artifact', 'list_artifacts', 'stage_file', 'touch_file', 'count_download', 'delete_artifact',
-  'remake_artifact', 'put_artifact_rule', 'drop_artifact_rule');
-call holdfast.allow('authenticated', 'get_artifact', 'list_artifacts', 'count_download', 'delete_artifact', 'remake_artifact');
+call holdfast.allow('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact', 'list_artifacts');
+call holdfast.allow('service_role', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact', 'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'count_artifact_download', 'delete_artifact',
+  'regenerate_artifact', 'put_artifact_retention', 'drop_artifact_retention');
+call holdfast.allow('authenticated', 'get_artifact', 'list_artifacts', 'count_artifact_download', 'delete_artifact', 'regenerate_artifact');

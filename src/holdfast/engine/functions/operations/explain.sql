@@ -1,4 +1,4 @@
--- Explain: why is this task not running, and how much work there is. Every answer is bounded.
+-- Explain: why a task is not running, its failed attempts, and queue metrics. Every result is bounded.
 
 create or replace function holdfast.explain_task(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
@@ -14,7 +14,7 @@ begin
     select h.status, h.finished_at, h.error into v_ended from holdfast.history h
     where h.id = p_id and (v_user is null or h.owner = v_user) order by h.finished_at desc limit 1;
     if not found then
-      perform holdfast.refuse('HF002', format('There is no task %s.', p_id), 'id', 'It may not be committed yet, or be forgotten already.');
+      perform holdfast.raise_error('HF002', format('Task %s does not exist.', p_id), 'id', 'Its transaction may not be committed yet, or its retention has ended.');
     end if;
     return jsonb_build_object('status', v_ended.status, 'reasons', jsonb_build_array(jsonb_build_object(
       'reason', 'ended', 'at', v_ended.finished_at, 'error', v_ended.error)));
@@ -22,53 +22,53 @@ begin
   select * into strict v_lane from holdfast.lanes l where l.id = v_task.lane_id;
   return jsonb_build_object('status', v_task.status, 'queue', v_lane.queue, 'type', v_lane.type, 'attempt', v_task.attempt,
     'reasons', case v_task.status
-      when 'waiting' then holdfast.why_waiting(p_id)
+      when 'waiting' then holdfast.explain_waiting_task(p_id)
       when 'scheduled' then jsonb_build_array(jsonb_build_object('reason', 'scheduled', 'until', v_task.due_at, 'error', v_task.error))
-      when 'ready' then holdfast.why_ready(v_task, v_lane, v_now)
+      when 'ready' then holdfast.explain_ready_task(v_task, v_lane, v_now)
       when 'running' then jsonb_build_array(jsonb_build_object('reason', 'running', 'since', v_task.started_at,
         'lease_until', v_task.lease_until, 'worker', (select w.name from holdfast.workers w where w.id = v_task.worker_id)))
       else jsonb_build_array(jsonb_build_object('reason', 'ended', 'at', v_task.finished_at, 'error', v_task.error)) end);
 end $$;
 
-create or replace function holdfast.why_waiting(p_id uuid) returns jsonb
+create or replace function holdfast.explain_waiting_task(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
     select jsonb_agg(jsonb_build_object('reason', 'dependency', 'task', f.name, 'id', f.id, 'status', f.status))
     from (
-      select p.name, p.id, p.status from holdfast.edges e join holdfast.tasks p on p.id = e.parent_id
+      select p.name, p.id, p.status from holdfast.dependencies e join holdfast.tasks p on p.id = e.parent_id
       where e.child_id = p_id and not e.satisfied order by p.id limit 20) as f);
 end $$;
 
-create or replace function holdfast.why_ready(p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
+create or replace function holdfast.explain_ready_task(p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
 language plpgsql stable set search_path = '' as $$
 declare
   v_why jsonb;
 begin
   select coalesce(jsonb_agg(f.why), '[]') into v_why from (
-    select jsonb_build_object('reason', 'paused', 'since', q.paused_at, 'by', q.paused_by, 'why', q.paused_why,
+    select jsonb_build_object('reason', 'paused', 'since', q.paused_at, 'by', q.paused_by, 'why', q.paused_reason,
       'until', q.paused_until) as why
     from holdfast.queues q where q.name = p_lane.queue and q.paused_at is not null
     union all
     select jsonb_build_object('reason', 'no_worker', 'type', p_lane.type, 'queue', p_lane.queue)
-    where not exists (select from holdfast.workers w where w.left_at is null and w.seen_at > p_now - interval '2 minutes'
+    where not exists (select from holdfast.workers w where w.stopped_at is null and w.seen_at > p_now - interval '2 minutes'
       and p_lane.queue = any (w.queues) and (w.types is null or p_lane.type = any (w.types)))
     union all
-    select jsonb_build_object('reason', 'asleep', 'limit', c.rule, 'key', c.key, 'until', c.asleep_until)
-    from holdfast.limits c where c.id = any (p_lane.limit_ids) and c.asleep_until > p_now
+    select jsonb_build_object('reason', 'asleep', 'limit', c.rule, 'key', c.key, 'until', c.paused_until)
+    from holdfast.limit_counters c where c.id = any (p_lane.limit_ids) and c.paused_until > p_now
     union all
     select jsonb_build_object('reason', 'asleep', 'key', k.key, 'until', k.until)
-    from holdfast.resting_keys k where k.key = p_lane.limit_key and k.until > p_now and not exists (
-      select from holdfast.limits c where c.id = any (p_lane.limit_ids) and c.asleep_until > p_now)
+    from holdfast.paused_keys k where k.key = p_lane.limit_key and k.until > p_now and not exists (
+      select from holdfast.limit_counters c where c.id = any (p_lane.limit_ids) and c.paused_until > p_now)
     union all
     select jsonb_build_object('reason', 'limit', 'limit', c.rule, 'key', c.key, 'running', c.running, 'max_running', r.max_running,
-      'held_by', holdfast.holders(c.id))
-    from holdfast.limits c join holdfast.limit_rules r on r.name = c.rule
+      'held_by', holdfast.find_limit_holders(c.id))
+    from holdfast.limit_counters c join holdfast.limit_rules r on r.name = c.rule
     where c.id = any (p_lane.limit_ids) and c.running >= r.max_running
     union all
     select jsonb_build_object('reason', 'rate', 'limit', c.rule, 'key', c.key, 'until', p_now + (1 - k.tokens) / r.rate * interval '1 second')
-    from holdfast.limits c join holdfast.limit_rules r on r.name = c.rule
-    cross join lateral (select holdfast.tokens_now(c.tokens, c.refilled_at, r.rate, r.burst, p_now) as tokens) as k
+    from holdfast.limit_counters c join holdfast.limit_rules r on r.name = c.rule
+    cross join lateral (select holdfast.available_tokens(c.tokens, c.refilled_at, r.rate, r.burst, p_now) as tokens) as k
     where c.id = any (p_lane.limit_ids) and k.tokens < 1
     union all
     select jsonb_build_object('reason', 'expired', 'start_before', p_task.start_before) where p_task.start_before <= p_now
@@ -78,8 +78,8 @@ begin
       and t.pos >= p_lane.cursor and t.pos < p_task.pos limit 1000) as a), 'since', p_task.due_at)) end;
 end $$;
 
--- Up to five tasks that hold a limit now.
-create or replace function holdfast.holders(p_limit bigint) returns jsonb
+-- Returns up to five running tasks that use a limit.
+create or replace function holdfast.find_limit_holders(p_limit bigint) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -88,8 +88,9 @@ begin
       where t.status = 'running' and p_limit = any (l.limit_ids) order by t.lease_until limit 5) as f);
 end $$;
 
--- Queues with what waits in them. Counts stop at p_most per lane and state, so that a backlog of millions costs no more.
-create or replace function holdfast.metrics(p_most integer default 10000) returns jsonb
+-- Counts ready, running and scheduled tasks. Counts stop at p_max_rows per lane and state, so that a backlog of millions
+-- costs no more.
+create or replace function holdfast.metrics(p_max_rows integer default 10000) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
@@ -103,20 +104,20 @@ begin
     cross join lateral (
       select count(*) as n, extract(epoch from v_now - min(t.due_at)) as oldest_s from (
         select t.due_at from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
-        order by t.pos limit p_most) as t
+        order by t.pos limit p_max_rows) as t
     ) as r
     group by l.queue, l.type
   ) as f;
   return jsonb_build_object('at', v_now, 'queues', v_queues,
-    'running', (select count(*) from (select from holdfast.tasks t where t.status = 'running' limit p_most) as r),
-    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' limit p_most) as r),
-    'workers', (select count(*) from holdfast.workers w where w.left_at is null and w.seen_at > v_now - interval '2 minutes'),
-    'limits', (select coalesce(jsonb_agg(jsonb_build_object('rule', c.rule, 'key', c.key, 'running', c.running, 'asleep_until', c.asleep_until)),
-      '[]') from (select * from holdfast.limits c where c.running > 0 or c.asleep_until > v_now order by c.id limit 100) as c));
+    'running', (select count(*) from (select from holdfast.tasks t where t.status = 'running' limit p_max_rows) as r),
+    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' limit p_max_rows) as r),
+    'workers', (select count(*) from holdfast.workers w where w.stopped_at is null and w.seen_at > v_now - interval '2 minutes'),
+    'limits', (select coalesce(jsonb_agg(jsonb_build_object('rule', c.rule, 'key', c.key, 'running', c.running, 'paused_until', c.paused_until)),
+      '[]') from (select * from holdfast.limit_counters c where c.running > 0 or c.paused_until > v_now order by c.id limit 100) as c));
 end $$;
 
--- The attempts of a task that did not succeed, oldest first.
-create or replace function holdfast.task_attempts(p_task_id uuid)
+-- Lists the attempts of a task that did not succeed, oldest first.
+create or replace function holdfast.list_task_attempts(p_task_id uuid)
 returns table (attempt integer, outcome text, worker text, started_at timestamptz, ended_at timestamptz, error_type text, message text,
   traceback text, fingerprint text)
 language plpgsql stable security definer set search_path = '' as $$
@@ -131,6 +132,6 @@ begin
   order by a.attempt limit 1000;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'explain_task', 'metrics', 'task_attempts');
-call holdfast.allow('service_role', 'explain_task', 'metrics', 'task_attempts');
-call holdfast.allow('authenticated', 'explain_task', 'task_attempts');
+call holdfast.allow('holdfast_worker', 'explain_task', 'metrics', 'list_task_attempts');
+call holdfast.allow('service_role', 'explain_task', 'metrics', 'list_task_attempts');
+call holdfast.allow('authenticated', 'explain_task', 'list_task_attempts');

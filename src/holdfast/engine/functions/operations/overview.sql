@@ -1,252 +1,54 @@
--- Overview: figures by the minute, taken from what ended, so that charts survive every restart and are the same for
--- everybody; the hands that tick lends to what people asked for (bulk actions, pauses with an end); and saved views.
+-- Overview: problems, batches and the health of the database, for dashboards. Every result is bounded.
 
--- Counts by bucket as one array of 24.
-create or replace function holdfast.buckets(p_buckets integer[], p_counts bigint[]) returns bigint[]
-language plpgsql immutable set search_path = '' as $$
-declare
-  v_all bigint[] := array_fill(0::bigint, array[24]);
-begin
-  for i in 1 .. coalesce(cardinality(p_buckets), 0) loop
-    continue when p_buckets[i] is null;
-    v_all[p_buckets[i]] := v_all[p_buckets[i]] + p_counts[i];
-  end loop;
-  return v_all;
-end $$;
-
-create or replace function holdfast.bucket_of(p_span interval) returns integer
-language sql immutable parallel safe as $$
-  select case when p_span is null then null
-    when pg_catalog.date_part('epoch', p_span) operator(pg_catalog.<) 0.001 then 1
-    else least(pg_catalog.floor(pg_catalog.ln(pg_catalog.date_part('epoch', p_span) operator(pg_catalog.*) 1000)
-      operator(pg_catalog./) 0.6931471805599453)::pg_catalog.int4 operator(pg_catalog.+) 2, 24) end
-$$;
-
--- The time, in seconds, below which this share of what was counted lies; null when nothing was.
-create or replace function holdfast.quantile(p_counts bigint[], p_share double precision) returns double precision
-language plpgsql immutable set search_path = '' as $$
-declare
-  v_total bigint := (select sum(n) from unnest(p_counts) as n);
-  v_below bigint := 0;
-begin
-  if coalesce(v_total, 0) = 0 then
-    return null;
-  end if;
-  for i in 1 .. 24 loop
-    if p_counts[i] > 0 and v_below + p_counts[i] >= p_share * v_total then
-      -- Evenly spread within the bucket, on a logarithmic scale.
-      return power(2, i - 2 + (p_share * v_total - v_below) / p_counts[i]) / 1000;
-    end if;
-    v_below := v_below + p_counts[i];
-  end loop;
-  return power(2, 23) / 1000;
-end $$;
-
--- Samples of the minutes that are over. Two that come at once do not wait for each other: the second goes away.
-create or replace function holdfast.take_samples(p_now timestamptz) returns integer
-language plpgsql set search_path = '' set jit = off as $$
-declare
-  v_until timestamptz := date_trunc('minute', p_now - interval '5 seconds');
-  v_from timestamptz;
-  v_count integer;
-begin
-  if not pg_try_advisory_xact_lock(hashtext('holdfast'), hashtext('samples')) then
-    return 0;
-  end if;
-  select greatest((o.value #>> '{}')::timestamptz, v_until - interval '1 hour') into v_from from holdfast.options o where o.name = 'sampled_until';
-  v_from := coalesce(v_from, v_until - interval '1 hour');
-  if v_from >= v_until then
-    return 0;
-  end if;
-  insert into holdfast.options (name, value) values ('sampled_until', to_jsonb(v_until))
-  on conflict (name) do update set value = excluded.value;
-  insert into holdfast.samples (span_s, at, queue, type, succeeded, failed, cancelled, waits, runs)
-  select 60, f.at, f.queue, f.type, coalesce(sum(f.n) filter (where f.status = 'succeeded'), 0),
-    coalesce(sum(f.n) filter (where f.status = 'failed'), 0), coalesce(sum(f.n) filter (where f.status = 'cancelled'), 0), holdfast.buckets(array_agg(f.wait), array_agg(f.n)), holdfast.buckets(array_agg(f.run), array_agg(f.n))
-  from (
-    select date_trunc('minute', e.finished_at) as at, k.queue, k.type, e.status, holdfast.bucket_of(e.started_at - e.due_at) as wait,
-      holdfast.bucket_of(e.finished_at - e.started_at) as run, count(*) as n
-    from (
-      select h.kind_id, h.status, h.due_at, h.started_at, h.finished_at from holdfast.history h
-      where h.finished_at >= v_from and h.finished_at < v_until
-      union all
-      select l.kind_id, t.status, t.due_at, t.started_at, t.finished_at from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
-      where t.finished_at >= v_from and t.finished_at < v_until
-    ) as e join holdfast.kinds k on k.id = e.kind_id
-    group by 1, 2, 3, 4, 5, 6
-  ) as f group by f.at, f.queue, f.type
-  on conflict do nothing;
-  get diagnostics v_count = row_count;
-  perform holdfast.sample_depths(v_until), holdfast.sample_quarters(v_from, v_until);
-  return v_count;
-end $$;
-
-create or replace function holdfast.sample_depths(p_at timestamptz) returns void
-language plpgsql set search_path = '' as $$
-begin
-  insert into holdfast.depths (at, queue, ready, running, oldest_s)
-  select p_at, q ->> 'queue', (q ->> 'ready')::bigint, (q ->> 'running')::bigint, (q ->> 'oldest_s')::double precision
-  from holdfast.task_queues(null, 50000) as q where (q ->> 'ready')::bigint > 0 or (q ->> 'running')::bigint > 0
-  on conflict do nothing;
-end $$;
-
-create or replace function holdfast.sample_quarters(p_from timestamptz, p_until timestamptz) returns void
-language plpgsql set search_path = '' as $$
-declare
-  v_from timestamptz := to_timestamp(floor(extract(epoch from p_from) / 900) * 900);
-  v_until timestamptz := to_timestamp(floor(extract(epoch from p_until) / 900) * 900);
-begin
-  if v_from >= v_until then
-    return;
-  end if;
-  insert into holdfast.samples (span_s, at, queue, type, succeeded, failed, cancelled, waits, runs)
-  select 900, s.at, s.queue, s.type, s.succeeded, s.failed, s.cancelled, s.waits, s.runs
-  from holdfast.summed(v_from, v_until, 900, 60, null, null, true) as s
-  on conflict do nothing;
-  delete from holdfast.samples s where s.span_s = 60 and s.at < p_until - interval '26 hours';
-  delete from holdfast.samples s where s.span_s = 900 and s.at < p_until - interval '35 days';
-  delete from holdfast.depths d where d.at < p_until - interval '26 hours';
-end $$;
-
--- Samples of one span added up to steps of p_step_s, apart by queue and type or all together.
-create or replace function holdfast.summed(
-  p_from timestamptz, p_until timestamptz, p_step_s integer, p_span_s integer, p_queue text, p_type text, p_apart boolean)
-returns table (at timestamptz, queue text, type text, succeeded bigint, failed bigint, cancelled bigint, waits bigint[], runs bigint[])
-language plpgsql stable set search_path = '' set jit = off as $$
-begin
-  return query
-  with picked as (
-    select to_timestamp(floor(extract(epoch from s.at) / p_step_s) * p_step_s) as at, case when p_apart then s.queue end as queue,
-      case when p_apart then s.type end as type, s.succeeded, s.failed, s.cancelled, s.waits, s.runs
-    from holdfast.samples s
-    where s.span_s = p_span_s and s.at >= p_from and s.at < p_until and (p_queue is null or s.queue = p_queue) and (p_type is null or s.type = p_type)
-  ), histograms as (
-    select f.at, f.queue, f.type, array_agg(f.wait order by f.n) as waits, array_agg(f.run order by f.n) as runs from (
-      select p.at, p.queue, p.type, u.n, sum(u.wait)::bigint as wait, sum(u.run)::bigint as run
-      from picked p cross join lateral unnest(p.waits, p.runs) with ordinality as u (wait, run, n)
-      group by p.at, p.queue, p.type, u.n) as f
-    group by f.at, f.queue, f.type
-  )
-  select c.at, c.queue, c.type, c.succeeded, c.failed, c.cancelled, h.waits, h.runs
-  from (
-    select p.at, p.queue, p.type, sum(p.succeeded)::bigint as succeeded, sum(p.failed)::bigint as failed, sum(p.cancelled)::bigint as cancelled
-    from picked p group by p.at, p.queue, p.type) as c
-  join histograms h on h.at = c.at and h.queue is not distinct from c.queue and h.type is not distinct from c.type
-  order by c.at;
-end $$;
-
--- A chart's worth of figures: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50, ...}], depths}.
-create or replace function holdfast.figures(p_hours double precision default 1, p_queue text default null, p_type text default null) returns jsonb
+-- Counts tasks that failed since then, and tasks that are retrying, scheduled or waiting. Counts stop at p_max_rows.
+create or replace function holdfast.count_problems(p_since timestamptz, p_max_rows integer default 10000) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
-declare
-  v_now timestamptz := holdfast.now();
-  v_hours double precision := least(greatest(coalesce(p_hours, 1), 0.25), 840);
-  v_span integer := case when v_hours <= 6 then 60 else 900 end;
-  v_step integer := case when v_hours <= 1 then 60 when v_hours <= 6 then 300 when v_hours <= 24 then 900 when v_hours <= 168 then 7200 else 28800 end;
-  v_until timestamptz := to_timestamp(ceil(extract(epoch from v_now) / v_step) * v_step);
-  v_from timestamptz := v_until - make_interval(secs => ceil(v_hours * 3600 / v_step) * v_step);
 begin
-  return jsonb_build_object('from', v_from, 'until', v_until, 'step_s', v_step, 'sampled_until', (
-      select o.value from holdfast.options o where o.name = 'sampled_until'),
-    'points', (select coalesce(jsonb_agg(jsonb_build_object('at', s.at, 'succeeded', s.succeeded, 'failed', s.failed, 'cancelled', s.cancelled,
-      'wait_p50', holdfast.quantile(s.waits, 0.5), 'wait_p95', holdfast.quantile(s.waits, 0.95),
-      'run_p50', holdfast.quantile(s.runs, 0.5), 'run_p95', holdfast.quantile(s.runs, 0.95)) order by s.at), '[]')
-      from holdfast.summed(v_from, v_until, v_step, v_span, p_queue, p_type, false) as s),
-    'depths', (select coalesce(jsonb_agg(jsonb_build_object('at', d.at, 'ready', d.ready, 'running', d.running) order by d.at), '[]') from (
-      select to_timestamp(floor(extract(epoch from d.at) / v_step) * v_step) as at, max(d.ready) as ready, max(d.running) as running from (
-        select d.at, sum(d.ready) as ready, sum(d.running) as running from holdfast.depths d
-        where d.at >= v_from and (p_queue is null or d.queue = p_queue) and p_type is null group by d.at) as d group by 1) as d));
+  return jsonb_build_object(
+    'failed', (select sum(n.n)::bigint from holdfast.task_policies k cross join lateral (
+      select count(*) as n from (select from holdfast.history h where h.status = 'failed' and h.policy_id = k.id and h.finished_at >= p_since
+        limit p_max_rows) as f) as n),
+    'retrying', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' and t.failures + t.crashes > 0 limit p_max_rows) as f),
+    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' limit p_max_rows) as f),
+    'waiting', (select count(*) from (select from holdfast.jobs j where j.finished_at is null limit p_max_rows) as f));
 end $$;
 
--- Per queue and type: what ended in the last hours, how long it took, and the trend in twelve steps.
-create or replace function holdfast.type_figures(p_hours double precision default 24) returns setof jsonb
+-- Lists batches, newest first.
+create or replace function holdfast.list_batches(p_owner text default null, p_before uuid default null, p_limit integer default 50) returns setof jsonb
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query select to_jsonb(b) - 'callback' || jsonb_build_object('created_at', holdfast.id_time(b.id)) from holdfast.batches b
+  where (p_owner is null or b.owner = p_owner) and b.id < coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  order by b.id desc limit least(greatest(p_limit, 1), 1000);
+end $$;
+
+-- Returns the health of the database, as far as the owner of the schema may see it.
+create or replace function holdfast.get_database_health() returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
-declare
-  v_now timestamptz := holdfast.now();
-  v_span integer := case when p_hours <= 6 then 60 else 900 end;
-  v_step integer := greatest((p_hours * 3600 / 12)::integer, v_span);
-  v_from timestamptz := v_now - p_hours * interval '1 hour';
-  v_whole timestamptz := to_timestamp(floor(extract(epoch from v_now) / 900) * 900);
 begin
-  return query
-  with last_ok as (
-    select s.queue, s.type, max(s.at) as at from holdfast.samples s
-    where s.span_s = 60 and s.succeeded > 0 and s.at >= v_now - least(p_hours, 26) * interval '1 hour' group by s.queue, s.type
-  )
-  select jsonb_build_object('queue', f.queue, 'type', f.type, 'succeeded', sum(f.succeeded), 'failed', sum(f.failed), 'cancelled', sum(f.cancelled),
-    'run_p50', holdfast.quantile(holdfast.add_counts(jsonb_agg(f.runs)), 0.5), 'run_p95', holdfast.quantile(holdfast.add_counts(jsonb_agg(f.runs)), 0.95),
-    'wait_p95', holdfast.quantile(holdfast.add_counts(jsonb_agg(f.waits)), 0.95),
-    'last_ok_at', (select o.at from last_ok o where o.queue = f.queue and o.type = f.type), 'trend', jsonb_agg(jsonb_build_array(f.at, f.succeeded, f.failed) order by f.at))
-  from (
-    select * from holdfast.summed(v_from, v_whole, v_step, v_span, null, null, true)
-    union all
-    -- Quarters that are not over yet are taken from their minutes.
-    select * from holdfast.summed(greatest(v_whole, v_from), 'infinity', v_step, 60, null, null, true)
-  ) as f
-  group by f.queue, f.type order by f.queue, f.type limit 5000;
+  return jsonb_build_object(
+    'version', current_setting('server_version'), 'now', holdfast.now(), 'clock', clock_timestamp(),
+    'size', pg_database_size(current_database()), 'notify_usage', pg_notification_queue_usage(),
+    'connections', (select count(*) from pg_stat_activity a where a.datname = current_database()),
+    'max_connections', current_setting('max_connections')::int,
+    'oldest', (select jsonb_build_object('pid', a.pid, 'application', a.application_name, 'user', a.usename, 'state', a.state,
+        'age_s', extract(epoch from clock_timestamp() - a.xact_start)::double precision)
+      from pg_stat_activity a where a.datname = current_database() and a.xact_start is not null and a.pid <> pg_backend_pid()
+        and a.backend_type = 'client backend' order by a.xact_start limit 1),
+    'migrations', (select jsonb_agg(jsonb_build_object('version', m.version, 'name', m.name, 'applied_at', m.applied_at) order by m.version)
+      from holdfast.migrations m),
+    'tables', (select jsonb_agg(t order by t.size desc) from (
+      select coalesce(p.relname, c.relname) as name, sum(s.n_live_tup)::bigint as live, sum(s.n_dead_tup)::bigint as dead,
+        max(greatest(s.last_vacuum, s.last_autovacuum)) as vacuumed_at, sum(pg_total_relation_size(c.oid))::bigint as size,
+        count(*) filter (where p.oid is not null) as partitions,
+        min(right(c.relname, 8)) filter (where p.oid is not null and c.relname ~ '_[0-9]{8}$') as next_drop
+      from pg_class c join pg_stat_user_tables s on s.relid = c.oid
+      left join pg_inherits i on i.inhrelid = c.oid left join pg_class p on p.oid = i.inhparent
+      where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r'
+      group by 1 order by size desc limit 40) as t),
+    'keep', (select coalesce(jsonb_agg(jsonb_build_object('queue', q.name, 'keep_s', q.keep_s, 'keep_failed_s', q.keep_failed_s)), '[]')
+      from holdfast.queues q where q.keep_s is not null or q.keep_failed_s is not null));
 end $$;
 
-create or replace function holdfast.add_counts(p_arrays jsonb) returns bigint[]
-language plpgsql immutable set search_path = '' as $$
-begin
-  return array(select sum(n::bigint)::bigint from jsonb_array_elements(p_arrays) as a
-    cross join lateral jsonb_array_elements_text(a.value) with ordinality as u (n, i) group by i order by i);
-end $$;
-
-create or replace function holdfast.end_pauses(p_now timestamptz) returns void
-language plpgsql set search_path = '' as $$
-declare
-  v_queue text;
-begin
-  for v_queue in
-    select q.name from holdfast.queues q where q.paused_until <= p_now and q.paused_at < q.paused_until limit 100 for update skip locked
-  loop
-    perform holdfast.resume_queue(v_queue);
-  end loop;
-end $$;
-
--- What somebody waits for and no claim sees to: pauses that end, the next step of bulk actions. Seconds until there is more of it to do;
--- null while there is nothing, and who starts something says 'upkeep' to the workers.
-create or replace function holdfast.tend(p_limit integer default 200) returns double precision
-language plpgsql security definer set search_path = '' as $$
-declare
-  v_now timestamptz := holdfast.now();
-begin
-  perform holdfast.end_pauses(v_now);
-  if holdfast.drive_bulk(p_limit) >= p_limit then
-    return 0.01;
-  end if;
-  return (select least(
-    (select 1 where exists (select from holdfast.bulk_actions b where b.status = 'running')),
-    (select greatest(extract(epoch from q.paused_until - v_now), 0.05) from holdfast.queues q where q.paused_at < q.paused_until
-      order by q.paused_until limit 1)));
-end $$;
-
--- Called by tick, and by whoever watches: the next step of bulk actions, samples of minutes that are over, pauses that end.
-create or replace function holdfast.tick_views(p_limit integer default 1000) returns integer
-language plpgsql security definer set search_path = '' as $$
-declare
-  v_now timestamptz := holdfast.now();
-begin
-  perform holdfast.end_pauses(v_now);
-  delete from holdfast.reruns r where r.at < v_now - interval '35 days';
-  delete from holdfast.login_links k where k.expires_at < v_now - interval '1 day';
-  delete from holdfast.bulk_actions b where b.id in (
-    select o.id from holdfast.bulk_actions o where o.finished_at < v_now - interval '30 days' limit 10 for update skip locked);
-  return holdfast.drive_bulk(least(p_limit, 200)) + holdfast.take_samples(v_now);
-end $$;
-
--- As pause_queue, and resumes by itself at p_until.
-create or replace function holdfast.pause_queue_until(p_queue text, p_until timestamptz, p_why text default null, p_by text default null) returns void
-language plpgsql security definer set search_path = '' as $$
-begin
-  if p_until is not null and p_until <= holdfast.now() then
-    perform holdfast.refuse('HF004', 'until lies in the past.', 'until');
-  end if;
-  perform holdfast.pause_queue(p_queue, p_why, p_by);
-  update holdfast.queues q set paused_until = p_until where q.name = p_queue;
-  perform pg_notify('holdfast', 'upkeep');
-end $$;
-
-call holdfast.allow('holdfast_worker', 'figures', 'type_figures', 'tick_views', 'tend', 'pause_queue_until');
-call holdfast.allow('service_role', 'figures', 'type_figures', 'tick_views', 'tend', 'pause_queue_until');
+call holdfast.allow('holdfast_worker', 'count_problems', 'list_batches', 'get_database_health');
+call holdfast.allow('service_role', 'count_problems', 'list_batches', 'get_database_health');

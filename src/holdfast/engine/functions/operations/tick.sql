@@ -1,12 +1,13 @@
--- Tick: everything that falls due with time, in bounded steps that any number of callers may run at once.
+-- Tick: all work that becomes due with time, in bounded steps that any number of callers can run at once.
 --
--- Scheduled tasks become ready, leases that ran out are taken back, tasks past their latest start are dropped,
--- ended jobs move to the history, days are made and forgotten. Claims do the first two themselves.
--- Every step picks rows with `skip locked` and checks them again under the lock.
+-- Scheduled tasks become ready, expired leases are reclaimed, tasks past their latest start are cancelled, ended jobs move
+-- to the history, and daily partitions are created and dropped. Claims also do the first two.
+-- Every step selects rows with `skip locked` and checks them again under the lock.
 --
--- The horizon is the time up to which the last sweep looked; the next one starts a little before it, so that dead
--- index entries of finished work are not walked again and again. It is a hint: every half minute a sweep looks at all.
+-- The horizon is the time up to which the last sweep looked. The next sweep starts a little before it, so that it does not
+-- walk the dead index entries of finished tasks again. The horizon is a hint: every half minute a sweep looks at all rows.
 
+-- Promotes due tasks and reclaims expired leases, at most every 200 ms. Claims call it.
 create or replace function holdfast.sweep_due_tasks(p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -24,7 +25,7 @@ begin
   if exists (select from holdfast.schedules s where s.paused_at is null and s.next_at <= p_now) then
     perform holdfast.tick_schedules(100);
   end if;
-  -- A sweep that reached its limit is not over: the next call goes on from the same place.
+  -- A sweep that reached its limit is not complete: the next call continues from the same place.
   if (holdfast.promote_due_tasks(v_from - interval '1 minute', p_now, 1000) < 1000)
     and (holdfast.reclaim_expired_leases(v_from - interval '2 seconds', p_now, 200) < 200) then
     perform setval('holdfast.sweep_horizon_us', v_now);
@@ -34,7 +35,7 @@ begin
   end if;
 end $$;
 
--- Scheduled tasks that are due become ready, in the order in which they fell due.
+-- Makes due scheduled tasks ready, in the order of their due times.
 create or replace function holdfast.promote_due_tasks(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -58,8 +59,8 @@ begin
   return v_count;
 end $$;
 
--- Leases that ran out. An attempt past its time limit has failed; else its worker is gone: no attempt is charged, but
--- the crash is counted, so that a task which kills its workers ends after a few of them.
+-- Reclaims expired leases. An attempt past its timeout has failed. Otherwise its worker is gone: no attempt is charged, but
+-- the crash is counted, so that a task that kills its workers fails after a few crashes.
 create or replace function holdfast.reclaim_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -111,7 +112,7 @@ begin
   order by t.job_id is not null, t.job_id, t.id;
 end $$;
 
--- Tasks that did not start in time end as cancelled, with error type Expired.
+-- Cancels tasks that did not start in time, with error type Expired.
 create or replace function holdfast.expire_unstarted_tasks(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -145,7 +146,8 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Seconds until something falls due that no notification announces; null when nothing will.
+-- Returns the seconds until the next task, lease, limit or schedule becomes due, which no notification announces; null when
+-- there is none.
 create or replace function holdfast.seconds_until_next_event(p_queues text[], p_types text[], p_now timestamptz)
 returns double precision
 language plpgsql stable set search_path = '' set jit = off set enable_seqscan = off as $$
@@ -160,7 +162,7 @@ begin
   where t.status = 'scheduled' and t.due_at >= v_from - interval '1 minute' order by t.due_at limit 1;
   select t.lease_until into v_lease from holdfast.tasks t
   where t.status = 'running' and t.lease_until >= v_from - interval '2 seconds' order by t.lease_until limit 1;
-  -- Ready work behind a limit: keys wake up and rates refill without a word.
+  -- Ready tasks behind a limit: the pause of a key ends and rates refill without a notification.
   if exists (select from holdfast.limit_counters) then
     select min(greatest(i.paused_until, p_now + coalesce(1 / r.rate, 1) * interval '1 second')) into v_limit
     from (

@@ -1,10 +1,10 @@
--- Webhooks out: whoever asked is told when jobs end, by tasks of the type `holdfast.webhook` that are retried as any other.
--- Hooks in: doors through which others submit one type of job.
+-- Outbound webhooks: notify other systems when jobs end. Tasks of type `holdfast.webhook` deliver them, with retries as for
+-- any other task. Inbound webhooks: endpoints through which other systems submit one type of job.
 --
--- Jobs that nobody listens for cost nothing: the triggers that see jobs end are made with the first webhook and dropped with
--- the last. They only write tasks, in the transaction in which the job ends.
+-- Without webhooks a job pays nothing: the triggers are created with the first webhook and dropped with the last. They
+-- only insert tasks, in the transaction that ends the job.
 
-create or replace function holdfast.put_webhook(
+create or replace function holdfast.create_webhook(
   p_url text, p_events text[], p_secret text, p_types text[] default null, p_owner text default null) returns uuid
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
 declare
@@ -15,17 +15,17 @@ declare
 begin
   foreach v_event in array p_events loop
     if v_event not in ('job.succeeded', 'job.partial', 'job.failed', 'job.cancelled', 'batch.completed', 'artifact.expiring') then
-      perform holdfast.refuse('HF004', format('There is no event %s.', quote_literal(left(v_event, 60))), 'events',
-        'Choose of job.succeeded, job.partial, job.failed, job.cancelled, batch.completed and artifact.expiring.');
+      perform holdfast.raise_error('HF004', format('Event %s does not exist.', quote_literal(left(v_event, 60))), 'events',
+        'Choose from job.succeeded, job.partial, job.failed, job.cancelled, batch.completed and artifact.expiring.');
     end if;
   end loop;
   perform pg_advisory_xact_lock(1213154901, 0);
   if v_user is not null and (select count(*) from holdfast.webhooks w where w.owner = v_user) >= 20 then
-    perform holdfast.refuse('HF006', 'You have twenty webhooks, which is the most.', null, 'Delete one first.');
+    perform holdfast.raise_error('HF006', 'You have 20 webhooks, which is the maximum.', null, 'Delete one first.');
   end if;
-  insert into holdfast.webhooks (id, owner, url, events, types, secret, created_at, told_until)
+  insert into holdfast.webhooks (id, owner, url, events, types, secret, created_at, expiry_notified_until)
   values (v_id, v_owner, p_url, p_events, p_types, p_secret, holdfast.now(), holdfast.now());
-  perform holdfast.hear_ends(true);
+  perform holdfast.set_webhook_triggers(true);
   return v_id;
 end $$;
 
@@ -52,174 +52,177 @@ begin
   if not found then
     return false;
   end if;
-  perform holdfast.hear_ends(exists (select from holdfast.webhooks));
+  perform holdfast.set_webhook_triggers(exists (select from holdfast.webhooks));
   return true;
 end $$;
 
--- On again, as if it had never failed; or off. False when there is no such webhook.
-create or replace function holdfast.switch_webhook(p_id uuid, p_on boolean, p_why text default null) returns boolean
+-- Switches a webhook on, which clears its failures, or off. Returns false when it does not exist.
+create or replace function holdfast.set_webhook_active(p_id uuid, p_on boolean, p_why text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
 begin
   update holdfast.webhooks w set active = p_on, failing_since = null, failures = 0, last_error = null,
-    off_at = case when not p_on then holdfast.now() end, off_why = case when not p_on then left(coalesce(p_why, 'Switched off by hand.'), 500) end,
-    told_until = case when p_on and not w.active then holdfast.now() else w.told_until end
+    off_at = case when not p_on then holdfast.now() end, off_why = case when not p_on then left(coalesce(p_why, 'Switched off by an operator.'), 500) end,
+    expiry_notified_until = case when p_on and not w.active then holdfast.now() else w.expiry_notified_until end
   where w.id = p_id and (v_user is null or w.owner = v_user);
   return found;
 end $$;
 
--- How an attempt to deliver ended; null: well. One that has failed for three days and twenty times in a row, or whose address says that
--- it is gone, is switched off. Deliveries of a webhook that works write nothing. True when this switched it off.
-create or replace function holdfast.note_delivery(p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
+-- Records the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times in
+-- a row, or whose endpoint returned 410 Gone, is switched off. A success after a success writes nothing. Returns true
+-- when this call switched the webhook off.
+create or replace function holdfast.record_webhook_delivery(p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_hook holdfast.webhooks;
+  v_webhook holdfast.webhooks;
 begin
   if p_error is null then
     update holdfast.webhooks w set failing_since = null, failures = 0, last_error = null where w.id = p_id and w.failing_since is not null;
     return false;
   end if;
   update holdfast.webhooks w set failing_since = coalesce(w.failing_since, v_now), failures = w.failures + 1, last_error = left(p_error, 500)
-  where w.id = p_id and w.active returning * into v_hook;
-  if not found or not (p_gone or (v_hook.failures >= 20 and v_hook.failing_since <= v_now - interval '3 days')) then
+  where w.id = p_id and w.active returning * into v_webhook;
+  if not found or not (p_gone or (v_webhook.failures >= 20 and v_webhook.failing_since <= v_now - interval '3 days')) then
     return false;
   end if;
-  update holdfast.webhooks w set active = false, off_at = v_now, off_why = v_hook.last_error where w.id = p_id;
-  perform holdfast.record('holdfast', 'webhook.off', p_id::text, jsonb_build_object('url', split_part(v_hook.url, '?', 1), 'why', v_hook.last_error,
-    'failures', v_hook.failures, 'failing_since', v_hook.failing_since));
+  update holdfast.webhooks w set active = false, off_at = v_now, off_why = v_webhook.last_error where w.id = p_id;
+  perform holdfast.record_audit_entry('holdfast', 'webhook.off', p_id::text, jsonb_build_object('url', split_part(v_webhook.url, '?', 1), 'why', v_webhook.last_error,
+    'failures', v_webhook.failures, 'failing_since', v_webhook.failing_since));
   return true;
 end $$;
 
--- Files that expire within a day are told once to whoever asked, by job. A file that lives for less than a day is not.
+-- Sends one event per job for files that expire within a day. A file that lives for less than a day gets no event.
 create or replace function holdfast.tick_webhooks(p_limit integer default 1000) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_hook record;
-  v_told record;
+  v_webhook record;
+  v_sent record;
   v_count integer := 0;
 begin
-  for v_hook in
-    select w.id, w.owner, w.types, coalesce(w.told_until, w.created_at) as told_until from holdfast.webhooks w
+  for v_webhook in
+    select w.id, w.owner, w.types, coalesce(w.expiry_notified_until, w.created_at) as expiry_notified_until from holdfast.webhooks w
     where w.active and 'artifact.expiring' = any (w.events) order by w.id for update skip locked
   loop
     with due as materialized (
       select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.type as job_type from holdfast.artifacts f
-      where f.status = 'visible' and f.expires_at > greatest(v_hook.told_until, v_now) and f.expires_at <= v_now + interval '1 day'
-        and (v_hook.owner is null or f.owner = v_hook.owner)
+      where f.status = 'visible' and f.expires_at > greatest(v_webhook.expiry_notified_until, v_now) and f.expires_at <= v_now + interval '1 day'
+        and (v_webhook.owner is null or f.owner = v_webhook.owner)
       order by f.expires_at fetch first (p_limit) rows with ties
-    ), told as (
-      select holdfast.tell_webhook(v_hook.id, 'artifact.expiring', jsonb_build_object('job', d.job_id, 'owner', min(d.owner), 'expires_at',
+    ), sent as (
+      select holdfast.enqueue_webhook_delivery(v_webhook.id, 'artifact.expiring', jsonb_build_object('job', d.job_id, 'owner', min(d.owner), 'expires_at',
         min(d.expires_at), 'artifacts', jsonb_agg(to_jsonb(d) - '{job_id,owner,job_type}'::text[] order by d.id)))
-      from due d where v_hook.types is null or d.job_type = any (v_hook.types) group by d.job_id
+      from due d where v_webhook.types is null or d.job_type = any (v_webhook.types) group by d.job_id
     )
-    select (select count(*)::int from due) as files, (select max(d.expires_at) from due d) as last, (select count(*) from told) as jobs into v_told;
-    update holdfast.webhooks w set told_until = case when v_told.files < p_limit then v_now + interval '1 day' else v_told.last end
-    where w.id = v_hook.id;
-    v_count := v_count + v_told.files;
+    select (select count(*)::int from due) as files, (select max(d.expires_at) from due d) as last, (select count(*) from sent) as jobs into v_sent;
+    update holdfast.webhooks w set expiry_notified_until = case when v_sent.files < p_limit then v_now + interval '1 day' else v_sent.last end
+    where w.id = v_webhook.id;
+    v_count := v_count + v_sent.files;
   end loop;
   return v_count;
 end $$;
 
--- What the delivering task needs: where to, signed with what. Nothing when the webhook is gone.
-create or replace function holdfast.get_delivery(p_id uuid) returns table (url text, secret text)
+-- Returns the URL and the signing secret of a webhook; no row when it was deleted or switched off.
+create or replace function holdfast.get_webhook_target(p_id uuid) returns table (url text, secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select w.url, w.secret from holdfast.webhooks w where w.id = p_id and w.active;
 end $$;
 
-create or replace function holdfast.hear_ends(p_on boolean) returns void
+-- Creates or drops the triggers that enqueue deliveries.
+create or replace function holdfast.set_webhook_triggers(p_on boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
-  if p_on = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass and tgname = 'tell_webhooks') then
+  if p_on = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass and tgname = 'enqueue_webhook_deliveries') then
     return;
   end if;
   if p_on then
-    create trigger tell_webhooks after insert on holdfast.history referencing new table as new_rows
-      for each statement execute function holdfast.tell_of_tasks();
-    create trigger tell_webhooks after update on holdfast.jobs for each row
-      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.tell_of_job();
-    create trigger tell_webhooks after update on holdfast.batches for each row
-      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.tell_of_batch();
+    create trigger enqueue_webhook_deliveries after insert on holdfast.history referencing new table as new_rows
+      for each statement execute function holdfast.enqueue_webhooks_for_tasks();
+    create trigger enqueue_webhook_deliveries after update on holdfast.jobs for each row
+      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.enqueue_webhooks_for_job();
+    create trigger enqueue_webhook_deliveries after update on holdfast.batches for each row
+      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.enqueue_webhooks_for_batch();
   else
-    drop trigger tell_webhooks on holdfast.history;
-    drop trigger tell_webhooks on holdfast.jobs;
-    drop trigger tell_webhooks on holdfast.batches;
+    drop trigger enqueue_webhook_deliveries on holdfast.history;
+    drop trigger enqueue_webhook_deliveries on holdfast.jobs;
+    drop trigger enqueue_webhook_deliveries on holdfast.batches;
   end if;
 end $$;
 
-create or replace function holdfast.tell_webhooks(p_event text, p_type text, p_owner text, p_body jsonb) returns void
+-- Enqueues a delivery for every active webhook that subscribes to the event.
+create or replace function holdfast.enqueue_webhook_deliveries(p_event text, p_type text, p_owner text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
-  perform holdfast.tell_webhook(w.id, p_event, p_body)
+  perform holdfast.enqueue_webhook_delivery(w.id, p_event, p_body)
   from holdfast.webhooks w
   where w.active and p_event = any (w.events) and (w.owner is null or w.owner = p_owner)
     and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook';
 end $$;
 
-create or replace function holdfast.tell_webhook(p_id uuid, p_event text, p_body jsonb) returns void
+create or replace function holdfast.enqueue_webhook_delivery(p_id uuid, p_event text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
-  perform holdfast.submit_as(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks', 'attempts', 9, 'base_s', 5,
+  perform holdfast.submit_for_owner(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks', 'attempts', 9, 'base_s', 5,
     'cap_s', 21600, 'timeout_s', 60, 'limit_key', p_id, 'args', jsonb_build_object('webhook', p_id, 'event', p_event,
       'delivery', holdfast.new_id(), 'body', p_body)));
 end $$;
 
-create or replace function holdfast.tell_of_tasks() returns trigger
+create or replace function holdfast.enqueue_webhooks_for_tasks() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.tell_webhooks('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
+  perform holdfast.enqueue_webhook_deliveries('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
       'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
-  from new_rows n join holdfast.kinds k on k.id = n.kind_id where n.job_id is null;
+  from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
   return null;
 end $$;
 
-create or replace function holdfast.tell_of_job() returns trigger
+create or replace function holdfast.enqueue_webhooks_for_job() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.tell_webhooks('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
+  perform holdfast.enqueue_webhook_deliveries('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
     'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
   return null;
 end $$;
 
-create or replace function holdfast.tell_of_batch() returns trigger
+create or replace function holdfast.enqueue_webhooks_for_batch() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.tell_webhooks('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
+  perform holdfast.enqueue_webhook_deliveries('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
     'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
   return null;
 end $$;
 
-create or replace function holdfast.put_hook(p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
+create or replace function holdfast.put_inbound_webhook(p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  insert into holdfast.hooks (name, type, queue, owner, secret, created_at)
+  insert into holdfast.inbound_webhooks (name, type, queue, owner, secret, created_at)
   values (p_name, holdfast.check_name(p_type, 'type'), holdfast.check_name(p_queue, 'queue'), p_owner, p_secret, holdfast.now())
   on conflict (name) do update set type = excluded.type, queue = excluded.queue, owner = excluded.owner, secret = excluded.secret;
 end $$;
 
-create or replace function holdfast.get_hook(p_name text) returns table (type text, queue text, owner text, secret text)
+create or replace function holdfast.get_inbound_webhook(p_name text) returns table (type text, queue text, owner text, secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select h.type, h.queue, h.owner, h.secret from holdfast.hooks h where h.name = p_name;
+  return query select h.type, h.queue, h.owner, h.secret from holdfast.inbound_webhooks h where h.name = p_name;
 end $$;
 
-create or replace function holdfast.list_hooks() returns table (name text, type text, queue text, owner text, created_at timestamptz)
+create or replace function holdfast.list_inbound_webhooks() returns table (name text, type text, queue text, owner text, created_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select h.name, h.type, h.queue, h.owner, h.created_at from holdfast.hooks h order by h.name limit 1000;
+  return query select h.name, h.type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h order by h.name limit 1000;
 end $$;
 
-create or replace function holdfast.delete_hook(p_name text) returns boolean
+create or replace function holdfast.delete_inbound_webhook(p_name text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
-  delete from holdfast.hooks h where h.name = p_name;
+  delete from holdfast.inbound_webhooks h where h.name = p_name;
   return found;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_delivery', 'note_delivery');
-call holdfast.allow('service_role', 'put_webhook', 'list_webhooks', 'switch_webhook', 'delete_webhook', 'get_delivery', 'note_delivery', 'put_hook', 'get_hook', 'list_hooks',
-  'delete_hook');
-call holdfast.allow('authenticated', 'put_webhook', 'list_webhooks', 'switch_webhook', 'delete_webhook');
+call holdfast.allow('holdfast_worker', 'get_webhook_target', 'record_webhook_delivery');
+call holdfast.allow('service_role', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook', 'get_webhook_target', 'record_webhook_delivery', 'put_inbound_webhook', 'get_inbound_webhook', 'list_inbound_webhooks',
+  'delete_inbound_webhook');
+call holdfast.allow('authenticated', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook');

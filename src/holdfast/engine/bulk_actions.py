@@ -1,0 +1,141 @@
+"""Bulk actions: retry or cancel many jobs as one action that you can watch, pause, stop and undo."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, cast
+from uuid import UUID
+
+import msgspec
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import JsonObject, encode_json, fetch_objects
+from holdfast.engine.search import JobCount, build_filter
+from holdfast.search import SearchQuery
+
+BulkVerb = Literal["retry", "cancel"]
+BulkCommand = Literal["pause", "resume", "stop"]
+
+
+class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
+    """An action on many jobs.
+
+    Of the `known` outcomes, `again` jobs failed again. `pending` jobs have not ended. `passed` jobs were
+    skipped because they had changed.
+    """
+
+    id: UUID
+    verb: BulkVerb
+    status: Literal["running", "paused", "stopped", "done", "undone"]
+    search: str
+    by: str = msgspec.field(name="started_by")
+    why: str
+    total: int
+    done: int
+    passed: int
+    again: int
+    undone: int
+    wave: int
+    ramp: list[int]
+    per_s: float | None
+    stop_share: float
+    stopped_why: str | None
+    owner: str | None
+    created_at: datetime
+    waved_at: datetime | None
+    finished_at: datetime | None
+    known: int = 0
+    pending: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the action is running or paused."""
+        return self.status in {"running", "paused"}
+
+
+class BulkRamp(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bulk retry starts: sizes of the first stages, maximum rate, and when it stops by itself.
+
+    The action stops when more than `stop_share` of the retried jobs fail again.
+    """
+
+    waves: tuple[int, ...] = (10, 100)
+    per_s: float | None = None
+    stop_share: float = 0.2
+    limit: int | None = None
+
+    @property
+    def options(self) -> JsonObject:
+        """The options of `start_bulk_action` in SQL."""
+        options = {
+            "ramp": list(self.waves),
+            "per_s": self.per_s,
+            "stop_share": self.stop_share,
+            "limit": self.limit,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+
+async def preview_bulk_action(
+    connection: Connection, verb: BulkVerb, query: SearchQuery | str, *, owner: str | None = None
+) -> JobCount:
+    """Count the jobs that the action would affect."""
+    call = "select holdfast.preview_bulk_action($1, $2)"
+    text = await connection.fetchval(call, verb, build_filter(query, owner))
+    return msgspec.json.decode(text, type=JobCount)
+
+
+async def start_bulk_action(
+    connection: Connection,
+    verb: BulkVerb,
+    query: SearchQuery | str,
+    *,
+    by: str,
+    why: str,
+    ramp: BulkRamp | None = None,
+    owner: str | None = None,
+) -> UUID:
+    """Start an action on every job that matches now, and return its id."""
+    text = query if isinstance(query, str) else query.text
+    options = encode_json((ramp or BulkRamp()).options)
+    call = "select holdfast.start_bulk_action($1, $2, $3, $4, $5, $6)"
+    bulk_id = await connection.fetchval(call, verb, build_filter(query, owner), text, by, why, options)
+    return cast("UUID", bulk_id)
+
+
+async def advance_bulk_actions(connection: Connection, *, limit: int = 200) -> int:
+    """Run the next step of every running action and return how many jobs it processed."""
+    return int(await connection.fetchval("select holdfast.advance_bulk_actions($1)", limit))
+
+
+async def control_bulk_action(connection: Connection, bulk_id: UUID, command: BulkCommand) -> bool:
+    """Pause, resume or stop an action. Returns False when nothing changed."""
+    return bool(await connection.fetchval("select holdfast.control_bulk_action($1, $2)", bulk_id, command))
+
+
+async def undo_bulk_action(connection: Connection, bulk_id: UUID, *, limit: int = 1000) -> int:
+    """Undo the action on jobs that have not started since, and return how many. Repeat until it returns 0."""
+    return int(await connection.fetchval("select holdfast.undo_bulk_action($1, $2)", bulk_id, limit))
+
+
+async def get_bulk_action(connection: Connection, bulk_id: UUID) -> BulkAction | None:
+    """Return one action with its outcomes so far, or None."""
+    text = await connection.fetchval("select holdfast.get_bulk_action($1)", bulk_id)
+    return None if text is None else msgspec.json.decode(text, type=BulkAction)
+
+
+async def list_bulk_actions(
+    connection: Connection, *, before: UUID | None = None, limit: int = 50
+) -> list[BulkAction]:
+    """List actions, newest first."""
+    rows = await connection.fetch("select holdfast.list_bulk_actions($1, $2)", before, limit)
+    return [msgspec.json.decode(row[0], type=BulkAction) for row in rows]
+
+
+async def list_bulk_jobs(
+    connection: Connection, bulk_id: UUID, *, after: UUID | None = None, limit: int = 50
+) -> list[JsonObject]:
+    """List the jobs of an action in the order in which they are processed."""
+    return await fetch_objects(
+        connection, "select holdfast.list_bulk_jobs($1, $2, $3)", bulk_id, after, limit
+    )

@@ -1,0 +1,380 @@
+"""The checks of `holdfast doctor`: one function per check, each returns one finding.
+
+A check that cannot run because the role lacks rights returns a warning. No check changes anything.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import asyncpg
+
+from holdfast import errors
+from holdfast.engine import preflight, roles, schema, state
+from holdfast.engine.connection import Connection, connected
+from holdfast.engine.schema import SchemaFiles
+from holdfast.engine.state import Status
+from holdfast.settings import Secret, Settings
+
+FindingLevel = Literal["ok", "warn", "fail"]
+
+SLOW_ROUND_TRIP = timedelta(milliseconds=50)
+MAX_CLOCK_SKEW = timedelta(seconds=2)
+OLD_SNAPSHOT_AGE = timedelta(minutes=15)
+DATABASE_UNREACHABLE_EXIT_CODE = 6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. `unreachable` means that the connection to the database failed."""
+
+    check: str
+    level: FindingLevel
+    text: str
+    fix: str | None = None
+    unreachable: bool = False  # has an exit code of its own
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """What a check can use: a connection, and the address and settings to open more."""
+
+    connection: Connection
+    url: Secret
+    settings: Settings
+    files: SchemaFiles
+
+
+Check = Callable[[CheckContext], Awaitable[Finding]]
+
+
+async def run_checks(url: Secret, settings: Settings, *, files: SchemaFiles | None = None) -> list[Finding]:
+    """Run every check and return the findings in a fixed order."""
+    settings = replace(settings, statement_cache="off")
+    try:
+        async with connected(url, settings) as connection:
+            context = CheckContext(connection, url, settings, files or schema.packaged())
+            findings = [await _run_check(name, check, context) for name, check in CHECKS.items()]
+    except errors.DatabaseError as error:
+        findings = [
+            Finding(
+                "database",
+                "fail",
+                error.message,
+                error.fix,
+                unreachable=error.exit_code == DATABASE_UNREACHABLE_EXIT_CODE,
+            )
+        ]
+    return [*findings, check_storage(settings)]
+
+
+async def _run_check(name: str, check: Check, context: CheckContext) -> Finding:
+    try:
+        return await check(context)
+    except errors.DatabaseRightsError as error:
+        return Finding(name, "fail", error.message, error.fix)
+    except asyncpg.PostgresError as error:
+        return Finding(name, "warn", f"could not run: {error}", "Run the check as the owner of the schema.")
+
+
+async def check_round_trip(context: CheckContext) -> Finding:
+    """Measure the round trip to the database."""
+    durations_s: list[float] = []
+    for _ in range(5):
+        started = time.monotonic()
+        await context.connection.execute("select 1")
+        durations_s.append(time.monotonic() - started)
+    round_trip_s = statistics.median(durations_s)
+    text = f"round trip {round_trip_s * 1000:.1f} ms"
+    if round_trip_s > SLOW_ROUND_TRIP.total_seconds():
+        return Finding(
+            "database",
+            "warn",
+            text,
+            "Run workers closer to the database: every batch of tasks is one round trip.",
+        )
+    return Finding("database", "ok", text)
+
+
+async def check_version(context: CheckContext) -> Finding:
+    """Check that the server version is supported."""
+    async with context.connection.transaction():
+        server = await preflight.server(context.connection)
+    try:
+        preflight.refuse_server(server)
+    except errors.DatabaseError as error:
+        return Finding("version", "fail", error.message, error.fix)
+    return Finding("version", "ok", f"PostgreSQL {server.version}")
+
+
+async def check_pooler(context: CheckContext) -> Finding:
+    """Detect a transaction pooler and check that the settings suit it."""
+    if not await _shares_server_processes(context):
+        return Finding("pooler", "ok", "each connection has its own server process")
+    text = "connected through a transaction pooler"
+    if "on" in {context.settings.listen, context.settings.statement_cache}:
+        return Finding(
+            "pooler",
+            "fail",
+            text,
+            "Set HOLDFAST_LISTEN=off and HOLDFAST_STATEMENT_CACHE=off, or connect directly.",
+        )
+    return Finding(
+        "pooler",
+        "warn",
+        f"{text}: workers poll instead of listening for notifications",
+        "Set HOLDFAST_STATEMENT_CACHE=off and HOLDFAST_LISTEN=off, or connect directly for faster wakeups.",
+    )
+
+
+async def _shares_server_processes(context: CheckContext) -> bool:
+    """Return whether two open connections share a server process, or one connection uses two of them."""
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(connected(context.url, context.settings)) for _ in range(2)]
+        connection_by_process: dict[int, int] = {}
+        for _ in range(3):
+            for number, connection in enumerate((context.connection, *others)):
+                async with connection.transaction():
+                    process = await connection.fetchval("select pg_catalog.pg_backend_pid()")
+                if connection_by_process.setdefault(process, number) != number:
+                    return True
+        return len(connection_by_process) > len(others) + 1
+
+
+async def check_durability(context: CheckContext) -> Finding:
+    """Check the settings that decide whether a crash can lose or destroy data."""
+    names = ("fsync", "full_page_writes", "synchronous_commit")
+    values = {name: await _get_setting(context, name) for name in names}
+    unsafe = [name for name in names[:2] if values[name] == "off"]
+    if unsafe:
+        return Finding(
+            "durability",
+            "fail",
+            f"{' and '.join(unsafe)} off: a crash of the machine can corrupt the database",
+            f"Set {' and '.join(f'{name} = on' for name in unsafe)} in postgresql.conf.",
+        )
+    if values["synchronous_commit"] == "off":
+        return Finding(
+            "durability",
+            "warn",
+            "synchronous_commit is off: a crash can lose committed transactions",
+            "Set synchronous_commit = on for this database or role.",
+        )
+    return Finding("durability", "ok", f"fsync on, synchronous_commit {values['synchronous_commit']}")
+
+
+async def check_clock(context: CheckContext) -> Finding:
+    """Compare the clock of the database with the clock of this machine."""
+    before = datetime.now(UTC)
+    async with context.connection.transaction():
+        database_time: datetime = await context.connection.fetchval("select pg_catalog.clock_timestamp()")
+    local_time = before + (datetime.now(UTC) - before) / 2
+    skew = abs(database_time - local_time)
+    text = f"differs from this machine by {skew.total_seconds():.3f} s"
+    if skew > MAX_CLOCK_SKEW:
+        return Finding(
+            "clock", "warn", text, "Run NTP on both machines; schedules use the clock of the database."
+        )
+    return Finding("clock", "ok", text)
+
+
+async def check_schema(context: CheckContext) -> Finding:
+    """Compare the installed schema with the one that this version needs."""
+    status = await _get_status(context)
+    at = f"version {status.installed.latest} of {status.files.latest}"
+    name = "schema"
+    if not status.installed.migrations:
+        return Finding(name, "fail", "not installed", "Run: holdfast migrate")
+    if status.unreleased:
+        return Finding(name, "fail", state.UNRELEASED_SCHEMA, state.UNRELEASED_SCHEMA_FIX)
+    if any(migration.breaking for migration in status.unknown):
+        return Finding(
+            name, "fail", f"{at}: newer than this package, with a breaking change", "Upgrade the package."
+        )
+    if status.changed:
+        return Finding(
+            name,
+            "fail",
+            f"{at}: applied migrations differ from the package: {', '.join(status.changed)}",
+            "Reinstall the package.",
+        )
+    if status.pending or status.functions in {"missing", "outdated"}:
+        return Finding(name, "fail", f"{at}, functions {status.functions}", "Run: holdfast migrate")
+    if status.unknown or status.functions == "newer":
+        return Finding(name, "warn", f"{at}: newer than this package", "Upgrade the package when convenient.")
+    return Finding(name, "ok", f"{at}, functions current")
+
+
+async def check_roles(context: CheckContext) -> Finding:
+    """Check that the roles exist and that this role can call the SQL functions."""
+    async with context.connection.transaction():
+        row = await context.connection.fetchrow(_RIGHTS, list(state.ROLES))
+    assert row is not None  # noqa: S101  (one row always)
+    role, owner, missing = row["role"], row["owner"], roles.missing(row["roles"])
+    if owner and not row["may_enter"]:
+        fix = f"Run as {owner}: holdfast migrate grants --role {role}"
+        return Finding("roles", "fail", f"{role} may not call the functions of Holdfast", fix)
+    if row["owner_is_superuser"]:
+        fix = "Give the schema an owner of its own: dump it, drop it, migrate as another role, restore the rows."
+        return Finding("roles", "warn", f"the owner of the schema is the superuser {owner}", fix)
+    if missing:
+        fix = "Create them as an administrator (create role NAME nologin), then run: holdfast migrate"
+        return Finding("roles", "warn", f"missing: {', '.join(missing)}", fix)
+    if not owner:
+        return Finding("roles", "ok", "all roles exist; the schema is not installed yet")
+    rights = "run workers" if row["may_work"] else "submit and read, but not run workers"
+    return Finding("roles", "ok", f"{role} may {rights}; the owner of the schema is {owner}")
+
+
+_VERSIONS = "select extname, extversion from pg_catalog.pg_extension where extname = any ($1::text[])"
+
+
+async def check_extensions(context: CheckContext) -> Finding:
+    """Report whether message queues come from Holdfast or from the extension pgmq."""
+    status = await _get_status(context)
+    if status.skipped:
+        names = sorted(status.installed.provided)
+        rows = await context.connection.fetch(_VERSIONS, names)
+        versions = {row["extname"]: f" {row['extversion']}" for row in rows}
+        by = ", ".join(name + versions.get(name, "") for name in names)
+        return Finding("extensions", "ok", f"message queues come from {by}, not from Holdfast")
+    return Finding("extensions", "ok", "none needed; message queues come from Holdfast")
+
+
+async def check_snapshots(context: CheckContext) -> Finding:
+    """Look for old transactions and slots that keep vacuum from removing dead rows."""
+    async with context.connection.transaction():
+        rows = await context.connection.fetch(_SNAPSHOTS, OLD_SNAPSHOT_AGE)
+    if rows:
+        return Finding(
+            "snapshots",
+            "warn",
+            "vacuum cannot remove dead rows because of " + "; ".join(row["what"] for row in rows),
+            rows[0]["fix"],
+        )
+    return Finding(
+        "snapshots", "ok", f"no snapshot is older than {int(OLD_SNAPSHOT_AGE.total_seconds() // 60)} min"
+    )
+
+
+async def check_autovacuum(context: CheckContext) -> Finding:
+    """Check that autovacuum is on."""
+    if "off" in {await _get_setting(context, "autovacuum"), await _get_setting(context, "track_counts")}:
+        return Finding(
+            "autovacuum",
+            "fail",
+            "off: queues get slower every day",
+            "Set autovacuum = on and track_counts = on.",
+        )
+    return Finding("autovacuum", "ok", "on")
+
+
+async def check_connections(context: CheckContext) -> Finding:
+    """Check that enough connections are free for one more process."""
+    async with context.connection.transaction():
+        row = await context.connection.fetchrow(_CONNECTIONS)
+    assert row is not None  # noqa: S101  (one row always)
+    free = row["allowed"] - row["used"]
+    text = f"{row['used']} of {row['allowed']} in use"
+    needed = context.settings.pool_size + 1
+    if free < needed:
+        return Finding(
+            "connections",
+            "warn",
+            f"{text}; one process of Holdfast opens up to {needed}",
+            "Raise max_connections, lower HOLDFAST_POOL_SIZE, or put PgBouncer in front.",
+        )
+    return Finding("connections", "ok", text)
+
+
+def check_storage(settings: Settings) -> Finding:
+    """Check that the folder for local files, or its nearest existing parent, is writable."""
+    folder = settings.home.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding(
+            "storage",
+            "fail",
+            f"cannot write to {folder}: {error.strerror or error}",
+            "Make the folder writable, free disk space, or choose another folder with HOLDFAST_HOME.",
+        )
+    return Finding("storage", "ok", f"{settings.home} is writable")
+
+
+async def _get_setting(context: CheckContext, name: str) -> str:
+    async with context.connection.transaction():
+        value: str = await context.connection.fetchval("select pg_catalog.current_setting($1)", name)
+    return value
+
+
+async def _get_status(context: CheckContext) -> Status:
+    async with context.connection.transaction():
+        return Status(await state.look(context.connection, context.files), context.files)
+
+
+_RIGHTS = """
+select
+  current_user::text as role,
+  o.rolname::text as owner,
+  coalesce(o.rolsuper, false) as owner_is_superuser,
+  coalesce(pg_catalog.has_schema_privilege(n.oid, 'usage'), false) as may_enter,
+  coalesce(pg_catalog.pg_has_role(o.oid, 'usage'), false)
+    or coalesce((select pg_catalog.pg_has_role(r.oid, 'usage') from pg_catalog.pg_roles r
+      where r.rolname = 'holdfast_worker'), false) as may_work,
+  array(select rolname::text from pg_catalog.pg_roles where rolname = any ($1::text[])) as roles
+from (select 1) one
+left join pg_catalog.pg_namespace n on n.nspname = 'holdfast'
+left join pg_catalog.pg_roles o on o.oid = n.nspowner
+"""
+
+_SNAPSHOTS = """
+select what, fix from (
+  select 1 as rank, pg_catalog.format('process %s (%s), in a transaction for %s', pid, usename,
+      pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - xact_start)) as what,
+    pg_catalog.format('End that transaction: select pg_terminate_backend(%s)', pid) as fix
+  from pg_catalog.pg_stat_activity
+  where backend_xmin is not null and xact_start < pg_catalog.clock_timestamp() - $1::interval
+    and backend_type = 'client backend'
+  union all
+  select 2, pg_catalog.format('the prepared transaction %s', gid),
+    pg_catalog.format('Finish it: rollback prepared %L', gid)
+  from pg_catalog.pg_prepared_xacts where prepared < pg_catalog.clock_timestamp() - $1::interval
+  union all
+  select 3, pg_catalog.format('the unused replication slot %s', slot_name),
+    pg_catalog.format('If nobody needs it: select pg_drop_replication_slot(%L)', slot_name)
+  from pg_catalog.pg_replication_slots where not active
+) blockers order by rank limit 5
+"""
+
+_CONNECTIONS = """
+select
+  pg_catalog.current_setting('max_connections')::integer
+    - pg_catalog.current_setting('superuser_reserved_connections')::integer
+    - coalesce(pg_catalog.current_setting('reserved_connections', true)::integer, 0) as allowed,
+  (select pg_catalog.sum(numbackends)::integer from pg_catalog.pg_stat_database) as used
+"""
+
+CHECKS: dict[str, Check] = {
+    "database": check_round_trip,
+    "version": check_version,
+    "pooler": check_pooler,
+    "durability": check_durability,
+    "clock": check_clock,
+    "schema": check_schema,
+    "roles": check_roles,
+    "extensions": check_extensions,
+    "snapshots": check_snapshots,
+    "autovacuum": check_autovacuum,
+    "connections": check_connections,
+}

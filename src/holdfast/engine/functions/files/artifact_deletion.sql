@@ -1,0 +1,160 @@
+-- Deletes files: first the row is marked, then the object is deleted, then the row.
+--
+-- SQL cannot delete objects. `tick_artifacts` marks rows in bounded steps. A process with access to the store claims
+-- marked rows, deletes their objects and confirms the deletion. Every step can be repeated, by any number of callers. An
+-- attempt that lost its lease can finish an upload very late. So the objects of lost attempts are deleted a second time,
+-- a day later, before the row is deleted.
+
+-- Removes files that are marked for deletion from the usage of their owners. The caller has locked the rows.
+create or replace function holdfast.release_artifact_usage(p_ids uuid[], p_now timestamptz) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_one record;
+begin
+  for v_one in
+    with freed as (
+      update holdfast.artifacts f set counted = false where f.id = any (p_ids) and f.counted returning f.owner, f.size
+    )
+    select f.owner, sum(f.size)::bigint as bytes, count(*) as files from freed f group by f.owner order by f.owner
+  loop
+    perform holdfast.charge_storage(v_one.owner, -v_one.bytes, -v_one.files, p_now);
+  end loop;
+end $$;
+
+-- Marks expired files of one owner, or of all.
+create or replace function holdfast.expire_artifacts(p_owner text, p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' set plan_cache_mode = force_custom_plan as $$
+declare
+  v_ids uuid[] := array(
+    select f.id from holdfast.artifacts f
+    where f.status = 'visible' and f.expires_at <= p_now and (p_owner is null or f.owner = p_owner)
+    order by f.expires_at limit p_limit for update skip locked);
+  v_one record;
+begin
+  for v_one in
+    with gone as (
+      -- Visible files with an owner are always counted.
+      update holdfast.artifacts f set status = 'deleting', why = 'expired', touched_at = p_now, counted = false
+      where f.id = any (v_ids) returning f.owner, f.size
+    )
+    select g.owner, sum(g.size)::bigint as bytes, count(*) as files from gone g where g.owner is not null group by g.owner order by g.owner
+  loop
+    perform holdfast.charge_storage(v_one.owner, -v_one.bytes, -v_one.files, p_now);
+  end loop;
+  return cardinality(v_ids);
+end $$;
+
+-- Keeps a visible file for p_ttl_s seconds from now; null means for ever. Returns the new expiry.
+create or replace function holdfast.set_artifact_ttl(p_id uuid, p_ttl_s double precision) returns timestamptz
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_until timestamptz;
+begin
+  if p_ttl_s <= 0 or p_ttl_s > 3.2e9 then
+    perform holdfast.raise_error('HF004', 'ttl_s must be greater than 0 and at most 100 years.', 'ttl_s');
+  end if;
+  update holdfast.artifacts f set expires_at = v_now + p_ttl_s * interval '1 second'
+  where f.id = p_id and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now)
+  returning f.expires_at into v_until;
+  if not found then
+    perform holdfast.raise_error('HF002', 'This file does not exist or has expired.', 'id');
+  end if;
+  return v_until;
+end $$;
+
+-- Marks staged files of attempts that ended without success, files of saved steps of tasks that ended, and uploads
+-- without a lease that were not touched for 15 minutes. Other files are checked again later.
+create or replace function holdfast.mark_abandoned_artifacts(p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_lost uuid[];
+begin
+  with candidates as materialized (
+    select f.id, f.task_id, f.attempt, f.nonce, f.step, f.touched_at from holdfast.artifacts f
+    where f.status in ('uploading', 'staged') and f.touched_at < p_now - interval '30 seconds'
+    order by f.touched_at limit p_limit for update skip locked
+  ), checked as (
+    update holdfast.artifacts f set
+      status = case when s.in_use then f.status else 'deleting' end, why = case when not s.in_use then 'lost' end,
+      touched_at = case when s.without_task then f.touched_at else p_now end
+    from (
+      select s.id, s.task_id is null as without_task, case when s.task_id is null then s.touched_at > p_now - interval '15 minutes'
+        when s.step is not null then exists (select from holdfast.tasks t where t.id = s.task_id
+          and t.status || '' in ('waiting', 'scheduled', 'ready', 'running'))
+        else exists (select from holdfast.tasks t where t.id = s.task_id and t.attempt = s.attempt and t.nonce = s.nonce
+          and t.status || '' = 'running') end as in_use
+      from candidates s
+    ) as s
+    where f.id = s.id and not (s.without_task and s.in_use)
+    returning f.id, f.status
+  )
+  select array_agg(j.id) into v_lost from checked j where j.status = 'deleting';
+  perform holdfast.release_artifact_usage(v_lost, p_now);
+  return coalesce(cardinality(v_lost), 0);
+end $$;
+
+-- One bounded round of maintenance: {expired, lost, replaced, purged, deletions_pending}. `deletions_pending` says whether
+-- objects are waiting to be deleted.
+create or replace function holdfast.tick_artifacts(p_limit integer default 1000) returns jsonb
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_result jsonb := jsonb_build_object('expired', holdfast.expire_artifacts(null, v_now, p_limit),
+    'lost', holdfast.mark_abandoned_artifacts(v_now, p_limit));
+  v_ids uuid[] := array(
+    select f.id from holdfast.artifacts f where f.status = 'deleting' and f.counted limit p_limit for update skip locked);
+  v_count integer;
+begin
+  perform holdfast.release_artifact_usage(v_ids, v_now);
+  delete from holdfast.artifacts f where f.id = any (array(
+    select o.id from holdfast.artifacts o where o.status = 'gone' and o.why <> 'lost' and o.touched_at < v_now - interval '30 days'
+    order by o.touched_at limit p_limit for update skip locked));
+  get diagnostics v_count = row_count;
+  return v_result || jsonb_build_object('replaced', cardinality(v_ids), 'purged', v_count,
+    'deletions_pending', exists (select from holdfast.artifacts f where f.status = 'deleting' and f.touched_at <= v_now));
+end $$;
+
+-- Claims objects to delete for five minutes. After that, unconfirmed ones can be claimed again.
+create or replace function holdfast.claim_artifact_deletions(p_limit integer default 1000) returns table (id uuid, key text)
+language plpgsql security definer set search_path = '' as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := holdfast.now();
+begin
+  return query
+  update holdfast.artifacts f set touched_at = case f.status when 'deleting' then v_now + interval '5 minutes'
+    else v_now - interval '1 day' + interval '5 minutes' end
+  where f.id = any (array(
+      select d.id from holdfast.artifacts d where d.status = 'deleting' and d.touched_at <= v_now
+      order by d.touched_at limit p_limit for update skip locked)
+    || array(
+      select g.id from holdfast.artifacts g where g.status = 'gone' and g.why = 'lost' and g.touched_at <= v_now - interval '1 day'
+      order by g.touched_at limit p_limit for update skip locked))
+  returning f.id, f.key;
+end $$;
+
+-- Confirms that the objects of these rows are deleted.
+create or replace function holdfast.confirm_artifact_deletions(p_ids uuid[]) returns integer
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_count integer;
+begin
+  perform from holdfast.artifacts f where f.id = any (p_ids) order by f.id for update;
+  delete from holdfast.artifacts f where f.id = any (p_ids) and f.status = 'gone' and f.why = 'lost';
+  update holdfast.artifacts f set status = 'gone', touched_at = v_now where f.id = any (p_ids) and f.status = 'deleting';
+  get diagnostics v_count = row_count;
+  perform holdfast.release_artifact_usage(p_ids, v_now);
+  return v_count;
+end $$;
+
+-- Returns the keys that no row refers to: objects in the store that Holdfast does not know.
+create or replace function holdfast.find_orphaned_object_keys(p_keys text[]) returns setof text
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query select k from unnest(p_keys) as k where not exists (select from holdfast.artifacts f where f.key = k);
+end $$;
+
+call holdfast.allow('holdfast_worker', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions', 'find_orphaned_object_keys');
+call holdfast.allow('service_role', 'set_artifact_ttl', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions', 'find_orphaned_object_keys');

@@ -1,0 +1,48 @@
+"""Everything about one job: its tasks, attempts, payloads, reruns, and the body it was submitted with."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import JsonObject, decode_object, decode_optional_object, fetch_objects
+
+
+async def get_job_detail(connection: Connection, job_id: UUID, *, max_tasks: int = 500) -> JsonObject | None:
+    """Return a job with up to `max_tasks` tasks, their dependencies and their attempts, or None.
+
+    The payloads of the tasks are left out; `get_task_payload` returns them.
+    """
+    call = "select holdfast.get_job_detail($1, $2)"
+    return decode_optional_object(await connection.fetchval(call, job_id, max_tasks))
+
+
+async def list_job_attempts(connection: Connection, job_id: UUID, *, limit: int = 50) -> list[JsonObject]:
+    """List the failed attempts of all tasks of a job with their errors, newest first."""
+    return await fetch_objects(connection, "select holdfast.list_job_attempts($1, $2)", job_id, limit)
+
+
+async def get_task_payload(connection: Connection, task_id: UUID) -> JsonObject | None:
+    """Return the arguments, output and error of a task, or None."""
+    return decode_optional_object(await connection.fetchval("select holdfast.get_task_payload($1)", task_id))
+
+
+async def get_job_submission(connection: Connection, job_id: UUID) -> JsonObject:
+    """Return the body that `submit` takes to run a job again as a new job, without keys and times."""
+    return decode_object(await connection.fetchval("select holdfast.get_job_submission($1)", job_id))
+
+
+async def record_rerun(connection: Connection, old_id: UUID, new_id: UUID, actor: str) -> None:
+    """Record that `actor` started job `new_id` as a rerun of job `old_id`."""
+    await connection.execute("select holdfast.record_rerun($1, $2, $3)", old_id, new_id, actor)
+
+
+async def get_job_reruns(connection: Connection, job_id: UUID) -> JsonObject:
+    """Return {of, to}: the job that this one is a rerun of, and the reruns of this one."""
+    return decode_object(await connection.fetchval("select holdfast.get_job_reruns($1)", job_id))
+
+
+async def find_jobs_by_id_prefix(connection: Connection, prefix: str, *, limit: int = 10) -> list[UUID]:
+    """Return the ids of jobs that start with `prefix`."""
+    rows = await connection.fetch("select holdfast.find_jobs_by_id_prefix($1, $2) as id", prefix, limit)
+    return [row["id"] for row in rows]

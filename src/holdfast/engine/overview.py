@@ -1,0 +1,44 @@
+"""Totals and trends for dashboards: queue lengths, throughput, problems, and the health of the database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import JsonObject, decode_object, fetch_objects
+
+
+async def metrics(connection: Connection, *, max_rows: int = 10_000) -> JsonObject:
+    """Return the number of ready, running and scheduled tasks.
+
+    Each count stops at `max_rows`, so a backlog of millions costs no more than one of `max_rows`.
+    """
+    return decode_object(await connection.fetchval("select holdfast.metrics($1)", max_rows))
+
+
+async def get_throughput_chart(
+    connection: Connection, hours: float = 1, *, queue: str | None = None, task_type: str | None = None
+) -> JsonObject:
+    """Return the points of a chart: tasks that ended per step, wait and run times, and queue depths."""
+    call = "select holdfast.get_throughput_chart($1, $2, $3)"
+    return decode_object(await connection.fetchval(call, hours, queue, task_type))
+
+
+async def get_task_type_stats(connection: Connection, hours: float = 24) -> list[JsonObject]:
+    """Return outcomes, durations and a trend of twelve steps for each queue and task type."""
+    return await fetch_objects(connection, "select holdfast.get_task_type_stats($1)", hours)
+
+
+async def count_problems(connection: Connection, since: datetime) -> JsonObject:
+    """Count tasks that failed since then, and tasks that are retrying, scheduled or waiting now."""
+    return decode_object(await connection.fetchval("select holdfast.count_problems($1)", since))
+
+
+async def get_database_health(connection: Connection) -> JsonObject:
+    """Return version, sizes, connections, the oldest transaction and vacuum state of the database."""
+    return decode_object(await connection.fetchval("select holdfast.get_database_health()"))
+
+
+async def get_database_change_token(connection: Connection) -> str:
+    """Return a text that stays the same until a transaction writes anywhere in the database server."""
+    return str(await connection.fetchval("select pg_catalog.pg_current_snapshot()::text"))

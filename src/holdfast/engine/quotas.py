@@ -1,0 +1,47 @@
+"""Quotas: what one owner may store, how many operations they may use, and how many jobs they may have."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.jobs import Submitted
+from holdfast.engine.json_rows import JsonObject, decode_object
+
+
+async def put_quota(
+    connection: Connection,
+    owner: str | None = None,
+    *,
+    size: int | None = None,
+    files: int | None = None,
+    operations: int | None = None,
+) -> None:
+    """Set the quota of an owner, or with None the quota of every owner without one. None means unlimited."""
+    await connection.execute("select holdfast.put_quota($1, $2, $3, $4)", owner, size, files, operations)
+
+
+async def get_usage(connection: Connection, owner: str | None = None) -> JsonObject:
+    """Return {owner, bytes: {used, limit}, files: {used, limit}, operations: {used, limit}}."""
+    return decode_object(await connection.fetchval("select holdfast.get_usage($1)", owner))
+
+
+async def check_unfinished_job_limit(connection: Connection, owner: str, max_unfinished: int) -> None:
+    """Raise TooManyError when the owner has `max_unfinished` unfinished jobs.
+
+    The check holds a lock until the transaction ends, so that nobody else takes the last place.
+    """
+    call = "select holdfast.check_unfinished_job_limit($1, $2)"
+    await connection.execute(call, owner, max_unfinished)
+
+
+async def submit_within_job_limit(
+    connection: Connection, job: bytes, owner: str, max_unfinished: int
+) -> Submitted:
+    """Submit a job for an owner. Raises TooManyError when they have `max_unfinished` unfinished jobs.
+
+    The check and the submission are one call, so two submissions at once cannot exceed the limit.
+    """
+    call = "select holdfast.submit_within_job_limit($1, $2, $3)"
+    text = await connection.fetchval(call, job.decode(), owner, max_unfinished)
+    return msgspec.json.decode(text, type=Submitted)

@@ -1,0 +1,41 @@
+"""The task types that workers registered, and the validation of arguments against their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import JsonObject, decode_optional_object, encode_json, fetch_objects
+from holdfast.model import Json
+
+
+async def register_task_types(
+    connection: Connection, worker: str, types: Sequence[Mapping[str, Json]]
+) -> int:
+    """Store the task types of a worker and return how many are new or changed.
+
+    Each type has the fields that operations/task_types.sql lists.
+    """
+    text = msgspec.json.encode(types).decode()
+    return int(await connection.fetchval("select holdfast.register_task_types($1, $2)", worker, text))
+
+
+async def list_task_types(connection: Connection, *, limit: int = 1000) -> list[JsonObject]:
+    """List registered task types by name."""
+    return await fetch_objects(connection, "select holdfast.list_task_types(null, $1)", limit)
+
+
+async def get_task_type(connection: Connection, name: str) -> JsonObject | None:
+    """Return queue, schema, documentation and version of a registered task type, or None."""
+    return decode_optional_object(await connection.fetchval("select holdfast.get_task_type($1)", name))
+
+
+async def validate_task_args(connection: Connection, type_name: str, args: Mapping[str, Json]) -> None:
+    """Raise InvalidError when `args` do not match the schema of the task type.
+
+    The error's field is the path of the value that does not match. A type without a schema accepts
+    any arguments.
+    """
+    await connection.execute("select holdfast.validate_task_args($1, $2)", type_name, encode_json(args))

@@ -1,0 +1,22 @@
+"""List workers and their tasks, and compute how many workers a queue needs."""
+
+from __future__ import annotations
+
+from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import JsonObject, fetch_objects
+
+
+async def list_workers(connection: Connection, *, within_s: float = 3600) -> list[JsonObject]:
+    """List the workers that were seen within the last `within_s` seconds."""
+    return await fetch_objects(connection, "select holdfast.list_workers($1)", within_s)
+
+
+async def list_worker_tasks(connection: Connection, worker: str, *, limit: int = 100) -> list[JsonObject]:
+    """List the tasks that a worker is running, longest-running first."""
+    return await fetch_objects(connection, "select holdfast.list_worker_tasks($1, $2)", worker, limit)
+
+
+async def count_desired_workers(connection: Connection, queue: str, *, per_worker: int = 8) -> int:
+    """Return how many workers with `per_worker` slots each the queue can use now."""
+    call = "select holdfast.count_desired_workers($1, $2)"
+    return int(await connection.fetchval(call, queue, per_worker))
