@@ -1,4 +1,4 @@
-"""The `holdfast` command: the one place that builds concrete things out of settings."""
+"""The `holdfast` command."""
 
 from holdfast.cli.root import main
 

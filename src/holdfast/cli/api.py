@@ -1,4 +1,4 @@
-"""`holdfast api`: the HTTP API, on loopback unless authentication is configured."""
+"""`holdfast api`: serve the HTTP API and the dashboard, only on loopback unless authentication is set up."""
 
 from __future__ import annotations
 
@@ -18,162 +18,187 @@ from typing import Any
 import click
 
 from holdfast import telemetry
-from holdfast.cli import apps, logs
-from holdfast.cli.session import Session, attached_option, pass_session
+from holdfast.cli import app_loader, log_output
+from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, connected
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.extras import convert_import_error, require_extra
 from holdfast.settings import Secret, Settings
-from holdfast.systems import mount
 
-SYSTEMS = "holdfast.systems"
-STOP_SECONDS = 5  # for open answers; event streams would stay for ever
+SYSTEMS_PACKAGE = "holdfast.systems"
+SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams would stay open for ever
 
 
 @click.command()
 @click.argument("app", required=False)
-@click.option("--host", help="Address to listen on (setting api_host).")
-@click.option("--port", type=int, help="Port to listen on, 0 for a free one (setting api_port).")
-@click.option("--system", "systems", multiple=True, metavar="NAME",
-              help="Serve this system too, such as exports or reports; once for each.")  # fmt: skip
-@click.option("--no-dashboard", is_flag=True, help="Leave the dashboard out.")
-@attached_option
+@click.option("--host", help="Listen on this address. Default: the setting api_host.")
+@click.option(
+    "--port", type=int, help="Listen on this port; 0 chooses a free port. Default: the setting api_port."
+)
+@click.option(
+    "--system",
+    "systems",
+    multiple=True,
+    metavar="NAME",
+    help="Also serve this ready-made system, such as exports or reports. Repeat it for several.",
+)
+@click.option(
+    "--no-dashboard", is_flag=True, help="Do not serve the dashboard. Default: serve it at /dashboard."
+)
+@exit_with_parent_option
 @pass_session
-def api(session: Session, /, app: str | None, systems: tuple[str, ...], **given: Any) -> None:
+def api(session: CliSession, /, app: str | None, systems: tuple[str, ...], **options: Any) -> None:
     """Serve the HTTP API and the dashboard until stopped.
 
-    APP is a file (app.py) or module whose job types can be started through the API, as a worker takes it.
+    APP is a file (app.py) or a module, as for `holdfast worker`. Clients can start its job types through the
+    API. Without authentication the API listens on loopback addresses only.
     """
-    overrides = {"api_host": given["host"], "api_port": given["port"]}
+    check_server_extra()
+    overrides = {"api_host": options["host"], "api_port": options["port"]}
     session.overrides.update({name: value for name, value in overrides.items() if value is not None})
     settings = session.settings
-    logs.configure(settings)
-    if not authenticates(settings):
-        refuse_beyond_loopback(settings.api_host)
-    if settings.service_key is None and is_loopback(settings.api_host):
-        settings = replace(settings, service_key=local_service_key(settings.home))
-    served = Served(
-        apps.load(app) if app else apps.App(),
-        tuple(system_module(name) for name in systems),
-        dashboard=not given["no_dashboard"],
+    log_output.configure_logging(settings)
+    if not has_authentication(settings):
+        refuse_public_address(settings.api_host)
+    if settings.service_key is None and is_loopback_address(settings.api_host):
+        settings = replace(settings, service_key=load_or_create_service_key(settings.home))
+    contents = ServerContents(
+        app_loader.load_app(app) if app else app_loader.LoadedApp(),
+        tuple(import_system(name) for name in systems),
+        dashboard=not options["no_dashboard"],
     )
-    listener = listen(settings.api_host, settings.api_port)
+    listener = open_server_socket(settings.api_host, settings.api_port)
     url, _server = embedded.locate(settings)
-    session.serve(serve(settings, url, listener, served))
+    session.run_server(serve_api(settings, url, listener, contents))
+
+
+def check_server_extra(feature: str = "The HTTP API", extra: str = "server") -> None:
+    """Raise `MissingExtraError` if the packages of the extra `server` are not installed."""
+    with require_extra(feature, extra):
+        importlib.import_module("uvicorn")
+        importlib.import_module("holdfast.server")
 
 
 @dataclass(frozen=True)
-class Served:
-    """What is served besides the routes that are always there."""
+class ServerContents:
+    """What the server offers besides its own routes: an application, ready-made systems, the dashboard."""
 
-    app: apps.App
+    app: app_loader.LoadedApp
     systems: tuple[ModuleType, ...] = ()
     dashboard: bool = True
 
-    def parts(self) -> dict[str, Any]:
-        """What `create_app` is given of it all."""
-        ours = {"types": self.app.types.values(), "tasks": self.app.tasks.values()}
-        return mount(ours, *(system.mount() for system in self.systems))
+    def app_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `create_app` for the application and the systems."""
+        from holdfast.systems import mount  # noqa: PLC0415
+
+        own = {"job_types": self.app.types.values(), "tasks": self.app.tasks.values()}
+        return mount(own, *(system.mount() for system in self.systems))
 
 
-def system_module(name: str) -> ModuleType:
+def import_system(name: str) -> ModuleType:
+    """Import a ready-made system, such as `exports`."""
     try:
-        return importlib.import_module(f"{SYSTEMS}.{name}")
-    except ImportError as problem:
-        if problem.name and problem.name.startswith(SYSTEMS):
-            raise NotFoundError(f"There is no system {name}.", field="system") from None
-        raise HoldfastError(
-            f"The system {name} needs a package that is not installed: {problem.name}."
-        ) from None
+        return importlib.import_module(f"{SYSTEMS_PACKAGE}.{name}")
+    except ImportError as error:
+        if error.name and error.name.startswith(SYSTEMS_PACKAGE):
+            raise NotFoundError(f"System {name!r} does not exist.", field="system") from None
+        missing = convert_import_error(error, f"System {name!r}")
+        raise missing or error from None
 
 
-def authenticates(settings: Settings) -> bool:
-    """Whether somebody was told how to prove who they are."""
-    return any(each is not None for each in (settings.service_key, settings.jwt_secret, settings.jwt_jwks))
+def has_authentication(settings: Settings) -> bool:
+    """Return whether a service key or a way to verify tokens is configured."""
+    return any(value is not None for value in (settings.service_key, settings.jwt_secret, settings.jwt_jwks))
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback_address(host: str) -> bool:
+    """Return whether only this machine can connect to the address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def refuse_beyond_loopback(host: str) -> None:
-    if not is_loopback(host):
+def refuse_public_address(host: str) -> None:
+    """Raise `RefusedError` if other machines can connect to the address."""
+    if not is_loopback_address(host):
         raise RefusedError(
             f"The API does not listen on {host} without authentication.",
-            fix="Set HOLDFAST_SERVICE_KEY to a long random key or HOLDFAST_JWT_SECRET to the secret of your "
-            "tokens, or listen on 127.0.0.1.",
+            fix="Set HOLDFAST_SERVICE_KEY to a long random key, or HOLDFAST_JWT_SECRET to the secret "
+            "that signs "
+            "your tokens, or listen on 127.0.0.1.",
         )
 
 
-def local_service_key(home: Path) -> Secret:
-    """A key for this machine, made once and readable by its owner only."""
-    place = home / "service-key"
+def load_or_create_service_key(home: Path) -> Secret:
+    """Return the service key of this machine. It is created once, readable by its owner only."""
+    path = home / "service-key"
     try:
         home.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return Secret(place.read_text(encoding="ascii").strip())
+        return Secret(path.read_text(encoding="ascii").strip())
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(f"hf_{secrets.token_urlsafe(32)}\n")
-    return Secret(place.read_text(encoding="ascii").strip())
+    return Secret(path.read_text(encoding="ascii").strip())
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Take the port before anything else is started, so that a taken one costs nothing."""
+def open_server_socket(host: str, port: int) -> socket.socket:
+    """Listen on the port. This comes before anything else is started, so that a busy port fails at once."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, OverflowError) as problem:
+    except (OSError, OverflowError) as error:
         raise HoldfastError(
-            f"Cannot listen on {host}:{port}: {problem}.",
-            fix="Stop what uses that port, or choose another one with --port (0 takes a free one).",
-        ) from problem
+            f"Cannot listen on {host}:{port}: {error}.",
+            fix="Stop the program that uses the port, or choose another one with --port (0 chooses a "
+            "free one).",
+        ) from error
     return listener
 
 
-async def serve(
-    settings: Settings, url: Secret, listener: socket.socket, served: Served | None = None
+async def serve_api(
+    settings: Settings, url: Secret, listener: socket.socket, contents: ServerContents | None = None
 ) -> None:
-    served = served or Served(apps.App())
-    try:  # the web framework is an extra
-        import uvicorn  # noqa: PLC0415
+    """Serve the API on an open socket until a signal stops it."""
+    check_server_extra()
+    import uvicorn  # noqa: PLC0415
 
-        from holdfast.server.api import create_app  # noqa: PLC0415
-        from holdfast.server.dashboard import create_dashboard, login_link  # noqa: PLC0415
-    except ImportError as problem:
-        raise HoldfastError(
-            f"The API needs a package that is not installed: {problem.name}.",
-            fix="pip install 'holdfast[server]'",
-        ) from problem
+    from holdfast.server import create_app  # noqa: PLC0415
+    from holdfast.server.dashboard import create_dashboard, create_login_link  # noqa: PLC0415
+
+    contents = contents or ServerContents(app_loader.LoadedApp())
     async with connected(url, settings) as connection:
         await install.verify(connection)
-        for system in served.systems:
-            await system.ensure(connection, settings.systems_schema)
+        for system in contents.systems:
+            await system.install_if_needed(connection, settings.systems_schema)
     host, port = listener.getsockname()[:2]
-    dashboard = create_dashboard if served.dashboard else None
+    dashboard = create_dashboard if contents.dashboard else None
     async with Database(url, settings) as database:
-        app = create_app(settings, database=database, dashboard=dashboard, **served.parts())
+        app = create_app(settings, database=database, dashboard=dashboard, **contents.app_arguments())
         config = uvicorn.Config(
-            app, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=STOP_SECONDS
+            app,
+            log_config=None,
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
         server = uvicorn.Server(config)
         _stop_on_signals(server)
         telemetry.emit("api.started", url=f"http://{host}:{port}")
-        if served.dashboard and is_loopback(host):
+        if contents.dashboard and is_loopback_address(host):
             async with database.connection() as connection:
-                link = await login_link(connection, f"http://{host}:{port}/dashboard")
-            click.echo(f"dashboard  {link}   (opens once)", err=True)
+                link = await create_login_link(connection, f"http://{host}:{port}/dashboard")
+            click.echo(f"dashboard  {link}   (this link works once)", err=True)
         await server.serve(sockets=[listener])
 
 
 def _stop_on_signals(server: Any) -> None:
-    """Stopping as asked is exit code 0; uvicorn's own way would raise the signal again afterwards."""
+    """Stop on SIGTERM and SIGINT with exit code 0. uvicorn itself would raise the signal again afterwards."""
 
     def stop() -> None:
-        server.force_exit = server.should_exit  # the second time, without waiting for open connections
+        server.force_exit = server.should_exit  # the second signal does not wait for open connections
         server.should_exit = True
 
     server.capture_signals = contextlib.nullcontext

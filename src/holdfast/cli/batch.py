@@ -1,4 +1,4 @@
-"""`holdfast batch`: jobs that are counted together."""
+"""`holdfast batch`: list, inspect, watch and cancel batches. A batch is a group of jobs counted together."""
 
 from __future__ import annotations
 
@@ -11,78 +11,109 @@ from uuid import UUID
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from holdfast.cli import words
-from holdfast.cli.naming import uuid_named
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import SPAN
-from holdfast.cli.who import record
-from holdfast.engine import jobs
+from holdfast.cli.actor import record_audit_event
+from holdfast.cli.identifiers import parse_uuid
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.engine import batches, jobs
 from holdfast.engine.connection import Connection
 from holdfast.errors import HoldfastError, NotFoundError
+from holdfast.formatting import format_age, format_count, format_state
 
-LOOK_SECONDS = 0.3
+POLL_INTERVAL_S = 0.3
+COLUMNS = ["id", "status", "name", "ended", "total", "failed", "owner", "age"]
 
 
 @click.group()
 def batch() -> None:
-    """Batches: jobs that are counted together."""
+    """List, inspect, watch and cancel batches of jobs."""
 
 
-async def named(connection: Connection, batch_id: UUID) -> dict[str, Any]:
-    found = await jobs.get_batch(connection, batch_id)
-    if found is None:
-        raise NotFoundError(f"There is no batch {batch_id}.", field="id")
-    return {**found, "state": _state(found)}
+async def get_batch_or_fail(connection: Connection, batch_id: UUID) -> dict[str, Any]:
+    """Return a batch, or raise `NotFoundError`."""
+    row = await jobs.get_batch(connection, batch_id)
+    if row is None:
+        raise NotFoundError(f"Batch {batch_id} does not exist.", fix="See `holdfast batch list`.", field="id")
+    return row
 
 
-def _state(found: dict[str, Any]) -> str:
-    if found["finished_at"]:
-        return "failed" if found["failed"] else "succeeded"
-    return "running" if found["closed_at"] else "open"
+def _get_batch_status(row: dict[str, Any]) -> str:
+    """Return the status of a listed batch by the rule of the SQL function `batch_status`."""
+    if not row["finished_at"]:
+        return "running" if row["closed_at"] else "open"
+    if row["failed"]:
+        return "failed"
+    return "cancelled" if row["cancelled"] and row["cancelled"] == row["total"] else "succeeded"
+
+
+@batch.command("list")
+@click.option("--owner", help="List only batches of this owner. Default: of all owners.")
+@click.option("--before", metavar="BATCH", help="List only batches older than this one: the next page.")
+@json_option
+@pass_session
+def list_batches(session: CliSession, owner: str | None, before: str | None) -> None:
+    """List batches, newest first, 50 per page."""
+    before_id = None if before is None else parse_uuid(before, "batch")
+
+    async def work(connection: Connection) -> list[dict[str, Any]]:
+        rows = await batches.list_batches(connection, owner=owner, before=before_id)
+        return [
+            {**row, "status": _get_batch_status(row), "age": format_age(row.get("created_at"))}
+            for row in rows
+        ]
+
+    session.output.print_rows(session.run_with_connection(work), COLUMNS)
 
 
 @batch.command()
 @click.argument("batch_id", metavar="BATCH")
 @json_option
 @pass_session
-def show(session: Session, batch_id: str) -> None:
-    """How many jobs of a batch have ended, and how."""
-    found = session.ask(lambda connection: named(connection, uuid_named(batch_id, "batch")))
-    session.out.record(found)
+def show(session: CliSession, batch_id: str) -> None:
+    """Show the status of a batch and how many of its jobs have ended."""
+    row = session.run_with_connection(
+        lambda connection: get_batch_or_fail(connection, parse_uuid(batch_id, "batch"))
+    )
+    session.output.print_record(row)
 
 
 @batch.command()
 @click.argument("batch_id", metavar="BATCH")
-@click.option("--within", type=SPAN, help="So long at most.")
+@click.option(
+    "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
+)
 @json_option
 @pass_session
-def watch(session: Session, batch_id: str, within: timedelta | None) -> int:
-    """Follow a batch to its end; exit 1 if a job of it failed."""
-    asked = uuid_named(batch_id, "batch")
+def watch(session: CliSession, batch_id: str, wait_timeout: timedelta | None) -> int:
+    """Follow a batch until it ends. Exit with code 1 if one of its jobs failed."""
+    batch_uuid = parse_uuid(batch_id, "batch")
 
     async def work(connection: Connection) -> int:
-        deadline = None if within is None else time.monotonic() + within.total_seconds()
-        with _Shown(session) as shown:
+        deadline = None if wait_timeout is None else time.monotonic() + wait_timeout.total_seconds()
+        with _BatchProgress(session) as progress:
             while True:
-                found = await named(connection, asked)
-                shown.update(found)
-                if found["finished_at"]:
-                    return 1 if found["failed"] else 0
+                row = await get_batch_or_fail(connection, batch_uuid)
+                progress.update(row)
+                if row["finished_at"]:
+                    return 1 if row["failed"] else 0
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise HoldfastError(f"Batch {asked} has not ended in time.", fix="It goes on.")
-                await asyncio.sleep(LOOK_SECONDS)
+                    raise HoldfastError(
+                        f"Batch {batch_uuid} has not ended after {wait_timeout}.",
+                        fix=f"The batch is still running; see `holdfast batch show {batch_uuid}`.",
+                    )
+                await asyncio.sleep(POLL_INTERVAL_S)
 
-    return session.ask(work)
+    return session.run_with_connection(work)
 
 
-class _Shown:
-    """A bar on a terminal, a line for each change elsewhere."""
+class _BatchProgress:
+    """Shows the progress of a batch: a bar on a terminal, one line per change elsewhere."""
 
-    def __init__(self, session: Session) -> None:
-        self._out = session.out
-        self._last: dict[str, Any] | None = None
+    def __init__(self, session: CliSession) -> None:
+        self._output = session.output
+        self._last_row: dict[str, Any] | None = None
         self._bars: Progress | None = None
-        if self._out.console.is_terminal and not self._out.json:
+        if self._output.console.is_terminal and not self._output.json:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=40),
@@ -91,10 +122,10 @@ class _Shown:
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
             )
-            self._bars = Progress(*columns, console=self._out.console)
+            self._bars = Progress(*columns, console=self._output.console)
             self._bar = self._bars.add_task("batch", total=None, note="")
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> _BatchProgress:
         if self._bars:
             self._bars.start()
         return self
@@ -103,41 +134,42 @@ class _Shown:
         if self._bars:
             self._bars.stop()
 
-    def update(self, found: dict[str, Any]) -> None:
+    def update(self, row: dict[str, Any]) -> None:
         if self._bars:
-            note = f"{found['failed']} failed" if found["failed"] else found["state"]
-            self._bars.update(self._bar, total=found["total"], completed=found["ended"], note=note)
-        elif found != self._last:
-            self._last = found
-            if self._out.json:
-                self._out.record(found)
+            note = f"{row['failed']} failed" if row["failed"] else row["status"]
+            self._bars.update(self._bar, total=row["total"], completed=row["ended"], note=note)
+        elif row != self._last_row:
+            self._last_row = row
+            if self._output.json:
+                self._output.print_record(row)
             else:
                 counts = (
-                    f"{found['ended']} of {words.many(found['total'], 'job')} ended, {found['failed']} failed"
+                    f"{row['ended']} of {format_count(row['total'], 'job')} ended, {row['failed']} failed"
                 )
-                self._out.line(f"{words.state(found['state'])} {counts}")
+                self._output.print_line(f"{format_state(row['status'])} {counts}")
 
 
 @batch.command()
 @click.argument("batch_id", metavar="BATCH")
-@click.option("--reason", "-r", help="Why; it is kept with the jobs.")
-@destructive
+@click.option("--reason", "-r", help="Store this reason with the cancelled jobs and in the audit log.")
+@confirmation_options
 @json_option
 @pass_session
-def cancel(session: Session, batch_id: str, reason: str | None, yes: bool, dry_run: bool) -> None:
-    """Cancel what has not ended of a batch."""
-    asked = uuid_named(batch_id, "batch")
+def cancel(session: CliSession, batch_id: str, reason: str | None, yes: bool, dry_run: bool) -> None:
+    """Cancel the unfinished jobs of a batch."""
+    batch_uuid = parse_uuid(batch_id, "batch")
 
     async def work(connection: Connection) -> None:
-        found = await named(connection, asked)
-        left = found["total"] - found["ended"]
-        if not session.confirm(f"{words.many(left, 'job')} cancelled.", yes=yes, dry_run=dry_run):
+        row = await get_batch_or_fail(connection, batch_uuid)
+        unfinished = row["total"] - row["ended"]
+        consequence = f"This cancels {format_count(unfinished, 'job')}."
+        if not session.confirm(consequence, yes=yes, dry_run=dry_run):
             return
-        count = await jobs.cancel_all(connection, {"batch": str(asked)}, reason)
-        await record(connection, "batch.cancel", str(asked), jobs=count, reason=reason)
-        if session.out.json:
-            session.out.record({"batch": asked, "cancelled": count})
+        count = await jobs.cancel_all(connection, {"batch": str(batch_uuid)}, reason)
+        await record_audit_event(connection, "batch.cancel", str(batch_uuid), jobs=count, reason=reason)
+        if session.output.json:
+            session.output.print_record({"batch": batch_uuid, "cancelled": count})
         else:
-            session.out.line(f"{words.many(count, 'job')} cancelled.")
+            session.output.print_line(f"Cancelled {format_count(count, 'job')}.")
 
-    session.ask(work)
+    session.run_with_connection(work)

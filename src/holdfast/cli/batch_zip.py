@@ -1,4 +1,4 @@
-"""`holdfast batch zip`: every file that the jobs of a batch saved, in one archive with a manifest."""
+"""`holdfast batch zip`: download the files of a batch as one ZIP archive with a manifest."""
 
 from __future__ import annotations
 
@@ -13,97 +13,105 @@ from uuid import UUID, uuid4
 import click
 import msgspec
 
-from holdfast.cli import words
-from holdfast.cli.batch import batch, named
-from holdfast.cli.naming import uuid_named
-from holdfast.cli.session import Session, json_option, pass_session
+from holdfast.cli.api import check_server_extra
+from holdfast.cli.batch import batch, get_batch_or_fail
+from holdfast.cli.identifiers import parse_uuid
+from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
 from holdfast.engine import artifacts
-from holdfast.errors import ConflictError, HoldfastError
+from holdfast.errors import ConflictError
+from holdfast.formatting import format_count, format_size
 
-PAGE = 100
+PAGE_SIZE = 100
 
 
 @batch.command("zip")
 @click.argument("batch_id", metavar="BATCH")
-@click.option("--output", "-o", help="Where to; - is standard output. Default: BATCH.zip in this folder.")
-@click.option("--force", is_flag=True, help="Overwrite what is there.")
+@click.option(
+    "--output",
+    "-o",
+    help="Write to this file; - is standard output. Default: BATCH.zip in the current folder.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file. Default: refuse.")
 @json_option
 @pass_session
-def zip_files(session: Session, batch_id: str, output: str | None, force: bool) -> int:
-    """Fetch all files of a batch as a ZIP; exit 1 if one could not be read (see its manifest.json)."""
-    asked = uuid_named(batch_id, "batch")
-    target = Path(output or f"{asked}.zip")
+def download_zip(session: CliSession, batch_id: str, output: str | None, force: bool) -> int:
+    """Download all files of a batch as a ZIP archive.
+
+    Exit with code 1 if a file could not be read; manifest.json in the archive lists the failures. This
+    command needs the extra `server`.
+    """
+    check_server_extra("holdfast batch zip")
+    batch_uuid = parse_uuid(batch_id, "batch")
+    target = Path(output or f"{batch_uuid}.zip")
     if output != "-" and target.exists() and not force:
-        raise ConflictError(f"{target} is there already.", fix="Give another name, or --force.")
+        raise ConflictError(f"{target} already exists.", fix="Choose another name with -o, or add --force.")
 
     async def work() -> int:
         async with session.client() as client:
-            async with (await client.open()).connection() as connection:
-                await named(connection, asked)
+            async with client.connection() as connection:
+                await get_batch_or_fail(connection, batch_uuid)
             if output == "-":
-                await _write(client, asked, sys.stdout.buffer)
+                await _write_zip(client, batch_uuid, sys.stdout.buffer)
                 return 0
-            await _whole(client, asked, target)
-            return _tell(session, target)
+            await _write_zip_file(client, batch_uuid, target)
+            return _print_summary(session, target)
 
-    return session.run(work())
+    return session.run_async(work())
 
 
-async def _whole(client: Client, batch_id: UUID, target: Path) -> None:
-    """The file appears under its name when it is complete, and not at all if it is not."""
-    growing = target.with_name(f"{target.name}.{uuid4().hex[:8]}.part")
+async def _write_zip_file(client: Client, batch_id: UUID, target: Path) -> None:
+    """Write to a temporary file and rename it, so that an incomplete archive never has the final name."""
+    temporary = target.with_name(f"{target.name}.{uuid4().hex[:8]}.part")
     try:
-        with growing.open("xb") as file:
-            await _write(client, batch_id, file)
-        growing.replace(target)
+        with temporary.open("xb") as file:
+            await _write_zip(client, batch_id, file)
+        temporary.replace(target)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            growing.unlink()
+            temporary.unlink()
 
 
-async def _write(client: Client, batch_id: UUID, file: BinaryIO) -> None:
-    try:  # the web framework is an extra
-        from holdfast.server.api.batches import batch_told  # noqa: PLC0415
-        from holdfast.server.api.zips import zip_stream  # noqa: PLC0415
-    except ImportError as problem:
-        raise HoldfastError(
-            f"ZIPs need a package that is not installed: {problem.name}.",
-            fix="pip install 'holdfast[server]'",
-        ) from problem
+async def _write_zip(client: Client, batch_id: UUID, file: BinaryIO) -> None:
+    from holdfast.server.api.batches import describe_batch  # noqa: PLC0415
+    from holdfast.server.api.zip_archives import stream_zip  # noqa: PLC0415
 
-    async def about() -> dict[str, Any]:
-        async with (await client.open()).connection() as connection:
-            return await batch_told(connection, batch_id)
+    async def describe() -> dict[str, Any]:
+        async with client.connection() as connection:
+            return await describe_batch(connection, batch_id)
 
-    async for piece in zip_stream(_entries(client, batch_id), about):
-        file.write(piece)
+    async for chunk in stream_zip(_list_zip_entries(client, batch_id), describe):
+        file.write(chunk)
 
 
-async def _entries(client: Client, batch_id: UUID) -> AsyncGenerator[Any]:
-    from holdfast.server.api.zips import entry_of  # noqa: PLC0415
+async def _list_zip_entries(client: Client, batch_id: UUID) -> AsyncGenerator[Any]:
+    from holdfast.server.api.zip_archives import make_zip_entry  # noqa: PLC0415
 
     after: UUID | None = None
     while True:
-        async with (await client.open()).connection() as connection:
-            page = await artifacts.list_artifacts(connection, {"batch": batch_id}, after=after, limit=PAGE)
-        for each in page:
-            after = each.id
-            yield entry_of(client.files.store, each)
-        if len(page) < PAGE:
+        async with client.connection() as connection:
+            page = await artifacts.list_artifacts(
+                connection, {"batch": batch_id}, after=after, limit=PAGE_SIZE
+            )
+        for artifact in page:
+            after = artifact.id
+            yield make_zip_entry(client.files.store, artifact)
+        if len(page) < PAGE_SIZE:
             return
 
 
-def _tell(session: Session, target: Path) -> int:
+def _print_summary(session: CliSession, target: Path) -> int:
+    """Print what the archive contains, and return the exit code."""
     with zipfile.ZipFile(target) as archive:
         manifest = msgspec.json.decode(archive.read("manifest.json"))
     failures = manifest["failures"]
-    if session.out.json:
-        session.out.record({"file": str(target), **manifest})
+    if session.output.json:
+        session.output.print_record({"file": str(target), **manifest})
     else:
-        failed = f", {len(failures)} could not be read" if failures else ""
+        notes = f", {len(failures)} could not be read" if failures else ""
         if manifest["failed_jobs"]:
-            failed += f", {words.many(len(manifest['failed_jobs']), 'job')} did not succeed"
-        size = words.size(target.stat().st_size)
-        session.out.line(f"{words.many(len(manifest['files']), 'file')}{failed}, {size} in {target}.")
+            notes += f", {format_count(len(manifest['failed_jobs']), 'job')} did not succeed"
+        size = format_size(target.stat().st_size)
+        files = format_count(len(manifest["files"]), "file")
+        session.output.print_line(f"Saved {files} ({size}) in {target}{notes}.")
     return 1 if failures else 0

@@ -1,8 +1,8 @@
-"""`holdfast bulk`: actions on many jobs. They go in waves, can be paused, stopped and undone.
+"""`holdfast bulk`: follow and control bulk actions, which retry or cancel many jobs in growing batches.
 
-They are started by `holdfast errors retry` and `holdfast job retry|cancel --search`, which first show how
-many jobs it is about. Workers carry them on; `bulk watch` and `--wait` do their share too, so that it also
-goes on where no worker runs.
+`holdfast errors retry` and `holdfast job retry|cancel --search` start bulk actions, after showing how many
+jobs they affect. Workers carry them out. `bulk watch` and `--wait` do part of the work themselves, so that
+an action also advances where no worker is running.
 """
 
 from __future__ import annotations
@@ -16,69 +16,87 @@ import msgspec
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from holdfast import search as grammar
-from holdfast.cli import words
-from holdfast.cli.naming import uuid_named
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.who import record, somebody
-from holdfast.engine import search
+from holdfast.cli.actor import get_local_actor, record_audit_event
+from holdfast.cli.identifiers import parse_uuid
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.engine import bulk_actions
+from holdfast.engine.bulk_actions import BulkAction, BulkRamp, BulkVerb
 from holdfast.engine.connection import Connection
-from holdfast.engine.search import Bulk, Ramp, Verb
 from holdfast.errors import ConflictError, NotFoundError
+from holdfast.formatting import format_age, format_count
 
-LOOK_SECONDS = 0.25
+POLL_INTERVAL_S = 0.25
 COLUMNS = ["id", "verb", "state", "done", "total", "again", "by", "age", "search"]
 
 
 @click.group()
 def bulk() -> None:
-    """Actions on many jobs: look at them, pause, stop, undo."""
+    """Follow, pause, stop and undo bulk actions on jobs."""
 
 
-def _row(found: Bulk) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)
-    return {**row, "state": found.status, "age": words.since(found.created_at)}
+def _format_row(action: BulkAction) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(action, enc_hook=str)
+    return {**row, "state": action.status, "age": format_age(action.created_at)}
 
 
 @bulk.command("list")
-@click.option("--limit", "-n", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="List at most this many bulk actions.",
+)
 @json_option
 @pass_session
-def list_bulk(session: Session, limit: int) -> None:
-    """Actions, newest first."""
-    found = session.ask(lambda connection: search.list_bulk(connection, limit=limit))
-    session.out.rows([_row(each) for each in found], COLUMNS)
+def list_bulk_actions(session: CliSession, limit: int) -> None:
+    """List bulk actions, newest first."""
+    actions = session.run_with_connection(
+        lambda connection: bulk_actions.list_bulk_actions(connection, limit=limit)
+    )
+    session.output.print_rows([_format_row(action) for action in actions], COLUMNS)
 
 
-async def named(connection: Connection, word: str) -> Bulk:
-    found = await search.get_bulk(connection, uuid_named(word, "bulk action"))
-    if found is None:
-        raise NotFoundError(f"There is no bulk action {word}.", fix="See `holdfast bulk list`.", field="id")
-    return found
+async def get_bulk_action_or_fail(connection: Connection, bulk_id: str) -> BulkAction:
+    """Return a bulk action, or raise `NotFoundError`."""
+    action = await bulk_actions.get_bulk_action(connection, parse_uuid(bulk_id, "bulk action"))
+    if action is None:
+        raise NotFoundError(
+            f"Bulk action {bulk_id} does not exist.", fix="See `holdfast bulk list`.", field="id"
+        )
+    return action
 
 
 @bulk.command()
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def show(session: Session, bulk_id: str) -> None:
-    """How far an action is."""
-    session.out.record(_row(session.ask(lambda connection: named(connection, bulk_id))))
+def show(session: CliSession, bulk_id: str) -> None:
+    """Show the state and progress of a bulk action."""
+    action = session.run_with_connection(lambda connection: get_bulk_action_or_fail(connection, bulk_id))
+    session.output.print_record(_format_row(action))
 
 
 @bulk.command()
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def watch(session: Session, bulk_id: str) -> int:
-    """Follow an action to its end, and help it along; exit 1 if it stopped by itself."""
+def watch(session: CliSession, bulk_id: str) -> int:
+    """Follow a bulk action until it ends, and help to carry it out.
+
+    Exit with code 1 if the action stopped early because too many jobs failed again.
+    """
 
     async def work(connection: Connection) -> int:
-        return await follow(session, connection, (await named(connection, bulk_id)).id)
+        action = await get_bulk_action_or_fail(connection, bulk_id)
+        return await follow_bulk_action(session, connection, action.id)
 
-    return session.ask(work)
+    return session.run_with_connection(work)
 
 
-async def follow(session: Session, connection: Connection, bulk_id: UUID) -> int:
+async def follow_bulk_action(session: CliSession, connection: Connection, bulk_id: UUID) -> int:
+    """Carry out a bulk action and show its progress until it ends. Return the exit code."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=40),
@@ -86,138 +104,150 @@ async def follow(session: Session, connection: Connection, bulk_id: UUID) -> int
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=session.out.console, disable=not _live(session)) as bars:
+    with Progress(*columns, console=session.output.console, disable=not _shows_bar(session)) as bars:
         bar = bars.add_task("bulk", total=None, note="")
         while True:
-            await search.drive_bulk(connection)
-            found = await named(connection, str(bulk_id))
-            note = f"{found.status}, {found.again} failed again" if found.again else found.status
-            bars.update(bar, description=found.verb, total=found.total, completed=_handled(found), note=note)
-            if found.status not in {"running", "paused"}:
+            await bulk_actions.advance_bulk_actions(connection)
+            action = await get_bulk_action_or_fail(connection, str(bulk_id))
+            note = f"{action.status}, {action.again} failed again" if action.again else action.status
+            completed = action.done + action.passed
+            bars.update(bar, description=action.verb, total=action.total, completed=completed, note=note)
+            if action.status not in {"running", "paused"}:
                 break
-            await asyncio.sleep(LOOK_SECONDS)
-    _tell(session, found)
-    return 1 if found.stopped_why else 0
+            await asyncio.sleep(POLL_INTERVAL_S)
+    _print_bulk_action(session, action)
+    return 1 if action.stopped_why else 0
 
 
-def _live(session: Session) -> bool:
-    return session.out.console.is_terminal and not session.out.json
+def _shows_bar(session: CliSession) -> bool:
+    return session.output.console.is_terminal and not session.output.json
 
 
-def _handled(found: Bulk) -> int:
-    return found.done + found.passed
-
-
-def _tell(session: Session, found: Bulk) -> None:
-    if session.out.json:
-        session.out.record(_row(found))
+def _print_bulk_action(session: CliSession, action: BulkAction) -> None:
+    if session.output.json:
+        session.output.print_record(_format_row(action))
         return
-    passed = f", {words.many(found.passed, 'job')} had changed meanwhile" if found.passed else ""
-    why = f": {found.stopped_why}" if found.stopped_why else ""
-    session.out.line(f"{found.status}: {found.done} of {words.many(found.total, 'job')}{passed}{why}.")
+    skipped = (
+        f", {format_count(action.passed, 'job')} skipped because they had changed" if action.passed else ""
+    )
+    reason = f": {action.stopped_why}" if action.stopped_why else ""
+    session.output.print_line(
+        f"{action.status}: {action.done} of {format_count(action.total, 'job')}{skipped}{reason}."
+    )
 
 
-def _control(session: Session, bulk_id: str, verb: search.Control) -> None:
-    async def work(connection: Connection) -> Bulk:
-        found = await named(connection, bulk_id)
-        if not await search.bulk_control(connection, found.id, verb):
+def _control_bulk_action(session: CliSession, bulk_id: str, verb: bulk_actions.BulkCommand) -> None:
+    async def work(connection: Connection) -> BulkAction:
+        action = await get_bulk_action_or_fail(connection, bulk_id)
+        if not await bulk_actions.control_bulk_action(connection, action.id, verb):
             raise ConflictError(
-                f"Bulk action {found.id} is {found.status}.", fix="It can no longer be changed."
+                f"Cannot {verb} bulk action {action.id}: it is {action.status}.",
+                fix=f"See `holdfast bulk show {action.id}`.",
             )
-        await record(connection, f"bulk.{verb}", str(found.id))
-        return await named(connection, bulk_id)
+        await record_audit_event(connection, f"bulk.{verb}", str(action.id))
+        return await get_bulk_action_or_fail(connection, bulk_id)
 
-    session.out.record(_row(session.ask(work)))
-
-
-@bulk.command()
-@click.argument("bulk_id", metavar="BULK")
-@json_option
-@pass_session
-def pause(session: Session, bulk_id: str) -> None:
-    """Act on no more jobs until it is resumed."""
-    _control(session, bulk_id, "pause")
+    session.output.print_record(_format_row(session.run_with_connection(work)))
 
 
 @bulk.command()
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def resume(session: Session, bulk_id: str) -> None:
-    """Go on with one that was paused."""
-    _control(session, bulk_id, "resume")
+def pause(session: CliSession, bulk_id: str) -> None:
+    """Pause a bulk action: it affects no more jobs until you resume it."""
+    _control_bulk_action(session, bulk_id, "pause")
 
 
 @bulk.command()
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def stop(session: Session, bulk_id: str) -> None:
-    """Act on no more jobs. What was done stays done; see undo."""
-    _control(session, bulk_id, "stop")
+def resume(session: CliSession, bulk_id: str) -> None:
+    """Resume a paused bulk action."""
+    _control_bulk_action(session, bulk_id, "resume")
 
 
 @bulk.command()
 @click.argument("bulk_id", metavar="BULK")
-@destructive
 @json_option
 @pass_session
-def undo(session: Session, bulk_id: str, yes: bool, dry_run: bool) -> None:
-    """Take back a retry: cancel what it restarted and has not started yet."""
+def stop(session: CliSession, bulk_id: str) -> None:
+    """Stop a bulk action for good. Changes already made stay; see `bulk undo`."""
+    _control_bulk_action(session, bulk_id, "stop")
+
+
+@bulk.command()
+@click.argument("bulk_id", metavar="BULK")
+@confirmation_options
+@json_option
+@pass_session
+def undo(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
+    """Undo a bulk retry: cancel the jobs that it put back and that have not started yet."""
 
     async def work(connection: Connection) -> None:
-        found = await named(connection, bulk_id)
-        most = words.many(found.done - found.undone, "job")
-        if not session.confirm(f"Of {most}, those not started yet are cancelled.", yes=yes, dry_run=dry_run):
+        action = await get_bulk_action_or_fail(connection, bulk_id)
+        retried = format_count(action.done - action.undone, "job")
+        consequence = f"This cancels those of {retried} that have not started yet."
+        if not session.confirm(consequence, yes=yes, dry_run=dry_run):
             return
-        count = 0
-        while taken := await search.bulk_undo(connection, found.id):
-            count += taken
-        await record(connection, "bulk.undo", str(found.id), jobs=count)
-        if session.out.json:
-            session.out.record({"id": found.id, "undone": count})
+        total = 0
+        while count := await bulk_actions.undo_bulk_action(connection, action.id):
+            total += count
+        await record_audit_event(connection, "bulk.undo", str(action.id), jobs=total)
+        if session.output.json:
+            session.output.print_record({"id": action.id, "undone": total})
         else:
-            session.out.line(f"{words.many(count, 'job')} taken back.")
+            session.output.print_line(f"Cancelled {format_count(total, 'job')}.")
 
-    session.ask(work)
+    session.run_with_connection(work)
 
 
-def options(command: Any) -> Any:
-    """How an action on many goes; shared by all commands that start one."""
+def bulk_options(command: Any) -> Any:
+    """Add the options that every command shares that starts a bulk action."""
     for option in (
-        click.option("--wait", is_flag=True, help="Follow it to its end."),
-        click.option("--stop-share", type=click.FloatRange(0, 1), default=0.2, show_default=True,
-                     help="Stop by itself when this share of a wave failed again."),
-        click.option("--per-second", type=click.FloatRange(min=0, min_open=True), help="At most so many."),
-        click.option("--all-at-once", is_flag=True, help="No small waves first."),
-        click.option("--reason", "-r", help="Why; it is kept in the audit log."),
+        click.option("--wait", is_flag=True,
+                     help="Follow the bulk action until it ends. Default: print its id and return."),
+        click.option("--max-failure-rate", type=click.FloatRange(0, 1), default=0.2, show_default=True,
+                     help="Stop the bulk action if more than this share of a batch fails again."),
+        click.option("--max-per-second", type=click.FloatRange(min=0, min_open=True),
+                     help="Process at most this many jobs per second. Default: no limit."),
+        click.option("--all-at-once", is_flag=True,
+                     help="Process all jobs at once. Default: start with batches of 10 and 100 jobs."),
+        click.option("--reason", "-r", help="Store this reason in the audit log."),
     ):  # fmt: skip
         command = option(command)
-    return destructive(command)
+    return confirmation_options(command)
 
 
-async def start(
-    session: Session, connection: Connection, verb: Verb, query: grammar.Query, given: dict[str, Any]
+async def start_bulk_action(
+    session: CliSession,
+    connection: Connection,
+    verb: BulkVerb,
+    query: grammar.SearchQuery,
+    options: dict[str, Any],
 ) -> int:
-    """Count, ask, start, and follow it if that was asked for."""
-    count = await search.bulk_preview(connection, verb, query)
-    consequence = f"{verb}: {count} {'job' if count.count == 1 else 'jobs'} that fit {query.text!r}."
+    """Count the matching jobs, ask for confirmation, start the action, and follow it if `--wait` is set."""
+    count = await bulk_actions.preview_bulk_action(connection, verb, query)
     if not count.count:
-        raise NotFoundError(f"No job fits {query.text!r} that one could {verb}.")
-    if not session.confirm(consequence, yes=given["yes"], dry_run=given["dry_run"]):
+        raise NotFoundError(f"No job matches {query.text!r} that you can {verb}.")
+    noun = "job matches" if count.count == 1 else "jobs match"
+    consequence = f"{count} {noun} {query.text!r}; this will {verb} {'it' if count.count == 1 else 'them'}."
+    if not session.confirm(consequence, yes=options["yes"], dry_run=options["dry_run"]):
         return 0
-    ramp = Ramp(
-        waves=() if given["all_at_once"] else Ramp().waves,
-        per_s=given["per_second"],
-        stop_share=given["stop_share"],
+    ramp = BulkRamp(
+        waves=() if options["all_at_once"] else BulkRamp().waves,
+        per_s=options["max_per_second"],
+        stop_share=options["max_failure_rate"],
     )
-    why = given["reason"] or "from the command line"
-    bulk_id = await search.bulk_start(connection, verb, query, by=somebody(), why=why, ramp=ramp)
-    await record(connection, f"bulk.{verb}", str(bulk_id), search=query.text, reason=why)
-    if given["wait"]:
-        return await follow(session, connection, bulk_id)
-    if session.out.json:
-        session.out.record(_row(await named(connection, str(bulk_id))))
+    reason = options["reason"] or "from the command line"
+    actor = get_local_actor()
+    bulk_id = await bulk_actions.start_bulk_action(connection, verb, query, by=actor, why=reason, ramp=ramp)
+    await record_audit_event(connection, f"bulk.{verb}", str(bulk_id), search=query.text, reason=reason)
+    if options["wait"]:
+        return await follow_bulk_action(session, connection, bulk_id)
+    if session.output.json:
+        session.output.print_record(_format_row(await get_bulk_action_or_fail(connection, str(bulk_id))))
     else:
-        session.out.value("id", bulk_id)
+        session.output.print_value("id", bulk_id)
     return 0

@@ -1,25 +1,28 @@
-"""`python -m holdfast.cli.child APP DESCRIPTOR`: a child process of a worker, started by it."""
+"""`python -m holdfast.cli.child APP DESCRIPTOR`: a child process that runs tasks for a worker.
+
+The worker starts it and talks to it through the pipe with the number DESCRIPTOR.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from holdfast.cli import apps
+from holdfast.cli import app_loader
 from holdfast.errors import HoldfastError
-from holdfast.worker import isolation_child
+from holdfast.worker.child_main import connect_to_worker, run_child
 
 
 def main() -> None:
-    app, number = sys.argv[1:]
-    pipe, start = isolation_child.begin(int(number))
+    app_name, descriptor = sys.argv[1:]
+    pipe, start = connect_to_worker(int(descriptor))
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  (as the worker does)
     try:
-        found = apps.load(app)
-        isolation_child.serve(pipe, start, found.tasks, found.lifespan)
-    except HoldfastError as problem:
-        sys.stderr.write(f"{problem}\n")
-        sys.exit(problem.exit_code)
+        app = app_loader.load_app(app_name)
+        run_child(pipe, start, app.tasks, app.lifespan)
+    except HoldfastError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`holdfast completion bash|zsh|fish`: prints the script that teaches a shell our commands."""
+"""`holdfast completion SHELL`: print the script that adds completion of `holdfast` to a shell."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script for a shell.
+    """Print the completion script for SHELL.
 
-    For bash: eval "$(holdfast completion bash)"
+    For bash, add this line to ~/.bashrc: eval "$(holdfast completion bash)"
     """
-    kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101  (Choice lets through only shells that click knows)
-    click.echo(kind(context.find_root().command, {}, "holdfast", "_HOLDFAST_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # noqa: S101  (click.Choice only accepts shells that click supports)
+    script = completion_class(context.find_root().command, {}, "holdfast", "_HOLDFAST_COMPLETE")
+    click.echo(script.source())

@@ -1,4 +1,4 @@
-"""`holdfast cron`: schedules, their next times, and runs by hand."""
+"""`holdfast cron`: list, add, preview, run, pause, resume and delete schedules."""
 
 from __future__ import annotations
 
@@ -9,171 +9,210 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import SPAN, body_of
-from holdfast.cli.who import record, somebody
+from holdfast.cli.actor import get_local_actor, record_audit_event
+from holdfast.cli.parameters import DURATION, parse_json_or_pairs
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import schedules
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import StoredSchedule
 
 T = TypeVar("T")
-COLUMNS = ("name", "when", "timezone", "does", "next_at", "last_at", "state")
+COLUMNS = ("name", "when", "timezone", "runs", "next_at", "last_at", "state")
 
 
 @click.group()
 def cron() -> None:
-    """Schedules: work that is submitted at set times."""
+    """Manage schedules, which submit jobs at set times."""
 
 
-def _shown(found: StoredSchedule) -> dict[str, Any]:
-    when = found.cron or f"every {found.every_s:g}s"
-    state = "paused" if found.paused_at else "failing" if found.last_error else "active"
-    does = found.job.get("type") or ", ".join(task["type"] for task in found.job["tasks"])
-    record = {name: value for name, value in msgspec.structs.asdict(found).items() if name != "did"}
-    return {**record, "when": when, "does": does, "state": state}
+def _format_schedule(schedule: StoredSchedule) -> dict[str, Any]:
+    when = schedule.cron or f"every {schedule.every_s:g}s"
+    state = "paused" if schedule.paused_at else "failing" if schedule.last_error else "active"
+    runs = schedule.job.get("type") or ", ".join(task["type"] for task in schedule.job["tasks"])
+    row = {name: value for name, value in msgspec.structs.asdict(schedule).items() if name != "did"}
+    return {**row, "when": when, "runs": runs, "state": state}
 
 
 @cron.command("list")
-@click.option("--owner", help="Only those of this owner.")
+@click.option("--owner", help="List only schedules of this owner. Default: of all owners.")
 @json_option
 @pass_session
-def list_schedules(session: Session, owner: str | None) -> None:
-    """List the schedules, by name."""
+def list_schedules(session: CliSession, owner: str | None) -> None:
+    """List schedules, sorted by name."""
 
     async def work() -> list[StoredSchedule]:
         async with session.client() as client:
             return await client.schedules.list(owner=owner)
 
-    session.out.rows([_shown(found) for found in session.run(work())], COLUMNS)
+    rows = [_format_schedule(schedule) for schedule in session.run_async(work())]
+    session.output.print_rows(rows, COLUMNS)
 
 
 @cron.command()
 @click.argument("name")
 @json_option
 @pass_session
-def show(session: Session, name: str) -> None:
-    """Show one schedule: its times, its job, its last run."""
-    session.out.record(_shown(session.ask(lambda connection: schedules.get_schedule(connection, name))))
+def show(session: CliSession, name: str) -> None:
+    """Show a schedule: its times, its job, its next and its last run."""
+    schedule = session.run_with_connection(lambda connection: schedules.get_schedule(connection, name))
+    session.output.print_record(_format_schedule(schedule))
 
 
 @cron.command()
 @click.argument("name")
 @json_option
 @pass_session
-def run(session: Session, name: str) -> None:
-    """Submit its job now, besides its times; also while it is paused."""
-    submitted = _recorded(session, "run", name, schedules.run_schedule)
-    session.out.value("job", submitted.id)
+def run(session: CliSession, name: str) -> None:
+    """Submit the job of a schedule now, in addition to its set times. Print the job's id.
+
+    This also works while the schedule is paused.
+    """
+    submitted = _run_and_record(session, "run", name, schedules.run_schedule)
+    session.output.print_value("job", submitted.id)
 
 
-def _recorded(session: Session, verb: str, name: str, act: Callable[[Connection, str], Awaitable[T]]) -> T:
-    """Do it, and write down who did."""
+def _run_and_record(
+    session: CliSession, verb: str, name: str, act: Callable[[Connection, str], Awaitable[T]]
+) -> T:
+    """Run an action on a schedule and write it to the audit log."""
 
     async def work(connection: Connection) -> T:
-        done = await act(connection, name)
-        await record(connection, f"schedule.{verb}", name)
-        return done
+        result = await act(connection, name)
+        await record_audit_event(connection, f"schedule.{verb}", name)
+        return result
 
-    return session.ask(work)
-
-
-@cron.command()
-@click.argument("name")
-@pass_session
-def pause(session: Session, name: str) -> None:
-    """No more runs until it is resumed."""
-    changed = _recorded(session, "pause", name, lambda c, name: schedules.pause_schedule(c, name, somebody()))
-    session.out.line(f"Schedule {name} {'is paused' if changed else 'was paused already'}.")
+    return session.run_with_connection(work)
 
 
 @cron.command()
 @click.argument("name")
 @pass_session
-def resume(session: Session, name: str) -> None:
-    """Go on with the next time; what was missed meanwhile is not made up for."""
-    changed = _recorded(session, "resume", name, schedules.resume_schedule)
-    session.out.line(f"Schedule {name} {'goes on' if changed else 'was not paused'}.")
+def pause(session: CliSession, name: str) -> None:
+    """Pause a schedule: it submits no jobs until you resume it."""
+    actor = get_local_actor()
+    changed = _run_and_record(
+        session, "pause", name, lambda connection, name: schedules.pause_schedule(connection, name, actor)
+    )
+    session.output.print_line(f"Schedule {name} {'is paused' if changed else 'was already paused'}.")
+
+
+@cron.command()
+@click.argument("name")
+@pass_session
+def resume(session: CliSession, name: str) -> None:
+    """Resume a paused schedule at its next time. Runs missed during the pause are skipped."""
+    changed = _run_and_record(session, "resume", name, schedules.resume_schedule)
+    session.output.print_line(f"Schedule {name} {'is active again' if changed else 'was not paused'}.")
 
 
 @cron.command()
 @click.argument("name", required=False)
-@click.option("--cron", "expression", help="Instead of a name: what this expression means.")
-@click.option("--every", type=SPAN, help="Instead of a name: an interval, as 90s or 6h.")
-@click.option("--timezone", default="UTC", show_default=True, help="With --cron: an IANA name.")
-@click.option("--count", "-n", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("--cron", "expression", help="Preview this cron expression instead of a schedule.")
+@click.option(
+    "--every", type=DURATION, help="Preview this interval instead of a schedule, such as 90s or 6h."
+)
+@click.option("--timezone", default="UTC", show_default=True, help="With --cron: use this IANA time zone.")
+@click.option(
+    "--count",
+    "-n",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Print this many times.",
+)
 @json_option
 @pass_session
 def preview(
-    session: Session,
+    session: CliSession,
     name: str | None,
     expression: str | None,
     every: timedelta | None,
     timezone: str,
     count: int,
 ) -> None:
-    """Show the next times of a schedule, or of an expression that is not stored."""
+    """Print the next times of the schedule NAME, or of a cron expression or interval."""
     if (name is None) == (expression is None and every is None):
-        raise click.UsageError("Give the name of a schedule, or --cron or --every.")
+        raise click.UsageError("Give the name of a schedule, or --cron, or --every.")
     if name is not None:
-        known = name
-        times = session.ask(lambda connection: schedules.preview_schedule(connection, known, count))
+        schedule_name = name
+        times = session.run_with_connection(
+            lambda connection: schedules.preview_schedule(connection, schedule_name, count)
+        )
     else:
         every_s = None if every is None else every.total_seconds()
-        times = session.ask(
+        times = session.run_with_connection(
             lambda connection: schedules.next_times(
                 connection, cron=expression, every_s=every_s, timezone=timezone, count=count
             )
         )
-    session.out.rows([{"at": time.isoformat()} for time in times], ["at"])
+    session.output.print_rows([{"at": time.isoformat()} for time in times], ["at"])
 
 
 @cron.command()
 @click.argument("name")
 @click.argument("task")
 @click.argument("args", nargs=-1)
-@click.option("--cron", "expression", help='Minute, hour, day, month, weekday: "0 3 * * MON-FRI", or @daily.')
-@click.option("--every", type=SPAN, help="Instead of --cron: an interval, as 90s or 6h.")
-@click.option("--timezone", default="UTC", show_default=True, help="An IANA name, as Europe/Madrid.")
-@click.option("--queue", help="The queue of the task.")
-@click.option("--owner", help="Whose jobs they are.")
-@click.option("--missed", type=click.Choice(["skip", "coalesce", "catch_up"]), default="coalesce",
-              show_default=True, help="Runs that nobody was there for: none, one for all, each.")  # fmt: skip
-@click.option("--unique", is_flag=True, help="Leave a run out while the one before has not ended.")
-@click.option("--replace", is_flag=True, help="Change the schedule if there is one of that name.")
+@click.option(
+    "--cron",
+    "expression",
+    help='Run at these times: "0 3 * * MON-FRI" (minute hour day month weekday) or @daily.',
+)
+@click.option("--every", type=DURATION, help="Run at this interval instead of --cron, such as 90s or 6h.")
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="Use this IANA time zone, such as Europe/Madrid."
+)
+@click.option("--queue", help="Submit the jobs to this queue. Default: the queue of the task.")
+@click.option("--owner", help="Set the owner of the jobs. Default: none.")
+@click.option(
+    "--missed",
+    type=click.Choice(["skip", "coalesce", "catch_up"]),
+    default="coalesce",
+    show_default=True,
+    help="Choose what happens to runs missed while no worker was running: skip them, run once for all of "
+    "them, "
+    "or run each of them.",
+)
+@click.option("--unique", is_flag=True, help="Skip a run while the job of an earlier run has not ended.")
+@click.option("--replace", is_flag=True, help="Replace an existing schedule of this name. Default: refuse.")
 @json_option
 @pass_session
-def add(session: Session, /, name: str, task: str, args: tuple[str, ...], **said: Any) -> None:
-    """Make a schedule for one task. ARGS are JSON, @file, or pairs: name=text count:=3."""
-    job: dict[str, Any] = {"type": task, "args": body_of(args) if args else {}}
-    if said["queue"]:
-        job["queue"] = said["queue"]
-    if said["unique"]:
+def add(session: CliSession, /, name: str, task: str, args: tuple[str, ...], **options: Any) -> None:
+    """Add a schedule NAME that submits TASK with ARGS.
+
+    ARGS are a JSON object, @file, or pairs such as name=text count:=3.
+
+    Example: holdfast cron add nightly report day=yesterday --cron "0 3 * * *"
+    """
+    job: dict[str, Any] = {"type": task, "args": parse_json_or_pairs(args) if args else {}}
+    if options["queue"]:
+        job["queue"] = options["queue"]
+    if options["unique"]:
         job["unique_key"] = f"schedule:{name}"
     body = {
         "name": name,
         "job": job,
-        "cron": said["expression"],
-        "every_s": said["every"].total_seconds() if said["every"] else None,
-        **{option: said[option] for option in ("timezone", "owner", "missed")},
+        "cron": options["expression"],
+        "every_s": options["every"].total_seconds() if options["every"] else None,
+        **{option: options[option] for option in ("timezone", "owner", "missed")},
     }
-    call = schedules.put_schedule if said["replace"] else schedules.create_schedule
+    save = schedules.put_schedule if options["replace"] else schedules.create_schedule
     try:
-        made = _recorded(session, "put", name, lambda connection, _: call(connection, body))
-    except ConflictError as problem:
-        raise ConflictError(problem.message, fix="Add --replace to change it.", field="name") from None
-    session.out.record(_shown(made))
+        schedule = _run_and_record(session, "put", name, lambda connection, _: save(connection, body))
+    except ConflictError as error:
+        raise ConflictError(error.message, fix="Add --replace to replace it.", field="name") from None
+    session.output.print_record(_format_schedule(schedule))
 
 
 @cron.command()
 @click.argument("name")
-@destructive
+@confirmation_options
 @pass_session
-def rm(session: Session, name: str, yes: bool, dry_run: bool) -> None:
-    """Remove a schedule; its jobs stay."""
-    found = session.ask(lambda connection: schedules.get_schedule(connection, name))
-    code = f" The code of {found.source} brings it back when its worker starts." if found.source else ""
-    if session.confirm(f"Schedule {name} goes; its jobs stay.{code}", yes=yes, dry_run=dry_run):
-        if not _recorded(session, "delete", name, schedules.delete_schedule):
-            raise NotFoundError(f"There is no schedule {name!r}.", field="name")
-        session.out.line(f"Schedule {name} is gone.")
+def delete(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a schedule. The jobs that it submitted stay."""
+    schedule = session.run_with_connection(lambda connection: schedules.get_schedule(connection, name))
+    note = f" A worker that runs {schedule.source} adds it again when it starts." if schedule.source else ""
+    if session.confirm(f"This deletes schedule {name}; its jobs stay.{note}", yes=yes, dry_run=dry_run):
+        if not _run_and_record(session, "delete", name, schedules.delete_schedule):
+            raise NotFoundError(f"Schedule {name!r} does not exist.", field="name")
+        session.output.print_line(f"Schedule {name} is deleted.")

@@ -1,4 +1,4 @@
-"""`holdfast db`: the embedded PostgreSQL, and a shell into whichever database is in use."""
+"""`holdfast db`: start, stop and reset the embedded PostgreSQL server, and open psql on the database."""
 
 from __future__ import annotations
 
@@ -10,52 +10,59 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import click
 
-from holdfast.cli.session import Session, destructive, json_option, pass_session
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import embedded
 from holdfast.errors import RefusedError
 from holdfast.settings import Secret, redact_url
 
-URL_LASTS = timedelta(seconds=30)  # long enough to paste it, or for a program to come up and connect
+LINGER_AFTER_URL = timedelta(
+    seconds=30
+)  # long enough to paste the URL, or for a program to start and connect
 
 
 @click.group()
 def db() -> None:
-    """The PostgreSQL that comes with Holdfast."""
+    """Manage the embedded PostgreSQL server.
+
+    Holdfast uses it if DATABASE_URL is not set. Its data is in the folder .holdfast (setting home).
+    """
 
 
 @db.command()
 @pass_session
-def start(session: Session) -> None:
-    """Start it, and let it run until `holdfast db stop`."""
-    _refuse_elsewhere(session, "start")
+def start(session: CliSession) -> None:
+    """Start the embedded server and keep it running until `holdfast db stop`."""
+    _refuse_external_database(session, "start")
     with embedded.keep(session.settings) as server:
-        where = redact_url(server.url.reveal())
-        session.out.line(f"PostgreSQL {server.version} runs at {where} until `holdfast db stop`.")
+        url = redact_url(server.url.reveal())
+        session.output.print_line(
+            f"PostgreSQL {server.version} is running at {url} until `holdfast db stop`."
+        )
 
 
 @db.command()
 @pass_session
-def stop(session: Session) -> None:
-    """Stop it, whoever uses it."""
-    _refuse_elsewhere(session, "stop")
-    found = embedded.stop(session.settings)
-    session.out.line("Stopped." if found else "It was not running.")
+def stop(session: CliSession) -> None:
+    """Stop the embedded server, even if other processes are using it."""
+    _refuse_external_database(session, "stop")
+    was_running = embedded.stop(session.settings)
+    session.output.print_line("Stopped." if was_running else "The embedded server was not running.")
 
 
 @db.command()
 @json_option
 @pass_session
-def url(session: Session) -> None:
-    """Print the address of the database, password included.
+def url(session: CliSession) -> None:
+    """Print the URL of the database, including its password.
 
-    Starts the embedded one if need be. It then stays up for half a minute, and as long as something uses
-    it; `holdfast db start` keeps it up for good.
+    This command starts the embedded server if it is not running. The server then runs for 30 seconds, and as
+    long as a program uses it. `holdfast db start` keeps it running.
     """
-    address, server = embedded.locate(session.settings)
+    database_url, server = embedded.locate(session.settings)
     if server:
-        server.linger(URL_LASTS)
+        server.linger(LINGER_AFTER_URL)
         server.release()
-    session.out.value("url", address.reveal())
+    session.output.print_value("url", database_url.reveal())
 
 
 @db.command(
@@ -67,16 +74,19 @@ def url(session: Session) -> None:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_session
-def psql(session: Session, arguments: tuple[str, ...]) -> int:
-    """Open psql on the database; arguments are passed on."""
+def psql(session: CliSession, arguments: tuple[str, ...]) -> int:
+    """Open psql on the database. ARGUMENTS are passed to psql.
+
+    Example: holdfast db psql -c "select 1"
+    """
     program = embedded.psql(session.settings)
-    address, server = embedded.locate(session.settings)
+    database_url, server = embedded.locate(session.settings)
     try:
-        target, password = _without_password(address)
+        target, password = _split_password(database_url)
         environment = dict(os.environ)  # house: environment (passed on, not read)
         if password:
             environment["PGPASSWORD"] = password
-        return _in_foreground([str(program), "-d", target, *arguments], environment)
+        return _run_in_foreground([str(program), "-d", target, *arguments], environment)
     finally:
         if server:
             server.release()
@@ -85,68 +95,80 @@ def psql(session: Session, arguments: tuple[str, ...]) -> int:
 @db.command()
 @json_option
 @pass_session
-def status(session: Session) -> None:
-    """Say whether it runs, where, and which version."""
+def status(session: CliSession) -> None:
+    """Show whether the embedded server is running, its URL and its version."""
     if session.settings.database_url:
-        where = redact_url(session.settings.database_url.reveal())
-        session.out.record({"state": "elsewhere", "url": where})
+        external_url = redact_url(session.settings.database_url.reveal())
+        session.output.print_record({"state": "external", "url": external_url})
         return
     folder = str(session.settings.home.absolute() / "postgres")
     server = embedded.find(session.settings)
     if server is None:
-        session.out.record({"state": "stopped", "folder": folder})
+        session.output.print_record({"state": "stopped", "folder": folder})
         return
     with server:
-        where = redact_url(server.url.reveal())
-        found = {"state": "running", "url": where, "version": server.version, "kept": server.kept}
-        session.out.record({**found, "folder": folder})
-
-
-@db.command()
-@destructive
-@pass_session
-def reset(session: Session, *, yes: bool, dry_run: bool) -> None:
-    """Destroy its data and start afresh next time."""
-    _refuse_elsewhere(session, "reset")
-    folder = session.settings.home.absolute() / "postgres"
-    consequence = f"All databases in {folder} are destroyed, and the server is stopped whoever uses it."
-    if session.confirm(consequence, yes=yes, dry_run=dry_run):
-        embedded.reset(session.settings)
-        session.out.line("Destroyed. The next start makes an empty one.")
-
-
-def _refuse_elsewhere(session: Session, verb: str) -> None:
-    if session.settings.database_url:
-        where = redact_url(session.settings.database_url.reveal())
-        raise RefusedError(
-            f"`holdfast db {verb}` is for the embedded PostgreSQL, and the database in use is {where}.",
-            fix="Unset DATABASE_URL to use the embedded one, or manage that server with its own tools.",
+        server_url = redact_url(server.url.reveal())
+        session.output.print_record(
+            {
+                "state": "running",
+                "url": server_url,
+                "version": server.version,
+                "kept": server.kept,
+                "folder": folder,
+            }
         )
 
 
-def _without_password(address: Secret) -> tuple[str, str | None]:
-    """An address fit for a command line, which everybody on the machine can read, and the password."""
-    parts = urlsplit(address.reveal())
+@db.command()
+@confirmation_options
+@pass_session
+def reset(session: CliSession, *, yes: bool, dry_run: bool) -> None:
+    """Delete all data of the embedded server. The next start creates an empty database."""
+    _refuse_external_database(session, "reset")
+    folder = session.settings.home.absolute() / "postgres"
+    consequence = f"This stops the embedded server for all its users and deletes all databases in {folder}."
+    if session.confirm(consequence, yes=yes, dry_run=dry_run):
+        embedded.reset(session.settings)
+        session.output.print_line("Deleted. The next start creates an empty database.")
+
+
+def _refuse_external_database(session: CliSession, verb: str) -> None:
+    if session.settings.database_url:
+        external_url = redact_url(session.settings.database_url.reveal())
+        raise RefusedError(
+            f"`holdfast db {verb}` manages the embedded server only, but the database in use is "
+            f"{external_url}.",
+            fix="Unset DATABASE_URL to use the embedded server, or manage that server with its own tools.",
+        )
+
+
+def _split_password(database_url: Secret) -> tuple[str, str | None]:
+    """Return the URL without its password, and the password.
+
+    Everybody on the machine can read the arguments of a process, so the password must not be among them.
+    """
+    parts = urlsplit(database_url.reveal())
     login, at, host = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     options = parse_qsl(parts.query, keep_blank_values=True)
-    named = dict(options).get("password")
+    option_password = dict(options).get("password")
     query = urlencode([option for option in options if option[0] != "password"])
-    shown = urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
-    return shown, named or unquote(password) or None
+    target = urlunsplit(parts._replace(netloc=f"{user}{at}{host}", query=query))
+    return target, option_password or unquote(password) or None
 
 
-def _in_foreground(command: list[str], environment: dict[str, str]) -> int:
-    """Run a program that deals with Ctrl-C itself. We stay its parent, because we hold the claim."""
-    before = signal.signal(
-        signal.SIGINT, _leave_it_to_the_child
-    )  # not SIG_IGN, which the child would inherit
+def _run_in_foreground(command: list[str], environment: dict[str, str]) -> int:
+    """Run a program that handles Ctrl-C itself. This process stays its parent, because it holds the claim on
+    the embedded server.
+    """
+    # A handler that does nothing, not SIG_IGN: the child process would inherit SIG_IGN.
+    former_handler = signal.signal(signal.SIGINT, _ignore_signal)
     try:
         code = subprocess.run(command, env=environment, check=False).returncode
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, former_handler)
     return code if code >= 0 else 128 - code  # as shells report a signal
 
 
-def _leave_it_to_the_child(number: int, _: object) -> None:
-    pass
+def _ignore_signal(number: int, _: object) -> None:
+    """Do nothing: the child process handles the signal."""

@@ -1,80 +1,85 @@
-"""`holdfast doctor`: is everything as it should be? One line a question, and a fix for each problem."""
+"""`holdfast doctor`: check the installation. It prints one line per check, and a fix for each problem."""
 
 from __future__ import annotations
 
 import click
 
-from holdfast.cli.session import Session, json_option, pass_session
-from holdfast.engine import checks, embedded, install
-from holdfast.engine.checks import Finding
+from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.engine import doctor as engine_doctor
+from holdfast.engine import embedded, install
 from holdfast.engine.connection import connected
+from holdfast.engine.doctor import Finding
 from holdfast.errors import DatabaseAwayError, HoldfastError
 from holdfast.settings import Secret, Settings
+
+DATABASE_UNAVAILABLE_EXIT_CODE = 6
 
 
 @click.command()
 @click.option(
     "--probe",
     type=click.Choice(["live", "ready"]),
-    help="For orchestrators, silent when all is well: live looks at this machine only, ready also at the "
-    "database and its schema.",
+    help="Run as a health probe that prints nothing on success. live checks this machine only; ready "
+    "also checks "
+    "the database and its schema. Default: run all checks and print the results.",
 )
 @json_option
 @click.pass_context
 @pass_session
-def doctor(session: Session, context: click.Context, probe: str | None) -> None:
-    """Check the database, the schema, the rights and the storage.
+def doctor(session: CliSession, context: click.Context, probe: str | None) -> None:
+    """Check the configuration, the database, its schema and permissions, and the file storage.
 
-    Exit 0 when nothing fails (warnings are fine), 1 when something does, 6 when the database is away.
+    Exit with code 0 if no check fails (warnings do not count), 1 if a check fails, 6 if the database is not
+    available.
     """
     if probe:
-        session.run(_probe(session.settings, ready=probe == "ready"))
+        session.run_async(_run_probe(session.settings, ready=probe == "ready"))
         return
-    findings = session.run(_findings(session.settings))
+    findings = session.run_async(_run_checks(session.settings))
     for finding in findings:
-        _show(session, finding)
-    if any(finding.away for finding in findings):
-        context.exit(6)
+        _print_finding(session, finding)
+    if any(finding.unreachable for finding in findings):
+        context.exit(DATABASE_UNAVAILABLE_EXIT_CODE)
     if any(finding.level == "fail" for finding in findings):
         context.exit(1)
 
 
-async def _findings(settings: Settings) -> list[Finding]:
+async def _run_checks(settings: Settings) -> list[Finding]:
     try:
         url, _server = embedded.locate(settings)
-    except HoldfastError as problem:
+    except HoldfastError as error:
         return [
-            Finding("database", "fail", problem.message, problem.fix, away=True),
-            checks.storage(settings),
+            Finding("database", "fail", error.message, error.fix, unreachable=True),
+            engine_doctor.check_storage(settings),
         ]
-    return await checks.examine(url, settings)
+    return await engine_doctor.run_checks(url, settings)
 
 
-def _show(session: Session, finding: Finding) -> None:
-    if session.out.json:
-        session.out.record(
+def _print_finding(session: CliSession, finding: Finding) -> None:
+    if session.output.json:
+        session.output.print_record(
             {"check": finding.check, "level": finding.level, "text": finding.text, "fix": finding.fix}
         )
         return
-    session.out.line(f"{finding.level:<4}  {finding.check:<12}  {finding.text}")
+    session.output.print_line(f"{finding.level:<4}  {finding.check:<12}  {finding.text}")
     if finding.fix and finding.level != "ok":
-        session.out.line(f"      {'':<12}  fix: {finding.fix}")
+        session.output.print_line(f"      {'':<12}  fix: {finding.fix}")
 
 
-async def _probe(settings: Settings, *, ready: bool) -> None:
-    storage = checks.storage(settings)
+async def _run_probe(settings: Settings, *, ready: bool) -> None:
+    storage = engine_doctor.check_storage(settings)
     if storage.level == "fail":
         raise HoldfastError(storage.text, fix=storage.fix)
     if ready:
-        async with connected(_running(settings), settings) as connection:
+        async with connected(_find_running_database(settings), settings) as connection:
             await install.verify(connection)
 
 
-def _running(settings: Settings) -> Secret:
-    """Where the database is, without starting one: a probe only looks."""
+def _find_running_database(settings: Settings) -> Secret:
+    """Return the URL of the database. A probe never starts a server."""
     if settings.database_url:
         return settings.database_url
     server = embedded.find(settings)
     if server is None:
-        raise DatabaseAwayError("The embedded database does not run.", fix="Start it: holdfast db start")
+        raise DatabaseAwayError("The embedded server is not running.", fix="Start it: holdfast db start")
     return server.url

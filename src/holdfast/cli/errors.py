@@ -1,4 +1,4 @@
-"""`holdfast errors`: causes, not rows. What fails, how often, since when; and repairing it all at once."""
+"""`holdfast errors`: list failed attempts grouped by cause, and retry or ignore all errors of one cause."""
 
 from __future__ import annotations
 
@@ -8,153 +8,193 @@ from typing import Any
 import click
 
 from holdfast import search as grammar
-from holdfast.cli import bulk, words
-from holdfast.cli.output import Output
-from holdfast.cli.session import Session, json_option, pass_session
-from holdfast.cli.values import SPAN
-from holdfast.cli.who import record, somebody
-from holdfast.engine import search
+from holdfast.cli import bulk
+from holdfast.cli.actor import get_local_actor, record_audit_event
+from holdfast.cli.output import CliOutput, strip_control_characters
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.rows import get_list
+from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.engine import error_groups
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
+from holdfast.formatting import format_age, format_number, sanitize_text
 
 COLUMNS = ["cause", "attempts", "jobs", "first", "last", "trend", "error", "tasks"]
-TICKS = "▁▂▃▄▅▆▇█"
+TREND_BARS = "▁▂▃▄▅▆▇█"
+LOOKUP_PERIOD = timedelta(days=30)
+MAX_LOOKUP_CAUSES = 1000
+MAX_CELL_CHARS = 60
 
 
-def _joined(_: click.Context, __: click.Parameter, words_given: tuple[str, ...]) -> str:
-    """A cause has spaces in it, and nobody should have to quote it."""
-    return " ".join(words_given)
+def _join_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> str:
+    """Join the words of a cause, so that it works without quotes in the shell."""
+    return " ".join(words)
+
+
+cause_argument = click.argument("cause", nargs=-1, required=True, callback=_join_words)
 
 
 @click.group()
 def errors() -> None:
-    """Errors by their cause: look at them, retry all that failed by one, ignore known ones."""
+    """List failed attempts grouped by cause, and retry or ignore them.
+
+    A CAUSE is the first column of `holdfast errors list`, or its beginning if that is unambiguous.
+    """
 
 
 @errors.command("list")
-@click.option("--since", type=SPAN, default="24h", show_default=True, help="Seen in this time.")
-@click.option("--ignored", is_flag=True, help="Also those that are ignored.")
-@click.option("--limit", "-n", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most.")
-@json_option
-@pass_session
-def list_errors(session: Session, since: timedelta, ignored: bool, limit: int) -> None:
-    """Causes of failed attempts, the one seen last first."""
-
-    async def work(connection: Connection) -> list[dict[str, Any]]:
-        start = datetime.now(UTC) - since
-        return await search.error_groups(connection, since=start, ignored=ignored, limit=limit)
-
-    found = session.ask(work)
-    session.out.rows(found if session.out.json else [row(each) for each in found], COLUMNS)
-
-
-def row(found: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "cause": words.clean(found["cause"], 60),
-        "attempts": words.number(found["attempts"])
-        if found["exact"]
-        else f"> {words.number(found['attempts'])}",
-        "jobs": found["jobs"] if found["jobs_exact"] else f"> {found['jobs']}",
-        "first": words.since(found["first_at"]),
-        "last": words.since(found["last_at"]),
-        "trend": trend(words.several(found, "trend")),
-        "error": words.clean(f"{found['type']}: {found['message']}", 60),
-        "tasks": ", ".join(words.several(found, "tasks")),
-    }
-
-
-def trend(counts: list[int]) -> str:
-    """A line of little bars, the highest of them full."""
-    most = max(counts, default=0)
-    return "".join(TICKS[round(n / most * (len(TICKS) - 1))] if n else " " for n in counts) if most else ""
-
-
-async def named(connection: Connection, word: str, *, samples: int = 1) -> dict[str, Any]:
-    """The cause, or the only one that begins like this."""
-    month = datetime.now(UTC) - timedelta(days=30)
-    found = await search.error_group(connection, word, since=month, limit=samples)
-    if found is not None:
-        return found
-    groups = await search.error_groups(connection, since=month, ignored=True, limit=1000)
-    fits = [each["cause"] for each in groups if each["cause"].startswith(word)]
-    if len(fits) > 1:
-        raise ConflictError(f"More than one cause begins with {word!r}.", fix="Give more of it.")
-    if not fits:
-        raise NotFoundError(f"There is no cause {word!r}.", fix="See `holdfast errors list`.", field="cause")
-    again = await search.error_group(connection, fits[0], since=month, limit=samples)
-    assert again is not None  # noqa: S101  (it was in the list a moment ago)
-    return again
-
-
-@errors.command()
-@click.argument("cause", nargs=-1, required=True, callback=_joined)
 @click.option(
-    "--samples", "-n", type=click.IntRange(1, 100), default=3, show_default=True, help="Attempts to show."
+    "--since", type=DURATION, default="24h", show_default=True, help="List causes seen within this time."
+)
+@click.option("--ignored", is_flag=True, help="Also list ignored causes. Default: leave them out.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="List at most this many causes.",
 )
 @json_option
 @pass_session
-def show(session: Session, cause: str, samples: int) -> None:
-    """One cause, with the newest attempts that failed by it and their tracebacks."""
-    found = session.ask(lambda connection: named(connection, cause, samples=samples))
-    if session.out.json:
-        session.out.record(found)
-    else:
-        _describe(session.out, found)
+def list_errors(session: CliSession, since: timedelta, ignored: bool, limit: int) -> None:
+    """List the causes of failed attempts, most recently seen first."""
+
+    async def work(connection: Connection) -> list[dict[str, Any]]:
+        start = datetime.now(UTC) - since
+        return await error_groups.list_error_groups(connection, since=start, ignored=ignored, limit=limit)
+
+    groups = session.run_with_connection(work)
+    rows = groups if session.output.json else [format_error_group(group) for group in groups]
+    session.output.print_rows(rows, COLUMNS)
 
 
-def _describe(out: Output, found: dict[str, Any]) -> None:
-    told = {name: value for name, value in found.items() if name != "samples" and value is not None}
-    told |= {name: f"{words.since(found[name])} ago" for name in ("first_at", "last_at")}
-    out.record(told)
-    for sample in words.several(found, "samples"):
-        out.line(
-            f"\njob {sample['job']} {sample['name']} attempt {sample['attempt']}, "
-            f"{words.since(sample['ended_at'])} ago on {sample['worker'] or '?'}"
+def format_error_group(group: dict[str, Any]) -> dict[str, Any]:
+    """Format an error group as a row of a table."""
+    attempts = format_number(group["attempts"])
+    return {
+        "cause": sanitize_text(group["cause"], MAX_CELL_CHARS),
+        "attempts": attempts if group["exact"] else f"> {attempts}",
+        "jobs": group["jobs"] if group["jobs_exact"] else f"> {group['jobs']}",
+        "first": format_age(group["first_at"]),
+        "last": format_age(group["last_at"]),
+        "trend": format_trend(get_list(group, "trend")),
+        "error": sanitize_text(f"{group['type']}: {group['message']}", MAX_CELL_CHARS),
+        "tasks": ", ".join(get_list(group, "tasks")),
+    }
+
+
+def format_trend(counts: list[int]) -> str:
+    """Draw counts over time as a line of bars. The highest count has the highest bar."""
+    highest = max(counts, default=0)
+    if not highest:
+        return ""
+    return "".join(TREND_BARS[round(n / highest * (len(TREND_BARS) - 1))] if n else " " for n in counts)
+
+
+async def get_error_group_or_fail(connection: Connection, cause: str, *, samples: int = 1) -> dict[str, Any]:
+    """Return the error group with this cause or, if there is only one, whose cause starts with it."""
+    since = datetime.now(UTC) - LOOKUP_PERIOD
+    group = await error_groups.get_error_group(connection, cause, since=since, limit=samples)
+    if group is not None:
+        return group
+    groups = await error_groups.list_error_groups(
+        connection, since=since, ignored=True, limit=MAX_LOOKUP_CAUSES
+    )
+    matches = [each["cause"] for each in groups if each["cause"].startswith(cause)]
+    if len(matches) > 1:
+        raise ConflictError(f"More than one cause starts with {cause!r}.", fix="Give more characters.")
+    if not matches:
+        raise NotFoundError(
+            f"Cause {cause!r} does not exist.", fix="See `holdfast errors list`.", field="cause"
         )
-        for line in str(sample["traceback"] or "").splitlines():
-            out.line(f"  {''.join(c if c.isprintable() else ' ' for c in line)}")
+    group = await error_groups.get_error_group(connection, matches[0], since=since, limit=samples)
+    assert group is not None  # noqa: S101  (it was in the list a moment ago)
+    return group
 
 
 @errors.command()
-@click.argument("cause", nargs=-1, required=True, callback=_joined)
-@bulk.options
+@cause_argument
+@click.option(
+    "--samples",
+    "-n",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Show this many of the latest failed attempts.",
+)
 @json_option
 @pass_session
-def retry(session: Session, /, cause: str, **given: Any) -> int:
-    """Run all jobs again that failed by one cause: first a few, then the rest if those went well."""
+def show(session: CliSession, cause: str, samples: int) -> None:
+    """Show a cause with its latest failed attempts and their tracebacks."""
+    group = session.run_with_connection(
+        lambda connection: get_error_group_or_fail(connection, cause, samples=samples)
+    )
+    if session.output.json:
+        session.output.print_record(group)
+    else:
+        _print_error_group(session.output, group)
+
+
+def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
+    fields = {name: value for name, value in group.items() if name != "samples" and value is not None}
+    fields |= {name: f"{format_age(group[name])} ago" for name in ("first_at", "last_at")}
+    output.print_record(fields)
+    for sample in get_list(group, "samples"):
+        output.print_line(
+            f"\njob {sample['job']} {sample['name']} attempt {sample['attempt']}, "
+            f"{format_age(sample['ended_at'])} ago on {sample['worker'] or '?'}"
+        )
+        for line in str(sample["traceback"] or "").splitlines():
+            output.print_line(f"  {strip_control_characters(line, keep='')}")
+
+
+@errors.command()
+@cause_argument
+@bulk.bulk_options
+@json_option
+@pass_session
+def retry(session: CliSession, /, cause: str, **options: Any) -> int:
+    """Retry all jobs that failed with this cause.
+
+    The retry is a bulk action: it starts with a few jobs and goes on if they succeed. See `holdfast bulk`.
+    """
 
     async def work(connection: Connection) -> int:
-        found = await named(connection, cause)
-        query = grammar.parse(f"state:failed cause:{quoted(found['cause'])}")
-        return await bulk.start(session, connection, "retry", query, given)
+        group = await get_error_group_or_fail(connection, cause)
+        query = grammar.parse_search(f"state:failed cause:{quote_search_value(group['cause'])}")
+        return await bulk.start_bulk_action(session, connection, "retry", query, options)
 
-    return session.ask(work)
+    return session.run_with_connection(work)
 
 
-def quoted(text: str) -> str:
+def quote_search_value(text: str) -> str:
+    """Quote text for a search, so that spaces and quotes belong to the value."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @errors.command()
-@click.argument("cause", nargs=-1, required=True, callback=_joined)
-@click.option("--for", "span", type=SPAN, default="7d", show_default=True, help="How long.")
-@click.option("--no-longer", is_flag=True, help="Take it back.")
-@click.option("--reason", "-r", help="Why.")
-@click.option("--link", help="Where it is being mended.")
+@cause_argument
+@click.option(
+    "--duration", type=DURATION, default="7d", show_default=True, help="Ignore the cause for this time."
+)
+@click.option("--clear", is_flag=True, help="Stop ignoring the cause.")
+@click.option("--reason", "-r", help="Store this reason with the cause and in the audit log.")
+@click.option("--link", help="Store this URL with the cause, such as that of a bug report.")
 @json_option
 @pass_session
 def ignore(
-    session: Session, cause: str, span: timedelta, no_longer: bool, reason: str | None, link: str | None
+    session: CliSession, cause: str, duration: timedelta, clear: bool, reason: str | None, link: str | None
 ) -> None:
-    """Leave a cause out of the lists for a while."""
+    """Leave a cause out of lists for some time, or stop ignoring it with --clear."""
 
     async def work(connection: Connection) -> dict[str, Any]:
-        found = await named(connection, cause)
-        until = None if no_longer else datetime.now(UTC) + span
-        await search.ignore_cause(
-            connection, found["cause"], until=until, by=somebody(), why=reason, link=link
+        group = await get_error_group_or_fail(connection, cause)
+        until = None if clear else datetime.now(UTC) + duration
+        await error_groups.ignore_error_group(
+            connection, group["cause"], until=until, by=get_local_actor(), why=reason, link=link
         )
-        await record(connection, "error.ignore", found["cause"], until=str(until), reason=reason)
-        return {"cause": found["cause"], "ignored_until": until}
+        await record_audit_event(connection, "error.ignore", group["cause"], until=str(until), reason=reason)
+        return {"cause": group["cause"], "ignored_until": until}
 
-    session.out.record(session.ask(work))
+    session.output.print_record(session.run_with_connection(work))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from holdfast.engine import insight, jobs
+from holdfast.engine import explain, jobs
 from holdfast.engine.connection import Connection
 from holdfast.errors import NotFoundError
 from holdfast.formatting import describe_reason
@@ -26,12 +26,12 @@ async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, An
     named = [(UUID(task["id"]), task["name"]) for task in tasks[:MAX_EXPLAINED_TASKS]]
     return [
         {
-            **reason.about,
+            **reason.details,
             "reason": reason.reason,
             "task": reason.task,
             "id": str(reason.task_id),
             "status": reason.status,
-            "why": str(describe_reason({**reason.about, "reason": reason.reason})),
+            "why": str(describe_reason({**reason.details, "reason": reason.reason})),
         }
-        for reason in await insight.explain_tasks(connection, named)
+        for reason in await explain.explain_tasks(connection, named)
     ]

@@ -1,4 +1,4 @@
-"""`holdfast file`: the files of jobs, links to them, how long they are kept and how many there may be."""
+"""`holdfast file list|get|put|delete|sign|regenerate`: the files that jobs saved."""
 
 from __future__ import annotations
 
@@ -13,288 +13,205 @@ from uuid import UUID, uuid4
 import click
 import msgspec
 
-from holdfast.cli.naming import uuid_named
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import SPAN, pairs
-from holdfast.cli.who import record
-from holdfast.client import Client
-from holdfast.client.files import OLD_ENOUGH
-from holdfast.engine import artifacts
-from holdfast.engine.connection import Connection
-from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.cli.parameters import DURATION, parse_pairs
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.errors import ConflictError, NotFoundError
+from holdfast.formatting import format_count
 from holdfast.model import Artifact
 
 COLUMNS = ("id", "name", "kind", "size", "content_type", "owner", "job_id", "downloads", "expires_at")
-_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+MAX_LISTED_NAMES = 5
 
 
 @click.group()
 def file() -> None:
-    """Files that jobs saved: list, fetch, put, delete, link to."""
-
-
-def client_of(session: Session) -> Client:
-    return Client(settings=session.settings)
+    """List, download, upload and delete files of jobs, and set how long they are kept."""
 
 
 @file.command("list")
 @click.argument("job", required=False)
-@click.option("--batch", help="Those of the jobs of a batch.")
-@click.option("--owner", help="Only those of this owner.")
-@click.option("--kind", help="Only those of this kind.")
-@click.option("--name", help="Only those of this name.")
+@click.option("--batch", help="List only files of this batch's jobs.")
+@click.option("--owner", help="List only files of this owner.")
+@click.option("--kind", help="List only files of this kind.")
+@click.option("--name", help="List only files with this name.")
 @json_option
 @pass_session
-def list_files(session: Session, /, job: str | None, **where: str | None) -> None:
-    """List the visible files of JOB, or all that fit, oldest first."""
+def list_files(session: CliSession, /, job: str | None, **filters: str | None) -> None:
+    """List the files of JOB, or all files that match the options, oldest first."""
 
     async def work() -> list[dict[str, Any]]:
-        async with client_of(session) as client:
-            found = await client.files.list(job=job, **where)
-            return [msgspec.structs.asdict(each) for each in found]
+        async with session.client() as client:
+            artifacts = await client.files.list(job=job, **filters)
+            return [msgspec.structs.asdict(artifact) for artifact in artifacts]
 
-    session.out.rows(session.run(work()), COLUMNS)
+    session.output.print_rows(session.run_async(work()), COLUMNS)
 
 
 @file.command()
-@click.argument("id")
-@click.option("--output", "-o", help="Where to; - is standard output. Default: its name, in this folder.")
-@click.option("--force", is_flag=True, help="Overwrite what is there.")
+@click.argument("file_id", metavar="FILE")
+@click.option(
+    "--output",
+    "-o",
+    help="Write to this file or folder; - is standard output. Default: the file's name, in the current "
+    "folder.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file. Default: refuse.")
 @pass_session
-def get(session: Session, id: str, output: str | None, force: bool) -> None:  # noqa: A002
-    """Fetch a file and check its hash. Nothing half-fetched is left behind."""
+def get(session: CliSession, file_id: str, output: str | None, force: bool) -> None:
+    """Download the file with the id FILE and verify its hash. A failed download leaves no file behind."""
 
     async def work() -> None:
-        async with client_of(session) as client:
-            found = await client.files.get(id)
-            async with client.files.open(found) as reading:
+        async with session.client() as client:
+            artifact = await client.files.get(file_id)
+            async with client.files.open(artifact) as reader:
                 if output == "-":
-                    await _copy(aiter(reading), sys.stdout.buffer)
+                    await _copy_chunks(aiter(reader), sys.stdout.buffer)
                     return
-                target = _target(output, found.name, force=force)
-                await _fetch(aiter(reading), target)
-            session.out.line(f"{found.size:,} bytes in {target}.")
+                target = _choose_target(output, artifact.name, force=force)
+                await _download_to_file(aiter(reader), target)
+            session.output.print_line(f"Saved {artifact.size:,} bytes in {target}.")
 
-    session.run(work())
+    session.run_async(work())
 
 
-def _target(output: str | None, name: str, *, force: bool) -> Path:
+def _choose_target(output: str | None, name: str, *, force: bool) -> Path:
     target = Path(output or name)
     target = target / name if target.is_dir() else target
     if target.exists() and not force:
-        raise ConflictError(f"{target} is there already.", fix="Add --force, or say -o.", field="output")
+        raise ConflictError(
+            f"{target} already exists.", fix="Choose another name with -o, or add --force.", field="output"
+        )
     return target
 
 
-async def _fetch(pieces: AsyncIterator[bytes], target: Path) -> None:
-    beside = target.with_name(f".{uuid4().hex}.part")
+async def _download_to_file(chunks: AsyncIterator[bytes], target: Path) -> None:
+    """Write to a temporary file and rename it, so that an incomplete file never has the final name."""
+    temporary = target.with_name(f".{uuid4().hex}.part")
     try:
-        with beside.open("xb") as partial:
-            await _copy(pieces, partial)
-        beside.replace(target)
+        with temporary.open("xb") as file:
+            await _copy_chunks(chunks, file)
+        temporary.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-async def _copy(pieces: AsyncIterator[bytes], target: BinaryIO) -> None:
-    async for piece in pieces:
-        await asyncio.to_thread(target.write, piece)
+async def _copy_chunks(chunks: AsyncIterator[bytes], target: BinaryIO) -> None:
+    async for chunk in chunks:
+        await asyncio.to_thread(target.write, chunk)
     target.flush()
 
 
 @file.command()
 @click.argument("path")
-@click.option("--job", help="The job that it belongs to.")
-@click.option("--owner", help="Whose it is; a job's file is its owner's.")
-@click.option("--name", help="What it is called; needed for - (standard input).")
-@click.option("--type", "content_type", help="As in image/png; else guessed by the name.")
-@click.option("--kind", default="file", show_default=True, help="What it is for.")
-@click.option("--ttl", type=SPAN, help="How long it is kept.")
-@click.option("--meta", multiple=True, metavar="NAME=VALUE", help="Notes about it, as in pages:=3.")
+@click.option("--job", help="Attach the file to this job. Default: none.")
+@click.option("--owner", help="Set the owner of the file. Default: the owner of the job.")
+@click.option(
+    "--name", help="Set the name of the file. Default: the name of PATH; required for standard input."
+)
+@click.option(
+    "--type", "content_type", help="Set the media type, such as image/png. Default: guessed from the name."
+)
+@click.option(
+    "--kind", default="file", show_default=True, help="Set the kind of the file, which you can filter by."
+)
+@click.option(
+    "--ttl", type=DURATION, help="Delete the file after this time. Default: the retention rules decide."
+)
+@click.option(
+    "--meta",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Store metadata, such as pages:=3. Repeat it for several.",
+)
 @json_option
 @pass_session
-def put(session: Session, /, path: str, **say: Any) -> None:
-    """Store the file at PATH, or standard input (-), and print its id."""
-    name = say["name"] or (Path(path).name if path != "-" else None)
+def put(session: CliSession, /, path: str, **options: Any) -> None:
+    """Upload the file at PATH, or standard input if PATH is -, and print its id."""
+    name = options["name"] or (Path(path).name if path != "-" else None)
     if not name:
-        raise click.UsageError("Say --name for standard input.")
+        raise click.UsageError("Standard input has no name; give one with --name.")
     if path != "-" and not Path(path).is_file():
-        raise NotFoundError(f"There is no file {path}.")
+        raise NotFoundError(f"File {path} does not exist.")
 
     async def work() -> Artifact:
-        async with client_of(session) as client:
+        async with session.client() as client:
             return await client.files.put(
                 name,
                 sys.stdin.buffer if path == "-" else Path(path),
-                say["content_type"],
-                job=say["job"],
-                owner=say["owner"],
-                kind=say["kind"],
-                ttl=say["ttl"],
-                meta=pairs(say["meta"]),
+                options["content_type"],
+                job=options["job"],
+                owner=options["owner"],
+                kind=options["kind"],
+                ttl=options["ttl"],
+                meta=parse_pairs(options["meta"]),
             )
 
-    saved = session.run(work())
-    if session.out.json:
-        session.out.record(msgspec.structs.asdict(saved))
+    artifact = session.run_async(work())
+    if session.output.json:
+        session.output.print_record(msgspec.structs.asdict(artifact))
     else:
-        session.out.value("id", saved.id)
+        session.output.print_value("id", artifact.id)
 
 
 @file.command()
-@click.argument("ids", nargs=-1, required=True)
-@destructive
+@click.argument("file_ids", metavar="FILE...", nargs=-1, required=True)
+@confirmation_options
 @pass_session
-def rm(session: Session, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
-    """Delete files. Nobody sees them from then on; their bytes go with the next sweep."""
+def delete(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Delete files by id. They disappear at once; the next sweep removes their content from the storage."""
 
     async def work() -> None:
-        async with client_of(session) as client:
-            found = [await client.files.get(each) for each in ids]
-            names = ", ".join(each.name for each in found[:5]) + (", ..." if len(found) > 5 else "")
-            size = sum(each.size for each in found)
-            consequence = (
-                f"{len(found)} file{'s' * (len(found) != 1)} ({names}; {size:,} bytes) would be gone."
-            )
-            if session.confirm(consequence, yes=yes, dry_run=dry_run):
-                for each in found:
-                    await client.files.delete(each.id)
-                session.out.line(f"{len(found)} deleted.")
+        async with session.client() as client:
+            artifacts = [await client.files.get(file_id) for file_id in file_ids]
+            names = ", ".join(artifact.name for artifact in artifacts[:MAX_LISTED_NAMES])
+            names += ", ..." if len(artifacts) > MAX_LISTED_NAMES else ""
+            size = sum(artifact.size for artifact in artifacts)
+            count = format_count(len(artifacts), "file")
+            if session.confirm(f"This deletes {count} ({names}; {size:,} bytes).", yes=yes, dry_run=dry_run):
+                for artifact in artifacts:
+                    await client.files.delete(artifact.id)
+                session.output.print_line(f"Deleted {count}.")
 
-    session.run(work())
+    session.run_async(work())
 
 
 @file.command()
-@click.argument("id")
-@click.option("--expires", type=SPAN, default="1h", show_default=True, help="From 5m to 1h.")
-@click.option("--inline", is_flag=True, help="Shown by browsers, if its type is harmless; else saved.")
+@click.argument("file_id", metavar="FILE")
+@click.option(
+    "--expires",
+    type=DURATION,
+    default="1h",
+    show_default=True,
+    help="Let the link expire after this time, from 5m to 1h.",
+)
+@click.option(
+    "--inline",
+    is_flag=True,
+    help="Let browsers display the file if its type is safe. Default: browsers download it.",
+)
 @json_option
 @pass_session
-def sign(session: Session, id: str, expires: timedelta, inline: bool) -> None:  # noqa: A002
-    """Print a link with which anybody can fetch the file for a while."""
+def sign(session: CliSession, file_id: str, expires: timedelta, inline: bool) -> None:
+    """Print a link with which anybody can download the file until the link expires."""
 
     async def work() -> str:
-        async with client_of(session) as client:
-            return await client.files.sign(id, expires, inline=inline)
+        async with session.client() as client:
+            return await client.files.sign(file_id, expires, inline=inline)
 
-    link, settings = session.run(work()), session.settings
-    if link.startswith("/"):  # served by `holdfast api`
+    link, settings = session.run_async(work()), session.settings
+    if link.startswith("/"):  # a path of `holdfast api`
         link = f"http://{settings.api_host}:{settings.api_port}{link}"
-    session.out.value("url", link)
+    session.output.print_value("url", link)
 
 
 @file.command()
-@click.argument("id")
+@click.argument("file_id", metavar="FILE")
 @pass_session
-def remake(session: Session, id: str) -> None:  # noqa: A002
-    """Make a file again that is gone: run the task anew that saved it. Prints its job."""
+def regenerate(session: CliSession, file_id: str) -> None:
+    """Create a deleted or expired file again: rerun the task that saved it. Print the id of its job."""
 
     async def work() -> UUID:
-        async with client_of(session) as client:
-            return await client.files.remake(id)
+        async with session.client() as client:
+            return await client.files.regenerate(file_id)
 
-    session.out.value("job", session.run(work()))
-
-
-@file.command()
-@click.option("--strangers", is_flag=True, help="Also objects older than a day that no row speaks of.")
-@destructive
-@json_option
-@pass_session
-def sweep(session: Session, strangers: bool, yes: bool, dry_run: bool) -> None:
-    """Delete what has expired, was deleted, replaced or lost. Workers do this by themselves."""
-
-    async def work() -> dict[str, int]:
-        async with client_of(session) as client:
-            if dry_run:
-                return {"strangers": await _strangers(client, delete=False)} if strangers else {}
-            did = msgspec.structs.asdict(await client.files.sweep())
-            if strangers:
-                consequence = "Every object of the store that no row of this database speaks of goes."
-                if session.confirm(consequence, yes=yes, dry_run=False):
-                    did["strangers"] = await _strangers(client, delete=True)
-            return did
-
-    session.out.record(session.run(work()))
-
-
-async def _strangers(client: Client, *, delete: bool) -> int:
-    count = 0
-    async for keys in client.files.strangers(older=OLD_ENOUGH):
-        count += len(keys)
-        if delete:
-            await client.files.store.delete(keys)
-    return count
-
-
-@file.command()
-@click.argument("owner", required=False)
-@click.option("--bytes", "size", metavar="N|none", help="How many bytes, as in 100M.")
-@click.option("--files", "count", metavar="N|none", help="How many files.")
-@click.option("--operations", metavar="N|none", help="How many jobs a day.")
-@json_option
-@pass_session
-def quota(session: Session, /, owner: str | None, **given: str | None) -> None:
-    """Show what OWNER has and may have; with options, set all three limits (those not named: none).
-
-    Without OWNER it is for everybody who has no quota of their own.
-    """
-
-    async def work() -> dict[str, Any]:
-        async with client_of(session) as client, (await client.open()).connection() as connection:
-            if any(value is not None for value in given.values()):
-                limits = {name: None if value is None else _number(value) for name, value in given.items()}
-                await artifacts.put_quota(
-                    connection,
-                    owner,
-                    size=limits["size"],
-                    files=limits["count"],
-                    operations=limits["operations"],
-                )
-            return await artifacts.get_usage(connection, owner or "")
-
-    session.out.record(session.run(work()))
-
-
-def _number(text: str) -> int | None:
-    if text == "none":
-        return None
-    try:
-        unit = _UNITS.get(text[-1:].lower(), 1)
-        return round(float(text[:-1] if unit > 1 else text) * unit)
-    except (ValueError, OverflowError):
-        raise InvalidError(f"{text!r} is no number.", fix="Write it as 500, 100M or none.") from None
-
-
-@file.command()
-@click.argument("id")
-@click.argument("ttl", metavar="SPAN|ever")
-@pass_session
-def extend(session: Session, id: str, ttl: str) -> None:  # noqa: A002
-    """Keep one file for so long from now on, as in 30d, whatever the rules say."""
-    span = None if ttl == "ever" else SPAN.convert(ttl, None, None)
-
-    async def work(connection: Connection) -> None:
-        until = await artifacts.keep_artifact(connection, uuid_named(id, "file"), span)
-        await record(connection, "artifact.keep", id, until=until and until.isoformat())
-        session.out.line(f"Kept {'for ever' if until is None else f'until {until:%Y-%m-%d %H:%M} UTC'}.")
-
-    session.ask(work)
-
-
-@file.command()
-@click.argument("ttl", metavar="SPAN|ever")
-@click.option("--owner", help="Files of this owner.")
-@click.option("--type", "job_type", help="Files of jobs of this type.")
-@pass_session
-def keep(session: Session, ttl: str, owner: str | None, job_type: str | None) -> None:
-    """Keep files so long, unless they were saved with a ttl of their own. The narrowest rule counts."""
-    span = None if ttl == "ever" else SPAN.convert(ttl, None, None)
-
-    async def work() -> None:
-        async with client_of(session) as client, (await client.open()).connection() as connection:
-            await artifacts.put_rule(connection, owner=owner, type=job_type, ttl=span)
-
-    session.run(work())
-    whose = " ".join(filter(None, [owner and f"of {owner}", job_type and f"of {job_type} jobs"])) or "all"
-    session.out.line(f"Files ({whose}) are kept {'for ever' if span is None else f'for {ttl}'} from now on.")
+    session.output.print_value("job", session.run_async(work()))

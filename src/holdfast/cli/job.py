@@ -1,4 +1,4 @@
-"""`holdfast job`: find jobs, look at one, follow it, and ask why it does not run."""
+"""`holdfast job show|watch|why|logs`: inspect one job. See job_search.py and job_actions.py for the rest."""
 
 from __future__ import annotations
 
@@ -11,26 +11,45 @@ from uuid import UUID
 import click
 import msgspec
 
-from holdfast.cli import reasons, watching, words
-from holdfast.cli.naming import complete_job, job_named
-from holdfast.cli.output import Output
-from holdfast.cli.session import Session, json_option, pass_session
-from holdfast.cli.values import SPAN
-from holdfast.engine import insight, jobs
+from holdfast.cli import explain, job_watch
+from holdfast.cli.completers import complete_job
+from holdfast.cli.identifiers import resolve_job_id
+from holdfast.cli.output import CliOutput, strip_control_characters
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.rows import get_list
+from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.engine import explain as engine_explain
+from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 from holdfast.engine.logs import read_logs
 from holdfast.errors import NotFoundError
+from holdfast.formatting import (
+    format_age,
+    format_count,
+    format_elapsed,
+    format_progress,
+    format_state,
+    sanitize_text,
+)
 
-FOLLOW_SECONDS = 0.3
-MOST_TASKS = 200  # that are described one by one
+POLL_INTERVAL_S = 0.3
+MAX_SHOWN_TASKS = 200
+MAX_LOG_LINES = 5000
+MAX_VALUE_CHARS = 2000
+MAX_ERROR_CHARS = 500
+MAX_LISTED_NAMES = 20
 
 
 @click.group()
 def job() -> None:
-    """Jobs: find them, look at them, follow them, run them again."""
+    """List, inspect, watch, retry and cancel jobs.
+
+    A JOB is an id, or its first digits if they are unambiguous.
+    """
 
 
 def job_argument(command: Any) -> Any:
+    """Add the argument JOB, completed with the newest jobs."""
     return click.argument("job_id", metavar="JOB", shell_complete=complete_job)(command)
 
 
@@ -38,179 +57,196 @@ def job_argument(command: Any) -> Any:
 @job_argument
 @json_option
 @pass_session
-def show(session: Session, job_id: str) -> None:
-    """One job with its tasks, its failed attempts and what it gave."""
+def show(session: CliSession, job_id: str) -> None:
+    """Show a job with its tasks, its failed attempts and its output."""
 
     async def work(connection: Connection) -> dict[str, Any]:
-        found = await fetched(connection, await job_named(connection, job_id))
-        stumbled = [task for task in found["tasks"] if _stumbled(task)]
-        for task in stumbled[:MOST_TASKS]:
-            tried = await insight.task_attempts(connection, UUID(task["id"]))
-            task["attempts"] = [msgspec.structs.asdict(each) for each in tried]
-        return found
+        row = await get_job_or_fail(connection, await resolve_job_id(connection, job_id))
+        for task in [task for task in row["tasks"] if _has_failed_attempts(task)][:MAX_SHOWN_TASKS]:
+            attempts = await engine_explain.list_task_attempts(connection, UUID(task["id"]))
+            task["attempts"] = [msgspec.structs.asdict(attempt) for attempt in attempts]
+        return row
 
-    found = session.ask(work)
-    if session.out.json:
-        session.out.record(found)
+    row = session.run_with_connection(work)
+    if session.output.json:
+        session.output.print_record(row)
     else:
-        _describe(session.out, found)
+        _print_job(session.output, row)
 
 
-def _stumbled(task: dict[str, Any]) -> bool:
-    """Whether it has attempts to tell of: those that did not succeed are kept."""
+def _has_failed_attempts(task: dict[str, Any]) -> bool:
+    """Return whether the database has stored attempts of this task. It stores those that did not succeed."""
     return task["attempt"] > 1 or task["failures"] > 0 or task["status"] in {"failed", "cancelled"}
 
 
-async def fetched(connection: Connection, job_id: UUID) -> dict[str, Any]:
-    found = await jobs.get_job(connection, job_id)
-    if found is None:
+async def get_job_or_fail(connection: Connection, job_id: UUID) -> dict[str, Any]:
+    """Return a job with its tasks, or raise `NotFoundError`."""
+    row = await jobs.get_job(connection, job_id)
+    if row is None:
         raise NotFoundError(
-            f"There is no job {job_id}.",
-            fix="It may not be committed yet, or be forgotten already.",
+            f"Job {job_id} does not exist.",
+            fix="Its transaction may not be committed yet, or the job was deleted after its retention time.",
             field="id",
         )
-    return found
+    return row
 
 
-def _describe(out: Output, found: dict[str, Any]) -> None:
-    out.line(
-        f"{found['type']} {found['id']}  {words.state(found['status'])}  {words.doing(found['progress'])}"
-    )
-    told = {
-        "owner": found.get("owner"),
-        "labels": found.get("labels"),
-        "params": found.get("params"),
-        "created": f"{words.since(found['created_at'])} ago",
-        "ran": words.took(found.get("started_at"), found.get("finished_at"))
-        if found.get("started_at")
-        else None,
-        "output": found.get("output"),
+def _print_job(output: CliOutput, row: dict[str, Any]) -> None:
+    progress = format_progress(row["progress"])
+    output.print_line(f"{row['type']} {row['id']}  {format_state(row['status'])}  {progress}")
+    started = row.get("started_at")
+    fields = {
+        "owner": row.get("owner"),
+        "labels": row.get("labels"),
+        "params": row.get("params"),
+        "created": f"{format_age(row['created_at'])} ago",
+        "ran": format_elapsed(started, row.get("finished_at")) if started else None,
+        "output": row.get("output"),
     }
-    for name, value in told.items():
+    for name, value in fields.items():
         if value is not None:
-            out.line(f"  {name:<8} {words.clean(_text(value), 2000)}")
-    for task in found["tasks"][:MOST_TASKS]:
-        ran = words.took(task.get("started_at"), task.get("finished_at"))
-        out.line(
-            f"  {words.state(task['status']):<12} {task['name']:<20} queue {task['queue']}  "
-            f"attempt {task['attempt']}  {ran}  {words.doing(task['progress'])}"
+            output.print_line(f"  {name:<8} {sanitize_text(_format_value(value), MAX_VALUE_CHARS)}")
+    for task in row["tasks"][:MAX_SHOWN_TASKS]:
+        elapsed = format_elapsed(task.get("started_at"), task.get("finished_at"))
+        output.print_line(
+            f"  {format_state(task['status']):<12} {task['name']:<20} queue {task['queue']}  "
+            f"attempt {task['attempt']}  {elapsed}  {format_progress(task['progress'])}"
         )
-        for tried in words.several(task, "attempts"):
-            _describe_attempt(out, tried)
-    if len(found["tasks"]) > MOST_TASKS:
-        out.line(f"  and {words.many(len(found['tasks']) - MOST_TASKS, 'task')} more; --json has them all")
+        for attempt in get_list(task, "attempts"):
+            _print_attempt(output, attempt)
+    if len(row["tasks"]) > MAX_SHOWN_TASKS:
+        hidden = format_count(len(row["tasks"]) - MAX_SHOWN_TASKS, "more task")
+        output.print_line(f"  and {hidden}; --json prints all of them")
 
 
-def _describe_attempt(out: Output, tried: dict[str, Any]) -> None:
-    ran = words.took(tried["started_at"], tried["ended_at"])
-    out.line(
-        f"      attempt {tried['attempt']} {tried['outcome']} after {ran} on {tried['worker'] or '?'}: "
-        f"{tried['error_type'] or ''} {words.clean(tried['message'] or '', 500)}"
+def _print_attempt(output: CliOutput, attempt: dict[str, Any]) -> None:
+    elapsed = format_elapsed(attempt["started_at"], attempt["ended_at"])
+    output.print_line(
+        f"      attempt {attempt['attempt']} {attempt['outcome']} after {elapsed} on "
+        f"{attempt['worker'] or '?'}: {attempt['error_type'] or ''} "
+        f"{sanitize_text(attempt['message'] or '', MAX_ERROR_CHARS)}"
     )
-    for line in str(tried["traceback"] or "").splitlines():
-        out.line(f"        {''.join(c if c.isprintable() else ' ' for c in line)}")
+    for line in str(attempt["traceback"] or "").splitlines():
+        output.print_line(f"        {strip_control_characters(line, keep='')}")
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
 
 
 @job.command()
 @job_argument
-@click.option("--within", type=SPAN, help="So long at most.")
+@click.option(
+    "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
+)
 @json_option
 @pass_session
-def watch(session: Session, job_id: str, within: timedelta | None) -> int:
-    """Follow a job to its end; exit 1 unless it succeeds."""
+def watch(session: CliSession, job_id: str, wait_timeout: timedelta | None) -> int:
+    """Follow a job until it ends, and print its output. Exit with code 1 unless it succeeds."""
 
     async def work() -> int:
         async with session.client() as client:
-            async with (await client.open()).connection() as connection:
-                found = await job_named(connection, job_id)
-            return watching.ending(
-                session.out, await watching.watch(session.out, client, found, within=within)
-            )
+            async with client.connection() as connection:
+                job_uuid = await resolve_job_id(connection, job_id)
+            last = await job_watch.watch_job(session.output, client, job_uuid, max_wait=wait_timeout)
+            return job_watch.print_job_outcome(session.output, last)
 
-    return session.run(work())
+    return session.run_async(work())
 
 
 @job.command()
 @job_argument
 @json_option
 @pass_session
-def why(session: Session, job_id: str) -> None:
-    """Why is it not running? One line for each task that has not ended and each reason."""
+def why(session: CliSession, job_id: str) -> None:
+    """Explain why a job is not running: one line per unfinished task and reason."""
 
     async def work(connection: Connection) -> list[dict[str, Any]]:
-        return await reasons.why(connection, await job_named(connection, job_id))
+        return await explain.explain_job(connection, await resolve_job_id(connection, job_id))
 
-    found = session.ask(work)
-    if not session.out.json:
-        found = [{**row, "status": words.state(row["status"])} for row in found]
-    session.out.rows(found, ["task", "status", "why"])
+    rows = session.run_with_connection(work)
+    if not session.output.json:
+        rows = [{**row, "status": format_state(row["status"])} for row in rows]
+    session.output.print_rows(rows, ["task", "status", "why"])
 
 
 @job.command()
 @job_argument
-@click.option("--task", "task_name", metavar="NAME", help="Only this task's lines.")
-@click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), default="debug",
-              show_default=True, help="These and worse.")  # fmt: skip
 @click.option(
-    "--limit", "-n", type=click.IntRange(1, 5000), default=500, show_default=True, help="The last ones."
+    "--task", "task_name", metavar="NAME", help="Print only lines of this task. Default: of all tasks."
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.option(
+    "--level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="debug",
+    show_default=True,
+    help="Print only lines of this level or above.",
+)
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, MAX_LOG_LINES),
+    default=500,
+    show_default=True,
+    help="Print at most this many of the latest lines.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job ends.")
 @json_option
 @pass_session
-def logs(session: Session, job_id: str, task_name: str | None, level: str, limit: int, follow: bool) -> None:
-    """What the tasks of a job said, each line with its attempt."""
+def logs(
+    session: CliSession, job_id: str, task_name: str | None, level: str, limit: int, follow: bool
+) -> None:
+    """Print the log lines of a job's tasks, oldest first, each with its task and attempt."""
 
     async def work(connection: Connection) -> None:
-        found = await fetched(connection, await job_named(connection, job_id))
-        chosen = _task_called(found, task_name)
-        asking = _Lines(UUID(found["id"]), chosen, level)
-        await asking.show(session.out, connection, limit=limit, newest=True)
-        while follow and not found.get("finished_at"):
-            await asyncio.sleep(FOLLOW_SECONDS)
-            found = await fetched(connection, asking.job_id)
-            await asking.show(session.out, connection, limit=5000)
+        row = await get_job_or_fail(connection, await resolve_job_id(connection, job_id))
+        reader = _LogReader(UUID(row["id"]), _find_task_id(row, task_name), level)
+        await reader.print_new_lines(session.output, connection, limit=limit, newest=True)
+        while follow and not row.get("finished_at"):
+            await asyncio.sleep(POLL_INTERVAL_S)
+            row = await get_job_or_fail(connection, reader.job_id)
+            await reader.print_new_lines(session.output, connection, limit=MAX_LOG_LINES)
 
-    session.ask(work)
+    session.run_with_connection(work)
 
 
-def _task_called(found: dict[str, Any], name: str | None) -> UUID | None:
+def _find_task_id(row: dict[str, Any], name: str | None) -> UUID | None:
     if name is None:
         return None
-    ids = {task["name"]: UUID(task["id"]) for task in found["tasks"]}
+    ids = {task["name"]: UUID(task["id"]) for task in row["tasks"]}
     if name not in ids:
-        raise NotFoundError(f"The job has no task {name!r}.", fix=f"It has: {', '.join(list(ids)[:20])}.")
+        names = ", ".join(list(ids)[:MAX_LISTED_NAMES])
+        raise NotFoundError(f"The job has no task {name!r}.", fix=f"Its tasks are: {names}.")
     return ids[name]
 
 
 @dataclass
-class _Lines:
-    """Reads on from where it was."""
+class _LogReader:
+    """Reads the log lines of a job, starting each time after the last line it has read."""
 
     job_id: UUID
     task_id: UUID | None
     level: str
     after: int = 0
-    names: dict[UUID, str] = field(default_factory=dict[UUID, str])
+    task_names: dict[UUID, str] = field(default_factory=dict[UUID, str])
 
-    async def show(self, out: Output, connection: Connection, *, limit: int, newest: bool = False) -> None:
+    async def print_new_lines(
+        self, output: CliOutput, connection: Connection, *, limit: int, newest: bool = False
+    ) -> None:
         lines = await read_logs(
             connection, self.job_id, after=self.after, limit=limit, task_id=self.task_id,
             level=self.level, newest=newest,
         )  # fmt: skip
-        if any(line.task_id not in self.names for line in lines):
-            found = await fetched(connection, self.job_id)
-            self.names = {UUID(task["id"]): task["name"] for task in found["tasks"]}
+        if any(line.task_id not in self.task_names for line in lines):
+            row = await get_job_or_fail(connection, self.job_id)
+            self.task_names = {UUID(task["id"]): task["name"] for task in row["tasks"]}
         for line in lines:
             self.after = line.n
-            name = self.names.get(line.task_id, str(line.task_id))
-            if out.json:
-                out.record({"task": name, **msgspec.to_builtins(line, enc_hook=str)})
+            name = self.task_names.get(line.task_id, str(line.task_id))
+            if output.json:
+                output.print_record({"task": name, **msgspec.to_builtins(line, enc_hook=str)})
             else:
-                fields = " ".join(f"{key}={_text(value)}" for key, value in line.fields.items())
-                told = words.clean(f"{line.message} {fields}", 2000)
+                fields = " ".join(f"{key}={_format_value(value)}" for key, value in line.fields.items())
+                text = sanitize_text(f"{line.message} {fields}", MAX_VALUE_CHARS)
                 at = line.at.astimezone().strftime("%H:%M:%S")
-                out.line(f"{at} {line.level:<7} {name}#{line.attempt} {told}")
+                output.print_line(f"{at} {line.level:<7} {name}#{line.attempt} {text}")

@@ -1,4 +1,7 @@
-"""`holdfast key`: keys of services. A key is shown once, when it is made; the database keeps its hash."""
+"""`holdfast key`: create, list and revoke service keys.
+
+A key is shown once, when it is created. The database stores its hash.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import SPAN
-from holdfast.cli.who import somebody
-from holdfast.client import Client
-from holdfast.engine import access
+from holdfast.cli.actor import get_local_actor
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.engine import access, audit
 from holdfast.engine.access import ServiceKey
 from holdfast.errors import NotFoundError
 
 COLUMNS = ["prefix", "name", "scopes", "state", "created_at", "last_used_at", "expires_at"]
+DEFAULT_SCOPE = "jobs"
 
 
 @click.group()
 def key() -> None:
-    """Keys with which services call the API."""
+    """Manage service keys, with which programs call the HTTP API."""
 
 
 @key.command()
@@ -31,86 +34,78 @@ def key() -> None:
     "scopes",
     multiple=True,
     metavar="SCOPE",
-    help=f"What it opens, once for each: {', '.join(access.SCOPES)}, or {access.ALL} for all.",
+    help=f"Allow this scope: {', '.join(access.SCOPES)}, or {access.ALL_SCOPES} for all. Repeat it for "
+    "several. "
+    f"Default: {DEFAULT_SCOPE}.",
 )
 @click.option(
-    "--expires", type=SPAN, metavar="SPAN", help="How long it lasts, as in 90d (default: for ever)."
+    "--expires", type=DURATION, help="Let the key expire after this time, such as 90d. Default: never."
 )
 @json_option
 @pass_session
-def create(session: Session, name: str, scopes: tuple[str, ...], expires: timedelta | None) -> None:
-    """Make a key for the service NAME and print it, this once. Two of one name may live at the same time."""
-    chosen = list(scopes) or ["jobs"]
+def create(session: CliSession, name: str, scopes: tuple[str, ...], expires: timedelta | None) -> None:
+    """Create a key for the service NAME and print it. It is not shown again.
+
+    A service can have several keys at the same time, so that you can replace one without downtime.
+    """
+    chosen = list(scopes) or [DEFAULT_SCOPE]
     access.check_scopes(chosen)
-    secret, shown, digest = access.new_key()
+    secret, prefix, digest = access.generate_service_key()
 
     async def work() -> ServiceKey:
-        async with (
-            Client(settings=session.settings) as client,
-            (await client.open()).transaction() as connection,
-        ):
-            made = await access.create_key(
+        async with session.client() as client, client.transaction() as connection:
+            created = await access.create_service_key(
                 connection,
                 name=name,
-                prefix=shown,
+                prefix=prefix,
                 digest=digest,
                 scopes=chosen,
                 expires_at=None if expires is None else datetime.now(UTC) + expires,
             )
-            await access.record(connection, somebody(), "key.create", shown, {"name": name, "scopes": chosen})
-            return made
+            details = {"name": name, "scopes": chosen}
+            await audit.record_audit_entry(connection, get_local_actor(), "key.create", prefix, details)
+            return created
 
-    made = session.run(work())
-    if session.out.json:
-        session.out.record({**_shown(made), "key": secret.reveal()})
+    created = session.run_async(work())
+    if session.output.json:
+        session.output.print_record({**_format_key(created), "key": secret.reveal()})
     else:
-        session.out.value("key", secret.reveal())
+        session.output.print_value("key", secret.reveal())
 
 
 @key.command("list")
 @json_option
 @pass_session
-def list_keys(session: Session) -> None:
-    """List the keys: what may be shown of them, what they open, when they were last used."""
-
-    async def work() -> list[ServiceKey]:
-        async with (
-            Client(settings=session.settings) as client,
-            (await client.open()).connection() as connection,
-        ):
-            return await access.list_keys(connection)
-
-    session.out.rows([_shown(each) for each in session.run(work())], COLUMNS)
+def list_service_keys(session: CliSession) -> None:
+    """List keys with their prefix, scopes, state and last use. The keys themselves are not stored."""
+    keys = session.run_with_connection(access.list_service_keys)
+    session.output.print_rows([_format_key(each) for each in keys], COLUMNS)
 
 
 @key.command()
 @click.argument("prefix")
-@destructive
+@confirmation_options
 @json_option
 @pass_session
-def revoke(session: Session, prefix: str, yes: bool, dry_run: bool) -> None:
-    """End the key that begins with PREFIX (hf_ and eight letters). It stops working at once."""
-    if not session.confirm(f"The key {prefix} opens nothing any more.", yes=yes, dry_run=dry_run):
+def revoke(session: CliSession, prefix: str, yes: bool, dry_run: bool) -> None:
+    """Revoke the key with this PREFIX (hf_ and eight characters). It stops working at once."""
+    if not session.confirm(f"This revokes key {prefix}.", yes=yes, dry_run=dry_run):
         return
 
     async def work() -> int:
-        async with (
-            Client(settings=session.settings) as client,
-            (await client.open()).transaction() as connection,
-        ):
-            count = await access.revoke_key(connection, prefix)
+        async with session.client() as client, client.transaction() as connection:
+            count = await access.revoke_service_key(connection, prefix)
             if count:
-                await access.record(connection, somebody(), "key.revoke", prefix)
+                await audit.record_audit_entry(connection, get_local_actor(), "key.revoke", prefix)
             return count
 
-    if not session.run(work()):
-        raise NotFoundError(f"There is no living key {prefix}.", fix="See: holdfast key list")
-    session.out.line(f"Key {prefix} is revoked.")
+    if not session.run_async(work()):
+        raise NotFoundError(f"There is no active key {prefix}.", fix="See `holdfast key list`.")
+    session.output.print_line(f"Key {prefix} is revoked.")
 
 
-def _shown(found: ServiceKey) -> dict[str, Any]:
-    now = datetime.now(UTC)
-    over = found.expires_at is not None and found.expires_at <= now
-    state = "revoked" if found.revoked_at else "expired" if over else "live"
-    row = msgspec.structs.asdict(found)
-    return {**row, "scopes": ",".join(found.scopes), "state": state}
+def _format_key(service_key: ServiceKey) -> dict[str, Any]:
+    expired = service_key.expires_at is not None and service_key.expires_at <= datetime.now(UTC)
+    state = "revoked" if service_key.revoked_at else "expired" if expired else "active"
+    row = msgspec.structs.asdict(service_key)
+    return {**row, "scopes": ",".join(service_key.scopes), "state": state}

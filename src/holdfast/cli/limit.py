@@ -1,4 +1,4 @@
-"""`holdfast limit`: how many tasks may run at once, and how many may start a second."""
+"""`holdfast limit`: limit how many tasks run at once, and how many start per second."""
 
 from __future__ import annotations
 
@@ -7,108 +7,145 @@ from typing import Any
 
 import click
 
-from holdfast.cli import words
-from holdfast.cli.naming import complete_limit, complete_queue, complete_type
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.who import record
-from holdfast.engine import limits, operate
+from holdfast.cli.actor import record_audit_event
+from holdfast.cli.completers import complete_limit, complete_queue, complete_type
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.engine import limits
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import Limit
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.formatting import format_time_until
 
 COLUMNS = ["name", "queue", "type", "per_key", "in_use", "rate", "state"]
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|m|h|d))?")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_RATE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|m|h|d))?")
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.group()
 def limit() -> None:
-    """Limits on what runs at once and on what starts in a time."""
+    """Manage concurrency limits and rate limits, which apply across all workers."""
 
 
 @limit.command("list")
 @json_option
 @pass_session
-def list_limits(session: Session) -> None:
-    """Limits, with what is in use of them."""
-    found = session.ask(operate.list_limits)
-    session.out.rows(found if session.out.json else [_row(each) for each in found], COLUMNS)
+def list_limits(session: CliSession) -> None:
+    """List limits with their current use."""
+    rows = session.run_with_connection(limits.list_limits)
+    session.output.print_rows(rows if session.output.json else [_format_limit(row) for row in rows], COLUMNS)
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
-    most = found["max_running"]
-    full = most is not None and not found["per_key"] and found["running"] >= most
-    asleep = found.get("asleep_until")
+def _format_limit(row: dict[str, Any]) -> dict[str, Any]:
+    maximum, paused_until = row["max_running"], row.get("paused_until")
+    is_full = maximum is not None and not row["per_key"] and row["running"] >= maximum
+    in_use = str(row["running"])
+    if maximum is not None:
+        in_use += f" (at most {maximum} per key)" if row["per_key"] else f"/{maximum}"
     return {
-        **found,
-        "in_use": f"{found['running']}/{most}" if most is not None else str(found["running"]),
-        "rate": None if found["rate"] is None else f"{found['rate']:g}/s",
-        "state": f"asleep, wakes {words.until(asleep)}" if asleep else "full" if full else "open",
+        **row,
+        "in_use": in_use,
+        "rate": None if row["rate"] is None else f"{row['rate']:g}/s",
+        "state": f"paused, resumes {format_time_until(paused_until)}"
+        if paused_until
+        else "full"
+        if is_full
+        else "open",
     }
 
 
-def rate_in(text: str) -> float:
-    """`5/s`, `100/m`, `2`: starts a second."""
-    match = _RATE.fullmatch(text.strip())
+def parse_rate(text: str) -> float:
+    """Parse a rate such as `5/s`, `100/m` or `2` to starts per second."""
+    match = _RATE_PATTERN.fullmatch(text.strip())
     if not match:
         raise InvalidError(f"{text!r} is not a rate.", fix="Write 5/s, 100/m or 1000/h.", field="rate")
-    return float(match[1]) / _SECONDS[match[2] or "s"]
+    return float(match[1]) / _UNIT_SECONDS[match[2] or "s"]
+
+
+def limit_options(command: Any) -> Any:
+    """Add the options that set a limit."""
+    for option in (
+        click.option("--burst", type=click.FloatRange(1),
+                     help="With --rate: let this many tasks start at once after an idle time. Default: "
+                     "the rate, at least 1."),
+        click.option("--rate", help="Start at most this many tasks per time, such as 5/s or 100/m."),
+        click.option("--max-running", type=click.IntRange(0), help="Run at most this many tasks at once."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @limit.command("set")
 @click.argument("name", shell_complete=complete_limit)
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Only tasks of this queue.")
-@click.option("--type", "kind", metavar="TASK", shell_complete=complete_type, help="Only this task.")
-@click.option("--per-key", is_flag=True, help="For each limit key by itself.")
-@click.option("--running", type=click.IntRange(0), help="So many at once.")
-@click.option("--rate", help="So many starts, as 5/s or 100/m.")
-@click.option("--burst", type=click.FloatRange(1), help="With --rate: so many at once after a rest.")
+@click.option(
+    "--queue", "-q", shell_complete=complete_queue, help="Limit tasks of this queue. Default: of all queues."
+)
+@click.option(
+    "--type",
+    "task_type",
+    metavar="TASK",
+    shell_complete=complete_type,
+    help="Limit tasks of this type. Default: of all types.",
+)
+@click.option("--per-key", is_flag=True, help="Apply the limit to each limit key separately.")
+@limit_options
 @json_option
 @pass_session
-def set_limit(session: Session, /, name: str, **given: Any) -> None:
-    """Make or change a limit. What runs now is counted, and work waits for a moment while it is."""
-    put(
+def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
+    """Create or change the limit NAME.
+
+    Tasks that are running now count towards it. No task starts for a moment while they are counted.
+
+    Example: holdfast limit set mail-provider --queue mail --rate 10/s
+    """
+    save_limit(
         session,
         Limit(
             name=name,
-            queue=given["queue"],
-            type=given["kind"],
-            per_key=given["per_key"],
-            max_running=given["running"],
-            rate=None if given["rate"] is None else rate_in(given["rate"]),
-            burst=given["burst"],
+            queue=options["queue"],
+            type=options["task_type"],
+            per_key=options["per_key"],
+            max_running=options["max_running"],
+            rate=None if options["rate"] is None else parse_rate(options["rate"]),
+            burst=options["burst"],
         ),
     )
 
 
-def put(session: Session, wanted: Limit) -> None:
-    async def work(connection: Connection) -> dict[str, Any]:
-        await limits.put_limit(connection, wanted)
-        await record(connection, "limit.set", wanted.name, running=wanted.max_running, rate=wanted.rate)
-        return next(row for row in await operate.list_limits(connection) if row["name"] == wanted.name)
+def save_limit(session: CliSession, limit: Limit) -> None:
+    """Create or change a limit and print it."""
 
-    found = session.ask(work)
-    session.out.rows([found if session.out.json else _row(found)], COLUMNS)
+    async def work(connection: Connection) -> dict[str, Any]:
+        await limits.put_limit(connection, limit)
+        await record_audit_event(
+            connection, "limit.set", limit.name, running=limit.max_running, rate=limit.rate
+        )
+        return next(row for row in await limits.list_limits(connection) if row["name"] == limit.name)
+
+    row = session.run_with_connection(work)
+    session.output.print_rows([row if session.output.json else _format_limit(row)], COLUMNS)
 
 
 @limit.command()
 @click.argument("name", shell_complete=complete_limit)
-@destructive
+@confirmation_options
 @pass_session
-def rm(session: Session, name: str, yes: bool, dry_run: bool) -> None:
-    """Take a limit away."""
-    remove(session, name, yes=yes, dry_run=dry_run)
+def delete(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a limit. Tasks that it held back can start."""
+    delete_limit(session, name, yes=yes, dry_run=dry_run)
 
 
-def remove(session: Session, name: str, *, yes: bool, dry_run: bool) -> None:
+def delete_limit(session: CliSession, name: str, *, yes: bool, dry_run: bool) -> None:
+    """Ask for confirmation and delete a limit."""
+
     async def work(connection: Connection) -> None:
-        if name not in {row["name"] for row in await operate.list_limits(connection)}:
+        if name not in {row["name"] for row in await limits.list_limits(connection)}:
             raise NotFoundError(
-                f"There is no limit {name!r}.", fix="See `holdfast limit list`.", field="name"
+                f"Limit {name!r} does not exist.", fix="See `holdfast limit list`.", field="name"
             )
-        if session.confirm(f"Limit {name} goes: what it held back may start.", yes=yes, dry_run=dry_run):
-            await limits.remove_limit(connection, name)
-            await record(connection, "limit.remove", name)
-            session.out.line(f"Limit {name} is gone.")
+        consequence = f"This deletes limit {name}; tasks that it held back can start."
+        if session.confirm(consequence, yes=yes, dry_run=dry_run):
+            await limits.delete_limit(connection, name)
+            await record_audit_event(connection, "limit.remove", name)
+            session.output.print_line(f"Limit {name} is deleted.")
 
-    session.ask(work)
+    session.run_with_connection(work)

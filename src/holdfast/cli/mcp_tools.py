@@ -1,161 +1,233 @@
-"""The tools of `holdfast mcp`: small, bounded, and read-only unless their verb was allowed."""
+"""The tools of `holdfast mcp`. Their results are bounded, and they only read unless an action was allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from holdfast import search as grammar
-from holdfast.cli import reasons
-from holdfast.cli.naming import job_named
-from holdfast.cli.who import record
-from holdfast.engine import insight, jobs, operate, search
+from holdfast.cli.actor import record_audit_event
+from holdfast.cli.explain import explain_job
+from holdfast.cli.identifiers import resolve_job_id
+from holdfast.engine import error_groups, jobs, limits, search
+from holdfast.engine import explain as task_explanations
+from holdfast.engine import queues as task_queues
+from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError, NotFoundError, RefusedError
-from holdfast.redaction import SECRET, Masker
+from holdfast.redaction import SECRET_NAME_PATTERN, SecretMasker
 
-Found = dict[str, Any]
-MOST_TASKS = 50
-LONGEST = 4000
+ToolResult: TypeAlias = dict[str, Any]
+MAX_TASKS = 50
+MAX_ATTEMPTS_PER_TASK = 5
+MAX_TEXT_CHARS = 4000
 
-SEARCH = (
-    "Such as `state:failed task:screenshot error:Timeout since:2h args.url:https://e.example`. Fields: state "
-    "queue task owner tag worker error since until attempt wait run key args.x result.x. A comma means or, "
-    "a leading - excludes, quotes keep spaces."
+SEARCH_HELP = (
+    "Search terms separated by spaces, for example `state:failed task:screenshot error:Timeout since:2h "
+    "args.url:https://e.example`. Fields: state, queue, task, owner, tag, worker, error, since, until, "
+    "attempt, wait, run, key, args.NAME, result.NAME. A comma between values means or. A leading - excludes. "
+    "Put a value with spaces in double quotes. Empty: all jobs."
 )
-Id = Annotated[str, Meta(description="Id of a job, or its beginning if that is unambiguous.", max_length=40)]
+JobId = Annotated[
+    str, Meta(description="The id of a job, or its first digits if they are unambiguous.", max_length=40)
+]
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class NoParameters(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-class Searching(msgspec.Struct, forbid_unknown_fields=True):
-    search: Annotated[str, Meta(description=SEARCH, max_length=4000)] = ""
-    limit: Annotated[int, Meta(ge=1, le=100, description="At most so many, newest first.")] = 20
+class SearchParameters(msgspec.Struct, forbid_unknown_fields=True):
+    search: Annotated[str, Meta(description=SEARCH_HELP, max_length=4000)] = ""
+    limit: Annotated[int, Meta(ge=1, le=100, description="Return at most this many jobs, newest first.")] = 20
 
 
-class OneJob(msgspec.Struct, forbid_unknown_fields=True):
-    id: Id
+class JobParameters(msgspec.Struct, forbid_unknown_fields=True):
+    id: JobId
 
 
-class Causes(msgspec.Struct, forbid_unknown_fields=True):
-    hours: Annotated[float, Meta(gt=0, le=720, description="How far to look back.")] = 24.0
-    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+class ErrorParameters(msgspec.Struct, forbid_unknown_fields=True):
+    hours: Annotated[
+        float, Meta(gt=0, le=720, description="Return causes seen within this many hours before now.")
+    ] = 24.0
+    limit: Annotated[
+        int, Meta(ge=1, le=100, description="Return at most this many causes, most recently seen first.")
+    ] = 20
 
 
-class Cancelling(msgspec.Struct, forbid_unknown_fields=True):
-    id: Id
-    reason: Annotated[str, Meta(min_length=1, max_length=500, description="Why; it is kept with the job.")]
+class CancelParameters(msgspec.Struct, forbid_unknown_fields=True):
+    id: JobId
+    reason: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=500, description="Why the job is cancelled. It is stored with the job."
+        ),
+    ]
 
 
 @dataclass(frozen=True)
-class Tool:
+class McpTool:
+    """A tool that an agent can call. `action` is None for tools that only read."""
+
     name: str
     description: str
-    params: Any
-    act: Callable[[Connection, Any], Awaitable[Found]]
-    verb: str | None = None
+    parameters: Any
+    call: Callable[[Connection, Any], Awaitable[ToolResult]]
+    action: str | None = None
 
-    def described(self) -> Found:
-        _, definitions = msgspec.json.schema_components([self.params])
-        inner = definitions[self.params.__name__]
+    def describe(self) -> ToolResult:
+        """Return the description of the tool for `tools/list`."""
+        _, definitions = msgspec.json.schema_components([self.parameters])
+        schema = definitions[self.parameters.__name__]
         return {
             "name": self.name,
             "description": self.description,
-            "inputSchema": {"type": "object", "properties": inner["properties"],
-                            "required": inner["required"], "additionalProperties": False},
-            "annotations": {"readOnlyHint": self.verb is None, "destructiveHint": self.verb == "cancel",
+            "inputSchema": {"type": "object", "properties": schema["properties"],
+                            "required": schema["required"], "additionalProperties": False},
+            "annotations": {"readOnlyHint": self.action is None, "destructiveHint": self.action == "cancel",
                             "idempotentHint": True, "openWorldHint": False},
         }  # fmt: skip
 
-    async def run(self, connection: Connection, arguments: Any) -> Found:
+    async def run(self, connection: Connection, arguments: Any) -> ToolResult:
+        """Check the arguments, call the tool, mask secrets in the result and shorten long text."""
         try:
-            params = msgspec.convert(arguments, self.params)
-        except msgspec.ValidationError as problem:
-            raise InvalidError(f"The arguments do not fit: {problem}.", field="arguments") from None
-        found: Found = msgspec.to_builtins(await self.act(connection, params), enc_hook=str)
-        return cast("Found", _shortened(Masker().value(found)))
+            parameters = msgspec.convert(arguments, self.parameters)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"The arguments are invalid: {error}.", field="arguments") from None
+        result: ToolResult = msgspec.to_builtins(await self.call(connection, parameters), enc_hook=str)
+        return cast("ToolResult", _shorten_texts(SecretMasker().value(result)))
 
 
-def _shortened(value: Any) -> Any:
-    """With long texts cut: an agent reads all of what it is given."""
+def _shorten_texts(value: Any) -> Any:
+    """Cut long texts in a result, because an agent reads everything that it receives."""
     if isinstance(value, dict):
-        return {name: _shortened(inner) for name, inner in cast("Found", value).items()}
+        return {name: _shorten_texts(inner) for name, inner in cast("ToolResult", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_shortened(inner) for inner in cast("Sequence[Any]", value)]
-    if isinstance(value, str) and len(value) > LONGEST:
-        return f"{value[:LONGEST]}… ({len(value):,} characters)"
+        return [_shorten_texts(inner) for inner in cast("Sequence[Any]", value)]
+    if isinstance(value, str) and len(value) > MAX_TEXT_CHARS:
+        return f"{value[:MAX_TEXT_CHARS]}… ({len(value):,} characters)"
     return value
 
 
-async def _list_jobs(connection: Connection, asked: Searching) -> Found:
-    query = grammar.parse(asked.search)
-    if any(SECRET.search(step) for term in query.terms for step in term.path):
-        raise RefusedError("What is hidden cannot be searched for: one could find it out by guessing.")
-    page = await search.search_jobs(connection, query, limit=asked.limit)
-    return {"jobs": page.rows, "more": page.next is not None, "searched_all": not page.partly}
+async def _list_jobs(connection: Connection, parameters: SearchParameters) -> ToolResult:
+    query = grammar.parse_search(parameters.search)
+    if any(SECRET_NAME_PATTERN.search(step) for term in query.terms for step in term.path):
+        raise RefusedError("Masked fields cannot be searched, because a search would reveal their values.")
+    page = await search.search_jobs(connection, query, limit=parameters.limit)
+    return {"jobs": page.rows, "more": page.next is not None, "searched_all": not page.truncated}
 
 
-async def _show_job(connection: Connection, asked: OneJob) -> Found:
-    job_id = await job_named(connection, asked.id)
-    found = await jobs.get_job(connection, job_id)
-    if found is None:
-        raise NotFoundError(f"There is no job {job_id}.", field="id")
-    found["tasks_left_out"] = max(0, len(found["tasks"]) - MOST_TASKS)
-    found["tasks"] = found["tasks"][:MOST_TASKS]
-    for task in found["tasks"]:
-        tried = await insight.task_attempts(connection, UUID(task["id"])) if task["attempt"] else []
-        task["attempts"] = [msgspec.structs.asdict(each) for each in tried[-5:]]
-    return found
+async def _get_job(connection: Connection, parameters: JobParameters) -> ToolResult:
+    job_id = await resolve_job_id(connection, parameters.id)
+    job = await jobs.get_job(connection, job_id)
+    if job is None:
+        raise NotFoundError(f"Job {job_id} does not exist.", field="id")
+    job["tasks_left_out"] = max(0, len(job["tasks"]) - MAX_TASKS)
+    job["tasks"] = job["tasks"][:MAX_TASKS]
+    for task in job["tasks"]:
+        attempts = (
+            await task_explanations.list_task_attempts(connection, UUID(task["id"]))
+            if task["attempt"]
+            else []
+        )
+        task["attempts"] = [msgspec.structs.asdict(each) for each in attempts[-MAX_ATTEMPTS_PER_TASK:]]
+    return job
 
 
-async def _why(connection: Connection, asked: OneJob) -> Found:
-    return {"reasons": await reasons.why(connection, await job_named(connection, asked.id))}
+async def _explain_job(connection: Connection, parameters: JobParameters) -> ToolResult:
+    return {"reasons": await explain_job(connection, await resolve_job_id(connection, parameters.id))}
 
 
-async def _queues(connection: Connection, _: Nothing) -> Found:
-    return {"queues": await operate.task_queues(connection), "limits": await operate.list_limits(connection)}
+async def _list_queues(connection: Connection, _: NoParameters) -> ToolResult:
+    return {
+        "queues": await task_queues.list_task_queues(connection),
+        "limits": await limits.list_limits(connection),
+    }
 
 
-async def _errors(connection: Connection, asked: Causes) -> Found:
-    since = datetime.now(UTC) - timedelta(hours=asked.hours)
-    return {"causes": await search.error_groups(connection, since=since, limit=asked.limit)}
+async def _list_errors(connection: Connection, parameters: ErrorParameters) -> ToolResult:
+    since = datetime.now(UTC) - timedelta(hours=parameters.hours)
+    return {"causes": await error_groups.list_error_groups(connection, since=since, limit=parameters.limit)}
 
 
-async def _workers(connection: Connection, _: Nothing) -> Found:
-    return {"workers": await operate.list_workers(connection)}
+async def _list_workers(connection: Connection, _: NoParameters) -> ToolResult:
+    return {"workers": await engine_workers.list_workers(connection)}
 
 
-async def _retry(connection: Connection, asked: OneJob) -> Found:
-    job_id = await job_named(connection, asked.id)
+async def _retry_job(connection: Connection, parameters: JobParameters) -> ToolResult:
+    job_id = await resolve_job_id(connection, parameters.id)
     count = await jobs.retry_job(connection, job_id)
-    await record(connection, "job.retry", str(job_id), by="mcp")
+    await record_audit_event(connection, "job.retry", str(job_id), by="mcp")
     return {"id": str(job_id), "restarted": count}
 
 
-async def _cancel(connection: Connection, asked: Cancelling) -> Found:
-    job_id = await job_named(connection, asked.id)
-    answer = await jobs.cancel_job(connection, job_id, asked.reason)
-    await record(connection, "job.cancel", str(job_id), reason=asked.reason, by="mcp")
-    return {"id": str(job_id), **answer}
+async def _cancel_job(connection: Connection, parameters: CancelParameters) -> ToolResult:
+    job_id = await resolve_job_id(connection, parameters.id)
+    result = await jobs.cancel_job(connection, job_id, parameters.reason)
+    await record_audit_event(connection, "job.cancel", str(job_id), reason=parameters.reason, by="mcp")
+    return {"id": str(job_id), **result}
 
 
 TOOLS = [
-    Tool("list_jobs", "Find jobs by search text, newest first.", Searching, _list_jobs),
-    Tool("show_job", "One job with its tasks, output and failed attempts.", OneJob, _show_job),
-    Tool("why", "Why a job is not running: paused, no worker, a limit, another task.", OneJob, _why),
-    Tool(
-        "queues", "Queues of tasks with what waits and runs, who serves them, and limits.", Nothing, _queues
+    McpTool(
+        "list_jobs",
+        "Find jobs by search terms, newest first. `more` says whether there are further jobs, and "
+        "`searched_all` whether the whole history was searched.",
+        SearchParameters,
+        _list_jobs,
     ),
-    Tool("errors", "Failed attempts grouped by cause, the one seen last first.", Causes, _errors),
-    Tool("workers", "Workers, idle ones too, with their state and load.", Nothing, _workers),
-    Tool("retry_job", "Run again what failed or was cancelled of a job.", OneJob, _retry, "retry"),
-    Tool("cancel_job", "Cancel a job: what runs is stopped.", Cancelling, _cancel, "cancel"),
+    McpTool(
+        "get_job",
+        "Return one job with its status, arguments, output, tasks, and the errors of its failed attempts.",
+        JobParameters,
+        _get_job,
+    ),
+    McpTool(
+        "explain_job",
+        "Explain why a job is not running, for each unfinished task: its queue is paused, no worker serves "
+        "it, a limit is full, it waits for another task, or it is scheduled for later.",
+        JobParameters,
+        _explain_job,
+    ),
+    McpTool(
+        "list_queues",
+        "List task queues with their numbers of ready, running and scheduled tasks, their workers, and "
+        "whether they are paused. Also list all concurrency limits and rate limits.",
+        NoParameters,
+        _list_queues,
+    ),
+    McpTool(
+        "list_errors",
+        "List failed attempts grouped by cause, with counts and the first and last time, most recently seen "
+        "first.",
+        ErrorParameters,
+        _list_errors,
+    ),
+    McpTool(
+        "list_workers",
+        "List workers, also idle ones, with their state, queues, load and last heartbeat.",
+        NoParameters,
+        _list_workers,
+    ),
+    McpTool(
+        "retry_job",
+        "Run the failed and cancelled tasks of a job again. `restarted` is their number; 0 means that there "
+        "was nothing to retry.",
+        JobParameters,
+        _retry_job,
+        "retry",
+    ),
+    McpTool(
+        "cancel_job",
+        "Cancel a job. Its running tasks are stopped and their results are discarded.",
+        CancelParameters,
+        _cancel_job,
+        "cancel",
+    ),
 ]

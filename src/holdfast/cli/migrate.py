@@ -1,4 +1,4 @@
-"""`holdfast migrate`: install and upgrade the schema, or hand its SQL to another tool."""
+"""`holdfast migrate`: install or upgrade the schema, or print its SQL for another tool."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli import logs
-from holdfast.cli.session import Session, json_option, pass_session
+from holdfast.cli import log_output
+from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import embedded, install, roles
 from holdfast.engine.state import Status
 from holdfast.settings import Secret
@@ -16,16 +16,16 @@ from holdfast.settings import Secret
 @click.group(invoke_without_command=True)
 @click.pass_context
 def migrate(context: click.Context) -> None:
-    """Bring the database's schema to this version of Holdfast.
+    """Install or upgrade the database schema to this version of Holdfast.
 
-    Without a subcommand: up.
+    Without a subcommand, run `migrate up`.
     """
     if context.invoked_subcommand is None:
         context.invoke(up)
 
 
-def _url(session: Session) -> Secret:
-    logs.configure(session.settings)
+def _locate_database(session: CliSession) -> Secret:
+    log_output.configure_logging(session.settings)
     url, _server = embedded.locate(session.settings)
     return url
 
@@ -33,91 +33,109 @@ def _url(session: Session) -> Secret:
 @migrate.command()
 @json_option
 @pass_session
-def up(session: Session) -> None:
-    """Apply what is pending; safe from any number of processes at once."""
-    done = session.run(install.migrate(_url(session), session.settings))
-    if session.out.json:
-        session.out.record(
+def up(session: CliSession) -> None:
+    """Apply pending migrations. Several processes can run this command at the same time."""
+    applied = session.run_async(install.migrate(_locate_database(session), session.settings))
+    if session.output.json:
+        session.output.print_record(
             {
-                "version": done.version,
-                "applied": list(done.versions),
-                "functions": done.functions,
-                "missing_roles": list(done.missing_roles),
-                "seconds": round(done.seconds, 3),
+                "version": applied.version,
+                "applied": list(applied.versions),
+                "functions": applied.functions,
+                "missing_roles": list(applied.missing_roles),
+                "seconds": round(applied.seconds, 3),
             }
         )
-    elif done.versions or done.functions:
-        applied = f"applied {len(done.versions)}, " if done.versions else ""
-        session.out.line(
-            f"Schema at version {done.version}: {applied}functions renewed, {done.seconds:.1f} s."
+    elif applied.versions or applied.functions:
+        migrations = f"{len(applied.versions)} migrations applied, " if applied.versions else ""
+        session.output.print_line(
+            f"The schema is at version {applied.version}: {migrations}functions updated, "
+            f"{applied.seconds:.1f} s."
         )
     else:
-        session.out.line(f"Schema at version {done.version}: nothing to do.")
+        session.output.print_line(f"The schema is at version {applied.version}: nothing to do.")
 
 
 @migrate.command()
 @json_option
 @pass_session
-def status(session: Session) -> None:
-    """Show what is installed and what is pending."""
-    found = session.run(install.status(_url(session), session.settings))
-    session.out.record(_shown(found))
+def status(session: CliSession) -> None:
+    """Show the installed version and the pending migrations."""
+    current = session.run_async(install.status(_locate_database(session), session.settings))
+    session.output.print_record(_format_status(current))
 
 
 @migrate.command()
 @json_option
 @click.pass_context
 @pass_session
-def check(session: Session, context: click.Context) -> None:
-    """Exit 1 when something is pending or changed; for deployments."""
-    found = session.run(install.status(_url(session), session.settings))
-    session.out.record({"ok": found.current and not found.unknown, **_shown(found)})
-    if not found.current or found.unknown:
+def check(session: CliSession, context: click.Context) -> None:
+    """Check that the schema is up to date, for deployments. Exit with code 1 if it is not."""
+    current = session.run_async(install.status(_locate_database(session), session.settings))
+    ok = current.current and not current.unknown
+    session.output.print_record({"ok": ok, **_format_status(current)})
+    if not ok:
         context.exit(1)
 
 
-def _shown(found: Status) -> dict[str, Any]:
+def _format_status(status: Status) -> dict[str, Any]:
     return {
-        "database": found.installed.latest,
-        "code": found.files.latest,
-        "pending": [migration.file for migration in found.pending],
-        "changed": list(found.changed),
-        "newer": [f"{migration.version:04}_{migration.name}" for migration in found.unknown],
-        "functions": found.functions,
-        "skipped": list(found.skipped),
-        "owner": found.installed.owner,
-        "missing_roles": list(roles.missing(found.installed.roles)),
+        "database": status.installed.latest,
+        "code": status.files.latest,
+        "pending": [migration.file for migration in status.pending],
+        "changed": list(status.changed),
+        "newer": [f"{migration.version:04}_{migration.name}" for migration in status.unknown],
+        "functions": status.functions,
+        "skipped": list(status.skipped),
+        "owner": status.installed.owner,
+        "missing_roles": list(roles.missing(status.installed.roles)),
     }
 
 
 @migrate.command()
-@click.option("--from", "from_version", type=int, default=0, help="The version the database is at.")
-@click.option("--to", "to_version", type=int, help="The version it shall have; functions come with the last.")
-@click.option("--bare", is_flag=True, help="Without begin and commit, for tools that add their own.")
-def sql(from_version: int, to_version: int | None, bare: bool) -> None:
-    """Print the SQL, the same bytes every time; needs no database."""
-    click.echo(install.script(from_version, to_version, bare=bare), nl=False)
+@click.option(
+    "--from",
+    "from_version",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Start from this version; 0 is an empty database.",
+)
+@click.option(
+    "--to",
+    "to_version",
+    type=int,
+    help="End at this version. Default: the latest, which includes the functions.",
+)
+@click.option(
+    "--no-transaction", is_flag=True, help="Leave out begin and commit, for tools that add their own."
+)
+def sql(from_version: int, to_version: int | None, no_transaction: bool) -> None:
+    """Print the SQL of the migrations. The output is the same every time. This needs no database."""
+    click.echo(install.script(from_version, to_version, bare=no_transaction), nl=False)
 
 
 @migrate.command()
-@click.option("--role", required=True, help="The role your application logs in as.")
+@click.option("--role", required=True, help="Grant to this role, with which your application logs in.")
 @click.option(
-    "--for",
-    "purpose",
+    "--access",
     type=click.Choice(["worker", "submit"]),
     default="worker",
     show_default=True,
-    help="Run workers, or only submit and look.",
+    help="Grant what workers need, or only what programs need that submit and read jobs.",
 )
 @click.option("--print", "print_only", is_flag=True, help="Print the SQL and change nothing.")
 @pass_session
-def grants(session: Session, role: str, purpose: roles.Purpose, print_only: bool) -> None:
-    """Give an application's role what it needs, and no more."""
-    url = _url(session)
-    statements = session.run(roles.grants(url, session.settings, role, purpose))
+def grants(session: CliSession, role: str, access: roles.Purpose, print_only: bool) -> None:
+    """Grant a database role the privileges that it needs to use Holdfast, and no more."""
+    url = _locate_database(session)
+    statements = session.run_async(
+        roles.grants(url, session.settings, role, access, check_role=not print_only)
+    )
     if print_only:
         for statement in statements:
             click.echo(f"{statement};")
         return
-    session.run(roles.grant(url, session.settings, statements))
-    session.out.line(f"The role {role} may now {'work' if purpose == 'worker' else 'submit'}.")
+    session.run_async(roles.grant(url, session.settings, statements))
+    verb = "run workers" if access == "worker" else "submit and read jobs"
+    session.output.print_line(f"Role {role} can now {verb}.")

@@ -1,234 +1,300 @@
-"""`holdfast msg`: send, read and look at messages, finish them, bring them back."""
+"""`holdfast msg`: send, read, archive, delete and requeue messages of a message queue."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
-from holdfast.cli import values
-from holdfast.cli.queue import client_of
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import MOMENT, SPAN
+from holdfast.cli import parameters
+from holdfast.cli.parameters import DURATION, TIMESTAMP
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.client import Client
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.formatting import format_count
 from holdfast.model import Message, MessagePlace
 
 COLUMNS = ["id", "reads", "sent_at", "visible_at", "body"]
-QTY = click.IntRange(1, 100_000)
+FIELDS = (
+    "id", "reads", "sent_at", "read_at", "visible_at", "body", "headers", "receipt", "error", "failed_at",
+)  # fmt: skip
+MESSAGE_LIMIT = click.IntRange(1, 100_000)
+MessageAction: TypeAlias = Callable[[Client, Sequence[Message[None] | int]], Awaitable[list[int]]]
 
 
 @click.group()
 def msg() -> None:
-    """Messages: send, read, look, finish, bring back."""
+    """Send, read and manage messages in message queues.
+
+    `holdfast queue` creates and configures the queues themselves.
+    """
 
 
-def _row(message: Message[Any]) -> dict[str, Any]:
-    names = (
-        "id",
-        "reads",
-        "sent_at",
-        "read_at",
-        "visible_at",
-        "body",
-        "headers",
-        "receipt",
-        "error",
-        "failed_at",
-    )
-    return {name: getattr(message, name) for name in names}
+def _format_message(message: Message[Any]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in FIELDS}
 
 
 @msg.command()
 @click.argument("queue")
 @click.argument("body", nargs=-1)
 @click.option(
-    "--header", "-H", "headers", multiple=True, metavar="NAME=TEXT", help="name=text or name:=json."
+    "--header",
+    "-H",
+    "headers",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="Add a header: name=text or name:=json. Repeat it for several.",
 )
-@click.option("--delay", type=SPAN, help="Hidden for so long, as in 90s or 5m.")
-@click.option("--at", type=MOMENT, help="Hidden until then.")
-@click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
+@click.option(
+    "--delay", type=DURATION, help="Hide the message for this time, such as 90s or 5m. Default: 0s."
+)
+@click.option("--at", type=TIMESTAMP, help="Hide the message until this time, such as 2026-05-01T12:00:00Z.")
+@click.option("--lines", is_flag=True, help="Send each line of standard input as one message.")
 @json_option
 @pass_session
-def send(
-    session: Session,
-    queue: str,
-    body: tuple[str, ...],
-    headers: tuple[str, ...],
-    delay: timedelta | None,
-    at: datetime | None,
-    lines: bool,
-) -> None:
-    """Send BODY to QUEUE: JSON, - for standard input, @file, or pairs like name=text count:=3."""
+def send(session: CliSession, /, queue: str, body: tuple[str, ...], **options: Any) -> None:
+    """Send a message with BODY to QUEUE and print its id.
+
+    BODY is JSON, @file, - for standard input, or pairs such as name=text count:=3.
+
+    Example: holdfast msg send mail to=ann@e.example tries:=3
+    """
+    delay: timedelta | None = options["delay"]
+    at: datetime | None = options["at"]
     if delay is not None and at is not None:
         raise click.UsageError("--delay and --at exclude each other.")
-    if lines == bool(body):
-        raise click.UsageError("Give a body, or --lines and the bodies on standard input.")
-    bodies = _lines() if lines else [values.body_of(body)]
-    header = values.pairs(headers) if headers else None
+    if options["lines"] == bool(body):
+        raise click.UsageError("Give either a BODY, or --lines with the bodies on standard input.")
+    bodies = _read_lines() if options["lines"] else [parameters.parse_json_or_pairs(body)]
+    headers = parameters.parse_pairs(options["headers"]) if options["headers"] else None
 
     async def work() -> list[int]:
-        async with client_of(session) as client:
+        async with session.client() as client:
             return await client.queues.send_batch(
-                queue, bodies, headers=[header] * len(bodies), delay=delay or at
+                queue, bodies, headers=[headers] * len(bodies), delay=delay or at
             )
 
-    for sent in session.run(work()):
-        session.out.value("id", sent)
+    for message_id in session.run_async(work()):
+        session.output.print_value("id", message_id)
 
 
-def _lines() -> list[Any]:
-    found = [values.parsed(line, f"line {n}") for n, line in enumerate(sys.stdin, 1) if line.strip()]
-    if not found:
-        raise InvalidError("Standard input is empty.", fix="Write one JSON body a line.", field="body")
-    return found
+def _read_lines() -> list[Any]:
+    bodies = [
+        parameters.parse_json(line, f"Line {number}")
+        for number, line in enumerate(sys.stdin, 1)
+        if line.strip()
+    ]
+    if not bodies:
+        raise InvalidError("Standard input is empty.", fix="Write one JSON body per line.", field="body")
+    return bodies
 
 
 @msg.command()
 @click.argument("queue")
-@click.option("--qty", "-n", type=QTY, default=1, show_default=True, help="How many at most.")
-@click.option("--vt", type=SPAN, help="How long others do not see them (default: the queue's policy).")
-@click.option("--where", metavar="JSON", help="Only messages whose body contains this.")
-@click.option("--wait", type=SPAN, help="Wait so long for the first.")
+@click.option(
+    "--limit", "-n", type=MESSAGE_LIMIT, default=1, show_default=True, help="Read at most this many messages."
+)
+@click.option(
+    "--vt",
+    type=DURATION,
+    help="Set the visibility timeout: how long the messages are hidden from other readers. Default: the "
+    "queue's policy.",
+)
+@click.option("--where", metavar="JSON", help="Read only messages whose body contains this JSON.")
+@click.option(
+    "--wait", type=DURATION, help="Wait up to this time for the first message. Default: do not wait."
+)
 @json_option
 @pass_session
 def read(
-    session: Session, queue: str, qty: int, vt: timedelta | None, where: str | None, wait: timedelta | None
+    session: CliSession,
+    queue: str,
+    limit: int,
+    vt: timedelta | None,
+    where: str | None,
+    wait: timedelta | None,
 ) -> None:
-    """Take messages; others do not see them for a while. The receipt archives, deletes and extends them."""
-    condition = None if where is None else values.parsed(where, "--where")
+    """Read messages and hide them from other readers until the visibility timeout ends.
+
+    Use the printed receipt to archive or delete a message, or to change its visibility timeout.
+    """
+    condition = None if where is None else parameters.parse_json(where, "--where")
 
     async def work() -> list[Message[Any]]:
-        async with client_of(session) as client:
-            return await client.queues.read(queue, qty=qty, vt=vt, where=condition, wait=wait)
+        async with session.client() as client:
+            return await client.queues.read(queue, qty=limit, vt=vt, where=condition, wait=wait)
 
-    session.out.rows([_row(each) for each in session.run(work())], [*COLUMNS, "receipt"])
+    rows = [_format_message(message) for message in session.run_async(work())]
+    session.output.print_rows(rows, [*COLUMNS, "receipt"])
 
 
-def _looking(
-    session: Session, queue: str, qty: int, place: MessagePlace, after: int | None
+def _peek_messages(
+    session: CliSession, queue: str, limit: int, place: MessagePlace, after: int | None
 ) -> list[Message[Any]]:
     async def work() -> list[Message[Any]]:
-        async with client_of(session) as client:
-            return await client.queues.peek(queue, qty=qty, place=place, after=after)
+        async with session.client() as client:
+            return await client.queues.peek(queue, qty=limit, place=place, after=after)
 
-    return session.run(work())
+    return session.run_async(work())
+
+
+def page_options(command: Any) -> Any:
+    """Add the options that select a page of messages."""
+    command = click.option("--after", type=int, metavar="ID", help="Show only messages with a higher id.")(
+        command
+    )
+    return click.option(
+        "--limit",
+        "-n",
+        type=MESSAGE_LIMIT,
+        default=10,
+        show_default=True,
+        help="Show at most this many messages.",
+    )(command)
 
 
 @msg.command()
 @click.argument("queue")
-@click.option("--qty", "-n", type=QTY, default=10, show_default=True, help="How many at most.")
-@click.option("--after", type=int, metavar="ID", help="Only those behind this id.")
-@click.option("--archive", is_flag=True, help="Look into the archive.")
+@page_options
+@click.option("--archive", is_flag=True, help="Show messages of the archive. Default: of the queue.")
 @json_option
 @pass_session
-def peek(session: Session, queue: str, qty: int, after: int | None, archive: bool) -> None:
-    """Look at messages without taking them; with the error of those that failed and are retried."""
-    found = _looking(session, queue, qty, "archive" if archive else "queue", after)
-    columns = [*COLUMNS, "error"] if any(each.error for each in found) else COLUMNS
-    session.out.rows([_row(each) for each in found], columns)
+def peek(session: CliSession, queue: str, limit: int, after: int | None, archive: bool) -> None:
+    """Show messages without reading them, oldest first, with the errors of failed attempts."""
+    messages = _peek_messages(session, queue, limit, "archive" if archive else "queue", after)
+    columns = [*COLUMNS, "error"] if any(message.error for message in messages) else COLUMNS
+    session.output.print_rows([_format_message(message) for message in messages], columns)
 
 
-@msg.command()
+@msg.command("dead-letters")
 @click.argument("queue")
-@click.option("--qty", "-n", type=QTY, default=10, show_default=True, help="How many at most.")
-@click.option("--after", type=int, metavar="ID", help="Only those behind this id.")
+@page_options
 @json_option
 @pass_session
-def dead(session: Session, queue: str, qty: int, after: int | None) -> None:
-    """Look at the dead letters of a queue, with the errors that brought them there."""
-    rows = [_grave(each) for each in _looking(session, queue, qty, "dead", after)]
-    session.out.rows(rows, ["id", "died_at", "reads", "error", "body"])
+def list_dead_letters(session: CliSession, queue: str, limit: int, after: int | None) -> None:
+    """Show the dead letters of a queue, oldest first, with their last errors."""
+    rows = [_format_dead_letter(message) for message in _peek_messages(session, queue, limit, "dead", after)]
+    session.output.print_rows(rows, ["id", "died_at", "reads", "error", "body"])
 
 
-def _grave(message: Message[Any]) -> dict[str, Any]:
-    note = message.headers["x-holdfast-dead"]
-    told = {name: note.get(name) for name in ("died_at", "error", "headers")}
+def _format_dead_letter(message: Message[Any]) -> dict[str, Any]:
+    origin = message.headers["x-holdfast-dead"]
     return {
         "id": message.id,
-        "was": note.get("msg_id"),
-        "reads": note.get("read_ct"),
-        **told,
+        "original_id": origin.get("msg_id"),
+        "reads": origin.get("read_ct"),
+        "died_at": origin.get("died_at"),
+        "error": origin.get("error"),
+        "headers": origin.get("headers"),
         "body": message.body,
     }
 
 
-Act = Callable[[Client, Sequence[Message[None] | int]], Awaitable[list[int]]]
-
-
-def _act(session: Session, queue: str, ids: Sequence[str], act: Act, done: str) -> None:
-    """Do it to all, say what happened, and complain about those that were not there."""
-    chosen = [values.message_named(queue, each) for each in ids]
+def _apply_to_messages(
+    session: CliSession, queue: str, references: Sequence[str], act: MessageAction, done: str
+) -> None:
+    """Apply an action to messages and print the ids that it changed. Fail if some were not in the queue."""
+    targets = [parameters.parse_message_reference(queue, reference) for reference in references]
 
     async def work() -> list[int]:
-        async with client_of(session) as client:
-            return await act(client, chosen)
+        async with session.client() as client:
+            return await act(client, targets)
 
-    found = session.run(work())
-    for each in found:
-        session.out.value("id", each)
-    wanted = {each if isinstance(each, int) else each.id for each in chosen}
-    missing = sorted(wanted - set(found))
+    changed = session.run_async(work())
+    for message_id in changed:
+        session.output.print_value("id", message_id)
+    requested = {target if isinstance(target, int) else target.id for target in targets}
+    missing = sorted(requested - set(changed))
     if missing:
-        shown = ", ".join(str(each) for each in missing)
+        listed = ", ".join(str(message_id) for message_id in missing)
         raise NotFoundError(
-            f"Not in queue {queue}: {shown}. The others were {done}.", fix=f"See `holdfast msg peek {queue}`."
+            f"Not in queue {queue}: {listed}. The others were {done}.",
+            fix=f"See `holdfast msg peek {queue}`. A receipt is void after its visibility timeout.",
         )
 
 
-@msg.command()
-@click.argument("queue")
-@click.argument("ids", nargs=-1, required=True)
-@json_option
-@pass_session
-def archive(session: Session, queue: str, ids: tuple[str, ...]) -> None:
-    """Move messages to the archive, by id or by the receipt of a read."""
-    _act(session, queue, ids, lambda client, chosen: client.queues.archive(queue, chosen), "archived")
+references_argument = click.argument("references", metavar="ID|RECEIPT...", nargs=-1, required=True)
 
 
 @msg.command()
 @click.argument("queue")
-@click.argument("ids", nargs=-1, required=True)
-@destructive
+@references_argument
 @json_option
 @pass_session
-def delete(session: Session, queue: str, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
-    """Delete messages, by id or by the receipt of a read."""
-    if session.confirm(f"{len(ids)} messages of queue {queue} are deleted.", yes=yes, dry_run=dry_run):
-        _act(session, queue, ids, lambda client, chosen: client.queues.delete(queue, chosen), "deleted")
+def archive(session: CliSession, queue: str, references: tuple[str, ...]) -> None:
+    """Move messages to the archive, by id or receipt."""
+    _apply_to_messages(
+        session, queue, references, lambda client, targets: client.queues.archive(queue, targets), "archived"
+    )
+
+
+@msg.command()
+@click.argument("queue")
+@references_argument
+@confirmation_options
+@json_option
+@pass_session
+def delete(session: CliSession, queue: str, references: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Delete messages, by id or receipt."""
+    consequence = f"This deletes {format_count(len(references), 'message')} of queue {queue}."
+    if session.confirm(consequence, yes=yes, dry_run=dry_run):
+        _apply_to_messages(
+            session,
+            queue,
+            references,
+            lambda client, targets: client.queues.delete(queue, targets),
+            "deleted",
+        )
 
 
 @msg.command("set-vt")
 @click.argument("queue")
-@click.argument("vt", type=SPAN)
-@click.argument("ids", nargs=-1, required=True)
+@click.argument("vt", type=DURATION, metavar="DURATION")
+@references_argument
 @json_option
 @pass_session
-def set_vt(session: Session, queue: str, vt: timedelta, ids: tuple[str, ...]) -> None:
-    """Hide messages for VT from now; 0s shows them at once."""
-    _act(session, queue, ids, lambda client, chosen: client.queues.set_vt(queue, chosen, vt), "changed")
+def set_visibility_timeout(
+    session: CliSession, queue: str, vt: timedelta, references: tuple[str, ...]
+) -> None:
+    """Hide messages for DURATION from now, by id or receipt. 0s makes them visible at once."""
+    _apply_to_messages(
+        session,
+        queue,
+        references,
+        lambda client, targets: client.queues.set_vt(queue, targets, vt),
+        "changed",
+    )
 
 
 @msg.command()
 @click.argument("queue")
-@click.argument("ids", nargs=-1, type=int)
-@click.option("--archive", is_flag=True, help="From the archive instead of the dead letters.")
-@click.option("--limit", type=QTY, default=1000, show_default=True, help="Without ids: the oldest so many.")
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=int)
+@click.option("--archive", is_flag=True, help="Requeue archived messages. Default: dead letters.")
+@click.option(
+    "--limit",
+    type=MESSAGE_LIMIT,
+    default=1000,
+    show_default=True,
+    help="Without ids: requeue at most this many messages, oldest first.",
+)
 @json_option
 @pass_session
-def requeue(session: Session, queue: str, ids: tuple[int, ...], archive: bool, limit: int) -> None:
-    """Put dead letters or archived messages back into their queue, as new ones."""
+def requeue(session: CliSession, queue: str, ids: tuple[int, ...], archive: bool, limit: int) -> None:
+    """Put dead letters or archived messages back into their queue, as new messages."""
 
     async def work() -> dict[int, int]:
-        async with client_of(session) as client:
+        async with session.client() as client:
             place: MessagePlace = "archive" if archive else "dead"
             return await client.queues.requeue(queue, ids or None, place=place, limit=limit)
 
-    back = session.run(work())
-    session.out.rows([{"old_id": old, "new_id": new} for old, new in back.items()], ["old_id", "new_id"])
-    missing = sorted(set(ids) - set(back))
+    new_ids = session.run_async(work())
+    rows = [{"old_id": old_id, "new_id": new_id} for old_id, new_id in new_ids.items()]
+    session.output.print_rows(rows, ["old_id", "new_id"])
+    missing = sorted(set(ids) - set(new_ids))
     if missing:
-        raise NotFoundError(f"Not there: {', '.join(str(each) for each in missing)}.")
+        place = "archive" if archive else "dead letters"
+        listed = ", ".join(str(message_id) for message_id in missing)
+        raise NotFoundError(f"Not in the {place} of queue {queue}: {listed}.")

@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, one JSON object a line for programs, colours only on a terminal."""
+"""Output of commands: tables for people, JSON objects for programs, colours on a terminal only."""
 
 from __future__ import annotations
 
@@ -14,73 +14,77 @@ from rich.table import Table
 Row = Mapping[str, Any]
 
 
-class Output:
+class CliOutput:
+    """Writes the results of a command to standard output."""
+
     def __init__(self) -> None:
         self.json = False
         self.console = Console(highlight=False, soft_wrap=True)
-        self.terminal = self.console.is_terminal and sys.stdin.isatty()
+        self.is_interactive = self.console.is_terminal and sys.stdin.isatty()
 
-    def line(self, text: str) -> None:
-        """Prose for people; left out when a program is reading."""
+    def print_line(self, text: str) -> None:
+        """Print a sentence for people. Print nothing with `--json`."""
         if not self.json:
-            self.console.print(escape(harmless(text)))
+            self.console.print(escape(strip_control_characters(text)))
 
-    def value(self, name: str, value: object) -> None:
-        """One bare value, so that `$(holdfast db url)` works."""
+    def print_value(self, name: str, value: object) -> None:
+        """Print one value without decoration, so that `$(holdfast db url)` works in a shell."""
         if self.json:
-            self._object({name: value})
+            self._write_object({name: value})
         else:
             sys.stdout.write(f"{value}\n")
 
-    def record(self, record: Row) -> None:
+    def print_record(self, record: Row) -> None:
+        """Print the fields of one record, one per line."""
         if self.json:
-            self._object(record)
+            self._write_object(record)
             return
         width = max((len(name) for name in record), default=0)
         for name, value in record.items():
-            self.line(f"{name:<{width}}  {_shown(value)}")
+            self.print_line(f"{name:<{width}}  {_format_cell(value)}")
 
-    def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+    def print_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        """Print a table on a terminal, tab-separated lines without header elsewhere."""
         if self.json:
             for row in rows:
-                self._object(row)
+                self._write_object(row)
         elif self.console.is_terminal:
             table = Table(box=None, header_style="bold", pad_edge=False)
             for column in columns:
                 table.add_column(column, overflow="fold")
             for row in rows:
-                table.add_row(*(escape(_shown(row.get(column))) for column in columns))
+                table.add_row(*(escape(_format_cell(row.get(column))) for column in columns))
             self.console.print(table)
         else:
             for row in rows:
-                sys.stdout.write("\t".join(_shown(row.get(column)) for column in columns) + "\n")
+                sys.stdout.write("\t".join(_format_cell(row.get(column)) for column in columns) + "\n")
 
-    def _object(self, record: Row) -> None:
+    def _write_object(self, record: Row) -> None:
         sys.stdout.write(msgspec.json.encode(dict(record), enc_hook=str).decode() + "\n")
         sys.stdout.flush()
 
 
-def _shown(value: object) -> str:
+def _format_cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (dict, list)):
         value = msgspec.json.encode(value, enc_hook=str).decode()
-    return harmless(str(value), keep="")
+    return strip_control_characters(str(value), keep="")
 
 
-def harmless(text: str, keep: str = "\n\t") -> str:
-    """Without the characters that a terminal obeys: names, errors and payloads come from anybody."""
+def strip_control_characters(text: str, keep: str = "\n\t") -> str:
+    """Replace characters that a terminal interprets. Names, errors and arguments are untrusted text."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else " " for c in text)
 
 
-def complain(message: str, fix: str | None, *, as_json: bool) -> None:
-    """An error, on standard error: what is wrong, then what to do."""
+def print_error(message: str, fix: str | None, *, as_json: bool) -> None:
+    """Print an error on standard error: what is wrong, then what to do."""
     if as_json:
         sys.stderr.write(msgspec.json.encode({"error": message, "fix": fix}).decode() + "\n")
         return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(harmless(message))}")
+    console.print(f"[bold red]error:[/] {escape(strip_control_characters(message))}")
     if fix:
-        console.print(f"[bold]fix:[/] {escape(harmless(fix))}")
+        console.print(f"[bold]fix:[/] {escape(strip_control_characters(fix))}")

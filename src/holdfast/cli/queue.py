@@ -1,234 +1,262 @@
-"""`holdfast queue`: every queue by its name, whether tasks wait in it, messages, or both.
+"""`holdfast queue`: list, show, create and delete queues, of tasks and of messages.
 
-One name is one queue to people. `list` and `show` tell of both sides; `pause`, `resume`, `limit`, `drain` and
-`scale` (queue_act.py) are about tasks; `create`, `drop`, `purge` and `policy` are about messages.
+One name can have tasks, messages, or both. `list` and `show` print both sides. `pause`, `resume`, `limit`,
+`drain` and `desired-workers` (queue_actions.py) apply to tasks; `create`, `drop`, `purge` and `policy`
+apply to messages.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import click
 import msgspec
 
-from holdfast.cli import words
-from holdfast.cli.naming import complete_queue
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import SPAN
+from holdfast.cli.completers import complete_queue
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.client import Client
 from holdfast.client.messages.queues import PolicyChanges
-from holdfast.engine import operate
+from holdfast.engine import queues
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.formatting import format_count, format_duration, format_time_until, sanitize_text
 from holdfast.model import MessageMetrics, MessagePolicy
 
-NOTHING = "none"  # on the command line: take a limit away
+COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
+NO_VALUE = "none"  # on the command line: remove a limit
+MAX_REASON_CHARS = 60
+QueueKind: TypeAlias = Literal["tasks", "messages"]
 
 
 @click.group()
 def queue() -> None:
-    """Queues: of tasks (pause, limit, drain, scale) and of messages (create, policy, purge, drop)."""
+    """List, pause, limit and configure queues.
 
-
-def client_of(session: Session) -> Client:
-    return Client(settings=session.settings)
-
-
-COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
-Kind = Literal["tasks", "messages"]
+    pause, resume, limit, drain and desired-workers apply to queues of tasks. create, drop, purge and policy
+    apply to queues of messages.
+    """
 
 
 @queue.command("list")
-@click.option("--kind", type=click.Choice(["tasks", "messages"]), help="Only these.")
+@click.option(
+    "--kind", type=click.Choice(["tasks", "messages"]), help="List only queues of this kind. Default: both."
+)
 @json_option
 @pass_session
-def list_queues(session: Session, kind: Kind | None) -> None:
-    """List the queues with their figures. A name with tasks and with messages has two lines."""
+def list_queues(session: CliSession, kind: QueueKind | None) -> None:
+    """List queues with their metrics. A name with tasks and messages has two lines."""
 
     async def work() -> list[dict[str, Any]]:
-        async with client_of(session) as client:
-            tasks = await _of_tasks(client, None) if kind != "messages" else []
-            messages = await _of_messages(client) if kind != "tasks" else []
+        async with session.client() as client:
+            tasks = await _list_task_queues(client, None) if kind != "messages" else []
+            messages = await _list_message_queues(client) if kind != "tasks" else []
         return sorted(tasks + messages, key=lambda row: (row["queue"].lower(), row["kind"] == "messages"))
 
-    found = session.run(work())
-    session.out.rows(found if session.out.json else [_row(each) for each in found], COLUMNS)
+    rows = session.run_async(work())
+    session.output.print_rows(rows if session.output.json else [_format_row(row) for row in rows], COLUMNS)
 
 
-async def _of_tasks(client: Client, name: str | None) -> list[dict[str, Any]]:
-    async with (await client.open()).connection() as connection:
-        return [{"kind": "tasks", **row} for row in await operate.task_queues(connection, name)]
+async def _list_task_queues(client: Client, name: str | None) -> list[dict[str, Any]]:
+    async with client.connection() as connection:
+        return [{"kind": "tasks", **row} for row in await queues.list_task_queues(connection, name)]
 
 
-async def _of_messages(client: Client) -> list[dict[str, Any]]:
-    figures = {found.queue: found for found in await client.queues.metrics_all()}
+async def _list_message_queues(client: Client) -> list[dict[str, Any]]:
+    metrics_by_queue = {metrics.queue: metrics for metrics in await client.queues.metrics_all()}
     return [
         {
             "kind": "messages",
-            **_figures(figures[q.name]),
-            "unlogged": q.unlogged,
-            "partitioned": q.partitioned,
+            **_format_metrics(metrics_by_queue[message_queue.name]),
+            "unlogged": message_queue.unlogged,
+            "partitioned": message_queue.partitioned,
         }
-        for q in await client.queues.list()
-        if q.name in figures
+        for message_queue in await client.queues.list()
+        if message_queue.name in metrics_by_queue
     ]
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
-    """The same columns for both kinds: what can be taken, what is taken, what comes later."""
-    if found["kind"] == "messages":
-        oldest = found["oldest_age"]
-        figures = {"ready": found["visible"], "running": found["in_flight"], "oldest": oldest}
-        return {**found, "state": "open", **figures}
-    paused = found.get("paused_at")
-    alone = found["ready"] and not found["workers"]
+def _format_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Format a queue with the same columns for tasks and messages: ready, in progress, and delayed."""
+    if row["kind"] == "messages":
+        metrics = {"ready": row["visible"], "running": row["in_flight"], "oldest": row["oldest_age"]}
+        return {**row, "state": "open", **metrics}
+    has_no_worker = row["ready"] and not row["workers"]
+    state = "open, no worker" if has_no_worker else "open"
     return {
-        **found,
-        "state": _paused(found) if paused else "open, nobody serves it" if alone else "open",
-        "delayed": found["scheduled"],
-        "oldest": words.span(found["oldest_s"]) if found["ready"] else None,
+        **row,
+        "state": _format_pause(row) if row.get("paused_at") else state,
+        "delayed": row["scheduled"],
+        "oldest": format_duration(row["oldest_s"]) if row["ready"] else None,
     }
 
 
-def _paused(found: dict[str, Any]) -> str:
-    until = found.get("paused_until")
-    why = f": {words.clean(found['paused_why'], 60)}" if found.get("paused_why") else ""
-    return f"paused by {found['paused_by']}{f', ends {words.until(until)}' if until else ''}{why}"
+def _format_pause(row: dict[str, Any]) -> str:
+    until = f", resumes {format_time_until(row['paused_until'])}" if row.get("paused_until") else ""
+    reason = f": {sanitize_text(row['paused_reason'], MAX_REASON_CHARS)}" if row.get("paused_reason") else ""
+    return f"paused by {row['paused_by']}{until}{reason}"
 
 
-def _figures(found: MessageMetrics) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(found), "oldest_age": _span(found.oldest_age)}
+def _format_metrics(metrics: MessageMetrics) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(metrics), "oldest_age": _format_seconds(metrics.oldest_age)}
 
 
-def _span(span: timedelta | None) -> str | None:
-    """As it is written on the command line."""
-    return None if span is None else f"{span.total_seconds():g}s"
+def _format_seconds(duration: timedelta | None) -> str | None:
+    """Format a duration in the form that the command line accepts."""
+    return None if duration is None else f"{duration.total_seconds():g}s"
 
 
-def _shown(policy: MessagePolicy) -> dict[str, Any]:
+def _format_policy(policy: MessagePolicy) -> dict[str, Any]:
     values = msgspec.structs.asdict(policy)
-    return {name: _span(v) if isinstance(v, timedelta) else v for name, v in values.items()}
+    return {
+        name: _format_seconds(value) if isinstance(value, timedelta) else value
+        for name, value in values.items()
+    }
 
 
 @queue.command()
 @click.argument("name", shell_complete=complete_queue)
 @json_option
 @pass_session
-def show(session: Session, name: str) -> None:
-    """Show all about one queue: what waits, who serves it, limits, the policy of its messages."""
+def show(session: CliSession, name: str) -> None:
+    """Show a queue: its metrics, its workers and limits, and the policy of its messages."""
 
     async def work() -> list[dict[str, Any]]:
-        async with client_of(session) as client:
-            found = await _of_tasks(client, name)
+        async with session.client() as client:
+            rows = await _list_task_queues(client, name)
             try:
-                policy = _shown(await client.queues.policy(name))
-                messages = _figures(await client.queues.metrics(name))
+                policy = _format_policy(await client.queues.policy(name))
+                metrics = _format_metrics(await client.queues.metrics(name))
             except (NotFoundError, InvalidError):
-                if not found:
+                if not rows:
                     raise
-                return found
-            return [*found, {"kind": "messages", **messages, "policy": policy}]
+                return rows
+            return [*rows, {"kind": "messages", **metrics, "policy": policy}]
 
-    for found in session.run(work()):
-        session.out.record(found)
+    for row in session.run_async(work()):
+        session.output.print_record(row)
 
 
 @queue.command()
 @click.argument("name")
-@click.option("--unlogged", is_flag=True, help="Faster, and empty after a crash of the server.")
-@click.option("--partition", metavar="IDS|SPAN", help="In partitions of so many ids or so much time.")
-@click.option("--retention", metavar="IDS|SPAN", default="100000", show_default=True,
-              help="With --partition: how much is kept.")  # fmt: skip
+@click.option(
+    "--unlogged",
+    is_flag=True,
+    help="Store messages without write-ahead log: faster, but a server crash empties it.",
+)
+@click.option(
+    "--partition", metavar="N|DURATION", help="Split the queue into partitions of this many ids or this time."
+)
+@click.option(
+    "--retention",
+    metavar="N|DURATION",
+    default="100000",
+    show_default=True,
+    help="With --partition: keep this many ids or this time.",
+)
 @pass_session
-def create(session: Session, name: str, unlogged: bool, partition: str | None, retention: str) -> None:
-    """Make a queue; one that is there stays as it is."""
+def create(session: CliSession, name: str, unlogged: bool, partition: str | None, retention: str) -> None:
+    """Create a message queue. If it exists, nothing changes."""
     if partition and unlogged:
         raise click.UsageError("--unlogged and --partition exclude each other.")
 
     async def work() -> None:
-        async with client_of(session) as client:
+        async with session.client() as client:
             if partition:
                 await client.queues.create_partitioned(
-                    name, interval=_extent(partition), retention=_extent(retention)
+                    name, interval=_parse_extent(partition), retention=_parse_extent(retention)
                 )
             else:
                 await client.queues.create(name, unlogged=unlogged)
 
-    session.run(work())
-    session.out.line(f"Queue {name} is there.")
+    session.run_async(work())
+    session.output.print_line(f"Message queue {name} exists.")
 
 
-def _extent(text: str) -> int | timedelta:
-    return int(text) if text.isdecimal() else SPAN.convert(text, None, None)
+def _parse_extent(text: str) -> int | timedelta:
+    """Parse a number of ids or a duration."""
+    return int(text) if text.isdecimal() else DURATION.convert(text, None, None)
 
 
 @queue.command()
 @click.argument("name", shell_complete=complete_queue)
-@destructive
+@confirmation_options
 @pass_session
-def drop(session: Session, name: str, yes: bool, dry_run: bool) -> None:
-    """Remove a queue with its messages and its archive."""
+def drop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a message queue with its messages and its archive."""
 
     async def work() -> None:
-        async with client_of(session) as client:
-            found = await client.queues.metrics(name)
-            consequence = (
-                f"Queue {name} goes, with {found.total} messages and {found.archived} archived ones."
-            )
+        async with session.client() as client:
+            metrics = await client.queues.metrics(name)
+            messages = format_count(metrics.total, "message")
+            consequence = f"This deletes queue {name} with {messages} and {metrics.archived} archived ones."
             if session.confirm(consequence, yes=yes, dry_run=dry_run):
                 if not await client.queues.drop(name):
-                    raise NotFoundError(f"There is no message queue {name!r}.", field="queue")
-                session.out.line(f"Queue {name} is gone.")
+                    raise NotFoundError(f"Message queue {name!r} does not exist.", field="queue")
+                session.output.print_line(f"Queue {name} is deleted.")
 
-    session.run(work())
+    session.run_async(work())
 
 
 @queue.command()
 @click.argument("name", shell_complete=complete_queue)
-@destructive
+@confirmation_options
 @pass_session
-def purge(session: Session, name: str, yes: bool, dry_run: bool) -> None:
-    """Delete every message of a queue; its archive stays."""
+def purge(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete all messages of a queue, also those that are being read. Its archive stays."""
 
     async def work() -> None:
-        async with client_of(session) as client:
-            found = await client.queues.metrics(name)
-            consequence = f"All {found.total} messages of queue {name} go, read or not."
+        async with session.client() as client:
+            metrics = await client.queues.metrics(name)
+            consequence = f"This deletes {format_count(metrics.total, 'message')} of queue {name}."
             if session.confirm(consequence, yes=yes, dry_run=dry_run):
-                session.out.line(f"{await client.queues.purge(name)} messages deleted.")
+                count = await client.queues.purge(name)
+                session.output.print_line(f"Deleted {format_count(count, 'message')}.")
 
-    session.run(work())
+    session.run_async(work())
 
 
 @queue.command()
 @click.argument("name")
-@click.option("--vt", type=SPAN, help="How long a read hides a message, unless the reader says.")
-@click.option("--max-reads", metavar="N|none", help="After so many reads a message is dead.")
-@click.option("--backoff", type=SPAN, help="Rest after the first failure; doubles with each.")
-@click.option("--backoff-cap", type=SPAN, help="The longest rest.")
-@click.option("--dead-letters", metavar="QUEUE|none", help="Where the dead go; none: to the archive.")
-@click.option("--archive-retention", metavar="SPAN|none", help="How long the archive lasts; none: for ever.")
+@click.option("--vt", type=DURATION, help="Set the visibility timeout: how long a read hides a message.")
+@click.option(
+    "--max-reads",
+    metavar="N|none",
+    help="Move a message to the dead letters after this many reads; none: never.",
+)
+@click.option(
+    "--backoff", type=DURATION, help="Wait this long after the first failure; each failure doubles it."
+)
+@click.option("--backoff-cap", type=DURATION, help="Wait at most this long after a failure.")
+@click.option(
+    "--dead-letters", metavar="QUEUE|none", help="Move dead letters to this queue; none: to the archive."
+)
+@click.option(
+    "--archive-retention",
+    metavar="DURATION|none",
+    help="Keep archived messages for this time; none: forever.",
+)
 @json_option
 @pass_session
-def policy(session: Session, /, name: str, **given: Any) -> None:
-    """Show the policy of a queue, or change what is given of it."""
-    changes = _changes({option: value for option, value in given.items() if value is not None})
+def policy(session: CliSession, /, name: str, **options: Any) -> None:
+    """Show the policy of a message queue, or change it with options. Settings that you do not name stay."""
+    changes = _build_policy_changes({name: value for name, value in options.items() if value is not None})
 
     async def work() -> MessagePolicy:
-        async with client_of(session) as client:
+        async with session.client() as client:
             if changes:
                 return await client.queues.put_policy(name, **changes)
             return await client.queues.policy(name)
 
-    session.out.record({"queue": name, **_shown(session.run(work()))})
+    session.output.print_record({"queue": name, **_format_policy(session.run_async(work()))})
 
 
-def _changes(given: dict[str, Any]) -> PolicyChanges:
+def _build_policy_changes(options: dict[str, Any]) -> PolicyChanges:
     for option in ("max_reads", "dead_letters", "archive_retention"):
-        if given.get(option) == NOTHING:
-            given[option] = None
-    if given.get("max_reads") is not None:
-        given["max_reads"] = click.INT.convert(given["max_reads"], None, None)
-    if given.get("archive_retention") is not None:
-        given["archive_retention"] = SPAN.convert(given["archive_retention"], None, None)
-    return cast("PolicyChanges", given)
+        if options.get(option) == NO_VALUE:
+            options[option] = None
+    if options.get("max_reads") is not None:
+        options["max_reads"] = click.INT.convert(options["max_reads"], None, None)
+    if options.get("archive_retention") is not None:
+        options["archive_retention"] = DURATION.convert(options["archive_retention"], None, None)
+    return cast("PolicyChanges", options)

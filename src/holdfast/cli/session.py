@@ -1,4 +1,7 @@
-"""What every command is handed: settings, the output, and a way to run async code."""
+"""What every command receives: the settings, the output, and ways to run asynchronous code.
+
+This module also defines the options that many commands share.
+"""
 
 from __future__ import annotations
 
@@ -14,107 +17,126 @@ from typing import Any, TypeVar
 import click
 
 from holdfast import settings as settings_module
-from holdfast.cli.output import Output
+from holdfast.cli.output import CliOutput
 from holdfast.client import Client
 from holdfast.engine.connection import Connection
 from holdfast.errors import RefusedError
-from holdfast.settings import PREFIX, Secret, Settings
+from holdfast.settings import ENVIRONMENT_PREFIX, Secret, Settings
 
 T = TypeVar("T")
 
 
 @dataclass
-class Session:
+class CliSession:
+    """One run of a command. `overrides` are the settings that were given as options."""
+
     overrides: dict[str, object] = field(default_factory=dict[str, object])
 
     @cached_property
     def settings(self) -> Settings:
-        return settings_module.load(self.overrides)
+        return settings_module.load_settings(self.overrides)
 
     @cached_property
-    def out(self) -> Output:
-        return Output()
+    def output(self) -> CliOutput:
+        return CliOutput()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a new event loop and return its result."""
         return asyncio.run(work)
 
-    def as_environment(self) -> dict[str, str]:
-        """The settings of this command line, for processes of ours; `ps` shows no secret that way."""
-        return {
-            f"{PREFIX}{name.upper()}": value.reveal() if isinstance(value, Secret) else str(value)
-            for name, value in self.overrides.items()
-            if value is not None
-        }
+    def run_server(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a long-running coroutine, on uvloop if the extra `fast` is installed."""
+        try:
+            import uvloop  # noqa: PLC0415
+        except ImportError:
+            return self.run_async(work)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
 
-    def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run something that needs one connection, and close it again."""
+    def run_with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Open a database connection, run `work` with it, close it and return the result."""
 
-        async def work() -> T:
-            async with self.client() as client, (await client.open()).connection() as connection:
-                return await question(connection)
+        async def connect_and_run() -> T:
+            async with self.client() as client, client.connection() as connection:
+                return await work(connection)
 
-        return self.run(work())
+        return self.run_async(connect_and_run())
 
     def client(self) -> Client:
         return Client(settings=self.settings)
 
-    def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """The same for what runs for long: on the faster loop, where the extra `fast` is installed."""
-        try:
-            import uvloop  # noqa: PLC0415
-        except ImportError:
-            return self.run(work)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(work)
+    def settings_as_environment(self) -> dict[str, str]:
+        """Return the settings given as options as environment variables for child processes.
+
+        Environment variables, unlike arguments, do not show secrets in the output of `ps`.
+        """
+        return {
+            f"{ENVIRONMENT_PREFIX}{name.upper()}": value.reveal() if isinstance(value, Secret) else str(value)
+            for name, value in self.overrides.items()
+            if value is not None
+        }
 
     def confirm(self, consequence: str, *, yes: bool, dry_run: bool) -> bool:
-        """Whether to go on with something that cannot be undone. Says what it would do either way."""
+        """Return whether to go on with an action that cannot be undone.
+
+        Ask on a terminal, unless `yes` is set. Without a terminal and without `yes`, refuse. With `dry_run`,
+        print the consequence and return False.
+        """
         if dry_run:
-            self.out.line(f"Would: {consequence} Nothing was changed (--dry-run).")
+            self.output.print_line(f"Dry run: {consequence} Nothing was changed.")
             return False
         if yes:
             return True
-        if not self.out.terminal:
-            raise RefusedError(f"{consequence} Not done without being asked twice.", fix="Add --yes.")
-        if not click.confirm(f"{consequence} Go on?", default=False):
-            raise RefusedError("Nothing was changed.")
+        if not self.output.is_interactive:
+            raise RefusedError(
+                f"{consequence} This action needs confirmation.", fix="Run it again with --yes."
+            )
+        if not click.confirm(f"{consequence} Continue?", default=False):
+            raise RefusedError("Cancelled. Nothing was changed.")
         return True
 
 
-pass_session = click.make_pass_decorator(Session, ensure=True)
+pass_session = click.make_pass_decorator(CliSession, ensure=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def json_option(command: Command) -> Command:
-    """`--json` on every reader: one object a line, stable names, no colours."""
+    """Add `--json`: one object per line, stable field names, no colours."""
 
     def use_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
         if value:
-            context.ensure_object(Session).out.json = True
+            context.ensure_object(CliSession).output.json = True
         return value
 
     return click.option(
-        "--json", is_flag=True, expose_value=False, callback=use_json, help="One JSON object a line."
+        "--json", is_flag=True, expose_value=False, callback=use_json, help="Print one JSON object per line."
     )(command)
 
 
-def attached_option(command: Command) -> Command:
-    """Hidden `--attached`: stop, as on SIGTERM, when standard input closes because the parent is gone."""
+def exit_with_parent_option(command: Command) -> Command:
+    """Add the hidden `--exit-with-parent`: stop as on SIGTERM when standard input closes.
 
-    def watch(_: click.Context, __: click.Parameter, value: bool) -> None:
+    The parent process holds the other end of the pipe. The kernel closes it however the parent ends.
+    """
+
+    def start_watching(_: click.Context, __: click.Parameter, value: bool) -> None:
         if value:
-            threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+            threading.Thread(target=_terminate_at_end_of_input, daemon=True).start()
 
-    return click.option("--attached", is_flag=True, hidden=True, expose_value=False, callback=watch)(command)
+    return click.option(
+        "--exit-with-parent", is_flag=True, hidden=True, expose_value=False, callback=start_watching
+    )(command)
 
 
-def _stop_at_end_of_input() -> None:
+def _terminate_at_end_of_input() -> None:
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def destructive(command: Command) -> Command:
-    """`--yes` and `--dry-run` on every verb that destroys something."""
-    command = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
-    return click.option("--dry-run", is_flag=True, help="Say what would happen and do nothing.")(command)
+def confirmation_options(command: Command) -> Command:
+    """Add `--yes` and `--dry-run` to a command that deletes or changes something for good."""
+    command = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+    return click.option("--dry-run", is_flag=True, help="Print what would happen, and change nothing.")(
+        command
+    )

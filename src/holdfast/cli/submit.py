@@ -1,126 +1,152 @@
-"""`holdfast submit TASK name=text count:=3`: a job from the command line, and its result if you wait."""
+"""`holdfast submit TASK name=text count:=3`: submit a job, and print its result with `--wait`."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any, cast
-from uuid import UUID
 
 import click
 import msgspec
 
-from holdfast.cli import catalogue, values, watching
-from holdfast.cli.naming import complete_queue, complete_type, uuid_named
-from holdfast.cli.session import Session, json_option, pass_session
-from holdfast.cli.values import MOMENT, SPAN
+from holdfast.cli import job_watch, parameters, task_lookup
+from holdfast.cli.completers import complete_queue, complete_type
+from holdfast.cli.identifiers import parse_uuid
+from holdfast.cli.parameters import DURATION, TIMESTAMP
+from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
 from holdfast.engine import jobs
-from holdfast.errors import ConflictError, HoldfastError, InvalidError
-from holdfast.model import Job
-
-FOREVER = timedelta(days=36_500)
+from holdfast.errors import ConflictError, InvalidError
 
 
 @click.command()
 @click.argument("task", shell_complete=complete_type)
 @click.argument("args", nargs=-1)
 @click.option(
-    "--app", metavar="APP", help="File or module that has the task: its options and types are used."
+    "--app",
+    metavar="APP",
+    help="Read the task from this file or module. Default: as its workers registered it in the database.",
 )
-@click.option("--queue", "-q", shell_complete=complete_queue, help="Queue (default: the task's own).")
-@click.option("--key", help="Submitting again with the same key gives the same job.")
-@click.option("--unique", metavar="KEY", help="The same, as long as that job has not ended.")
+@click.option(
+    "--queue",
+    "-q",
+    shell_complete=complete_queue,
+    help="Submit to this queue. Default: the queue of the task.",
+)
+@click.option(
+    "--key", help="Set an idempotency key: submitting it again returns the same job. Default: none."
+)
+@click.option(
+    "--unique-key", help="Set a unique key: submitting it again returns the same job until that job ends. "
+    "Default: none.",
+)  # fmt: skip
 @click.option(
     "--on-conflict",
-    type=click.Choice(["same", "fail"]),
-    default="same",
+    type=click.Choice(["existing", "fail"]),
+    default="existing",
     show_default=True,
-    help="When --key or --unique is taken: print the job that has it, or exit with 4.",
+    help="If --key or --unique-key is in use: print the existing job, or fail with exit code 4.",
 )
-@click.option("--priority", type=click.IntRange(-100, 100), help="Higher goes first.")
-@click.option("--delay", type=SPAN, help="Run after so long, as in 90s or 5m.")
-@click.option("--at", type=MOMENT, help="Run then.")
-@click.option("--expires", type=SPAN, help="Give up if it has not started after so long.")
-@click.option("--owner", help="Whose job it is.")
-@click.option("--label", "-l", "labels", multiple=True, metavar="NAME=TEXT", help="To find it again.")
-@click.option("--batch", metavar="ID", help="Count it as a member of this batch.")
-@click.option("--wait", is_flag=True, help="Wait for the end and print the result; exit 1 if it failed.")
-@click.option("--watch", is_flag=True, help="The same, with progress.")
-@click.option("--within", type=SPAN, help="Wait so long at most.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-100, 100),
+    help="Set the priority; higher runs first. Default: the task's.",
+)
+@click.option(
+    "--delay", type=DURATION, help="Run the job after this time, such as 90s or 5m. Default: at once."
+)
+@click.option("--at", type=TIMESTAMP, help="Run the job at this time, such as 2026-05-01T12:00:00Z.")
+@click.option(
+    "--expires", type=DURATION, help="Cancel the job if it has not started after this time. Default: never."
+)
+@click.option("--owner", help="Set the owner of the job. Default: none.")
+@click.option(
+    "--label",
+    "-l",
+    "labels",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="Add a label, which you can search by. Repeat it for several.",
+)
+@click.option("--batch", metavar="ID", help="Add the job to this batch. Default: none.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends, print its output, exit 1 if it failed.")
+@click.option("--watch", is_flag=True, help="Do the same as --wait, and show progress.")
+@click.option(
+    "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
+)
 @json_option
 @pass_session
-def submit(session: Session, /, task: str, args: tuple[str, ...], **options: Any) -> int:
-    """Submit TASK with ARGS: pairs like name=text count:=3, a JSON object, - for standard input, or @file."""
-    if options["on_conflict"] == "fail" and not (options["key"] or options["unique"]):
-        raise click.UsageError("--on-conflict needs --key or --unique.")
+def submit(session: CliSession, /, task: str, args: tuple[str, ...], **options: Any) -> int:
+    """Submit TASK with ARGS and print the id of the job.
+
+    ARGS are pairs such as name=text count:=3, a JSON object, @file, or - for standard input.
+
+    Example: holdfast submit resize url=https://e.example/a.png width:=800 --wait
+    """
+    if options["on_conflict"] == "fail" and not (options["key"] or options["unique_key"]):
+        raise click.UsageError("--on-conflict needs --key or --unique-key.")
     if options["delay"] is not None and options["at"] is not None:
         raise click.UsageError("--delay and --at exclude each other.")
-    given: Any = values.body_of(args) if args else {}
-    if not isinstance(given, dict):
-        raise InvalidError("The arguments of a task are a JSON object.", fix="Write name=text.", field="args")
+    arguments: Any = parameters.parse_json_or_pairs(args) if args else {}
+    if not isinstance(arguments, dict):
+        raise InvalidError(
+            "The arguments of a task must be a JSON object.", fix="Write pairs: name=text.", field="args"
+        )
 
     async def work() -> int:
         async with session.client() as client:
-            known = await catalogue.find(client, task, options["app"], options["queue"])
-            body = {**known.job(cast("dict[str, Any]", given)), **_options(options)}
-            async with (await client.open()).connection() as connection:
-                made = await jobs.submit(connection, msgspec.json.encode(body))
-            if not made.created and options["on_conflict"] == "fail":
+            definition = await task_lookup.find_submittable_task(
+                client, task, options["app"], options["queue"]
+            )
+            body = definition.build_submit_body(cast("dict[str, Any]", arguments)) | _build_options(options)
+            async with client.connection() as connection:
+                submitted = await jobs.submit(connection, msgspec.json.encode(body))
+            if not submitted.created and options["on_conflict"] == "fail":
                 raise ConflictError(
-                    f"Job {made.id} has this key already.",
-                    fix=f"See: holdfast job show {made.id}",
+                    f"Job {submitted.id} already has this key.",
+                    fix=f"See `holdfast job show {submitted.id}`.",
                     field="key",
                 )
-            return await _afterwards(session, client, made, options)
+            return await _print_result(session, client, submitted, options)
 
-    return session.run(work())
+    return session.run_async(work())
 
 
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """What was said, in the words of the SQL function."""
-    at: datetime | None = options["at"]
+def _build_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the command line under the names that the SQL function `submit` uses."""
+    delay: timedelta | None = options["delay"]
     body = {
         "queue": options["queue"],
         "key": options["key"],
-        "unique_key": options["unique"],
+        "unique_key": options["unique_key"],
         "priority": options["priority"],
-        "delay_s": _seconds(options["delay"]),
-        "run_at": at,
+        "delay_s": None if delay is None else delay.total_seconds(),
+        "run_at": options["at"],
         "owner": options["owner"],
-        "labels": values.pairs(options["labels"]) or None,
-        "batch": None if options["batch"] is None else uuid_named(options["batch"], "batch"),
+        "labels": parameters.parse_pairs(options["labels"]) or None,
+        "batch": None if options["batch"] is None else parse_uuid(options["batch"], "batch"),
     }
     if options["expires"] is not None:
         body["expires_at"] = datetime.now().astimezone() + options["expires"]
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _seconds(span: timedelta | None) -> float | None:
-    return None if span is None else span.total_seconds()
-
-
-async def _afterwards(session: Session, client: Client, made: jobs.Submitted, options: dict[str, Any]) -> int:
-    out = session.out
+async def _print_result(
+    session: CliSession, client: Client, submitted: jobs.Submitted, options: dict[str, Any]
+) -> int:
+    """Print the id of the job or, if asked to wait, its outcome. Return the exit code."""
+    output = session.output
     if not options["wait"] and not options["watch"]:
-        if out.json:
-            out.record({"id": made.id, "status": made.status, "created": made.created})
+        if output.json:
+            output.print_record(
+                {"id": submitted.id, "status": submitted.status, "created": submitted.created}
+            )
         else:
-            out.value("id", made.id)
+            output.print_value("id", submitted.id)
         return 0
     if options["watch"]:
-        job = await watching.watch(out, client, made.id, within=options["within"])
-        return watching.ending(out, job)
-    async with watching.hinting(client, made.id):
-        job = await _ended(client, made.id, options["within"])
-    if out.json:
-        out.record(msgspec.to_builtins(job, enc_hook=str))
-    return watching.ending(out, job)
-
-
-async def _ended(client: Client, job_id: UUID, within: timedelta | None) -> Job:
-    seen = [job async for job in client.watch(job_id, within=within or FOREVER) if job.ended]
-    if not seen:
-        raise HoldfastError(
-            f"Job {job_id} has not ended in time.", fix=f"It goes on; see `holdfast job watch {job_id}`."
-        )
-    return seen[-1]
+        job = await job_watch.watch_job(output, client, submitted.id, max_wait=options["wait_timeout"])
+        return job_watch.print_job_outcome(output, job)
+    job = await job_watch.wait_for_job(client, submitted.id, options["wait_timeout"])
+    if output.json:
+        output.print_record(msgspec.to_builtins(job, enc_hook=str))
+    return job_watch.print_job_outcome(output, job)

@@ -1,8 +1,8 @@
-"""`holdfast top`: queues, what runs, errors and workers in a terminal, fresh every second.
+"""`holdfast top`: show queues, running jobs, errors and workers in the terminal, refreshed every second.
 
-The database is asked once per refresh with bounded questions. A refresh that fails leaves the last picture
-and says so; it comes back by itself. Keys are those of the dashboard where it has them: o overview, j jobs,
-e errors, q queues, w workers, p pause.
+Each refresh runs a few bounded queries. If a refresh fails, the last snapshot stays on the screen with the
+error, and the next refresh tries again. The keys are those of the dashboard where it has them: o overview,
+j jobs, e errors, q queues, w workers, p pause.
 """
 
 from __future__ import annotations
@@ -19,39 +19,60 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli import words
-from holdfast.cli.errors import row as error_row
-from holdfast.cli.keys import Keys
-from holdfast.cli.session import Session, json_option, pass_session
-from holdfast.cli.values import SPAN
-from holdfast.engine import operate, search
+from holdfast.cli.errors import format_error_group
+from holdfast.cli.keyboard import KeyboardInput
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.rows import get_object
+from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.client import Client
+from holdfast.engine import error_groups, search
+from holdfast.engine import queues as engine_queues
+from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
 from holdfast.errors import HoldfastError
+from holdfast.formatting import (
+    STATE_COLOURS,
+    format_age,
+    format_duration,
+    format_number,
+    format_progress,
+    format_progress_bar,
+    format_size,
+    format_state,
+    sanitize_text,
+    shorten_id,
+)
 
-VIEWS = {"o": "overview", "j": "jobs", "e": "errors", "q": "queues", "w": "workers"}
-HELP = "o overview  j jobs  e errors  q queues  w workers  p pause  ? help  x exit"
+VIEW_OF_KEY = {"o": "overview", "j": "jobs", "e": "errors", "q": "queues", "w": "workers", "?": "help"}
+EXIT_KEYS = {"x", "escape", "end", "\x04"}
+KEY_HELP = "o overview  j jobs  e errors  q queues  w workers  p pause  ? help  x exit"
+MIN_INTERVAL_S = 0.2
+ERROR_PERIOD = timedelta(hours=1)
+WORKER_PERIOD_S = 600
+UNLIMITED_HEIGHT = 1000
 
 
 @dataclass
-class Picture:
-    """What was seen last, and how it is looked at."""
+class TopSnapshot:
+    """The data of the last refresh, and which view of it is on the screen."""
 
     view: str = "overview"
     paused: bool = False
-    trouble: str | None = None
+    error: str | None = None
     at: datetime | None = None
     queues: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     running: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     workers: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    async def look(self, connection: Connection) -> None:
-        since = datetime.now(UTC) - timedelta(hours=1)
-        self.queues = await operate.task_queues(connection)
-        self.workers = await operate.list_workers(connection, within_s=600)
+    async def fetch(self, connection: Connection) -> None:
+        """Read the data from the database."""
+        since = datetime.now(UTC) - ERROR_PERIOD
+        self.queues = await engine_queues.list_task_queues(connection)
+        self.workers = await engine_workers.list_workers(connection, within_s=WORKER_PERIOD_S)
         self.running = (await search.search_jobs(connection, "state:running", limit=100)).rows
-        self.errors = await search.error_groups(connection, since=since, limit=50)
-        self.at, self.trouble = datetime.now(UTC), None
+        self.errors = await error_groups.list_error_groups(connection, since=since, limit=50)
+        self.at, self.error = datetime.now(UTC), None
 
     @property
     def totals(self) -> dict[str, int]:
@@ -67,176 +88,185 @@ class Picture:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one picture and end.")
-@click.option("--every", type=SPAN, default="1s", show_default=True, help="How often to look.")
+@click.option("--once", is_flag=True, help="Print one snapshot and exit.")
+@click.option("--interval", type=DURATION, default="1s", show_default=True, help="Refresh at this interval.")
 @json_option
 @pass_session
-def top(session: Session, once: bool, every: timedelta) -> None:
-    """Watch queues, running jobs, errors and workers in the terminal."""
-    console = session.out.console
-    if once or session.out.json or not console.is_terminal or console.is_dumb_terminal:
-        _print(session)
+def top(session: CliSession, once: bool, interval: timedelta) -> None:
+    """Show queues, running jobs, errors and workers in the terminal, refreshed every second.
+
+    Without a terminal, with --once or with --json, print one snapshot and exit.
+    """
+    console = session.output.console
+    if once or session.output.json or not console.is_terminal or console.is_dumb_terminal:
+        _print_snapshot(session)
     else:
-        session.run(_live(session, max(0.2, every.total_seconds())))
+        session.run_async(_show_live(session, max(MIN_INTERVAL_S, interval.total_seconds())))
 
 
-def _print(session: Session) -> None:
-    picture = Picture()
-    session.ask(picture.look)
-    if session.out.json:
-        lists = {name: getattr(picture, name) for name in ("queues", "running", "errors", "workers")}
-        session.out.record({"at": picture.at, **picture.totals, **lists, "running": picture.totals["running"],
-                            "running_jobs": picture.running})  # fmt: skip
-    else:
-        session.out.console.print(draw(picture, height=1000))
+def _print_snapshot(session: CliSession) -> None:
+    snapshot = TopSnapshot()
+    session.run_with_connection(snapshot.fetch)
+    if not session.output.json:
+        session.output.console.print(render_snapshot(snapshot, height=UNLIMITED_HEIGHT))
+        return
+    session.output.print_record(
+        {
+            "at": snapshot.at,
+            **snapshot.totals,
+            "queues": snapshot.queues,
+            "errors": snapshot.errors,
+            "workers": snapshot.workers,
+            "running_jobs": snapshot.running,
+        }
+    )
 
 
-async def _live(session: Session, every: float) -> None:
-    picture = Picture()
-    async with session.client() as client, Keys() as keys:
-        await _refresh(picture, client)
-        with Live(draw(picture), console=session.out.console, screen=True, auto_refresh=False) as live:
+async def _show_live(session: CliSession, interval_s: float) -> None:
+    snapshot, console = TopSnapshot(), session.output.console
+    async with session.client() as client, KeyboardInput() as keyboard:
+        await _refresh_snapshot(snapshot, client)
+        with Live(render_snapshot(snapshot), console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(draw(picture, session.out.console.height), refresh=True)
-                if _pressed(picture, await keys.next(every)) == "exit":
+                live.update(render_snapshot(snapshot, console.height), refresh=True)
+                key = await keyboard.next_key(interval_s)
+                if key in EXIT_KEYS:
                     return
-                if not picture.paused:
-                    await _refresh(picture, client)
+                _handle_key(snapshot, key)
+                if not snapshot.paused:
+                    await _refresh_snapshot(snapshot, client)
 
 
-async def _refresh(picture: Picture, client: Any) -> None:
+async def _refresh_snapshot(snapshot: TopSnapshot, client: Client) -> None:
     try:
-        async with (await client.open()).connection() as connection:
-            await picture.look(connection)
-    except HoldfastError as problem:
-        picture.trouble = words.clean(problem.message, 100)
+        async with client.connection() as connection:
+            await snapshot.fetch(connection)
+    except HoldfastError as error:
+        snapshot.error = sanitize_text(error.message, 100)
 
 
-def _pressed(picture: Picture, key: str | None) -> str | None:
-    if key in VIEWS:
-        picture.view = VIEWS[key]
+def _handle_key(snapshot: TopSnapshot, key: str | None) -> None:
+    if key in VIEW_OF_KEY:
+        snapshot.view = VIEW_OF_KEY[key]
     elif key == "p":
-        picture.paused = not picture.paused
-    elif key in {"x", "escape", "end", "\x04"}:
-        return "exit"
-    elif key == "?":
-        picture.view = "help"
-    return None
+        snapshot.paused = not snapshot.paused
 
 
-def draw(picture: Picture, height: int = 40) -> RenderableType:
-    """The picture for a terminal of that many lines."""
-    room = max(5, height - 6)
-    part = max(3, room // 4 - 2)
+def render_snapshot(snapshot: TopSnapshot, height: int = 40) -> RenderableType:
+    """Render the current view for a terminal with this many lines."""
+    all_rows = max(5, height - 6)
+    quarter = max(3, all_rows // 4 - 2)
     views: dict[str, list[RenderableType]] = {
         "overview": [
-            _queues(picture, part),
-            _running(picture, part),
-            _errors(picture, part),
-            _workers(picture, part),
+            _render_queues(snapshot, quarter),
+            _render_jobs(snapshot, quarter),
+            _render_errors(snapshot, quarter),
+            _render_workers(snapshot, quarter),
         ],
-        "jobs": [_running(picture, room)],
-        "errors": [_errors(picture, room)],
-        "queues": [_queues(picture, room)],
-        "workers": [_workers(picture, room)],
-        "help": [Text(HELP.replace("  ", "\n"))],
+        "jobs": [_render_jobs(snapshot, all_rows)],
+        "errors": [_render_errors(snapshot, all_rows)],
+        "queues": [_render_queues(snapshot, all_rows)],
+        "workers": [_render_workers(snapshot, all_rows)],
+        "help": [Text(KEY_HELP.replace("  ", "\n"))],
     }
-    return Group(_head(picture), *views[picture.view], Text(HELP, style="dim"))
+    return Group(_render_header(snapshot), *views[snapshot.view], Text(KEY_HELP, style="dim"))
 
 
-def _head(picture: Picture) -> RenderableType:
-    t = picture.totals
-    quiet = f" ({t['quiet']} quiet)" if t["quiet"] else ""
+def _render_header(snapshot: TopSnapshot) -> RenderableType:
+    totals = snapshot.totals
+    quiet = f" ({totals['quiet']} quiet)" if totals["quiet"] else ""
     line = Text.assemble(
         ("holdfast ", "bold"),
-        f" ready {words.number(t['ready'])}   running {words.number(t['running'])}   "
-        f"scheduled {words.number(t['scheduled'])}   failed attempts 1h {words.number(t['failing'])}   "
-        f"workers {t['workers']}{quiet}",
+        f" ready {format_number(totals['ready'])}   running {format_number(totals['running'])}   "
+        f"scheduled {format_number(totals['scheduled'])}   "
+        f"failed attempts 1h {format_number(totals['failing'])}   workers {totals['workers']}{quiet}",
     )
-    if picture.trouble:
-        seen = f", last seen {words.since(picture.at)} ago" if picture.at else ""
-        line.append(f"\n! {picture.trouble}{seen}", style="bold red")
-    if picture.paused:
-        line.append("\npaused; p goes on", style="yellow")
+    if snapshot.error:
+        age = f", last refresh {format_age(snapshot.at)} ago" if snapshot.at else ""
+        line.append(f"\n! {snapshot.error}{age}", style="bold red")
+    if snapshot.paused:
+        line.append("\npaused; press p to resume", style="yellow")
     return line
 
 
-def _table(
-    title: str, columns: list[str], rows: list[list[str]], most: int, right: set[str]
+def _render_table(
+    title: str, columns: list[str], rows: list[list[str]], max_rows: int, right_aligned: set[str]
 ) -> RenderableType:
     table = Table(box=None, header_style="bold dim", pad_edge=False, expand=True)
     for column in columns:
-        table.add_column(
-            column, justify="right" if column in right else "left", no_wrap=True, overflow="ellipsis"
-        )
-    for row in rows[:most]:
+        justify = "right" if column in right_aligned else "left"
+        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
+    for row in rows[:max_rows]:
         table.add_row(*row)
-    left = f" ({len(rows) - most} more)" if len(rows) > most else ""
-    return Panel(
-        table if rows else Text("-", style="dim"), title=f"{title}{left}", title_align="left", padding=(0, 1)
-    )
+    hidden = f" ({len(rows) - max_rows} more)" if len(rows) > max_rows else ""
+    content = table if rows else Text("-", style="dim")
+    return Panel(content, title=f"{title}{hidden}", title_align="left", padding=(0, 1))
 
 
-def _queues(picture: Picture, most: int) -> RenderableType:
-    order = sorted(picture.queues, key=lambda q: (-(q["ready"] + q["running"]), q["queue"]))
+def _render_queues(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
+    queues = sorted(snapshot.queues, key=lambda q: (-(q["ready"] + q["running"]), q["queue"]))
     rows = [
         [
-            escape(words.clean(q["queue"], 40)),
-            "[yellow]❚❚ paused[/]" if q.get("paused_at") else _served(q),
-            words.number(q["ready"]),
-            words.number(q["running"]),
-            words.number(q["scheduled"]),
-            words.span(q["oldest_s"]) if q["ready"] else "-",
-            str(q["workers"]),
+            escape(sanitize_text(queue["queue"], 40)),
+            _format_queue_state(queue),
+            format_number(queue["ready"]),
+            format_number(queue["running"]),
+            format_number(queue["scheduled"]),
+            format_duration(queue["oldest_s"]) if queue["ready"] else "-",
+            str(queue["workers"]),
         ]
-        for q in order
+        for queue in queues
     ]
-    columns = ["queue", "state", "ready", "running", "later", "oldest", "workers"]
-    return _table("Queues", columns, rows, most, {"ready", "running", "later", "oldest", "workers"})
+    columns = ["queue", "state", "ready", "running", "scheduled", "oldest", "workers"]
+    return _render_table("Queues", columns, rows, max_rows, set(columns[2:]))
 
 
-def _served(queue: dict[str, Any]) -> str:
+def _format_queue_state(queue: dict[str, Any]) -> str:
+    if queue.get("paused_at"):
+        return "[yellow]❚❚ paused[/]"
     return "[red]! no worker[/]" if queue["ready"] and not queue["workers"] else "[green]● open[/]"
 
 
-def _running(picture: Picture, most: int) -> RenderableType:
+def _render_jobs(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
     rows = [
         [
-            words.short(job["id"]),
-            escape(words.clean(job["type"], 30)),
-            escape(words.clean(job.get("queue") or "", 20)),
-            f"{words.bar(words.part(job, 'progress').get('percent'))} "
-            + escape(words.clean(words.doing(job.get("progress")), 50)),
-            words.since(job.get("started_at")),
+            shorten_id(job["id"]),
+            escape(sanitize_text(job["type"], 30)),
+            escape(sanitize_text(job.get("queue") or "", 20)),
+            f"{format_progress_bar(get_object(job, 'progress').get('percent'))} "
+            + escape(sanitize_text(format_progress(job.get("progress")), 50)),
+            format_age(job.get("started_at")),
         ]
-        for job in picture.running
+        for job in snapshot.running
     ]
-    return _table("Running", ["job", "task", "queue", "progress", "for"], rows, most, {"for"})
+    columns = ["job", "task", "queue", "progress", "running for"]
+    return _render_table("Running", columns, rows, max_rows, {"running for"})
 
 
-def _errors(picture: Picture, most: int) -> RenderableType:
-    rows = [
-        [escape(str(row[name])) for name in ("attempts", "jobs", "last", "trend", "error", "tasks")]
-        for row in map(error_row, picture.errors)
-    ]
+def _render_errors(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
     columns = ["attempts", "jobs", "last", "trend", "error", "tasks"]
-    return _table("Errors, last hour", columns, rows, most, {"attempts", "jobs", "last"})
+    rows = [
+        [escape(str(row[column])) for column in columns] for row in map(format_error_group, snapshot.errors)
+    ]
+    return _render_table("Errors, last hour", columns, rows, max_rows, {"attempts", "jobs", "last"})
 
 
-def _workers(picture: Picture, most: int) -> RenderableType:
+def _render_workers(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
     rows: list[list[str]] = []
-    for worker in picture.workers:
-        about = words.part(worker, "about")
+    for worker in snapshot.workers:
+        about = get_object(worker, "about")
         lag, slots = about.get("loop_lag_ms"), about.get("slots")
-        colour = words.COLOURS.get(worker["state"], "default")
-        rows.append([
-            escape(words.clean(worker["name"], 40)),
-            f"[{colour}]{words.state(worker['state'])}[/]",
-            f"{worker['running']}/{slots}" if slots else str(worker["running"]),
-            escape(words.clean(", ".join(worker["queues"]), 40)),
-            "-" if lag is None else f"{lag:.0f} ms",
-            words.size(about.get("rss")),
-            f"{words.span(worker['seen_s'])} ago",
-        ])  # fmt: skip
-    columns = ["worker", "state", "slots", "queues", "lag", "memory", "beat"]
-    return _table("Workers", columns, rows, most, {"slots", "lag", "memory", "beat"})
+        colour = STATE_COLOURS.get(worker["state"], "default")
+        rows.append(
+            [
+                escape(sanitize_text(worker["name"], 40)),
+                f"[{colour}]{format_state(worker['state'])}[/]",
+                f"{worker['running']}/{slots}" if slots else str(worker["running"]),
+                escape(sanitize_text(", ".join(worker["queues"]), 40)),
+                "-" if lag is None else f"{lag:.0f} ms",
+                format_size(about.get("rss")),
+                f"{format_duration(worker['seen_s'])} ago",
+            ]
+        )
+    columns = ["worker", "state", "slots", "queues", "lag", "memory", "heartbeat"]
+    return _render_table("Workers", columns, rows, max_rows, {"slots", "lag", "memory", "heartbeat"})

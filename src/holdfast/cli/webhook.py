@@ -1,4 +1,7 @@
-"""`holdfast webhook`: who is told when jobs end, and those that were switched off because nobody listened."""
+"""`holdfast webhook`: list, enable, disable and delete webhooks.
+
+Holdfast disables a webhook by itself after its endpoint has failed for a long time.
+"""
 
 from __future__ import annotations
 
@@ -8,82 +11,90 @@ from uuid import UUID
 import click
 import msgspec
 
-from holdfast.cli.naming import uuid_named
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.who import record
+from holdfast.cli.actor import record_audit_event
+from holdfast.cli.identifiers import parse_uuid
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import webhooks
 from holdfast.engine.connection import Connection
 from holdfast.engine.webhooks import Webhook
 from holdfast.errors import NotFoundError
 
-COLUMNS = ["id", "state", "url", "events", "owner", "failures", "trouble"]
+COLUMNS = ["id", "state", "url", "events", "owner", "failures", "problem"]
 
 
 @click.group()
 def webhook() -> None:
-    """Webhooks: who is told when jobs end. They are made over HTTP."""
+    """List, enable, disable and delete webhooks, which call a URL when jobs end.
+
+    Create webhooks through the HTTP API: POST /api/webhooks.
+    """
 
 
 @webhook.command("list")
 @json_option
 @pass_session
-def list_webhooks(session: Session) -> None:
-    """List them, newest first, with what is wrong."""
-    session.out.rows([_shown(each) for each in session.ask(webhooks.list_webhooks)], COLUMNS)
+def list_webhooks(session: CliSession) -> None:
+    """List webhooks, newest first, with their state and last error."""
+    rows = [_format_webhook(each) for each in session.run_with_connection(webhooks.list_webhooks)]
+    session.output.print_rows(rows, COLUMNS)
 
 
-def _shown(found: Webhook) -> dict[str, Any]:
-    state = "off" if not found.active else "failing" if found.failing_since else "on"
-    row = msgspec.structs.asdict(found)
+def _format_webhook(stored: Webhook) -> dict[str, Any]:
+    state = "disabled" if not stored.active else "failing" if stored.failing_since else "active"
     return {
-        **row,
-        "events": ",".join(found.events),
+        **msgspec.structs.asdict(stored),
+        "events": ",".join(stored.events),
         "state": state,
-        "trouble": found.off_why or found.last_error,
+        "problem": stored.off_why or stored.last_error,
     }
 
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID")
 @pass_session
-def on(session: Session, webhook_id: str) -> None:
-    """Switch one on again; its failures are counted anew."""
-    _switch(session, uuid_named(webhook_id, "webhook"), on=True)
+def enable(session: CliSession, webhook_id: str) -> None:
+    """Enable a webhook and reset its count of failures."""
+    _set_active(session, parse_uuid(webhook_id, "webhook"), active=True)
 
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID")
 @pass_session
-def off(session: Session, webhook_id: str) -> None:
-    """Switch one off. It stays, with its secret, and is told of nothing."""
-    _switch(session, uuid_named(webhook_id, "webhook"), on=False)
+def disable(session: CliSession, webhook_id: str) -> None:
+    """Disable a webhook: it receives no more events. It keeps its secret."""
+    _set_active(session, parse_uuid(webhook_id, "webhook"), active=False)
 
 
-def _switch(session: Session, webhook_id: UUID, *, on: bool) -> None:
+def _set_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
     async def work(connection: Connection) -> None:
-        if not await webhooks.switch_webhook(connection, webhook_id, on=on):
-            raise NotFoundError(f"There is no webhook {webhook_id}.", fix="See: holdfast webhook list")
-        await record(connection, "webhook.on" if on else "webhook.off", str(webhook_id))
+        if not await webhooks.set_webhook_active(connection, webhook_id, on=active):
+            raise _not_found(webhook_id)
+        await record_audit_event(connection, "webhook.on" if active else "webhook.off", str(webhook_id))
 
-    session.ask(work)
-    session.out.line(f"Webhook {webhook_id} is {'on' if on else 'off'}.")
+    session.run_with_connection(work)
+    session.output.print_line(f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.")
+
+
+def _not_found(webhook_id: UUID) -> NotFoundError:
+    return NotFoundError(f"Webhook {webhook_id} does not exist.", fix="See `holdfast webhook list`.")
 
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID")
-@destructive
+@confirmation_options
 @pass_session
-def rm(session: Session, webhook_id: str, yes: bool, dry_run: bool) -> None:
-    """Delete one, and its secret with it."""
-    asked = uuid_named(webhook_id, "webhook")
-    found = [each for each in session.ask(webhooks.list_webhooks) if each.id == asked]
-    if not found:
-        raise NotFoundError(f"There is no webhook {asked}.", fix="See: holdfast webhook list")
-    if session.confirm(f"{found[0].url} is told of nothing any more.", yes=yes, dry_run=dry_run):
+def delete(session: CliSession, webhook_id: str, yes: bool, dry_run: bool) -> None:
+    """Delete a webhook and its secret."""
+    webhook_uuid = parse_uuid(webhook_id, "webhook")
+    stored = session.run_with_connection(webhooks.list_webhooks)
+    url = next((each.url for each in stored if each.id == webhook_uuid), None)
+    if url is None:
+        raise _not_found(webhook_uuid)
+    if session.confirm(f"This deletes the webhook for {url}.", yes=yes, dry_run=dry_run):
 
         async def work(connection: Connection) -> None:
-            await webhooks.delete_webhook(connection, asked)
-            await record(connection, "webhook.delete", str(asked))
+            await webhooks.delete_webhook(connection, webhook_uuid)
+            await record_audit_event(connection, "webhook.delete", str(webhook_uuid))
 
-        session.ask(work)
-        session.out.line(f"Webhook {asked} is gone.")
+        session.run_with_connection(work)
+        session.output.print_line(f"Webhook {webhook_uuid} is deleted.")

@@ -1,4 +1,4 @@
-"""`holdfast worker APP`: run the tasks and consumers of an application until told to stop."""
+"""`holdfast worker APP`: run the tasks and consumers of an application until it is stopped."""
 
 from __future__ import annotations
 
@@ -8,23 +8,18 @@ import signal
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import click
 
-from holdfast import webhooks
-from holdfast.cli import apps, logs
-from holdfast.cli.session import Session, attached_option, pass_session
-from holdfast.engine import embedded, install
-from holdfast.engine.connection import Database, connected
+from holdfast.cli import app_loader, log_output
+from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
+from holdfast.client import Client
 from holdfast.errors import InvalidError
-from holdfast.settings import Secret, Settings, parse_duration
-from holdfast.worker import Options, Worker
-from holdfast.worker.declared import declare
-from holdfast.worker.instruments import watched_over
-from holdfast.worker.processes import Supervisor
-from holdfast.worker.shares import Share, parse_shares
+from holdfast.settings import Settings, parse_duration
+from holdfast.worker.public_worker import Worker
+from holdfast.worker.queue_shares import parse_queue_shares
+from holdfast.worker.supervisor import Supervisor
 
 
 @click.command()
@@ -33,116 +28,111 @@ from holdfast.worker.shares import Share, parse_shares
     "--queues",
     "-q",
     default="",
-    help="Queues to serve, with commas (default: those of the tasks and consumers). browser:4 runs at most 4 "
-    "of that queue at once, mail*3 asks that queue three times as often.",
+    help="Serve these queues, separated by commas. browser:4 runs at most 4 tasks of that queue at once; "
+    "mail*3 claims from that queue three times as often. Default: the queues of the tasks and consumers.",
 )
 @click.option("--concurrency", "-c", type=click.IntRange(1, 100_000), default=10, show_default=True,
-              help="Tasks that run at once, in each process.")  # fmt: skip
+              help="Run at most this many tasks at once, per process.")  # fmt: skip
 @click.option("--processes", "-p", type=click.IntRange(1, 1_000), default=1, show_default=True,
-              help="Worker processes; those that die are started again.")  # fmt: skip
-@click.option("--grace", default="25s", show_default=True, help="Time that running tasks get when stopped.")
-@click.option("--drain", is_flag=True, help="End when nothing is ready any more.")
-@click.option("--once", is_flag=True, help="Claim once, run what that gave, and end.")
-@click.option("--max-jobs", type=click.IntRange(1), help="End after this many tasks.")
-@click.option("--health-port", type=click.IntRange(0, 65535),
-              help="Answer /healthz, /readyz and /metrics there; 0 takes a free one.")  # fmt: skip
-@attached_option
+              help="Start this many worker processes, and restart those that die.")  # fmt: skip
+@click.option("--grace", default="25s", show_default=True,
+              help="Let running tasks finish for this long when the worker is stopped.")  # fmt: skip
+@click.option("--drain", is_flag=True, help="Exit when no task is ready any more.")
+@click.option("--once", is_flag=True, help="Exit after one claim and the tasks that it returned.")
+@click.option("--max-tasks", type=click.IntRange(1), help="Exit after this many tasks. Default: no limit.")
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /healthz, /readyz and /metrics on this port; 0 chooses a free one. Default: off.",
+)
+@exit_with_parent_option
 @pass_session
-def worker(session: Session, /, app: str, queues: str, **given: Any) -> None:
-    """Run the tasks and consumers in APP: a file (app.py), a module, or module:attribute.
+def worker(session: CliSession, /, app: str, queues: str, **options: Any) -> None:
+    """Run the tasks and consumers of APP: a file (app.py), a module, or module:attribute.
 
-    The first TERM or Ctrl-C stops claiming, lets what runs finish within the grace and releases the rest:
-    tasks without charging an attempt, messages visible at once. The second one releases at once.
+    The first SIGTERM or Ctrl-C stops claiming and lets running tasks finish within the grace. Then the worker
+    releases the rest: other workers run those tasks again without counting an attempt, and messages become
+    visible at once. The second signal releases everything at once.
     """
     settings = session.settings
-    # An application's own `Client()` means the same database and the same files as its worker.
-    os.environ.update(session.as_environment())  # house: environment (passed on, not read)
-    if given["health_port"] is not None:
-        settings = replace(settings, health_port=given["health_port"])
-    logs.configure(settings)
-    options = _options(queues, given)
-    if given["processes"] > 1:
-        sys.exit(session.run(supervise(settings, given["processes"])))
-    found = apps.load(app)
-    shares = [share for share in options.get("queues", ()) if isinstance(share, Share)]
-    chosen = [share.queue for share in shares]
-    _check_queues(found, chosen)
-    url, server = embedded.locate(settings)
-    if server is not None:
-        options["revive"] = partial(revive, settings, server)
-    options["child_types"] = frozenset(found.tasks)
-    options["child"] = [sys.executable, "-u", "-m", "holdfast.cli.child", app]
-    session.serve(serve(settings, url, found.only(chosen), options))
+    # A `Client()` in the application uses the same database and the same object store as its worker.
+    os.environ.update(session.settings_as_environment())  # house: environment (passed on, not read)
+    if options["health_port"] is not None:
+        settings = replace(settings, health_port=options["health_port"])
+    log_output.configure_logging(settings)
+    options["grace"] = _parse_grace(options["grace"])
+    options["queues"] = parse_queue_shares(queues)
+    if options["processes"] > 1:
+        sys.exit(session.run_async(supervise_processes(settings, options["processes"])))
+    session.run_server(run_worker(settings, app, app_loader.load_app(app), options))
 
 
-def _options(queues: str, given: dict[str, Any]) -> Options:
+def _parse_grace(text: str) -> timedelta:
     try:
-        patience: timedelta = parse_duration(given["grace"])
-    except ValueError as problem:
-        raise click.BadParameter(str(problem), param_hint="--grace") from None
-    return Options(
-        queues=parse_shares(queues),
-        concurrency=given["concurrency"],
-        grace=patience,
-        until="once" if given["once"] else "drained" if given["drain"] else "stopped",
-        max_jobs=given["max_jobs"],
-    )
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--grace") from None
 
 
-def revive(settings: Settings, server: embedded.Server) -> None:
-    """Start the embedded database again, because it went down with its keeper. Called from a thread."""
-    again = embedded.start(settings)
-    server.release()
-    server.claim = again.claim
+async def run_worker(
+    settings: Settings, app_name: str, app: app_loader.LoadedApp, options: dict[str, Any]
+) -> None:
+    queues = [share.queue for share in options["queues"]]
+    _check_queues(app, queues)
+    async with Client(settings=settings) as client:
+        worker = Worker(
+            client,
+            tasks=app.tasks.values(),
+            consumers=app.with_consumers_of(queues).consumers.values(),
+            schedules=app.schedules.values(),
+            lifespan=app.lifespan,
+            queues=options["queues"],
+            concurrency=options["concurrency"],
+            grace=options["grace"],
+            until="once" if options["once"] else "drained" if options["drain"] else "stopped",
+            max_tasks=options["max_tasks"],
+            source=app.source,
+            child_command=[sys.executable, "-u", "-m", "holdfast.cli.child", app_name],
+        )
+        _stop_on_signals(worker)
+        async with worker:
+            await worker.run()
 
 
-def _check_queues(app: apps.App, chosen: list[str]) -> None:
-    """A queue that nothing here runs is a typing mistake: the worker would wait for ever."""
+def _check_queues(app: app_loader.LoadedApp, queues: list[str]) -> None:
+    """Refuse to start if nothing in the application uses the queues: it is a typing error."""
     known = {task.queue for task in app.tasks.values()} | {c.queue for c in app.consumers.values()}
-    strange = [queue for queue in chosen if queue not in known]
-    if chosen and len(strange) == len(chosen):
+    unknown = [queue for queue in queues if queue not in known]
+    if queues and len(unknown) == len(queues):
         raise InvalidError(
-            f"Nothing in the application uses {', '.join(strange)}.",
+            f"Nothing in the application uses {', '.join(unknown)}.",
             fix=f"Its queues are {', '.join(sorted(known))}.",
             field="queues",
         )
 
 
-async def supervise(settings: Settings, count: int) -> int:
-    """The same command line once per process; what is said last on it counts."""
-
-    def command(number: int) -> list[str]:
-        more = ["--processes", "1", "--attached"]
-        if settings.health_port:
-            more += ["--health-port", str(settings.health_port + number - 1)]
-        return [sys.executable, "-m", "holdfast", *sys.argv[1:], *more]
-
-    supervisor = Supervisor(command, count)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
-    return await supervisor.run()
-
-
-async def serve(settings: Settings, url: Secret, app: apps.App, options: Options) -> None:
-    async with connected(url, settings) as connection:
-        await install.verify(connection)
-        await declare(connection, app.source, app.tasks.values(), app.schedules.values())
-    async with Database(url, settings) as database:
-        options["lifespan"] = app.lifespan
-        tasks = webhooks.with_delivery(app.tasks, options.get("queues", ()), database)
-        worker = Worker(database, tasks, list(app.consumers.values()), **options)
-        with watched_over(worker, settings):
-            await worker.run(_stop_on_signals(worker))
-
-
-def _stop_on_signals(worker: Worker) -> asyncio.Event:
-    stop = asyncio.Event()
+def _stop_on_signals(worker: Worker) -> None:
+    signals_received = 0
 
     def on_signal() -> None:
-        if stop.is_set():
-            worker.hurry()
-        stop.set()
+        nonlocal signals_received
+        signals_received += 1
+        worker.stop(graceful=signals_received == 1)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    return stop
+
+
+async def supervise_processes(settings: Settings, count: int) -> int:
+    """Run the same command line in several processes, with options appended that override earlier ones."""
+
+    def build_command(number: int) -> list[str]:
+        overrides = ["--processes", "1", "--exit-with-parent"]
+        if settings.health_port:
+            overrides += ["--health-port", str(settings.health_port + number - 1)]
+        return [sys.executable, "-m", "holdfast", *sys.argv[1:], *overrides]
+
+    supervisor = Supervisor(build_command, count)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
+    return await supervisor.run()

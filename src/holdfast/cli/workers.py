@@ -1,4 +1,4 @@
-"""`holdfast workers`: who works, on what, how well; and sending them home."""
+"""`holdfast workers`: list, show, drain and stop running workers."""
 
 from __future__ import annotations
 
@@ -7,49 +7,73 @@ from typing import Any
 
 import click
 
-from holdfast.cli import words
-from holdfast.cli.naming import complete_worker
-from holdfast.cli.output import Output
-from holdfast.cli.session import Session, destructive, json_option, pass_session
-from holdfast.cli.values import SPAN
-from holdfast.cli.who import record
-from holdfast.engine import leases, operate
+from holdfast.cli.actor import record_audit_event
+from holdfast.cli.completers import complete_worker
+from holdfast.cli.output import CliOutput
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.rows import get_object
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.engine import leases
+from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
+from holdfast.formatting import (
+    format_age,
+    format_count,
+    format_duration,
+    format_progress,
+    format_size,
+    format_state,
+    format_time_until,
+)
 
-COLUMNS = ["name", "state", "running", "slots", "queues", "version", "lag", "memory", "beat"]
+COLUMNS = ["name", "state", "running", "slots", "queues", "version", "lag", "memory", "heartbeat"]
+TASK_COLUMNS = ["job", "task", "attempt", "running_for", "deadline", "progress"]
+LOOKUP_PERIOD_S = 35 * 86400
+MAX_LISTED_MATCHES = 5
 
 
 @click.group()
 def workers() -> None:
-    """Workers: who they are, what they run, and sending them home."""
+    """List, show, drain and stop running workers.
+
+    `holdfast worker APP`, without s, starts a worker.
+    """
 
 
 @workers.command("list")
-@click.option("--within", type=SPAN, default="1h", show_default=True, help="Those seen in this time.")
+@click.option(
+    "--since",
+    type=DURATION,
+    default="1h",
+    show_default=True,
+    help="List workers that were alive within this time.",
+)
 @json_option
 @pass_session
-def list_workers(session: Session, within: timedelta) -> None:
-    """Workers, idle ones too, with their load."""
-    found = session.ask(lambda c: operate.list_workers(c, within_s=within.total_seconds()))
-    session.out.rows([row(session.out, each) for each in found], COLUMNS)
+def list_workers(session: CliSession, since: timedelta) -> None:
+    """List workers with their state, load and last heartbeat."""
+    rows = session.run_with_connection(
+        lambda connection: engine_workers.list_workers(connection, within_s=since.total_seconds())
+    )
+    session.output.print_rows([_format_worker(session.output, row) for row in rows], COLUMNS)
 
 
-def row(out: Output, found: dict[str, Any]) -> dict[str, Any]:
-    if out.json:
-        return found
-    about = words.part(found, "about")
+def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
+    if output.json:
+        return row
+    about = get_object(row, "about")
     lag = about.get("loop_lag_ms")
     return {
-        "name": found["name"],
-        "state": words.state(found["state"]),
-        "running": found["running"],
+        "name": row["name"],
+        "state": format_state(row["state"]),
+        "running": row["running"],
         "slots": about.get("slots"),
-        "queues": ", ".join(found["queues"]),
+        "queues": ", ".join(row["queues"]),
         "version": about.get("version"),
         "lag": None if lag is None else f"{lag:.0f} ms",
-        "memory": words.size(about.get("rss")),
-        "beat": f"{words.span(found['seen_s'])} ago",
+        "memory": format_size(about.get("rss")),
+        "heartbeat": f"{format_duration(row['seen_s'])} ago",
     }
 
 
@@ -57,80 +81,88 @@ def row(out: Output, found: dict[str, Any]) -> dict[str, Any]:
 @click.argument("name", shell_complete=complete_worker)
 @json_option
 @pass_session
-def show(session: Session, name: str) -> None:
-    """One worker, and what it runs now."""
+def show(session: CliSession, name: str) -> None:
+    """Show a worker and the tasks that it is running.
+
+    NAME is the name of a worker, or its beginning if that is unambiguous.
+    """
 
     async def work(connection: Connection) -> dict[str, Any]:
-        found = await named(connection, name)
-        return {**found, "tasks": await operate.worker_tasks(connection, found["name"])}
+        row = await get_worker_or_fail(connection, name)
+        return {**row, "tasks": await engine_workers.list_worker_tasks(connection, row["name"])}
 
-    found = session.ask(work)
-    if session.out.json:
-        session.out.record(found)
+    row = session.run_with_connection(work)
+    if session.output.json:
+        session.output.print_record(row)
         return
-    tasks = found.pop("tasks")
-    session.out.record({**row(session.out, found), "types": ", ".join(found.get("types") or ["all"])})
-    now = [
-        {
-            "job": task["job"],
-            "task": task["name"],
-            "attempt": task["attempt"],
-            "runs": words.since(task["started_at"]),
-            "deadline": words.until(task["deadline"]),
-            "progress": words.doing(task),
-        }
-        for task in tasks
-    ]
-    session.out.rows(now, ["job", "task", "attempt", "runs", "deadline", "progress"])
+    tasks = row.pop("tasks")
+    types = ", ".join(row.get("types") or ["all"])
+    session.output.print_record({**_format_worker(session.output, row), "types": types})
+    session.output.print_rows([_format_task(task) for task in tasks], TASK_COLUMNS)
 
 
-async def named(connection: Connection, name: str) -> dict[str, Any]:
-    """The worker of that name, or the only one whose name begins like this."""
-    found = await operate.list_workers(connection, within_s=35 * 86400)
-    fits = [each for each in found if each["name"] == name] or [
-        each for each in found if each["name"].startswith(name)
+def _format_task(task: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "job": task["job"],
+        "task": task["name"],
+        "attempt": task["attempt"],
+        "running_for": format_age(task["started_at"]),
+        "deadline": format_time_until(task["deadline"]),
+        "progress": format_progress(task),
+    }
+
+
+async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any]:
+    """Return the worker with this name or, if there is only one, whose name starts with it."""
+    rows = await engine_workers.list_workers(connection, within_s=LOOKUP_PERIOD_S)
+    matches = [row for row in rows if row["name"] == name] or [
+        row for row in rows if row["name"].startswith(name)
     ]
-    if not fits:
+    if not matches:
         raise NotFoundError(
-            f"There is no worker {name!r}.", fix="See `holdfast workers list`.", field="worker"
+            f"Worker {name!r} does not exist.", fix="See `holdfast workers list`.", field="worker"
         )
-    if len(fits) > 1:
-        shown = ", ".join(each["name"] for each in fits[:5])
-        raise ConflictError(f"More than one worker begins with {name}: {shown}.", fix="Give more of it.")
-    return fits[0]
+    if len(matches) > 1:
+        listed = ", ".join(row["name"] for row in matches[:MAX_LISTED_MATCHES])
+        raise ConflictError(
+            f"More than one worker name starts with {name}: {listed}.", fix="Give more characters."
+        )
+    return matches[0]
 
 
 @workers.command()
 @click.argument("name", shell_complete=complete_worker)
-@destructive
+@confirmation_options
 @json_option
 @pass_session
-def drain(session: Session, name: str, yes: bool, dry_run: bool) -> None:
-    """Let a worker finish what it runs, claim no more, and end."""
-    _command(session, name, "drain", yes=yes, dry_run=dry_run)
+def drain(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+    """Drain a worker: it claims no more tasks, finishes the running ones, and exits."""
+    _send_command(session, name, "drain", yes=yes, dry_run=dry_run)
 
 
 @workers.command()
 @click.argument("name", shell_complete=complete_worker)
-@destructive
+@confirmation_options
 @json_option
 @pass_session
-def stop(session: Session, name: str, yes: bool, dry_run: bool) -> None:
-    """Stop a worker as TERM does: what does not finish within its grace is given back."""
-    _command(session, name, "stop", yes=yes, dry_run=dry_run)
+def stop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+    """Stop a worker as SIGTERM does: tasks that do not end within its grace period are released."""
+    _send_command(session, name, "stop", yes=yes, dry_run=dry_run)
 
 
-def _command(session: Session, name: str, command: leases.Command, *, yes: bool, dry_run: bool) -> None:
+def _send_command(
+    session: CliSession, name: str, command: leases.Command, *, yes: bool, dry_run: bool
+) -> None:
     async def work(connection: Connection) -> None:
-        found = await named(connection, name)
-        what = "ends after what it runs" if command == "drain" else "stops"
-        consequence = f"Worker {found['name']} {what} ({words.many(found['running'], 'task')} now)."
+        row = await get_worker_or_fail(connection, name)
+        running = format_count(row["running"], "running task")
+        consequence = f"This makes worker {row['name']} {command} ({running})."
         if not session.confirm(consequence, yes=yes, dry_run=dry_run):
             return
-        if found["state"] not in {"live", "quiet", "draining"}:
-            raise ConflictError(f"Worker {found['name']} is {found['state']}: nobody is there to hear it.")
-        await leases.command_worker(connection, found["name"], command)
-        await record(connection, f"worker.{command}", found["name"])
-        session.out.record({"worker": found["name"], "command": command})
+        if row["state"] not in {"live", "quiet", "draining"}:
+            raise ConflictError(f"Worker {row['name']} is {row['state']} and cannot receive commands.")
+        await leases.set_worker_command(connection, row["name"], command)
+        await record_audit_event(connection, f"worker.{command}", row["name"])
+        session.output.print_record({"worker": row["name"], "command": command})
 
-    session.ask(work)
+    session.run_with_connection(work)

@@ -1,8 +1,8 @@
-"""`holdfast bench`: what this database does with this version, in half a minute.
+"""`holdfast bench`: measure throughput and latency of this version on this database, in half a minute.
 
-It works in a database of its own on the same server, made for this and dropped afterwards, so that it neither
-disturbs yours nor leaves history behind. One process submits and works at once, with tasks that do nothing:
-the numbers are an upper bound for one process, and they share the machine with whatever else runs there.
+The measurement uses a database of its own on the same server, which it creates first and drops afterwards.
+It neither disturbs your data nor leaves history behind. One process submits and runs tasks that do nothing.
+The results are an upper bound for one process, and share the machine with everything else that runs on it.
 """
 
 from __future__ import annotations
@@ -14,180 +14,239 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import click
 
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
 from holdfast.definitions.tasks import task
-from holdfast.engine import embedded, install, operate, scratch
+from holdfast.engine import embedded, install, queues, scratch
 from holdfast.engine.connection import Database
 from holdfast.errors import DatabaseRightsError, RefusedError
 from holdfast.settings import Secret, Settings, redact_url
 from holdfast.version import __version__
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 QUEUE = "bench"
-PORTION = 1000
+SUBMIT_BATCH_SIZE = 1000
+POLL_INTERVAL_S = 0.02
 
 
 @task(queue=QUEUE)
-async def nothing(number: int) -> int:
-    """Does nothing, so that all that is measured is us."""
+async def return_number(number: int) -> int:
+    """Do nothing, so that only the cost of Holdfast itself is measured."""
     return number
 
 
 @dataclass(frozen=True)
-class Spread:
+class LatencyStats:
     """Durations in milliseconds."""
 
     median: float
     p95: float
 
     @classmethod
-    def of(cls, seconds: list[float]) -> Spread:
-        cuts = statistics.quantiles(seconds, n=20, method="inclusive")
-        return cls(statistics.median(seconds) * 1000, cuts[18] * 1000)
+    def from_seconds(cls, seconds: list[float]) -> LatencyStats:
+        percentiles = statistics.quantiles(seconds, n=20, method="inclusive")
+        return cls(statistics.median(seconds) * 1000, percentiles[18] * 1000)
+
+
+@dataclass(frozen=True)
+class BenchSize:
+    """How much to measure."""
+
+    jobs: int
+    samples: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What was measured."""
+
+    round_trip_ms: LatencyStats
+    submit_one_ms: LatencyStats
+    submit_many_per_s: float
+    drain_per_s: float
+    result_ms: LatencyStats
 
 
 @click.command()
-@click.option("--jobs", type=click.IntRange(100, 1_000_000), default=10_000, show_default=True,
-              help="Jobs to submit in bulk and to drain.")  # fmt: skip
-@click.option("--samples", type=click.IntRange(20, 10_000), default=200, show_default=True,
-              help="Single calls to time.")  # fmt: skip
-@click.option("--concurrency", "-c", type=click.IntRange(1, 1000), default=100, show_default=True,
-              help="Tasks at once.")  # fmt: skip
+@click.option(
+    "--jobs",
+    type=click.IntRange(100, 1_000_000),
+    default=10_000,
+    show_default=True,
+    help="Submit and run this many jobs to measure throughput.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(20, 10_000),
+    default=200,
+    show_default=True,
+    help="Time this many single calls to measure latency.",
+)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="Run this many tasks at once.",
+)
 @json_option
 @pass_session
 def bench(session: CliSession, jobs: int, samples: int, concurrency: int) -> None:
-    """Measure throughput and latency of this database with this version."""
-    settings = session.settings
+    """Measure throughput and latency of this version on this database.
+
+    The measurement takes about half a minute. It uses a temporary database on the same server.
+    """
+    settings, size = session.settings, BenchSize(jobs, samples, concurrency)
     url, server = embedded.locate(settings)
     try:
-        session.run_server(_bench(session, settings, url, (jobs, samples, concurrency)))
+        result = session.run_server(_run_bench(session, settings, url, size))
     finally:
         if server:
             server.release()
+    _print_result(session, result, size)
 
 
-async def _bench(session: CliSession, settings: Settings, url: Secret, sizes: tuple[int, int, int]) -> None:
-    jobs, samples, concurrency = sizes
-    out = session.output
-    async with _own_database(url, settings) as own, Database(own, settings) as database:
+async def _run_bench(session: CliSession, settings: Settings, url: Secret, size: BenchSize) -> BenchResult:
+    async with _create_temporary_database(url, settings) as own_url, Database(own_url, settings) as database:
         async with database.connection() as connection:
             version = connection.get_server_version()
-        where = redact_url(url.reveal())
-        out.print_line(f"holdfast {__version__} on PostgreSQL {version.major}.{version.micro} at {where}")
-        async with Client(own.reveal(), settings=settings) as client:
-            found: dict[str, Any] = {
-                "round_trip_ms": await _round_trips(database, samples),
-                "submit_one_ms": await _submits(client, samples),
-                "submit_many_per_s": await _submit_many(client, jobs),
-            }
-            async with _working(database, concurrency) as done:
-                found["drain_per_s"] = await done(samples + jobs)
-                found["result_ms"] = await _results(client, samples)
-    _tell(session, found, sizes)
+        shown_url = redact_url(url.reveal())
+        session.output.print_line(
+            f"holdfast {__version__} on PostgreSQL {version.major}.{version.micro} at {shown_url}"
+        )
+        async with Client(own_url.reveal(), settings=settings) as client:
+            round_trip = await _time_round_trips(database, size.samples)
+            submit_one = await _time_submits(client, size.samples)
+            submit_many = await _measure_submit_rate(client, size.jobs)
+            async with _run_worker(database, size.concurrency) as measure_drain_rate:
+                drain = await measure_drain_rate(size.samples + size.jobs)
+                result = await _time_results(client, size.samples)
+    return BenchResult(round_trip, submit_one, submit_many, drain, result)
 
 
 @asynccontextmanager
-async def _own_database(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+async def _create_temporary_database(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     name = f"holdfast_bench_{secrets.token_hex(4)}"
     try:
         await scratch.create(url, name, settings)
-    except DatabaseRightsError as problem:
+    except DatabaseRightsError as error:
         raise RefusedError(
-            "This role may not create the database that the measurement is to happen in.",
-            fix="Grant it createdb, or run it as the owner of the server.",
-        ) from problem
+            "This role may not create the temporary database for the measurement.",
+            fix="Grant it createdb, or run the command as the owner of the server.",
+        ) from error
     try:
-        own = scratch.on_database(url, name)
-        await install.migrate(own, settings)
-        yield own
+        own_url = scratch.on_database(url, name)
+        await install.migrate(own_url, settings)
+        yield own_url
     finally:
         await scratch.drop(url, name, settings)
 
 
-async def _timed(count: int, act: Callable[[int], Awaitable[object]]) -> Spread:
+async def _time_calls(count: int, call: Callable[[int], Awaitable[object]]) -> LatencyStats:
     seconds: list[float] = []
     for number in range(count):
-        began = time.perf_counter()
-        await act(number)
-        seconds.append(time.perf_counter() - began)
-    return Spread.of(seconds)
+        started = time.perf_counter()
+        await call(number)
+        seconds.append(time.perf_counter() - started)
+    return LatencyStats.from_seconds(seconds)
 
 
-async def _round_trips(database: Database, count: int) -> Spread:
+async def _time_round_trips(database: Database, count: int) -> LatencyStats:
     async with database.connection() as connection:
-        return await _timed(count, lambda _: connection.fetchval("select 1"))
+        return await _time_calls(count, lambda _: connection.fetchval("select 1"))
 
 
-async def _submits(client: Client, count: int) -> Spread:
-    return await _timed(count, lambda number: client.submit(nothing(number)))
+async def _time_submits(client: Client, count: int) -> LatencyStats:
+    return await _time_calls(count, lambda number: client.submit(return_number(number)))
 
 
-async def _submit_many(client: Client, count: int) -> float:
-    began = time.perf_counter()
-    for start in range(0, count, PORTION):
-        await client.submit_many([nothing(n) for n in range(start, min(start + PORTION, count))])
-    return count / (time.perf_counter() - began)
+async def _measure_submit_rate(client: Client, count: int) -> float:
+    """Submit jobs in batches and return the jobs per second."""
+    started = time.perf_counter()
+    for start in range(0, count, SUBMIT_BATCH_SIZE):
+        numbers = range(start, min(start + SUBMIT_BATCH_SIZE, count))
+        await client.submit_many([return_number(number) for number in numbers])
+    return count / (time.perf_counter() - started)
 
 
 @asynccontextmanager
-async def _working(database: Database, concurrency: int) -> AsyncGenerator[Callable[[int], Awaitable[float]]]:
-    """A worker that runs meanwhile; what is given tells how fast it drains so many."""
+async def _run_worker(
+    database: Database, concurrency: int
+) -> AsyncGenerator[Callable[[int], Awaitable[float]]]:
+    """Run a worker inside the block. Yield a function that waits until so many jobs are done, and returns the
+    jobs per second since the worker started.
+    """
     stop = asyncio.Event()
-    began = time.perf_counter()
-    worker = Worker(database, {nothing.name: nothing}, concurrency=concurrency)
-    running = asyncio.create_task(worker.run(stop))
+    started = time.perf_counter()
+    worker = WorkerRuntime(database, {return_number.name: return_number}, concurrency=concurrency)
+    worker_task = asyncio.create_task(worker.run(stop))
 
-    async def drained(count: int) -> float:
+    async def measure_drain_rate(count: int) -> float:
         while True:
-            if running.done() or not await _left(database):
-                return count / (time.perf_counter() - began)
-            await asyncio.sleep(0.02)
+            if worker_task.done() or not await _count_unfinished(database):
+                return count / (time.perf_counter() - started)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     try:
-        yield drained
+        yield measure_drain_rate
     finally:
         stop.set()
-        await running
+        await worker_task
 
 
-async def _left(database: Database) -> int:
+async def _count_unfinished(database: Database) -> int:
     async with database.connection() as connection:
-        found = await operate.task_queues(connection, QUEUE, most=1)
-    return sum(row["ready"] + row["running"] for row in found)
+        rows = await queues.list_task_queues(connection, QUEUE, max_rows=1)
+    return sum(row["ready"] + row["running"] for row in rows)
 
 
-async def _results(client: Client, count: int) -> Spread:
-    """From the call of submit to its result in hand, with a worker that has nothing else to do."""
+async def _time_results(client: Client, count: int) -> LatencyStats:
+    """Time from the call of submit to the result, with a worker that has nothing else to do."""
 
-    async def one(number: int) -> None:
-        job = await client.submit(nothing(number))
+    async def submit_and_wait(number: int) -> None:
+        job = await client.submit(return_number(number))
         await job.result()
 
-    return await _timed(count, one)
+    return await _time_calls(count, submit_and_wait)
 
 
-def _tell(session: CliSession, found: dict[str, Any], sizes: tuple[int, int, int]) -> None:
-    jobs, samples, concurrency = sizes
+def _print_result(session: CliSession, result: BenchResult, size: BenchSize) -> None:
     if session.output.json:
-        plain = {name: asdict(v) if isinstance(v, Spread) else v for name, v in found.items()}
-        session.output.print_record({"version": __version__, "jobs": jobs, "samples": samples, **plain})
+        session.output.print_record(
+            {"version": __version__, "jobs": size.jobs, "samples": size.samples, **asdict(result)}
+        )
         return
     rows = [
-        ("round trip to the database", found["round_trip_ms"], ""),
-        ("submit one job", found["submit_one_ms"], ""),
-        ("submit and await its result", found["result_ms"], "an idle worker, tasks that do nothing"),
-        ("submit many", found["submit_many_per_s"], f"{jobs:,} jobs, {PORTION:,} a call"),
-        ("drain", found["drain_per_s"], f"one process, {concurrency} at once, its start included"),
+        ("round trip to the database", _format_latency(result.round_trip_ms), ""),
+        ("submit one job", _format_latency(result.submit_one_ms), ""),
+        (
+            "submit and wait for the result",
+            _format_latency(result.result_ms),
+            "idle worker, tasks do nothing",
+        ),
+        (
+            "submit many",
+            _format_rate(result.submit_many_per_s),
+            f"{size.jobs:,} jobs, {SUBMIT_BATCH_SIZE:,} per call",
+        ),
+        (
+            "run",
+            _format_rate(result.drain_per_s),
+            f"one process, {size.concurrency} at once, including its start",
+        ),
     ]
     for name, value, note in rows:
-        told = _spread(value) if isinstance(value, Spread) else f"{value:>10,.0f} a second"
-        session.output.print_line(f"  {name:<28} {told:<34} {note}".rstrip())
+        session.output.print_line(f"  {name:<31} {value:<34} {note}".rstrip())
 
 
-def _spread(spread: Spread) -> str:
-    return f"{spread.median:>10.2f} ms  (p95 {spread.p95:.2f} ms)"
+def _format_latency(latency: LatencyStats) -> str:
+    return f"{latency.median:>10.2f} ms  (p95 {latency.p95:.2f} ms)"
+
+
+def _format_rate(jobs_per_s: float) -> str:
+    return f"{jobs_per_s:>10,.0f} per second"

@@ -1,7 +1,7 @@
-"""Child processes of `dev` and `demo`: started together, stopped together, never left behind.
+"""Child processes of `holdfast dev` and `demo`: started together, stopped together, never left behind.
 
-A child is given a pipe as standard input and stops when it closes (`--attached`): however the parent
-dies, the kernel closes it.
+A child process has a pipe as standard input and stops when the pipe closes (`--exit-with-parent`). The kernel
+closes it however the parent process ends.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 
-GRACE = 30.0
-SKIPPED = {"node_modules", "site-packages", "venv"}
+STOP_TIMEOUT_S = 30.0
+SKIPPED_FOLDERS = {"node_modules", "site-packages", "venv"}
 
 
 @dataclass
-class Child:
-    """One `holdfast ...` process. Its standard error goes to `log`, its name into error messages."""
+class ManagedProcess:
+    """One `holdfast ...` child process. It writes to the file `log`; error messages contain its `name`."""
 
     name: str
     arguments: list[str]
     log: Path
     process: asyncio.subprocess.Process | None = None
-    environment: dict[str, str] = field(default_factory=dict[str, str])  # besides our own
+    environment: dict[str, str] = field(default_factory=dict[str, str])  # in addition to the parent's
 
     async def start(self) -> None:
         with self.log.open("ab") as log:
@@ -38,22 +38,23 @@ class Child:
                 "-m",
                 "holdfast",
                 *self.arguments,
-                "--attached",
+                "--exit-with-parent",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},  # house: environment (passed on, not read)
-                # A Ctrl-C in the terminal reaches only us; the children are then stopped in order.
+                # Ctrl-C in the terminal reaches the parent only, which then stops the children in order.
                 start_new_session=True,
             )
 
     async def stop(self) -> None:
+        """Send SIGTERM and wait; send SIGKILL if the process does not end in time."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self.process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
@@ -61,56 +62,62 @@ class Child:
             await self.process.wait()
 
     async def kill(self) -> None:
-        """As the kernel does when memory is out: at once, without a goodbye."""
+        """Send SIGKILL, as the kernel does when memory runs out."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
 
     @property
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
-    def check(self) -> None:
-        """Raise when it ended although nobody stopped it."""
+    def check_running(self) -> None:
+        """Raise `HoldfastError` if the process exited although nobody stopped it."""
         if self.process is not None and self.process.returncode is not None:
             raise HoldfastError(
-                f"The {self.name} ended by itself ({self.process.returncode}): {self.last_words()}",
-                fix=f"The whole story is in {self.log}.",
+                f"The {self.name} exited unexpectedly with code {self.process.returncode}: "
+                f"{self.read_last_error()}",
+                fix=f"See its log: {self.log}.",
             )
 
-    def last_words(self) -> str:
+    def read_last_error(self) -> str:
+        """Return the last error in the log or, if there is none, its last line."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return (errors or lines or ["it said nothing"])[-1]
+        return (errors or lines or ["its log is empty"])[-1]
 
 
-def interruption() -> asyncio.Event:
-    """Set by Ctrl-C and by TERM."""
+def create_interrupt_event() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set."""
     interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
     return interrupted
 
 
-def changed(folders: list[Path]) -> Iterator[set[str]]:
-    """At each step, the Python files that changed since the step before."""
-    seen = _stamps(folders)
+def watch_python_files(folders: list[Path]) -> Iterator[set[str]]:
+    """Yield, at each step, the Python files that changed since the step before."""
+    previous = _read_modification_times(folders)
     while True:
-        now = _stamps(folders)
-        yield {path for path in now.keys() | seen.keys() if now.get(path) != seen.get(path)}
-        seen = now
+        current = _read_modification_times(folders)
+        yield {path for path in current.keys() | previous.keys() if current.get(path) != previous.get(path)}
+        previous = current
 
 
-def _stamps(folders: list[Path]) -> dict[str, int]:
-    stamps: dict[str, int] = {}
-    for folder in folders:
-        for place, below, names in os.walk(folder):
-            # Environments, caches and our own home are large and not the user's code.
-            below[:] = [name for name in below if not name.startswith((".", "__")) and name not in SKIPPED]
+def _read_modification_times(folders: list[Path]) -> dict[str, int]:
+    times: dict[str, int] = {}
+    for root in folders:
+        for folder, subfolders, names in os.walk(root):
+            # Virtual environments, caches and the folder .holdfast are large and not the user's code.
+            subfolders[:] = [
+                name
+                for name in subfolders
+                if not name.startswith((".", "__")) and name not in SKIPPED_FOLDERS
+            ]
             for name in names:
                 if name.endswith(".py"):
-                    path = os.path.join(place, name)  # noqa: PTH118  (thousands of times, twice a second)
+                    path = os.path.join(folder, name)  # noqa: PTH118  (thousands of times, twice per second)
                     with contextlib.suppress(OSError):
-                        stamps[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
-    return stamps
+                        times[path] = os.stat(path).st_mtime_ns  # noqa: PTH116
+    return times

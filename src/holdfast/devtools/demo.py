@@ -1,8 +1,8 @@
-"""`holdfast demo`: everything at once, from nothing to finished jobs, with live progress bars.
+"""`holdfast demo`: run sample jobs from an empty database to their results, with live progress bars.
 
-It starts the database, migrates, runs the API and a worker as processes of their own, submits the sample
-jobs, watches them, says where the results are, and leaves nothing running. `--stay` keeps it up and
-restarts API and worker when a Python file changes.
+It starts the database, migrates it, runs the API and workers as separate processes, submits the sample jobs,
+shows their progress, prints where the results are, and stops everything. `--keep-running` keeps the processes
+running and restarts them when a Python file changes.
 """
 
 from __future__ import annotations
@@ -11,163 +11,183 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.cli.api import open_server_socket
+from holdfast.cli.api import check_server_extra
 from holdfast.cli.output import CliOutput
 from holdfast.cli.session import CliSession, pass_session
 from holdfast.client import Client, JobHandle
-from holdfast.devtools import demo_systems
 from holdfast.devtools import sample_tasks
-from holdfast.devtools.child_processes import Child, changed, interruption
+from holdfast.devtools.child_processes import ManagedProcess, create_interrupt_event, watch_python_files
+from holdfast.devtools.dev import choose_free_port
 from holdfast.engine import embedded, install
-from holdfast.errors import HoldfastError
+from holdfast.extras import require_extra
 from holdfast.model import Job
 from holdfast.settings import Secret, Settings, redact_url
 
-RELOAD_SECONDS = 0.5
-LETTERS = 30
+if TYPE_CHECKING:
+    from types import ModuleType
+
+POLL_INTERVAL_S = 0.5
+VALID_MESSAGES = 30
+DEMO_SYSTEMS = "holdfast.devtools.demo_systems"
 
 
 @dataclass(frozen=True)
-class Show:
+class DemoRun:
+    """The settings, the processes and the output folder of one demo."""
+
     settings: Settings
     url: Secret
-    out: CliOutput
-    results: Path
-    children: list[Child]
+    output: CliOutput
+    folder: Path
+    processes: list[ManagedProcess]
     token: str
 
 
 @click.command()
-@click.option("--stay", is_flag=True, help="Stay up afterwards, and restart API and worker on save.")
+@click.option(
+    "--keep-running",
+    is_flag=True,
+    help="Keep everything running after the jobs, and restart it on save. Default: stop.",
+)
 @pass_session
-def demo(session: CliSession, stay: bool) -> int:
-    """Run the demonstration jobs and show them live. Exit code 1 if one of them failed."""
-    settings, out = session.settings, session.output
-    out.print_line("Holdfast demonstration")
+def demo(session: CliSession, keep_running: bool) -> int:
+    """Run sample jobs and show their progress. Exit with code 1 if one of them fails.
+
+    This command needs the extra `dev`.
+    """
+    demo_systems = _import_demo_systems()
+    settings, output = session.settings, session.output
+    output.print_line("Holdfast demo")
     url, server = embedded.locate(settings)
     try:
-        out.print_line(f"  database  {redact_url(url.reveal())}")
-        results = settings.home / "demo"
-        results.mkdir(parents=True, exist_ok=True)
-        port = _port(settings)
-        here, token = demo_systems.door(settings)
-        here |= session.as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
-        served = ["api", "--port", str(port), "--system", "exports", "--system", "reports"]
-        children = [
-            Child("API", served, results / "api.log", environment=here),
-            Child(
-                "worker", ["worker", "holdfast.devtools.sample_tasks"], results / "worker.log", environment=here
-            ),
-            Child("systems", ["worker", demo_systems.__name__], results / "systems.log", environment=here),
-        ]
-        return session.run_async(_run(Show(settings, url, out, results, children, token), port, stay=stay))
+        output.print_line(f"  database  {redact_url(url.reveal())}")
+        folder = settings.home / "demo"
+        folder.mkdir(parents=True, exist_ok=True)
+        port = choose_free_port(settings.api_port)
+        environment, token = demo_systems.create_demo_login(settings)
+        environment |= session.settings_as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
+        processes = _build_processes(folder, port, environment)
+        run = DemoRun(settings, url, output, folder, processes, token)
+        return session.run_async(_run_demo(run, port, keep_running=keep_running))
     finally:
         if server:
             server.release()
 
 
-def _port(settings: Settings) -> int:
-    """The configured port, or any other when somebody else has it: a demonstration must not fail on that."""
-    try:
-        listener = open_server_socket("127.0.0.1", settings.api_port)
-    except HoldfastError:
-        listener = open_server_socket("127.0.0.1", 0)
-    with listener:
-        port: int = listener.getsockname()[1]
-    return port
+def _import_demo_systems() -> ModuleType:
+    check_server_extra("holdfast demo", "dev")
+    with require_extra("holdfast demo", "dev"):
+        from holdfast.devtools import demo_systems  # noqa: PLC0415
+    return demo_systems
 
 
-async def _run(show: Show, port: int, *, stay: bool) -> int:
-    applied = await install.migrate(show.url, show.settings)
-    show.out.print_line(f"  schema    version {applied.version}")
-    interrupted = interruption()
+def _build_processes(folder: Path, port: int, environment: dict[str, str]) -> list[ManagedProcess]:
+    commands = {
+        "API": ["api", "--port", str(port), "--system", "exports", "--system", "reports"],
+        "worker": ["worker", sample_tasks.__name__],
+        "systems": ["worker", DEMO_SYSTEMS],
+    }
+    return [
+        ManagedProcess(name, arguments, folder / f"{name.lower()}.log", environment=environment)
+        for name, arguments in commands.items()
+    ]
+
+
+async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
+    applied = await install.migrate(run.url, run.settings)
+    run.output.print_line(f"  schema    version {applied.version}")
+    interrupted = create_interrupt_event()
     try:
-        for child in show.children:
-            await child.start()
-        show.out.print_line(f"  api       http://127.0.0.1:{port}/healthz  (log: {show.results / 'api.log'})")
-        show.out.print_line(f"  worker    serves holdfast.devtools.sample_tasks  (log: {show.results / 'worker.log'})")
-        failed = await _unless(interrupted, _perform(show))
-        if stay and failed is not None:
+        for process in run.processes:
+            await process.start()
+        run.output.print_line(f"  api       http://127.0.0.1:{port}/healthz  (log: {run.folder / 'api.log'})")
+        run.output.print_line(f"  worker    {sample_tasks.__name__}  (log: {run.folder / 'worker.log'})")
+        exit_code = await _run_until_interrupted(interrupted, _run_jobs(run))
+        if keep_running and exit_code is not None:
             for page in ("exports", "reports"):
-                show.out.print_line(f"  {page:<13} http://127.0.0.1:{port}/{page}#token={show.token}")
-            show.out.print_line("Up until Ctrl-C; API and worker restart when a Python file changes.")
-            await _unless(interrupted, _reload(show))
-        return 130 if failed is None and not stay else failed or 0
+                run.output.print_line(f"  {page:<17} http://127.0.0.1:{port}/{page}#token={run.token}")
+            run.output.print_line("Running until Ctrl-C; the processes restart when a Python file changes.")
+            await _run_until_interrupted(interrupted, _restart_on_change(run))
+        return 130 if exit_code is None and not keep_running else exit_code or 0
     finally:
-        await asyncio.gather(*(child.stop() for child in show.children))
-        show.out.print_line("Stopped; nothing is left running.")
+        await asyncio.gather(*(process.stop() for process in run.processes))
+        run.output.print_line("Stopped all processes.")
 
 
-async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:
-    """The work's answer, or None when TERM or Ctrl-C came first."""
-    doing, waiting = asyncio.ensure_future(work), asyncio.ensure_future(interrupted.wait())
+async def _run_until_interrupted(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:
+    """Return the result of `work`, or None if SIGTERM or Ctrl-C came first."""
+    work_task, interrupt_task = asyncio.ensure_future(work), asyncio.ensure_future(interrupted.wait())
     try:
-        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        return doing.result() if doing.done() else None
+        await asyncio.wait({work_task, interrupt_task}, return_when=asyncio.FIRST_COMPLETED)
+        return work_task.result() if work_task.done() else None
     finally:
-        for each in (doing, waiting):
+        for each in (work_task, interrupt_task):
             each.cancel()
-        await asyncio.gather(doing, waiting, return_exceptions=True)
+        await asyncio.gather(work_task, interrupt_task, return_exceptions=True)
 
 
 @dataclass(frozen=True)
-class End:
-    """How one part of the demonstration ended, in words."""
+class DemoResult:
+    """Whether one part of the demo succeeded, and a line about it."""
 
-    well: bool
-    told: str
+    succeeded: bool
+    text: str
 
 
-async def _perform(show: Show) -> int:
-    """Submit the samples, watch them to their end, and tell. Answers with the exit code."""
-    picture = show.results / "julia.png"
-    async with Client(show.url.reveal(), settings=show.settings) as client:
+async def _run_jobs(run: DemoRun) -> int:
+    """Submit the sample jobs, follow them until they end, and print the results. Return the exit code."""
+    demo_systems = _import_demo_systems()
+    picture = run.folder / "julia.png"
+    async with Client(run.url.reveal(), settings=run.settings) as client:
         handles: dict[str, JobHandle[Any]] = {
-            "draw": await client.submit(sample_tasks.draw(str(picture))),
+            "draw_julia_set": await client.submit(sample_tasks.draw_julia_set(str(picture))),
             "count_primes": await client.submit(sample_tasks.count_primes(200_000)),
-            "stumble": await client.submit(sample_tasks.stumble(2)),
-            "graph": await client.submit(sample_tasks.primes_between(50_000, 100_000)),
-            **await demo_systems.begin(client),
+            "fail_then_succeed": await client.submit(sample_tasks.fail_then_succeed(2)),
+            "primes_between": await client.submit(sample_tasks.build_prime_graph(50_000, 100_000)),
+            **await demo_systems.submit_demo_jobs(client),
         }
-        ends = await _watch(show, handles, client)
-        files = await demo_systems.keep(client, handles, show.results)
-    for name, end in ends.items():
-        show.out.print_line(f"  {name:<13} {end.told}")
-    for place in (picture, *files):
-        show.out.print_line(f"  {place.suffix[1:]:<13} {place}")
-    return 0 if all(end.well for end in ends.values()) else 1
+        results = await _follow_all(run, handles, client)
+        files = await demo_systems.copy_result_files(client, handles, run.folder)
+    for name, result in results.items():
+        run.output.print_line(f"  {name:<17} {result.text}")
+    for path in (picture, *files):
+        run.output.print_line(f"  {path.suffix[1:]:<17} {path}")
+    return 0 if all(result.succeeded for result in results.values()) else 1
 
 
-async def _watch(show: Show, handles: dict[str, JobHandle[Any]], client: Client) -> dict[str, End]:
+async def _follow_all(
+    run: DemoRun, handles: dict[str, JobHandle[Any]], client: Client
+) -> dict[str, DemoResult]:
+    """Show a progress bar per job until all have ended. Raise `HoldfastError` if a process exits."""
     columns = (
-        TextColumn("  {task.description:<13}"),
+        TextColumn("  {task.description:<17}"),
         BarColumn(bar_width=30),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=show.out.console) as bars:
-        parts = {name: _follow(bars, name, handle) for name, handle in handles.items()}
-        parts["letters"] = _follow_letters(bars, client)
-        following = [asyncio.create_task(part) for part in parts.values()]
+    with Progress(*columns, console=run.output.console) as bars:
+        parts = {name: _follow_job(bars, name, handle) for name, handle in handles.items()}
+        parts["messages"] = _follow_messages(bars, client)
+        followers = [asyncio.create_task(part) for part in parts.values()]
         try:
-            while not all(each.done() for each in following):
-                for child in show.children:
-                    child.check()
-                await asyncio.wait(following, timeout=0.5)
+            while not all(follower.done() for follower in followers):
+                for process in run.processes:
+                    process.check_running()
+                await asyncio.wait(followers, timeout=POLL_INTERVAL_S)
         finally:
-            for each in following:
-                each.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
-        return dict(zip(parts, (each.result() for each in following), strict=True))
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+        return dict(zip(parts, (follower.result() for follower in followers), strict=True))
 
 
-async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> End:
+async def _follow_job(bars: Progress, name: str, handle: JobHandle[Any]) -> DemoResult:
     bar = bars.add_task(name, total=100, note="queued")
     job: Job | None = None
     async for job in handle.watch():
@@ -175,36 +195,40 @@ async def _follow(bars: Progress, name: str, handle: JobHandle[Any]) -> End:
         bars.update(bar, completed=100 if job.ended else job.progress.percent or 0, note=note)
     assert job is not None  # noqa: S101  (watch yields at least once)
     if job.status == "succeeded":
-        return End(True, f"succeeded  {job.output}")
-    return End(False, f"{job.status}  {job.error.message if job.error else ''}")
+        return DemoResult(True, f"succeeded  {job.output}")
+    return DemoResult(False, f"{job.status}  {job.error.message if job.error else ''}")
 
 
-async def _follow_letters(bars: Progress, client: Client) -> End:
-    """Messages between services: thirty that can be read, and one that ends in the dead letters."""
-    await client.queues.create(sample_tasks.LETTERS)
-    before = await client.queues.metrics(sample_tasks.LETTERS)
-    letters: list[object] = [sample_tasks.Letter(number, f"letter {number}") for number in range(LETTERS)]
-    await client.queues.send_batch(sample_tasks.LETTERS, [*letters, {"number": LETTERS}])
-    bar = bars.add_task("letters", total=LETTERS + 1, note="sent")
+async def _follow_messages(bars: Progress, client: Client) -> DemoResult:
+    """Send thirty valid messages and an invalid one, and follow them until all are in the archive."""
+    queue = sample_tasks.MESSAGE_QUEUE
+    await client.queues.create(queue)
+    before = await client.queues.metrics(queue)
+    bodies: list[object] = [
+        sample_tasks.SampleMessage(number, f"message {number}") for number in range(VALID_MESSAGES)
+    ]
+    await client.queues.send_batch(queue, [*bodies, {"number": VALID_MESSAGES}])
+    bar = bars.add_task("messages", total=VALID_MESSAGES + 1, note="sent")
     while True:
-        now = await client.queues.metrics(sample_tasks.LETTERS)
-        done, dead = now.archived - before.archived, now.dead - before.dead  # the dead lie in the archive too
-        read = done - dead
-        bars.update(bar, completed=done, note=f"{read} read, {dead} dead")
-        if done >= LETTERS + 1:
-            return End(dead == 1, f"{read} read, {dead} unreadable one in the dead letters")
+        now = await client.queues.metrics(queue)
+        # Dead letters are in the archive too.
+        ended, dead = now.archived - before.archived, now.dead - before.dead
+        read = ended - dead
+        bars.update(bar, completed=ended, note=f"{read} read, {dead} dead")
+        if ended >= VALID_MESSAGES + 1:
+            return DemoResult(dead == 1, f"{read} read, {dead} invalid one in the dead letters")
         await asyncio.sleep(0.1)
 
 
-async def _reload(show: Show) -> int:
-    """Restart the children when code changes, or when one has died."""
+async def _restart_on_change(run: DemoRun) -> int:
+    """Restart the processes when code changes, and each process that exits."""
     package = Path(sample_tasks.__file__).parent.parent
-    for files in changed([package, Path.cwd()]):
-        for child in show.children:
-            if files or not child.alive:
-                why = f"{Path(min(files)).name} changed" if files else "it died"
-                show.out.print_line(f"restarting the {child.name}: {why}")
-                await child.stop()
-                await child.start()
-        await asyncio.sleep(RELOAD_SECONDS)
+    for changed_files in watch_python_files([package, Path.cwd()]):
+        for process in run.processes:
+            if changed_files or not process.is_running:
+                reason = f"{Path(min(changed_files)).name} changed" if changed_files else "it exited"
+                run.output.print_line(f"restarting the {process.name}: {reason}")
+                await process.stop()
+                await process.start()
+        await asyncio.sleep(POLL_INTERVAL_S)
     return 0

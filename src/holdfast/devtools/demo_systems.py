@@ -1,7 +1,7 @@
-"""The systems in the demonstration: résumés as PDF, and a report of sixteen documents with recordings.
+"""The systems of the demo: export three résumés as PDF, and create a report of sixteen documents with audio.
 
-A worker serves this module; `begin` submits the work of one made-up user, and `keep` puts what came out of it
-beside the other results.
+A worker runs the tasks of this module. `submit_demo_jobs` submits jobs for one invented user, and
+`copy_result_files` copies their files beside the other results of the demo.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import jwt
 from holdfast.client import Client, JobHandle
 from holdfast.settings import Settings
 from holdfast.systems import exports, reports
-from holdfast.systems.exports import records
-from holdfast.systems.exports.documents import samples
-from holdfast.systems.exports.options import ExportOptions
-from holdfast.systems.exports.work import export_cleanup, export_pdf
-from holdfast.systems.reports.work import (
+from holdfast.systems.exports import queries
+from holdfast.systems.exports.export_requests import ExportOptions
+from holdfast.systems.exports.export_tasks import export_cleanup, export_pdf
+from holdfast.systems.exports.resumes import load_sample_documents
+from holdfast.systems.reports.report_tasks import (
     audio_generation,
     calculating,
     finalizing,
@@ -30,7 +30,7 @@ from holdfast.systems.reports.work import (
     pdf_generation,
     text_generation,
 )
-from holdfast.systems.workshop import workshop
+from holdfast.systems.worker_state import systems_lifespan
 
 __all__ = [
     "audio_generation",
@@ -50,15 +50,17 @@ PEOPLE = {
     "person2": {"name": "Charles", "birthDate": "1791-12-26", "birthPlace": "London"},
     "systems": ["western", "vedic", "human_design"],
 }
-lifespan = workshop
+REPORT_COPIES = {"full_nuclear.pdf": "report.pdf", "chapter1.mp3": "report-chapter1.mp3"}
+lifespan = systems_lifespan
 
 
-def speaks() -> bool:
+def can_create_audio() -> bool:
+    """Return whether the packages of the extra `speech` are installed."""
     return all(importlib.util.find_spec(name) for name in ("espeakng_loader", "lameenc"))
 
 
-def door(settings: Settings) -> tuple[dict[str, str], str]:
-    """What the API needs so that the made-up user can come in, and the token with which they do."""
+def create_demo_login(settings: Settings) -> tuple[dict[str, str], str]:
+    """Return environment variables that make the API accept tokens of the invented user, and such a token."""
     secret = settings.jwt_secret.reveal() if settings.jwt_secret else secrets.token_urlsafe(48)
     issuer = settings.jwt_issuer or "holdfast demo"
     claims = {
@@ -68,54 +70,49 @@ def door(settings: Settings) -> tuple[dict[str, str], str]:
         "role": "authenticated",
         "exp": int(time.time()) + 86_400,
     }
-    needed = {"HOLDFAST_JWT_SECRET": secret, "HOLDFAST_JWT_ISSUER": issuer}
-    return needed, jwt.encode(claims, secret, "HS256")
+    environment = {"HOLDFAST_JWT_SECRET": secret, "HOLDFAST_JWT_ISSUER": issuer}
+    return environment, jwt.encode(claims, secret, "HS256")
 
 
-async def begin(client: Client) -> dict[str, JobHandle[Any]]:
-    """Install the systems and submit their work."""
+async def submit_demo_jobs(client: Client) -> dict[str, JobHandle[Any]]:
+    """Install the tables of the systems and submit their jobs."""
     schema = client.settings.systems_schema
-    database = await client.open()
     handles: dict[str, JobHandle[Any]] = {}
-    async with database.connection() as connection:
+    async with client.connection() as connection:
         await exports.install(connection, schema)
         await reports.install(connection, schema)
-        known = {row["title"]: row["id"] for row in await records.list_documents(connection, schema, USER)}
-        for name, sample in samples():
-            document = known.get(sample.title) or await records.add_document(
+        known = {row["title"]: row["id"] for row in await queries.list_documents(connection, schema, USER)}
+        for name, sample in load_sample_documents():
+            document = known.get(sample.title) or await queries.add_document(
                 connection, schema, USER, sample.title, sample.data
             )
             if name in TEMPLATES:
-                handles[f"{name}.pdf"] = await _export(client, connection, document, TEMPLATES[name])
-    if speaks():
+                handles[f"{name}.pdf"] = await _submit_export(client, connection, document, TEMPLATES[name])
+    if can_create_audio():
         handles["report"] = await client.start(nuclear_v2, PEOPLE, owner=USER)
     return handles
 
 
-async def _export(client: Client, connection: Any, document: UUID, template: str) -> JobHandle[Any]:
+async def _submit_export(client: Client, connection: Any, document: UUID, template: str) -> JobHandle[Any]:
     options = ExportOptions(page_size="A4")
     async with connection.transaction():
         call = export_pdf(document, template, options)
         handle = await client.submit(call, owner=USER, limit_key=USER, on=connection)
-        request = (document, template, options)
-        await records.write_request(connection, client.settings.systems_schema, handle.id, USER, request)
+        schema = client.settings.systems_schema
+        await queries.add_export_request(connection, schema, handle.id, USER, document, template, options)
     return handle
 
 
-async def keep(client: Client, handles: dict[str, JobHandle[Any]], results: Path) -> list[Path]:
-    """Copies of the files that were made: the PDFs, and of the report the book and its first recording."""
-    kept: list[Path] = []
-    for name, handle in handles.items():
-        if name.endswith(".pdf"):
-            wanted = {"": name}
-        elif name == "report":
-            wanted = {"full_nuclear.pdf": "report.pdf", "chapter1.mp3": "report-chapter1.mp3"}
-        else:
+async def copy_result_files(client: Client, handles: dict[str, JobHandle[Any]], folder: Path) -> list[Path]:
+    """Copy the PDFs, and the book and the first chapter's audio of the report, to a folder."""
+    copies: list[Path] = []
+    for job_name, handle in handles.items():
+        if not job_name.endswith(".pdf") and job_name != "report":
             continue
         for file in await client.files.list(job=handle.id):
-            place = wanted.get("" if "" in wanted else file.name)
-            if place is not None:
-                async with client.files.open(file) as reading:
-                    (results / place).write_bytes(await reading.read())
-                kept.append(results / place)
-    return kept
+            copy_name = job_name if job_name != "report" else REPORT_COPIES.get(file.name)
+            if copy_name is not None:
+                async with client.files.open(file) as reader:
+                    (folder / copy_name).write_bytes(await reader.read())
+                copies.append(folder / copy_name)
+    return copies

@@ -1,8 +1,8 @@
-"""`holdfast dev [APP]`: everything at once on this machine, for the time of writing an application.
+"""`holdfast dev [APP]`: run the database, the API, the dashboard and a worker, for local development.
 
-Database, schema, API with dashboard, a worker that starts anew when a file is saved, and sample jobs. API and
-workers are processes of their own, as in production, so that one can be killed with -9 and seen to recover:
-that is what the key `k` is for. Whatever happens to this process, they end with it.
+The worker restarts when a file is saved, and sample jobs give the dashboard something to show. The API and
+the workers are separate processes, as in production. The key `k` kills the workers with SIGKILL, to show that
+their jobs recover. However this process ends, its child processes end with it.
 """
 
 from __future__ import annotations
@@ -11,89 +11,101 @@ import asyncio
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from holdfast.cli.api import open_server_socket, local_service_key
+from holdfast.cli.api import check_server_extra, load_or_create_service_key, open_server_socket
 from holdfast.cli.keyboard import KeyboardInput
 from holdfast.cli.session import CliSession, pass_session
-from holdfast.client import Client
-from holdfast.devtools import job_feed
-from holdfast.devtools import child_processes
+from holdfast.client import Client, open_client_database
 from holdfast.devtools import sample_tasks
-from holdfast.devtools.job_feed import Feed
-from holdfast.devtools.dev_processes import Stage, has_job_types, login_link
-from holdfast.devtools.child_processes import Child, interruption
+from holdfast.devtools.child_processes import ManagedProcess, create_interrupt_event, watch_python_files
+from holdfast.devtools.dev_processes import DevProcesses, create_login_link, has_job_types
+from holdfast.devtools.job_feed import JobFeed, submit_sample_jobs
 from holdfast.engine import embedded, install
 from holdfast.errors import HoldfastError
 from holdfast.formatting import format_count, sanitize_text
 from holdfast.settings import redact_url
 
-GUESSES = ("app.py", "tasks.py", "main.py")
-LOOK_SECONDS = 0.4
-KEYS = "keys: o open  s submit samples  k kill -9 the worker  r restart  l worker's log  q quit"
+DEFAULT_APP_FILES = ("app.py", "tasks.py", "main.py")
+POLL_INTERVAL_S = 0.4
+QUIT_KEYS = {"q", "end", "\x04"}
+LOCAL_HOSTS = {"", "localhost", "127.0.0.1", "::1"}
+KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r restart  l worker log  q quit"
 
 
 @click.command()
 @click.argument("app", required=False)
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of API and dashboard, 0 for a free one.")
-@click.option("--no-samples", is_flag=True, help="Without the sample jobs and their worker.")
-@click.option("--yes", "-y", is_flag=True, help="Also on a database that is not on this machine.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Serve the API and the dashboard on this port; 0 chooses a free one. Default: setting api_port.",
+)
+@click.option("--no-samples", is_flag=True, help="Do not submit sample jobs, and do not start their worker.")
+@click.option(
+    "--yes", "-y", is_flag=True, help="Do not ask for confirmation if the database is on another machine."
+)
 @pass_session
 def dev(session: CliSession, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
-    """Run database, API, dashboard and a worker for APP that reloads on save, with sample jobs to look at.
+    """Run the database, the API, the dashboard and a worker for APP, with reload on save.
 
-    APP is a file, a module, or module:attribute; without it app.py or tasks.py of this folder, else only the
-    samples.
+    APP is a file (app.py), a module, or module:attribute. Default: app.py, tasks.py or main.py in the current
+    folder; if there is none, only the sample jobs run.
     """
-    app = app or next((name for name in GUESSES if Path(name).is_file()), None)
+    check_server_extra("holdfast dev", "dev")
+    app = app or next((name for name in DEFAULT_APP_FILES if Path(name).is_file()), None)
     if app is None and no_samples:
-        raise click.UsageError("There is nothing to run: give an APP, or leave the samples in.")
+        raise click.UsageError("There is nothing to run: give an APP, or leave out --no-samples.")
     url, server = embedded.locate(session.settings)
-    if not is_near(url.reveal()):
-        where = redact_url(url.reveal())
-        consequence = f"{where} is not on this machine: it is migrated, and jobs run on it."
+    if not is_local_database(url.reveal()):
+        consequence = (
+            f"{redact_url(url.reveal())} is not on this machine; this migrates it and runs jobs on it."
+        )
         session.confirm(consequence, yes=yes, dry_run=False)
     try:
-        stage = _stage(session, app, port, samples_too=not no_samples)
+        processes = _build_processes(session, app, port, with_samples=not no_samples)
         session.output.print_line(f" database   {redact_url(url.reveal())}")
-        return session.run_async(_run(session, stage, url.reveal()))
+        return session.run_async(_run_processes(session, processes, url.reveal()))
     finally:
         if server:
             server.release()
 
 
-def is_near(url: str) -> bool:
-    """Whether a database is on this machine: what dev does to it is nothing for one that others use."""
+def is_local_database(url: str) -> bool:
+    """Return whether a database is on this machine. Other people may use one that is not."""
     parts = urlsplit(url)
     hosts = [parts.hostname or "", *parse_qs(parts.query).get("host", [])]
-    return all(host in {"", "localhost", "127.0.0.1", "::1"} or host.startswith("/") for host in hosts)
+    return all(host in LOCAL_HOSTS or host.startswith("/") for host in hosts)
 
 
-def _stage(session: CliSession, app: str | None, port: int | None, *, samples_too: bool) -> Stage:
+def _build_processes(
+    session: CliSession, app: str | None, port: int | None, *, with_samples: bool
+) -> DevProcesses:
     settings = session.settings
     folder = settings.home / "dev"
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = _free_port(settings.api_port if port is None else port)
-    environment = session.as_environment()
-    served = [app] if app and has_job_types(app) else []
-    arguments = ["api", *served, "--port", str(chosen)]
-    api = Child("API", arguments, folder / "api.log", environment=environment)
-    workers: list[Child] = []
+    api_port = choose_free_port(settings.api_port if port is None else port)
+    environment = session.settings_as_environment()
+    served_app = [app] if app and has_job_types(app) else []
+    arguments = ["api", *served_app, "--port", str(api_port)]
+    api = ManagedProcess("API", arguments, folder / "api.log", environment=environment)
+    workers: list[ManagedProcess] = []
     if app:
-        workers.append(Child("worker", ["worker", app], folder / "worker.log", environment=environment))
-    if samples_too:
+        workers.append(
+            ManagedProcess("worker", ["worker", app], folder / "worker.log", environment=environment)
+        )
+    if with_samples:
         arguments = ["worker", sample_tasks.__name__]
-        workers.append(Child("samples", arguments, folder / "samples.log", environment=environment))
-    return Stage(session.output, f"http://127.0.0.1:{chosen}", api, workers, serves_app=bool(served))
+        workers.append(ManagedProcess("samples", arguments, folder / "samples.log", environment=environment))
+    url = f"http://127.0.0.1:{api_port}"
+    return DevProcesses(session.output, url, api, workers, serves_app=bool(served_app))
 
 
-def _free_port(wanted: int) -> int:
-    """The wanted one, or any other when somebody has it."""
+def choose_free_port(preferred: int) -> int:
+    """Return the preferred port, or another free port if it is in use."""
     try:
-        listener = open_server_socket("127.0.0.1", wanted)
+        listener = open_server_socket("127.0.0.1", preferred)
     except HoldfastError:
         listener = open_server_socket("127.0.0.1", 0)
     with listener:
@@ -101,118 +113,119 @@ def _free_port(wanted: int) -> int:
     return port
 
 
-async def _run(session: CliSession, stage: Stage, url: str) -> int:
-    settings, out = session.settings, session.output
+async def _run_processes(session: CliSession, processes: DevProcesses, url: str) -> int:
+    settings, output = session.settings, session.output
     client = Client(url, settings=settings)
-    database = await client.open()
-    interrupted = interruption()
+    database = await open_client_database(client)
+    interrupted = create_interrupt_event()
     try:
         applied = await install.migrate(database.url, settings)
-        new = (
-            f"{format_count(len(applied.versions), 'migration')} applied"
-            if applied.versions
-            else "up to date"
-        )
-        out.print_line(f" schema     version {applied.version}, {new}")
-        await stage.start()
-        await _say_where(session, stage, client)
-        async with KeyboardInput() as keys:
-            if keys.there:
-                out.print_line(f" {KEYS}")
-            await _loop(stage, client, keys, interrupted)
+        change = "up to date"
+        if applied.versions:
+            change = f"{format_count(len(applied.versions), 'migration')} applied"
+        output.print_line(f" schema     version {applied.version}, {change}")
+        await processes.start()
+        await _print_addresses(session, processes, client)
+        async with KeyboardInput() as keyboard:
+            if keyboard.available:
+                output.print_line(f" {KEY_HELP}")
+            await _run_until_quit(processes, client, keyboard, interrupted)
         return 0
     finally:
-        await stage.stop()
+        await processes.stop()
         await client.close()
-        out.print_line("Stopped; nothing is left running.")
+        output.print_line("Stopped all processes.")
 
 
-async def _say_where(session: CliSession, stage: Stage, client: Client) -> None:
-    out = session.output
-    if await stage.answers():
-        link = await login_link(client, stage.url) if await stage.has_dashboard() else None
-        place = f"{stage.url}/dashboard   log in once: {link}" if link else "not served"
-        out.print_line(f" dashboard  {place}")
-        key = session.settings.service_key or local_service_key(session.settings.home)
-        shown = "HOLDFAST_SERVICE_KEY" if session.settings.service_key else key.reveal()
-        out.print_line(f" api        {stage.url}/api   key: {shown}")
+async def _print_addresses(session: CliSession, processes: DevProcesses, client: Client) -> None:
+    output = session.output
+    if await processes.wait_for_api():
+        has_dashboard = await processes.has_dashboard()
+        link = await create_login_link(client, processes.url) if has_dashboard else None
+        address = f"{processes.url}/dashboard   log in once: {link}" if link else "not available"
+        output.print_line(f" dashboard  {address}")
+        key = session.settings.service_key or load_or_create_service_key(session.settings.home)
+        shown_key = "HOLDFAST_SERVICE_KEY" if session.settings.service_key else key.reveal()
+        output.print_line(f" api        {processes.url}/api   key: {shown_key}")
     else:
-        out.print_line(f" api        not up: {stage.api.last_words()}")
-    for child in stage.workers:
-        out.print_line(f" {child.name:<10} {_tasks_of(child)}")
-    if any(child.name == "samples" for child in stage.workers):
-        count = await job_feed.submit_samples(client)
-        out.print_line(f" jobs       {count} samples submitted: 8 fine, 2 slow, 1 flaky, 1 broken")
+        output.print_line(f" api        not started: {processes.api.read_last_error()}")
+    for process in processes.workers:
+        output.print_line(f" {process.name:<10} {_describe_worker(process)}")
+    if any(process.name == "samples" for process in processes.workers):
+        count = await submit_sample_jobs(client)
+        output.print_line(f" jobs       submitted {count} samples: 8 fast, 2 slow, 1 flaky, 1 failing")
 
 
-def _tasks_of(child: Child) -> str:
-    place = child.arguments[1]
-    reload = ", reload on save" if child.name == "worker" else ""
-    return f"{place}{reload}   (log: {child.log})"
+def _describe_worker(process: ManagedProcess) -> str:
+    app = process.arguments[1]
+    reload_note = ", reload on save" if process.name == "worker" else ""
+    return f"{app}{reload_note}   (log: {process.log})"
 
 
-async def _loop(stage: Stage, client: Client, keys: KeyboardInput, interrupted: asyncio.Event) -> None:
-    """Until somebody wants to stop: show what happens, obey keys, start what changed or died."""
-    feed = Feed(stage.out, stage.url)
-    watching = processes.changed([Path.cwd()])
+async def _run_until_quit(
+    processes: DevProcesses, client: Client, keyboard: KeyboardInput, interrupted: asyncio.Event
+) -> None:
+    """Print changes of jobs, handle keys, and restart changed code, until a key or a signal ends it."""
+    feed = JobFeed(processes.output, processes.url)
+    file_changes = watch_python_files([Path.cwd()])
     while not interrupted.is_set():
-        key = await keys.next(LOOK_SECONDS)
-        if key in {"q", "end", "\x04"}:
+        key = await keyboard.next_key(POLL_INTERVAL_S)
+        if key in QUIT_KEYS:
             return
         if key is not None:
-            await _obey(key, stage, client, feed)
-        await feed.show(client)
-        stage.greet()
-        stage.show_log()
-        changed = await asyncio.to_thread(next, watching)
-        if changed:
-            await _migrate_again(stage, client)
-        await stage.mend(changed)
+            await _handle_key(key, processes, client, feed)
+        await feed.print_changes(client)
+        processes.print_started_workers()
+        processes.print_new_log_lines()
+        changed_files = await asyncio.to_thread(next, file_changes)
+        if changed_files:
+            await _migrate_again(processes, client)
+        await processes.restart_changed(changed_files)
 
 
-async def _migrate_again(stage: Stage, client: Client) -> None:
-    """Whoever works on Holdfast itself saves migrations and functions too."""
+async def _migrate_again(processes: DevProcesses, client: Client) -> None:
+    """Apply changed migrations and SQL functions, for those who develop Holdfast itself."""
     try:
-        await install.migrate((await client.open()).url, client.settings)
-    except HoldfastError as problem:
-        stage.out.print_line(f"! {sanitize_text(str(problem), 300)}")
+        await install.migrate((await open_client_database(client)).url, client.settings)
+    except HoldfastError as error:
+        processes.output.print_line(f"! {sanitize_text(str(error), 300)}")
 
 
-async def _obey(key: str, stage: Stage, client: Client, feed: Feed) -> None:
+async def _handle_key(key: str, processes: DevProcesses, client: Client, feed: JobFeed) -> None:
+    output = processes.output
     if key == "k":
-        await _kill(stage, client, feed)
+        await _kill_workers(processes, client, feed)
     elif key == "r":
-        stage.out.print_line("restarting API and worker")
-        await stage.restart([stage.api, *stage.workers])
+        output.print_line("restarting API and workers")
+        await processes.restart(processes.all_processes)
     elif key == "s":
-        count = await job_feed.submit_samples(client)
-        stage.out.print_line(f"{format_count(count, 'job')} submitted")
+        count = await submit_sample_jobs(client)
+        output.print_line(f"submitted {format_count(count, 'job')}")
     elif key == "l":
-        stage.out.print_line("worker's log: off" if stage.following else "worker's log: on")
-        stage.follow(not stage.following)
+        processes.toggle_log()
+        output.print_line(f"worker log: {'on' if processes.shows_log else 'off'}")
     elif key == "o":
-        link = await login_link(client, stage.url) or f"{stage.url}/dashboard"
-        stage.out.print_line(f"open {link}")
-        await asyncio.to_thread(_open, link)
+        link = await create_login_link(client, processes.url) or f"{processes.url}/dashboard"
+        output.print_line(f"open {link}")
+        await asyncio.to_thread(_open_browser, link)
     elif key == "?":
-        stage.out.print_line(KEYS)
+        output.print_line(KEY_HELP)
 
 
-def _open(address: str) -> None:
-    """In a window, if there is one; a browser for text would take our terminal."""
+def _open_browser(url: str) -> None:
+    """Open the URL in a graphical browser. A text browser would take over this terminal."""
     with suppress(webbrowser.Error):
         browser = webbrowser.get()
         if type(browser) is not webbrowser.GenericBrowser:
-            browser.open(address)
+            browser.open(url)
 
 
-async def _kill(stage: Stage, client: Client, feed: Feed) -> None:
-    """What a crash looks like: no goodbye, nothing handed in. Then a new one, and what becomes of it."""
-    running = await feed.running(client)
-    killed: list[Any] = [child.kill() for child in stage.workers if child.alive]
-    await asyncio.gather(*killed)
-    names = ", ".join(child.name for child in stage.workers)
-    stage.out.print_line(f"killed with -9: {names}, while {format_count(len(running), 'job')} ran")
-    feed.expect(running)
-    await stage.restart(stage.workers)
-    stage.out.print_line("started anew; what ran is given to the new one, with its lease over at the latest")
+async def _kill_workers(processes: DevProcesses, client: Client, feed: JobFeed) -> None:
+    """Kill the workers with SIGKILL, as in a crash, start new ones, and let the feed print the recovery."""
+    running = await feed.list_running_jobs(client)
+    await asyncio.gather(*(process.kill() for process in processes.workers if process.is_running))
+    names = ", ".join(process.name for process in processes.workers)
+    processes.output.print_line(f"killed with -9: {names}, with {format_count(len(running), 'running job')}")
+    feed.expect_recovery(running)
+    await processes.restart(processes.workers)
+    processes.output.print_line("restarted; the new workers take over the jobs when their leases expire")

@@ -1,4 +1,4 @@
-"""The processes of `holdfast dev`: API and workers, started, watched, mended and stopped together."""
+"""The processes of `holdfast dev`: start, watch, restart and stop the API and the workers together."""
 
 from __future__ import annotations
 
@@ -13,106 +13,121 @@ from urllib.parse import urlsplit
 
 from holdfast.cli.output import CliOutput
 from holdfast.client import Client
-from holdfast.devtools.child_processes import Child
+from holdfast.devtools.child_processes import ManagedProcess
 from holdfast.errors import HoldfastError
 from holdfast.formatting import sanitize_text
 
-START_SECONDS = 30.0
-_STARTED = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
+API_START_TIMEOUT_S = 30.0
+POLL_INTERVAL_S = 0.1
+STATUS_TIMEOUT_S = 2.0
+MAX_LOG_READ_BYTES = 64_000
+_STARTED_EVENT = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
 
 
 @dataclass
-class Stage:
-    out: CliOutput
+class DevProcesses:
+    """The API process and the worker processes of one `holdfast dev`."""
+
+    output: CliOutput
     url: str
-    api: Child
-    workers: list[Child]
-    serves_app: bool = False  # the API has the application's job types, and must be started anew with them
-    following: bool = False
-    _read: dict[Path, int] = field(default_factory=dict[Path, int])
-    _mourned: set[str] = field(default_factory=set[str])
-    _awaited: dict[str, int] = field(default_factory=dict[str, int])  # where in its log a start begins
+    api: ManagedProcess
+    workers: list[ManagedProcess]
+    serves_app: bool = False  # the API serves the application's job types, and restarts when they change
+    shows_log: bool = False
+    _log_positions: dict[Path, int] = field(default_factory=dict[Path, int])
+    _reported_exits: set[str] = field(default_factory=set[str])
+    # Workers whose start was not yet reported, with the position in the log where the start begins.
+    _unreported_starts: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
-    def children(self) -> list[Child]:
+    def all_processes(self) -> list[ManagedProcess]:
         return [self.api, *self.workers]
 
     async def start(self) -> None:
-        for child in self.children:
-            child.log.write_bytes(b"")
-            self._awaited[child.name] = 0
-            await child.start()
+        for process in self.all_processes:
+            process.log.write_bytes(b"")
+            self._unreported_starts[process.name] = 0
+            await process.start()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(child.stop() for child in self.children))
+        await asyncio.gather(*(process.stop() for process in self.all_processes))
 
-    async def restart(self, children: Sequence[Child]) -> None:
-        for child in children:
-            await child.stop()
-            self._awaited[child.name] = child.log.stat().st_size
-            await child.start()
-            self._mourned.discard(child.name)
+    async def restart(self, processes: Sequence[ManagedProcess]) -> None:
+        for process in processes:
+            await process.stop()
+            self._unreported_starts[process.name] = process.log.stat().st_size
+            await process.start()
+            self._reported_exits.discard(process.name)
 
-    async def answers(self) -> bool:
-        """Whether the API is up; waits for it, and no longer once it has ended."""
-        deadline = asyncio.get_running_loop().time() + START_SECONDS
-        while self.api.alive and asyncio.get_running_loop().time() < deadline:
-            if await asyncio.to_thread(_status, self.url, "/healthz") == 200:
+    async def wait_for_api(self) -> bool:
+        """Wait until the API responds. Return False if it exits or does not respond in time."""
+        deadline = asyncio.get_running_loop().time() + API_START_TIMEOUT_S
+        while self.api.is_running and asyncio.get_running_loop().time() < deadline:
+            if await asyncio.to_thread(_fetch_status, self.url, "/healthz") == 200:
                 return True
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(POLL_INTERVAL_S)
         return False
 
     async def has_dashboard(self) -> bool:
-        return await asyncio.to_thread(_status, self.url, "/dashboard/login") == 200
+        return await asyncio.to_thread(_fetch_status, self.url, "/dashboard/login") == 200
 
-    async def mend(self, changed: set[str]) -> None:
-        """Start what runs the application's code anew when it changed. What died waits for that."""
-        if changed:
-            mine = [child for child in self.workers if child.name == "worker"]
+    async def restart_changed(self, changed_files: set[str]) -> None:
+        """Restart the processes that run the application's code if a file changed.
+
+        A process that exited is reported once. It starts again with the next change.
+        """
+        if changed_files:
+            affected = [process for process in self.workers if process.name == "worker"]
             if self.serves_app:
-                mine.append(self.api)
-            if mine:
-                names = " and the ".join(child.name for child in mine)
-                self.out.print_line(f"{Path(min(changed)).name} changed: restarting the {names}")
-                await self.restart(mine)
-        for child in self.children:
-            if not child.alive and child.name not in self._mourned:
-                self._mourned.add(child.name)
-                again = "r starts it again" if child.name == "samples" else "save a file, or press r"
-                self.out.print_line(f"the {child.name} ended: {sanitize_text(child.last_words(), 300)}  ({again})")
+                affected.append(self.api)
+            if affected:
+                names = " and the ".join(process.name for process in affected)
+                self.output.print_line(f"{Path(min(changed_files)).name} changed: restarting the {names}")
+                await self.restart(affected)
+        for process in self.all_processes:
+            if not process.is_running and process.name not in self._reported_exits:
+                self._reported_exits.add(process.name)
+                hint = "press r to restart it"
+                if process.name != "samples":
+                    hint = "save a file or press r to restart it"
+                error = sanitize_text(process.read_last_error(), 300)
+                self.output.print_line(f"the {process.name} exited: {error}  ({hint})")
 
-    def greet(self) -> None:
-        """Say of each worker that has just started what it runs."""
-        for child in self.workers:
-            begins = self._awaited.get(child.name)
-            if begins is None or not child.log.exists():
+    def print_started_workers(self) -> None:
+        """Print the tasks of each worker that has just started."""
+        for process in self.workers:
+            position = self._unreported_starts.get(process.name)
+            if position is None or not process.log.exists():
                 continue
-            found = _STARTED.search(child.log.read_bytes()[begins:].decode(errors="replace"))
-            if found:
-                del self._awaited[child.name]
-                mine = [name for name in re.findall(r"'([^']*)'", found[1] or "") if "holdfast." not in name]
-                names = ", ".join(mine) or "consumers only"
-                self.out.print_line(f" {child.name} is up: {sanitize_text(names, 200)}")
+            text = process.log.read_bytes()[position:].decode(errors="replace")
+            match = _STARTED_EVENT.search(text)
+            if match:
+                del self._unreported_starts[process.name]
+                tasks = re.findall(r"'([^']*)'", match[1] or "")
+                names = ", ".join(name for name in tasks if "holdfast." not in name) or "consumers only"
+                self.output.print_line(f" {process.name} started: {sanitize_text(names, 200)}")
 
-    def follow(self, on: bool) -> None:
-        self.following = on
-        self._read = {child.log: child.log.stat().st_size for child in self.workers if child.log.exists()}
+    def toggle_log(self) -> None:
+        """Start or stop printing what the workers write to their logs."""
+        self.shows_log = not self.shows_log
+        self._log_positions = {
+            process.log: process.log.stat().st_size for process in self.workers if process.log.exists()
+        }
 
-    def show_log(self) -> None:
-        """What the workers have written since the last time, if somebody wants to see it."""
-        for child in self.workers if self.following else ():
-            with child.log.open("rb") as file:
-                file.seek(self._read.get(child.log, 0))
-                text = file.read(64_000)
-                self._read[child.log] = file.tell()
+    def print_new_log_lines(self) -> None:
+        for process in self.workers if self.shows_log else ():
+            with process.log.open("rb") as file:
+                file.seek(self._log_positions.get(process.log, 0))
+                text = file.read(MAX_LOG_READ_BYTES)
+                self._log_positions[process.log] = file.tell()
             for line in text.decode(errors="replace").splitlines():
-                self.out.print_line(f"  {child.name}: {sanitize_text(line, 500)}")
+                self.output.print_line(f"  {process.name}: {sanitize_text(line, 500)}")
 
 
-def _status(url: str, path: str) -> int:
-    """What the API answers with; 0 when it does not."""
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=2)
+def _fetch_status(url: str, path: str) -> int:
+    """Return the HTTP status of a GET request, or 0 if there is no response."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=STATUS_TIMEOUT_S)
     try:
         connection.request("GET", path)
         return connection.getresponse().status
@@ -123,26 +138,32 @@ def _status(url: str, path: str) -> int:
 
 
 def has_job_types(app: str) -> bool:
-    """Whether an application's file has functions under `@job(...)`; its code is read, not run."""
-    place = app.partition(":")[0]
-    path = Path(place) if place.endswith(".py") else Path(place.replace(".", "/") + ".py")
+    """Return whether the file of an application has functions decorated with `@job(...)`.
+
+    The code is parsed and not imported, because importing it has side effects.
+    """
+    location = app.partition(":")[0]
+    path = Path(location) if location.endswith(".py") else Path(location.replace(".", "/") + ".py")
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    calls = [each.func for f in functions for each in f.decorator_list if isinstance(each, ast.Call)]
-    return any("job" in {getattr(call, "id", None), getattr(call, "attr", None)} for call in calls)
+    decorators = [
+        decorator.func
+        for function in functions
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call)
+    ]
+    return any("job" in {getattr(call, "id", None), getattr(call, "attr", None)} for call in decorators)
 
 
-async def login_link(client: Client, url: str) -> str | None:
-    """An address that lets whoever opens it first into the dashboard; None where it is not installed."""
+async def create_login_link(client: Client, url: str) -> str | None:
+    """Return a link that logs in whoever opens it first, or None if the database is not available."""
+    from holdfast.server.dashboard import create_login_link as create_dashboard_login_link  # noqa: PLC0415
+
     try:
-        from holdfast.server.dashboard import login_link as made  # noqa: PLC0415
-    except ImportError:
-        return None
-    try:
-        async with (await client.open()).connection() as connection:
-            return await made(connection, f"{url}/dashboard")
+        async with client.connection() as connection:
+            return await create_dashboard_login_link(connection, f"{url}/dashboard")
     except HoldfastError:
         return None

@@ -1,4 +1,4 @@
-"""What happens to jobs, a line for each change, as `holdfast dev` shows it."""
+"""The feed of `holdfast dev`: print one line for each change of a job."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from holdfast.formatting import (
     shorten_id,
 )
 
-MOST = 100
-SHOWN = {"running", "succeeded", "failed", "cancelled", "partial", "retrying"}
+MAX_JOBS = 100
+SHOWN_STATES = {"running", "succeeded", "failed", "cancelled", "partial", "retrying"}
 
 
-async def submit_samples(client: Client) -> int:
-    """Eight fine, two slow, one flaky, one broken."""
+async def submit_sample_jobs(client: Client) -> int:
+    """Submit eight fast jobs, two slow ones, one that succeeds on its third attempt, and one that fails."""
     calls: list[Any] = [
         *(sample_tasks.count_primes(20_000 * n) for n in range(1, 8)),
-        sample_tasks.primes_between(20_000, 40_000),
-        sample_tasks.slow(20),
-        sample_tasks.slow(25),
-        sample_tasks.stumble(2),
-        sample_tasks.broken("a sample that cannot succeed"),
+        sample_tasks.build_prime_graph(20_000, 40_000),
+        sample_tasks.wait_seconds(20),
+        sample_tasks.wait_seconds(25),
+        sample_tasks.fail_then_succeed(2),
+        sample_tasks.always_fail("a sample that cannot succeed"),
     ]
     for call in calls:
         await client.submit(call)
@@ -44,77 +44,79 @@ async def submit_samples(client: Client) -> int:
 
 
 @dataclass
-class Feed:
-    """Remembers how it saw each job, and says what is different."""
+class JobFeed:
+    """Remembers the state of each job and prints what has changed."""
 
-    out: CliOutput
+    output: CliOutput
     url: str
-    began: float = field(default_factory=time.time)
-    _seen: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    _expected: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
-    _away: bool = False
+    started_at: float = field(default_factory=time.time)
+    _states: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    _killed: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    _database_failed: bool = False
 
-    async def show(self, client: Client) -> None:
+    async def print_changes(self, client: Client) -> None:
         try:
-            found = await _newest(client)
-        except HoldfastError as problem:
-            if not self._away:
-                self.out.print_line(f"! {sanitize_text(problem.message, 200)}")
-            self._away = True
+            rows = await _list_newest_jobs(client)
+        except HoldfastError as error:
+            if not self._database_failed:
+                self.output.print_line(f"! {sanitize_text(error.message, 200)}")
+            self._database_failed = True
             return
-        if self._away:
-            self.out.print_line("the database is back")
-        self._away = False
-        for job in reversed(found):
-            self._one(job)
+        if self._database_failed:
+            self.output.print_line("the database is available again")
+        self._database_failed = False
+        for row in reversed(rows):
+            self._print_change(row)
 
-    def _one(self, job: dict[str, Any]) -> None:
-        job_id, state, attempt = str(job["id"]), str(job["state"]), int(job.get("attempt") or 0)
-        before = self._seen.get(job_id)
-        self._seen[job_id] = (state, attempt)
-        if before == (state, attempt) or state not in SHOWN:
+    def _print_change(self, row: dict[str, Any]) -> None:
+        job_id, state, attempt = str(row["id"]), str(row["state"]), int(row.get("attempt") or 0)
+        previous = self._states.get(job_id)
+        self._states[job_id] = (state, attempt)
+        if previous == (state, attempt) or state not in SHOWN_STATES:
             return
-        created = parse_time(job["created_at"])
-        if before is None and created is not None and created.timestamp() < self.began:
-            return  # an old one
-        self._back_again(job_id, job["type"], attempt)
+        created = parse_time(row["created_at"])
+        if previous is None and created is not None and created.timestamp() < self.started_at:
+            return  # submitted before `holdfast dev` started
+        self._print_recovery(job_id, row["type"], attempt)
         at = datetime.now().astimezone().strftime("%H:%M:%S")
-        tried = f" attempt {attempt}" if attempt > 1 else ""
-        told = f"{STATE_SYMBOLS[state]} {sanitize_text(job['type'], 30)} {shorten_id(job_id)}{tried}"
-        line = f"{told} {_note(job, state)}".rstrip()
-        self.out.print_line(f" {at} {line:<60}  {self.url}/dashboard/jobs/{job_id}")
+        attempt_note = f" attempt {attempt}" if attempt > 1 else ""
+        title = f"{STATE_SYMBOLS[state]} {sanitize_text(row['type'], 30)} {shorten_id(job_id)}{attempt_note}"
+        line = f"{title} {_format_note(row, state)}".rstrip()
+        self.output.print_line(f" {at} {line:<60}  {self.url}/dashboard/jobs/{job_id}")
 
-    async def running(self, client: Client) -> dict[str, int]:
-        """What runs now, with the number of its attempt."""
+    async def list_running_jobs(self, client: Client) -> dict[str, int]:
+        """Return the running jobs, each with the number of its attempt."""
         return {
-            str(job["id"]): int(job.get("attempt") or 1)
-            for job in await _newest(client)
-            if job["state"] == "running"
+            str(row["id"]): int(row.get("attempt") or 1)
+            for row in await _list_newest_jobs(client)
+            if row["state"] == "running"
         }
 
-    def expect(self, jobs: dict[str, int]) -> None:
-        """These were running when their worker was killed: say when they run again."""
+    def expect_recovery(self, jobs: dict[str, int]) -> None:
+        """Remember jobs whose worker was killed, to print when they run again."""
         now = time.monotonic()
-        self._expected |= {job: (now, attempt) for job, attempt in jobs.items()}
+        self._killed |= {job_id: (now, attempt) for job_id, attempt in jobs.items()}
 
-    def _back_again(self, job_id: str, kind: str, attempt: int) -> None:
-        waited = self._expected.get(job_id)
-        if waited and attempt > waited[1]:
-            del self._expected[job_id]
-            took = format_duration(time.monotonic() - waited[0])
-            self.out.print_line(f" recovered: {kind} {shorten_id(job_id)} runs again, {took} after the kill")
+    def _print_recovery(self, job_id: str, job_type: str, attempt: int) -> None:
+        killed = self._killed.get(job_id)
+        if killed and attempt > killed[1]:
+            del self._killed[job_id]
+            delay = format_duration(time.monotonic() - killed[0])
+            self.output.print_line(
+                f" recovered: {job_type} {shorten_id(job_id)} runs again, {delay} after the kill"
+            )
 
 
-def _note(job: dict[str, Any], state: str) -> str:
-    error = format_error(job)
+def _format_note(row: dict[str, Any], state: str) -> str:
+    error = format_error(row)
     if state == "running":
-        return format_progress(job.get("progress")) if job.get("attempt", 1) == 1 else ""
+        return format_progress(row.get("progress")) if row.get("attempt", 1) == 1 else ""
     if error:
-        again = f"  again {format_time_until(job.get('due_at'))}" if state == "retrying" else ""
-        return sanitize_text(error, 80) + again
-    return format_elapsed(job.get("started_at"), job.get("finished_at"))
+        retry = f"  retry {format_time_until(row.get('due_at'))}" if state == "retrying" else ""
+        return sanitize_text(error, 80) + retry
+    return format_elapsed(row.get("started_at"), row.get("finished_at"))
 
 
-async def _newest(client: Client) -> list[dict[str, Any]]:
-    async with (await client.open()).connection() as connection:
-        return (await search.search_jobs(connection, "", limit=MOST)).rows
+async def _list_newest_jobs(client: Client) -> list[dict[str, Any]]:
+    async with client.connection() as connection:
+        return (await search.search_jobs(connection, "", limit=MAX_JOBS)).rows

@@ -1,0 +1,31 @@
+"""The person at this terminal, and their entries in the audit log."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import Any
+
+from holdfast.engine import audit
+from holdfast.engine.connection import Connection, is_refused
+
+
+def get_local_actor() -> str:
+    """Return `user@host`, the name of the person at this terminal for the audit log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+async def record_audit_event(
+    connection: Connection, action: str, target: str | None = None, **details: Any
+) -> None:
+    """Write an action to the audit log. A role that may act but not write to the log still acts."""
+    fields = {name: value for name, value in details.items() if value is not None}
+    try:
+        await audit.record_audit_entry(connection, get_local_actor(), action, target, fields or None)
+    except Exception as error:
+        if not is_refused(error):
+            raise

@@ -1,0 +1,151 @@
+"""`holdfast file quota|extend|retention|sweep`: how many files there may be, and how long they are kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.actor import record_audit_event
+from holdfast.cli.file import file
+from holdfast.cli.identifiers import parse_uuid
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.client import Client
+from holdfast.client.files import MIN_ORPHAN_AGE
+from holdfast.engine import artifacts, quotas
+from holdfast.engine.connection import Connection
+from holdfast.errors import InvalidError
+
+NO_LIMIT = "none"
+NO_EXPIRY = "forever"
+_UNIT_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+@file.command()
+@click.option(
+    "--orphans", is_flag=True, help="Also delete stored objects older than one day that no row refers to."
+)
+@confirmation_options
+@json_option
+@pass_session
+def sweep(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
+    """Remove the content of expired, deleted and replaced files from the storage.
+
+    Workers do this regularly. Print how many objects were removed, by reason.
+    """
+
+    async def work() -> dict[str, int]:
+        async with session.client() as client:
+            if dry_run:
+                return {"orphans": await _sweep_orphans(client, delete=False)} if orphans else {}
+            counts = msgspec.structs.asdict(await client.files.sweep())
+            if orphans:
+                consequence = "This deletes every stored object that no row of this database refers to."
+                if session.confirm(consequence, yes=yes, dry_run=False):
+                    counts["orphans"] = await _sweep_orphans(client, delete=True)
+            return counts
+
+    session.output.print_record(session.run_async(work()))
+
+
+async def _sweep_orphans(client: Client, *, delete: bool) -> int:
+    """Count the objects that no row refers to, and delete them if `delete` is set."""
+    count = 0
+    async for keys in client.files.orphaned_objects(older=MIN_ORPHAN_AGE):
+        count += len(keys)
+        if delete:
+            await client.files.store.delete(keys)
+    return count
+
+
+@file.command()
+@click.argument("owner", required=False)
+@click.option("--bytes", "size", metavar="N|none", help="Allow at most this many bytes, such as 100M.")
+@click.option("--files", metavar="N|none", help="Allow at most this many files.")
+@click.option("--operations", metavar="N|none", help="Allow at most this many jobs per day.")
+@json_option
+@pass_session
+def quota(
+    session: CliSession, owner: str | None, size: str | None, files: str | None, operations: str | None
+) -> None:
+    """Show the usage and the quota of OWNER, or set the quota with options.
+
+    Limits that you do not name stay as they are; none removes a limit. Without OWNER, the command shows or
+    sets the default quota of owners that have none of their own.
+    """
+    changes = {"bytes": size, "files": files, "operations": operations}
+    limits = {name: _parse_limit(text) for name, text in changes.items() if text is not None}
+
+    async def work(connection: Connection) -> dict[str, Any]:
+        usage: dict[str, Any] = await quotas.get_usage(connection, owner or "")
+        if not limits:
+            return usage
+        new_limits = {name: usage[name]["limit"] for name in changes} | limits
+        await quotas.put_quota(
+            connection,
+            owner,
+            size=new_limits["bytes"],
+            files=new_limits["files"],
+            operations=new_limits["operations"],
+        )
+        return await quotas.get_usage(connection, owner or "")
+
+    session.output.print_record(session.run_with_connection(work))
+
+
+def _parse_limit(text: str) -> int | None:
+    """Parse a number with an optional unit K, M, G or T. `none` means no limit."""
+    if text == NO_LIMIT:
+        return None
+    try:
+        factor = _UNIT_FACTORS.get(text[-1:].lower(), 1)
+        return round(float(text[:-1] if factor > 1 else text) * factor)
+    except (ValueError, OverflowError):
+        raise InvalidError(f"{text!r} is not a number.", fix="Write 500, 100M or none.") from None
+
+
+def _parse_ttl(text: str) -> timedelta | None:
+    return None if text == NO_EXPIRY else DURATION.convert(text, None, None)
+
+
+@file.command()
+@click.argument("file_id", metavar="FILE")
+@click.argument("ttl", metavar="DURATION|forever")
+@pass_session
+def extend(session: CliSession, file_id: str, ttl: str) -> None:
+    """Keep one file for a duration from now, such as 30d, or forever. This overrides the retention rules."""
+    duration = _parse_ttl(ttl)
+
+    async def work(connection: Connection) -> None:
+        until = await artifacts.set_artifact_ttl(connection, parse_uuid(file_id, "file"), duration)
+        await record_audit_event(connection, "artifact.keep", file_id, until=until and until.isoformat())
+        end = "forever" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
+        session.output.print_line(f"The file is kept {end}.")
+
+    session.run_with_connection(work)
+
+
+@file.command()
+@click.argument("ttl", metavar="DURATION|forever")
+@click.option("--owner", help="Apply the rule to files of this owner. Default: of all owners.")
+@click.option(
+    "--type", "job_type", help="Apply the rule to files of jobs of this type. Default: of all types."
+)
+@pass_session
+def retention(session: CliSession, ttl: str, owner: str | None, job_type: str | None) -> None:
+    """Set how long files are kept that were saved without a ttl of their own.
+
+    If several rules match a file, the most specific one applies.
+    """
+    duration = _parse_ttl(ttl)
+    session.run_with_connection(
+        lambda connection: artifacts.put_artifact_retention(
+            connection, owner=owner, type=job_type, ttl=duration
+        )
+    )
+    scope = " ".join(filter(None, [owner and f"of {owner}", job_type and f"of {job_type} jobs"]))
+    kept = "forever" if duration is None else f"for {ttl}"
+    session.output.print_line(f"{f'Files {scope}' if scope else 'All files'} are kept {kept} from now on.")

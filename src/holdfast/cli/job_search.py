@@ -1,0 +1,185 @@
+"""`holdfast job list|export`: find jobs by search text."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import UUID
+
+import click
+import msgspec
+
+from holdfast import search
+from holdfast.cli.identifiers import resolve_job_id
+from holdfast.cli.job import job
+from holdfast.cli.output import CliOutput
+from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.engine import search as engine_search
+from holdfast.engine.connection import Connection
+from holdfast.formatting import (
+    format_age,
+    format_count,
+    format_error,
+    format_progress,
+    format_state,
+    sanitize_text,
+)
+
+PAGE_SIZE = 500
+MAX_ERROR_CHARS = 60
+COLUMNS = ["id", "state", "queue", "type", "owner", "progress", "age", "error"]
+CSV_COLUMNS = (
+    "id", "type", "status", "queue", "owner", "attempt", "created_at", "started_at", "finished_at",
+)  # fmt: skip
+
+
+@job.command("list")
+@click.argument("terms", nargs=-1)
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help="List at most this many jobs.",
+)
+@click.option("--before", metavar="JOB", help="List only jobs older than this one: the next page.")
+@click.option("--count", is_flag=True, help="Print only the number of matching jobs.")
+@json_option
+@pass_session
+def list_jobs(
+    session: CliSession, terms: tuple[str, ...], limit: int, before: str | None, count: bool
+) -> None:
+    """List jobs that match TERMS, newest first. Without TERMS, list all jobs.
+
+    Terms are those of the dashboard's search, such as state:failed queue:browser task:screenshot
+    args.url:"https://e.example" since:2h error:Timeout attempt:>3. A comma means or. A leading - excludes;
+    write -- before a term that starts with -.
+
+    Example: holdfast job list state:failed queue:mail since:2h
+    """
+    query = search.parse_search(" ".join(terms))
+    if count:
+        session.run_with_connection(lambda connection: _print_count(session, connection, query))
+        return
+
+    async def work(connection: Connection) -> None:
+        cursor = await resolve_job_id(connection, before) if before else None
+        rows: list[dict[str, Any]] = []
+        truncated = False
+        while len(rows) < limit and not truncated:
+            page = await engine_search.search_jobs(
+                connection, query, before=cursor, limit=min(limit - len(rows), PAGE_SIZE)
+            )
+            rows, cursor, truncated = rows + page.rows, page.next, page.truncated
+            if cursor is None:
+                break
+        session.output.print_rows([_format_row(session.output, row) for row in rows], COLUMNS)
+        if cursor is not None and session.output.console.is_terminal:
+            note = "Only the newest jobs were searched. Search older ones" if truncated else "Next page"
+            session.output.print_line(f"{note}: --before {cursor}")
+
+    session.run_with_connection(work)
+
+
+async def _print_count(session: CliSession, connection: Connection, query: search.SearchQuery) -> None:
+    result = await engine_search.count_jobs(connection, query)
+    if session.output.json:
+        session.output.print_record({"count": result.count, "exact": result.exact})
+    else:
+        session.output.print_value("count", result.count if result.exact else f"about {result.count}")
+
+
+def _format_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole row for programs, or a row of readable text for people."""
+    if output.json:
+        return row
+    status = str(row.get("state") or row["status"])
+    return {
+        **row,
+        "state": format_state(status),
+        "progress": format_progress(row.get("progress")) if row["status"] == "running" else "",
+        "age": format_age(row.get("created_at")),
+        "error": sanitize_text(format_error(row), MAX_ERROR_CHARS),
+        "owner": row.get("owner") or "",
+        "queue": row.get("queue") or "",
+    }
+
+
+@job.command()
+@click.argument("terms", nargs=-1)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    show_default=True,
+    help="Write JSON objects, one per line, or a CSV table.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file. Default: standard output.",
+)
+@click.option("--limit", "-n", type=click.IntRange(1), help="Write at most this many jobs. Default: all.")
+@pass_session
+def export(
+    session: CliSession, terms: tuple[str, ...], file_format: str, output: Path | None, limit: int | None
+) -> None:
+    """Write all jobs that match TERMS to a file, newest first. Without TERMS, write all jobs.
+
+    See `holdfast job list --help` for the terms. The jobs are read page by page and not kept in memory.
+    """
+    query = search.parse_search(" ".join(terms))
+
+    async def work(connection: Connection) -> int:
+        count = 0
+        with output.open("w", encoding="utf-8", newline="") if output else _open_stdout() as file:
+            table = csv.writer(file) if file_format == "csv" else None
+            if table:
+                table.writerow(CSV_COLUMNS)
+            async for row in _iterate_jobs(connection, query, limit):
+                count += 1
+                if table:
+                    table.writerow([row.get(name) for name in CSV_COLUMNS])
+                else:
+                    file.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
+        return count
+
+    count = session.run_with_connection(work)
+    if output:
+        session.output.print_line(f"Wrote {format_count(count, 'job')} to {output}.")
+
+
+@contextmanager
+def _open_stdout() -> Generator[TextIO]:
+    """Use standard output like an opened file. It is flushed and stays open."""
+    try:
+        yield sys.stdout
+    finally:
+        sys.stdout.flush()
+
+
+async def _iterate_jobs(
+    connection: Connection, query: search.SearchQuery, limit: int | None
+) -> AsyncGenerator[dict[str, Any]]:
+    before: UUID | None = None
+    remaining = limit
+    while remaining is None or remaining > 0:
+        page = await engine_search.search_jobs(
+            connection,
+            query,
+            before=before,
+            limit=PAGE_SIZE if remaining is None else min(PAGE_SIZE, remaining),
+        )
+        for row in page.rows:
+            yield row
+        remaining = None if remaining is None else remaining - len(page.rows)
+        before = page.next
+        if before is None:
+            return

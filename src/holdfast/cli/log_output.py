@@ -1,0 +1,99 @@
+"""Write telemetry events and log records to standard error, one line each, as text or as JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast import telemetry
+from holdfast.settings import Settings
+
+_LEVEL_OF_EVENT = {
+    "database.away": logging.WARNING,
+    "database.recovered": logging.WARNING,
+    "schema.role_skipped": logging.WARNING,
+    "task.lease_lost": logging.WARNING,
+    "worker.blocked": logging.WARNING,
+    "worker.heartbeat_replaced": logging.WARNING,
+    "worker.process_restarted": logging.WARNING,
+    "worker.child_started": logging.DEBUG,
+    "worker.child_ended": logging.DEBUG,
+    "task.started": logging.DEBUG,
+    "task.raised": logging.DEBUG,
+    "worker.claimed": logging.DEBUG,
+    "api.request": logging.DEBUG,
+}
+
+
+def configure_logging(settings: Settings) -> None:
+    """Write the events and logs of Holdfast to standard error. A second call replaces the first."""
+    logger = logging.getLogger("holdfast")
+    logger.setLevel(settings.log_level.upper())
+    logger.propagate = False
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLogFormatter() if settings.log_format == "json" else TextLogFormatter())
+    logger.handlers = [handler]
+    # Subscribe only to events that are shown: at thousands of tasks per second, creating an event costs time.
+    shown = {
+        name for name in telemetry.EVENTS if logger.isEnabledFor(_LEVEL_OF_EVENT.get(name, logging.INFO))
+    }
+    telemetry.subscribe(_log_event, only=shown | {"task.finished", "message.finished"})
+
+
+def _log_event(name: str, fields: dict[str, Any]) -> None:
+    level = _LEVEL_OF_EVENT.get(name, logging.INFO)
+    if fields.get("outcome") in {"fail", "reject", "crash", "dead_letter"}:
+        level = logging.WARNING
+    logger = logging.getLogger("holdfast")
+    if logger.isEnabledFor(level):
+        logger.log(level, name, extra={"fields": fields})
+
+
+def _get_fields(record: logging.LogRecord) -> dict[str, Any]:
+    return getattr(record, "fields", {})
+
+
+class JsonLogFormatter(logging.Formatter):
+    """Formats a record as one JSON object on one line; a newline in an error is escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **{name: _to_json_value(value) for name, value in _get_fields(record).items()},
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()
+
+
+class TextLogFormatter(logging.Formatter):
+    """Formats a record as time, level, event and `name=value` fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        fields = " ".join(
+            f"{name}={_format_field(value)}"
+            for name, value in _get_fields(record).items()
+            if value is not None
+        )
+        text = f"{at} {record.levelname.lower():<7} {record.getMessage()} {fields}".rstrip()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def _to_json_value(value: object) -> object:
+    """Keep numbers and convert everything else with `str`, which masks secrets."""
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def _format_field(value: object) -> str:
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    return f"{text[:200]}…" if len(text) > 200 else text

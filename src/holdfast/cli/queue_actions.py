@@ -1,0 +1,185 @@
+"""`holdfast queue pause|resume|limit|drain|desired-workers`: control the tasks of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from holdfast.cli.actor import get_local_actor, record_audit_event
+from holdfast.cli.completers import complete_queue
+from holdfast.cli.limit import delete_limit, limit_options, parse_rate, save_limit
+from holdfast.cli.parameters import DURATION
+from holdfast.cli.queue import queue
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.engine import limits, workers
+from holdfast.engine import queues as engine_queues
+from holdfast.engine.connection import Connection
+from holdfast.engine.limits import Limit
+from holdfast.engine.messages import queues
+from holdfast.errors import HoldfastError, RefusedError
+from holdfast.formatting import format_count, format_duration, format_number
+
+POLL_INTERVAL_S = 0.2
+
+
+async def _refuse_message_queue(connection: Connection, name: str) -> None:
+    """Raise `RefusedError` if the queue has messages only.
+
+    A queue that does not exist yet is fine: you can pause it before its first task arrives.
+    """
+    has_tasks = await engine_queues.list_task_queues(connection, name, max_rows=1)
+    if not has_tasks and await queues.message_queue_exists(connection, name):
+        raise RefusedError(
+            f"{name} is a message queue, and this command applies to queues of tasks.",
+            fix="To stop the consumers of its messages, run `holdfast workers drain`.",
+        )
+
+
+@queue.command()
+@click.argument("name", shell_complete=complete_queue)
+@click.option("--reason", "-r", help="Store this reason; `holdfast job why` and the dashboard show it.")
+@click.option("--duration", type=DURATION, help="Resume automatically after this time. Default: stay paused.")
+@json_option
+@pass_session
+def pause(session: CliSession, name: str, reason: str | None, duration: timedelta | None) -> None:
+    """Pause a queue: workers start no more of its tasks. Running tasks go on."""
+    until = None if duration is None else datetime.now(UTC) + duration
+
+    async def work(connection: Connection) -> dict[str, Any]:
+        await _refuse_message_queue(connection, name)
+        await engine_queues.pause_queue_until(connection, name, until, why=reason, by=get_local_actor())
+        await record_audit_event(
+            connection, "queue.pause", name, reason=reason, until=until and until.isoformat()
+        )
+        return (await engine_queues.list_task_queues(connection, name))[0]
+
+    row = session.run_with_connection(work)
+    if session.output.json:
+        session.output.print_record(row)
+    else:
+        counts = f"{format_number(row['ready'])} ready, {row['running']} still running"
+        period = f" for {format_duration(duration)}" if duration else ""
+        session.output.print_line(f"Queue {name} is paused{period}: {counts}.")
+
+
+@queue.command()
+@click.argument("name", shell_complete=complete_queue)
+@json_option
+@pass_session
+def resume(session: CliSession, name: str) -> None:
+    """Resume a paused queue: workers start its tasks again."""
+
+    async def work(connection: Connection) -> bool:
+        resumed = await limits.resume_queue(connection, name)
+        if resumed:
+            await record_audit_event(connection, "queue.resume", name)
+        return resumed
+
+    resumed = session.run_with_connection(work)
+    if session.output.json:
+        session.output.print_record({"queue": name, "resumed": resumed})
+    else:
+        session.output.print_line(f"Queue {name} {'is resumed' if resumed else 'was not paused'}.")
+
+
+@queue.command()
+@click.argument("name", shell_complete=complete_queue)
+@limit_options
+@click.option("--remove", is_flag=True, help="Remove the limit of the queue.")
+@confirmation_options
+@json_option
+@pass_session
+def limit(session: CliSession, /, name: str, **options: Any) -> None:
+    """Limit the tasks of a queue, across all workers.
+
+    `holdfast limit list` shows the limit as queue:NAME.
+    """
+    limit_name = f"queue:{name}"
+    if options["remove"]:
+        delete_limit(session, limit_name, yes=options["yes"], dry_run=options["dry_run"])
+        return
+    rate = None if options["rate"] is None else parse_rate(options["rate"])
+    queue_limit = Limit(
+        name=limit_name, queue=name, max_running=options["max_running"], rate=rate, burst=options["burst"]
+    )
+    if options["dry_run"]:
+        session.confirm(f"This limits queue {name}.", yes=True, dry_run=True)
+    else:
+        save_limit(session, queue_limit)
+
+
+@queue.command()
+@click.argument("name", shell_complete=complete_queue)
+@click.option(
+    "--reason", "-r", default="draining", show_default=True, help="Store this reason for the pause."
+)
+@click.option(
+    "--wait-timeout", type=DURATION, default="10m", show_default=True, help="Stop waiting after this time."
+)
+@json_option
+@pass_session
+def drain(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
+    """Pause a queue and wait until none of its tasks is running.
+
+    The queue stays paused until `holdfast queue resume`.
+    """
+
+    async def work(connection: Connection) -> int:
+        await _refuse_message_queue(connection, name)
+        await limits.pause_queue(connection, name, why=reason, by=get_local_actor())
+        await record_audit_event(connection, "queue.pause", name, reason=reason)
+        return await _wait_until_idle(session, connection, name, wait_timeout)
+
+    ready = session.run_with_connection(work)
+    if session.output.json:
+        session.output.print_record({"queue": name, "running": 0, "ready": ready})
+    else:
+        session.output.print_line(
+            f"Queue {name} is drained and paused: no task is running, {format_number(ready)} ready."
+        )
+
+
+async def _wait_until_idle(
+    session: CliSession, connection: Connection, name: str, max_wait: timedelta
+) -> int:
+    """Wait until no task of the queue is running. Return the number of ready tasks."""
+    deadline, last_count = time.monotonic() + max_wait.total_seconds(), -1
+    while True:
+        row = (await engine_queues.list_task_queues(connection, name))[0]
+        if not row["running"]:
+            return int(row["ready"])
+        if row["running"] != last_count:
+            last_count = row["running"]
+            session.output.print_line(f"{format_count(last_count, 'task')} still running.")
+        if time.monotonic() >= deadline:
+            running = format_count(last_count, "task")
+            raise HoldfastError(
+                f"{running} of queue {name} still running after {format_duration(max_wait)}.",
+                fix="The queue stays paused. Wait longer with --wait-timeout, or cancel the jobs.",
+            )
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+@queue.command("desired-workers")
+@click.argument("name", shell_complete=complete_queue)
+@click.option(
+    "--per-worker",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Assume that one worker runs this many tasks at once.",
+)
+@json_option
+@pass_session
+def count_desired_workers(session: CliSession, name: str, per_worker: int) -> None:
+    """Print how many workers the queue needs now, for autoscalers. 0 means that there is nothing to do."""
+
+    async def work(connection: Connection) -> int:
+        await _refuse_message_queue(connection, name)
+        return await workers.count_desired_workers(connection, name, per_worker=per_worker)
+
+    session.output.print_value("workers", session.run_with_connection(work))

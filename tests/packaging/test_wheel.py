@@ -1,0 +1,169 @@
+"""The wheel in empty virtual environments: every command starts, and a missing extra is one sentence.
+
+The wheel is built once. The environments are created with uv, whose cache makes them quick, and the commands
+run in an empty folder, so that nothing of the checkout is importable.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+UV = Path(sys.executable).with_name("uv")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = sorted(PROJECT["optional-dependencies"])
+# What the environments of a pull request cover; each other extra alone is in `make test-long`.
+SHORT = {"", "server", ",".join(EXTRAS)}
+HEAVY_MODULES = [
+    "starlette", "uvicorn", "jwt", "jinja2", "httpx", "obstore", "typst", "pypdf", "lameenc", "playwright",
+    "opentelemetry", "sentry_sdk", "pytest", "django",
+]  # fmt: skip
+
+# Runs in the environment: prints the help of every command, then the modules that this imported.
+PRINT_ALL_HELP = """
+import click, sys
+from holdfast.cli.root import root, run
+
+def walk(command, path):
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from walk(command.get_command(context, name), [*path, name])
+
+assert run(["--help"]) == 0
+loaded = [name for name in sys.modules if name.startswith(("holdfast.cli.", "holdfast.devtools"))]
+paths = list(walk(root, []))
+failed = [path for path in paths if run([*path, "--help"]) != 0]
+heavy = [name for name in sys.argv[1:] if name in sys.modules]
+print("\\n=====", len(paths), failed, heavy, loaded, file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+    ]
+    subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True)
+    return next(folder.glob("*.whl"))
+
+
+def create_environment(wheel: Path, extras: str, folder: Path) -> Path:
+    """Install the wheel with some extras into an empty virtual environment and return its folder."""
+    environment = folder / "venv"
+    subprocess.run([UV, "venv", "-q", "--python", sys.executable, environment], check=True)
+    requirement = f"holdfast[{extras}] @ {wheel.as_uri()}" if extras else f"holdfast @ {wheel.as_uri()}"
+    subprocess.run(
+        [UV, "pip", "install", "-q", "--python", environment / "bin" / "python",
+         "--constraint", ROOT / "requirements" / "dev.txt", requirement],
+        check=True, env={**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")},
+    )  # fmt: skip
+    return environment
+
+
+def run_in(environment: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of the environment in an empty folder, without the variables of this test run."""
+    folder = environment.with_name("empty")
+    folder.mkdir(exist_ok=True)
+    program, *arguments = command
+    return subprocess.run(
+        [environment / "bin" / program, *arguments], cwd=folder, capture_output=True, text=True, check=False,
+        env={"PATH": os.defpath, "HOME": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and no extra."""
+    return create_environment(wheel, "", tmp_path_factory.mktemp("bare"))
+
+
+def test_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
+    package = ROOT / "src" / "holdfast"
+    expected = {
+        f"holdfast/{path.relative_to(package)}"
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    assert expected - packed == set()
+    assert {Path(name).suffix for name in packed} >= {".sql", ".html", ".css", ".js"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "extras",
+    [
+        pytest.param(extras, id=extras or "bare", marks=[] if extras in SHORT else [pytest.mark.long])
+        for extras in ("", *EXTRAS, ",".join(EXTRAS))
+    ],
+)
+def test_every_command_prints_its_help(extras: str, wheel: Path, tmp_path: Path, bare: Path) -> None:
+    environment = bare if not extras else create_environment(wheel, extras, tmp_path)
+    done = run_in(environment, "holdfast", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Get started" in done.stdout
+    done = run_in(environment, "python", "-I", "-c", PRINT_ALL_HELP, *HEAVY_MODULES)
+    count, failed, heavy, loaded = _parse_summary(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert count > 90
+    assert failed == "[]"
+    assert heavy == "[]", "help must not import packages of the extras"
+    # `holdfast --help` reads the table of commands and imports no command.
+    assert "holdfast.cli.job'" not in loaded
+    assert "devtools" not in loaded
+
+
+def _parse_summary(stderr: str) -> tuple[int, str, str, str]:
+    line = next(line for line in stderr.splitlines() if line.startswith("====="))
+    count, rest = line.removeprefix("=====").strip().split(" ", 1)
+    failed, heavy, loaded = rest.replace("] [", "]\n[").split("\n")
+    return int(count), failed, heavy, loaded
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (["api"], "server"),
+        (["openapi"], "server"),
+        (["batch", "zip", "01a1e383-0000-7000-8000-000000000000"], "server"),
+        (["dev"], "dev"),
+        (["demo"], "dev"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else value,
+)
+def test_missing_extra_is_one_sentence_with_the_fix(bare: Path, command: list[str], extra: str) -> None:
+    done = run_in(bare, "holdfast", *command)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert first.endswith("which is not installed.")
+    assert second == f"fix: pip install 'holdfast[{extra}]'"
+
+
+def test_importing_the_server_without_its_extra_names_the_fix(bare: Path) -> None:
+    code = "try:\n    from holdfast.server import create_app\nexcept ImportError as error:\n    print(error)"
+    done = run_in(bare, "python", "-I", "-c", code)
+    assert done.stderr == ""
+    assert " needs the package " in done.stdout
+    assert done.stdout.rstrip().endswith("pip install 'holdfast[server]'")
