@@ -107,12 +107,12 @@ MUTANTS = [
     sql("everybody-may-execute", "access/grants", "execute pg_catalog.format('revoke all on %s %s from %s', v_kind, v_objects, v_roles);", "null;",
         ACCESS, "tests/engine/test_install_access.py"),
     python("outcome-lost-on-reconnect", "fetcher", "self._outbox.put_back(", "(lambda *_: None)(", "tests/worker/test_processes.py", "crashes", "cut"),
-    python("asked-slots-are-free", "fetcher", "len(self.running) - self.asked, self._most", "len(self.running), self._most", AHEAD),
-    python("stop-drops-an-answer", "fetcher", "finally:  # what was claimed is started, whatever happens",
+    python("asked-slots-are-free", "fetcher", "len(self.running) - self.requested_slots, self._max_batch", "len(self.running), self._max_batch", AHEAD),
+    python("stop-drops-an-answer", "fetcher", "finally:  # start what was claimed, whatever happens",
         "except ZeroDivisionError:\n                pass\n            else:", AHEAD),
-    python("stop-forgets-a-claim", "__init__", "self._is_busy() or self._fetcher.asked or", "self._is_busy() or", AHEAD),
-    python("stop-keeps-unread-claims", "__init__", "await self._fetcher.give_back(connection)", "pass", AHEAD),
-    python("only-connection-kept", "fetcher", "reversed(range(IN_A_ROW))", "reversed(range(IN_A_ROW * 1000))", AHEAD),
+    python("stop-forgets-a-claim", "runtime", "self._is_busy() or self._fetcher.requested_slots or", "self._is_busy() or", AHEAD),
+    python("stop-keeps-unread-claims", "runtime", "await self._fetcher.release_unreceived(connection)", "pass", AHEAD),
+    python("only-connection-kept", "fetcher", "reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS))", "reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS * 1000))", AHEAD),
     sql("quota-passed-by-alone", "jobs/submit_standalone", "or not exists (select from holdfast.quotas)", "or true", "tests/engine/test_submit_alone.py"),
 ]  # fmt: skip
 

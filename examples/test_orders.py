@@ -35,7 +35,7 @@ async def test_an_order_is_charged_at_once_and_shipped_an_hour_later(hf: Holdfas
     hf.assert_submitted(orders.ship, order=7, count=1)
 
     first = await hf.drain()
-    assert [ran.task for ran in first.ran] == ["charge"]
+    assert [attempt.task for attempt in first.attempts] == ["charge"]
 
     rest = await hf.drain(until=timedelta(hours=2))
     assert rest.of(orders.ship)[0].output == ["RR000000001", "RR000000002"]

@@ -17,13 +17,14 @@ import pytest
 from holdfast import Client, Ctx, task, worker
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import Claimed, Outcome
+from holdfast.engine.leases import LeasedTask, Outcome
 from holdfast.errors import DatabaseAwayError
 from holdfast.settings import Settings
-from holdfast.worker import Share, Worker, service
-from holdfast.worker.fetcher import IN_A_ROW, Fetcher
+from holdfast.worker import background
+from holdfast.worker.fetcher import MAX_CONSECUTIVE_ROUND_TRIPS, TaskFetcher
 from holdfast.worker.outbox import Outbox
-from holdfast.worker.shares import Shares
+from holdfast.worker.queue_shares import QueueSelector, QueueShare
+from holdfast.worker.runtime import WorkerRuntime
 
 SLOTS = 100
 begun: Counter[int] = Counter()
@@ -56,18 +57,18 @@ class Watched:
     """The real question, with how many were read while the next one was under way."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, loses: Callable[[], bool] = lambda: False) -> None:
-        self._ask, self._loses = leases.ask, loses
+        self._ask, self._loses = leases.send_claim, loses
         self.under_way = self.ahead = self.questions = self.lost = 0
-        read = leases.Unread.read
+        read = leases.UnreadClaimResponse.read
 
-        def reading(unread: leases.Unread) -> leases.Exchange:
+        def reading(unread: leases.UnreadClaimResponse) -> leases.ClaimResponse:
             self.ahead += self.under_way
             return read(unread)
 
-        monkeypatch.setattr(leases, "ask", self)
-        monkeypatch.setattr(leases.Unread, "read", reading)
+        monkeypatch.setattr(leases, "send_claim", self)
+        monkeypatch.setattr(leases.UnreadClaimResponse, "read", reading)
 
-    async def __call__(self, *args: Any, **how: Any) -> leases.Unread:
+    async def __call__(self, *args: Any, **how: Any) -> leases.UnreadClaimResponse:
         self.questions += 1
         self.under_way += 1
         try:
@@ -91,7 +92,7 @@ def _counters() -> None:
 async def working(db: Database, **options: Any) -> AsyncGenerator[asyncio.Event]:
     stop = asyncio.Event()
     tasks = {each.name: each for each in (counted, stepping)}
-    running = asyncio.create_task(Worker(db, tasks, **{"concurrency": SLOTS, **options}).run(stop))
+    running = asyncio.create_task(WorkerRuntime(db, tasks, **{"concurrency": SLOTS, **options}).run(stop))
     yield stop
     stop.set()
     async with asyncio.timeout(30):
@@ -141,8 +142,12 @@ async def test_a_few_tasks_need_no_such_hurry(
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"queues": [Share("ahead", 60)]}, 1000), ({"max_jobs": 700}, 700), ({"until": "once"}, SLOTS // 2)],
-    ids=["shares", "max_jobs", "once"],
+    [
+        ({"queues": [QueueShare("ahead", 60)]}, 1000),
+        ({"max_tasks": 700}, 700),
+        ({"until": "once"}, SLOTS // 2),
+    ],
+    ids=["shares", "max_tasks", "once"],
 )
 async def test_numbers_that_were_promised_are_kept(
     client: Client,
@@ -180,7 +185,7 @@ async def test_answers_that_are_lost_in_a_row(
     client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was claimed and never arrived is given back; what did arrive is not touched."""
-    monkeypatch.setattr(service, "MOST_PAUSE", service.LEAST_PAUSE)
+    monkeypatch.setattr(background, "MAX_RETRY_PAUSE_S", background.MIN_RETRY_PAUSE_S)
     chance = random.Random(7)
     watched = Watched(monkeypatch, lambda: chance.random() < 0.2)
     await client.submit_many([counted(n) for n in range(2000)])
@@ -217,16 +222,16 @@ async def test_an_answer_that_is_on_its_way_when_the_worker_stops(
     """What it brings is run or given back, and never left to its lease."""
     monkeypatch.setattr(worker, "RELEASE", timedelta(seconds=1))
     await client.submit_many([counted(n) for n in range(20)])
-    real, claimed = leases.ask, asyncio.Event()
+    real, claimed = leases.send_claim, asyncio.Event()
 
-    async def ask(*args: Any, **how: Any) -> leases.Unread:
+    async def ask(*args: Any, **how: Any) -> leases.UnreadClaimResponse:
         answer = await real(*args, **how)
-        if answer.got:
+        if answer.task_count:
             claimed.set()
             await asyncio.sleep(seconds)
         return answer
 
-    monkeypatch.setattr(leases, "ask", ask)
+    monkeypatch.setattr(leases, "send_claim", ask)
     async with working(db, grace=timedelta(seconds=1)):
         await claimed.wait()
     left = await conn.fetch("select status, crashes, failures from holdfast.tasks group by 1, 2, 3")
@@ -236,7 +241,7 @@ async def test_an_answer_that_is_on_its_way_when_the_worker_stops(
 async def test_others_get_their_turn_with_the_only_connection(
     client: Client, conn: Connection, db: Database
 ) -> None:
-    total = SLOTS // 2 * IN_A_ROW * 3
+    total = SLOTS // 2 * MAX_CONSECUTIVE_ROUND_TRIPS * 3
     slim = Database(db.url, Settings(pool_size=1))
     job = await client.submit(stepping())
     await client.submit_many([counted(n) for n in range(total)])
@@ -247,19 +252,19 @@ async def test_others_get_their_turn_with_the_only_connection(
 
 class Recorder:
     def __init__(self) -> None:
-        self.launched: list[tuple[Claimed, float]] = []
+        self.launched: list[tuple[LeasedTask, float]] = []
 
-    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID], asked_at: float) -> None:
+    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None:
         pass
 
-    def launch(self, tasks: Sequence[Claimed], asked_at: float) -> None:
-        self.launched += [(claimed, asked_at) for claimed in tasks]
+    def launch(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
+        self.launched += [(claimed, sent_at) for claimed in tasks]
 
 
-def fetching(db: Database) -> tuple[Fetcher, Recorder, Outbox]:
+def fetching(db: Database) -> tuple[TaskFetcher, Recorder, Outbox]:
     outbox, recorder = Outbox(), Recorder()
-    fetcher = Fetcher(db, "recorder", Shares(["ahead"]), [counted.name], SLOTS, outbox)
-    fetcher.taker = recorder
+    fetcher = TaskFetcher(db, "recorder", QueueSelector(["ahead"]), [counted.name], SLOTS, outbox)
+    fetcher.sink = recorder
     return fetcher, recorder, outbox
 
 
@@ -275,9 +280,9 @@ async def test_a_loop_that_is_stopped_between_question_and_answer(
     """Stopped after the second question: the first answer counts, the second is given back."""
     await client.submit_many([counted(n) for n in range(300)])
     fetcher, recorder, outbox = fetching(db)
-    real, questions = leases.ask, 0
+    real, questions = leases.send_claim, 0
 
-    async def ask(*args: Any, **how: Any) -> leases.Unread:
+    async def ask(*args: Any, **how: Any) -> leases.UnreadClaimResponse:
         nonlocal questions
         questions += 1
         mine = questions
@@ -288,17 +293,17 @@ async def test_a_loop_that_is_stopped_between_question_and_answer(
             stepping_.cancel()
         return answer
 
-    monkeypatch.setattr(leases, "ask", ask)
+    monkeypatch.setattr(leases, "send_claim", ask)
     stepping_ = asyncio.create_task(fetcher.step())
     with suppress(asyncio.CancelledError):
         await stepping_
     first = {claimed.id for claimed, _ in recorder.launched}
     assert questions == 2
     assert len(first) == SLOTS // 2
-    assert fetcher.asked == 0
+    assert fetcher.requested_slots == 0
     for claimed, _ in recorder.launched:  # as if they had ended meanwhile
         outbox.put(Outcome(id=claimed.id, attempt=claimed.attempt, nonce=claimed.nonce, kind="succeed"))
-    await fetcher.give_back(conn)
+    await fetcher.release_unreceived(conn)
     assert await running_tasks(conn) == first
     assert await conn.fetchval("select sum(crashes + failures) from holdfast.tasks") == 0
 
@@ -313,14 +318,14 @@ async def test_outcomes_of_a_question_without_an_answer_are_sent_again_in_their_
     for outcome in made:
         outbox.put(outcome)
 
-    async def ask(*_: Any, **__: Any) -> leases.Unread:
+    async def ask(*_: Any, **__: Any) -> leases.UnreadClaimResponse:
         raise DatabaseAwayError("Away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(leases, "ask", ask)
+        patched.setattr(leases, "send_claim", ask)
         with pytest.raises(DatabaseAwayError):
             await fetcher.step()
-    assert len(outbox) == outbox.waiting == 10
+    assert len(outbox) == outbox.unsent_count == 10
     assert outbox.take() == made
 
 
@@ -330,14 +335,14 @@ async def test_a_lease_is_counted_from_the_question(
     """It may have begun right after it, however late the answer comes."""
     await client.submit(counted(1))
     fetcher, recorder, _ = fetching(db)
-    real = leases.ask
+    real = leases.send_claim
 
-    async def ask(*args: Any, **how: Any) -> leases.Unread:
+    async def ask(*args: Any, **how: Any) -> leases.UnreadClaimResponse:
         answer = await real(*args, **how)
         await asyncio.sleep(0.3)
         return answer
 
-    monkeypatch.setattr(leases, "ask", ask)
+    monkeypatch.setattr(leases, "send_claim", ask)
     before = time.monotonic()
     await fetcher.step()
     [(_, asked_at)] = recorder.launched

@@ -14,7 +14,7 @@ from worker_processes import Workers
 
 from holdfast import Client
 from holdfast.engine.connection import Connection
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 SOON = timedelta(seconds=40)
 
@@ -43,14 +43,14 @@ async def test_the_worker_makes_its_queues_and_archives_what_is_handled(
     async def made() -> bool:
         return "short" in {queue.name for queue in await client.queues.list()}
 
-    await eventually(made, within=SOON)
+    await wait_until(made, within=SOON)
     sent = await client.queues.send("short", {"number": 7})
-    await eventually(lambda: workers.seen("short", 7, 1), within=SOON)
+    await wait_until(lambda: workers.seen("short", 7, 1), within=SOON)
 
     async def kept() -> bool:
         return [m.id for m in await client.queues.peek("short", place="archive")] == [sent]
 
-    await eventually(kept, within=SOON)
+    await wait_until(kept, within=SOON)
 
 
 @pytest.mark.usefixtures("ready")
@@ -59,13 +59,13 @@ async def test_a_killed_worker_s_message_comes_back_and_is_handled_elsewhere(
 ) -> None:
     victim = await workers.start()
     await client.queues.send("waits", "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
     victim.send_signal(signal.SIGKILL)
     await workers.start()
-    await eventually(lambda: workers.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 2), within=SOON)
     workers.allow("gate")
-    await eventually(lambda: workers.seen("ended", "gate", 2), within=SOON)
-    await eventually(lambda: archived(client, "waits"), within=SOON)
+    await wait_until(lambda: workers.seen("ended", "gate", 2), within=SOON)
+    await wait_until(lambda: archived(client, "waits"), within=SOON)
 
 
 @pytest.mark.usefixtures("ready")
@@ -75,18 +75,18 @@ async def test_a_killed_worker_s_message_need_not_wait_for_its_vt_and_tells(
     victim = await workers.start()
     await client.queues.put_policy("hour", backoff=timedelta(milliseconds=50))
     await client.queues.send("hour", "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
     victim.send_signal(signal.SIGKILL)
 
     async def failed() -> bool:
         [message] = await client.queues.peek("hour")
         return "WorkerLost" in (message.error or "")
 
-    await eventually(failed, within=SOON)
+    await wait_until(failed, within=SOON)
     await workers.start()
-    await eventually(lambda: workers.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 2), within=SOON)
     workers.allow("gate")
-    await eventually(lambda: archived(client, "hour"), within=SOON)
+    await wait_until(lambda: archived(client, "hour"), within=SOON)
     assert await conn.fetchval("select count(*) from holdfast.message_errors") == 0
 
 
@@ -97,11 +97,11 @@ async def test_a_stopped_worker_gives_messages_back_at_once(
 ) -> None:
     leaving = await workers.start("--grace", "100ms")
     await client.queues.send(queue, "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
     leaving.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
     log = (workers.folder / "worker0.log").read_text()
-    assert "outcome=rest" in log
+    assert "outcome=delay" in log
     # Visible since the worker left, although its vt would have hidden it for longer.
     left = await conn.fetchval(f"select vt - last_read_at from pgmq.q_{queue}")
     held = await conn.fetchval(f"select now() - last_read_at from pgmq.q_{queue}")
@@ -114,7 +114,7 @@ async def test_a_stopped_worker_gives_messages_back_at_once(
 async def test_a_stopped_worker_lets_running_functions_finish(workers: Workers, client: Client) -> None:
     leaving = await workers.start("--grace", "30s")
     await client.queues.send("waits", "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
     leaving.send_signal(signal.SIGTERM)
     workers.allow("gate")
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
@@ -130,11 +130,11 @@ async def test_what_holds_the_process_keeps_its_message_invisible(
     """The function blocks for more than two visibility timeouts while another worker stands by to read."""
     await workers.start()
     await client.queues.send(how, body)
-    await eventually(lambda: workers.seen("began", how, 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", how, 1), within=SOON)
     await workers.start()
-    await eventually(lambda: archived(client, how), within=SOON)
+    await wait_until(lambda: archived(client, how), within=SOON)
     assert [line[1:] for line in workers.lines()] == [["began", how, "1"], ["ended", how, "1"]]
-    assert "message.lost" not in (workers.folder / "worker0.log").read_text()
+    assert "message.lease_lost" not in (workers.folder / "worker0.log").read_text()
 
 
 @pytest.mark.usefixtures("ready")
@@ -146,7 +146,7 @@ async def test_poison_goes_to_the_dead_letters_with_its_error(workers: Workers, 
     async def dead() -> bool:
         return (await client.queues.metrics("Poison")).total == 0
 
-    await eventually(dead, within=SOON)
+    await wait_until(dead, within=SOON)
     graves = {m.headers["x-holdfast-dead"]["msg_id"]: m for m in await client.queues.peek("graves", qty=9)}
     errors = {sent.index(i): m.headers["x-holdfast-dead"]["error"] for i, m in graves.items()}
     assert sorted(errors) == [0, 1, 3]
@@ -156,7 +156,7 @@ async def test_poison_goes_to_the_dead_letters_with_its_error(workers: Workers, 
     assert "missing required field `number`" in errors[3]
     runs = Counter(line[2] for line in workers.lines() if line[1] == "poison")
     assert runs == {"1": 3, "2": 1, "3": 2}
-    await eventually(lambda: sum(line[1] == "dead" for line in workers.lines()) == 3, within=SOON)
+    await wait_until(lambda: sum(line[1] == "dead" for line in workers.lines()) == 3, within=SOON)
     hooks = {line[2]: line[3] for line in workers.lines() if line[1] == "dead"}
     assert hooks == {str(sent[0]): "ValueError:", str(sent[1]): "Reject:", str(sent[3]): "InvalidError:"}
     assert await archived(client, "Poison") == 1
@@ -173,7 +173,7 @@ async def test_a_message_that_kills_its_worker_is_dead_after_max_reads(
         assert await asyncio.wait_for(victim.wait(), 40) == -signal.SIGKILL
         assert workers.seen("poison", 4, reads)
     await workers.start()
-    await eventually(lambda: any(line[1:3] == ["dead", "1"] for line in workers.lines()), within=SOON)
+    await wait_until(lambda: any(line[1:3] == ["dead", "1"] for line in workers.lines()), within=SOON)
     [grave] = await client.queues.peek("Poison", place="dead")
     assert grave.headers["x-holdfast-dead"]["error"] == "read 4 times without being finished; 3 are allowed"
     assert sum(line[1] == "poison" for line in workers.lines()) == 3
@@ -186,14 +186,14 @@ async def test_finishing_sending_and_writing_commit_together_or_not_at_all(
     await conn.execute("create table written (what text)")
     await client.queues.send_batch("first", ["commit", "rollback"])
     await workers.start()
-    await eventually(lambda: workers.seen("first", "rollback", 2), within=SOON)
+    await wait_until(lambda: workers.seen("first", "rollback", 2), within=SOON)
     assert workers.seen("first", "rollback", 1)
     assert workers.seen("first", "commit", 1)
 
     async def gone() -> bool:
         return (await client.queues.metrics("first")).total == 0
 
-    await eventually(gone, within=SOON)
+    await wait_until(gone, within=SOON)
     written = [row["what"] for row in await conn.fetch("select what from written")]
     assert written == ["commit 1", "rollback 2"]
     assert [m.body for m in await client.queues.read("second", qty=9)] == ["commit", "rollback"]
@@ -207,24 +207,24 @@ async def test_done_in_plain_code_outlasts_vt_and_does_not_hold_up_others(
     await conn.execute("create table written (what text)")
     await workers.start()
     await client.queues.send("kept", "slow")
-    await eventually(lambda: workers.seen("done", "slow", 1), within=SOON)
+    await wait_until(lambda: workers.seen("done", "slow", 1), within=SOON)
     await client.queues.send("waits", "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
 
     async def extended() -> bool:
         [message] = await client.queues.peek("waits")
         assert message.read_at is not None
         return message.visible_at - message.read_at > 3 * letters_app.VT
 
-    await eventually(extended, within=SOON)  # while the transaction of the other one holds its row
+    await wait_until(extended, within=SOON)  # while the transaction of the other one holds its row
     for name in ("slow", "gate"):
         workers.allow(name)
-    await eventually(lambda: archived(client, "waits"), within=SOON)
+    await wait_until(lambda: archived(client, "waits"), within=SOON)
 
     async def gone() -> bool:
         return (await client.queues.metrics("kept")).total == 0
 
-    await eventually(gone, within=SOON)
+    await wait_until(gone, within=SOON)
     assert await archived(client, "kept") == 0  # this consumer deletes
     assert [row["what"] for row in await conn.fetch("select what from written")] == ["slow 1"]
     assert not workers.seen("done", "slow", 2)
@@ -243,7 +243,7 @@ async def test_an_exception_after_done_takes_it_back(
     async def written() -> bool:
         return bool(await conn.fetch("select from written where what = 'raises 2'"))
 
-    await eventually(written, within=SOON)
+    await wait_until(written, within=SOON)
     assert await conn.fetchval("select count(*) from written") == 1
 
 
@@ -254,15 +254,15 @@ async def test_a_message_that_somebody_else_read_is_given_up(
 ) -> None:
     await workers.start()
     sent = await client.queues.send(queue, "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
 
     async def stolen() -> bool:
         await client.queues.set_vt(queue, sent, timedelta(0))
         return any(m.id == sent for m in await client.queues.read(queue, vt=timedelta(hours=1)))
 
-    await eventually(stolen, within=SOON)
+    await wait_until(stolen, within=SOON)
     log = workers.folder / "worker0.log"
-    await eventually(lambda: "outcome=stopped" in log.read_text(), within=SOON)
+    await wait_until(lambda: "outcome=stopped" in log.read_text(), within=SOON)
     assert not workers.seen("ended", "gate", 1)
     found = await client.queues.metrics(queue)
     assert (found.in_flight, found.archived) == (1, 0)
@@ -277,7 +277,7 @@ async def test_two_workers_share_many_messages_and_handle_each_once(workers: Wor
     async def all_archived() -> bool:
         return await archived(client, "short") == 500
 
-    await eventually(all_archived, within=SOON)
+    await wait_until(all_archived, within=SOON)
     assert sorted(int(line[2]) for line in workers.lines()) == list(range(500))
     assert {line[3] for line in workers.lines()} == {"1"}
 
@@ -288,16 +288,16 @@ async def test_work_goes_on_after_every_connection_was_cut(
 ) -> None:
     await workers.start()
     await client.queues.send("waits", "gate")
-    await eventually(lambda: workers.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
     await conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
         " and datname = current_database()"
     )
     workers.allow("gate")
     await client.close()
-    await eventually(lambda: archived(client, "waits"), within=SOON)
+    await wait_until(lambda: archived(client, "waits"), within=SOON)
     await client.queues.send("short", {"number": 2})
-    await eventually(lambda: workers.seen("short", 2, 1), within=SOON)
+    await wait_until(lambda: workers.seen("short", 2, 1), within=SOON)
 
 
 async def test_a_missing_queue_stops_the_worker_with_a_sentence(workers: Workers, tmp_path: Path) -> None:

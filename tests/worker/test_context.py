@@ -6,20 +6,20 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.model import Progress
-from holdfast.worker.context import Context
+from holdfast.worker.context import TaskContext
 
 
 @pytest.fixture
-def ctx() -> Context:
-    return Context(task_id="t", job_id="j", attempt=1, deadline=datetime.now(UTC))
+def ctx() -> TaskContext:
+    return TaskContext(task_id="t", job_id="j", attempt=1, deadline=datetime.now(UTC))
 
 
-def test_progress_is_a_share_of_the_total(ctx: Context) -> None:
+def test_progress_is_a_share_of_the_total(ctx: TaskContext) -> None:
     ctx.progress(1, 4, phase="read", message="page 1")
     assert ctx.unreported() == Progress(percent=25.0, phase="read", message="page 1")
 
 
-def test_only_the_newest_report_travels_and_only_once(ctx: Context) -> None:
+def test_only_the_newest_report_travels_and_only_once(ctx: TaskContext) -> None:
     assert ctx.unreported() is None
     ctx.progress(1, 4)
     ctx.progress(2, 4)
@@ -29,7 +29,7 @@ def test_only_the_newest_report_travels_and_only_once(ctx: Context) -> None:
     assert ctx.unreported() is None
 
 
-def test_a_report_made_while_another_travels_is_not_lost(ctx: Context) -> None:
+def test_a_report_made_while_another_travels_is_not_lost(ctx: TaskContext) -> None:
     ctx.progress(1, 4)
     travelling = ctx.unreported()
     assert travelling
@@ -38,33 +38,33 @@ def test_a_report_made_while_another_travels_is_not_lost(ctx: Context) -> None:
     assert ctx.unreported() == Progress(percent=50.0)
 
 
-def test_the_bar_never_runs_backwards_and_stays_within_its_ends(ctx: Context) -> None:
+def test_the_bar_never_runs_backwards_and_stays_within_its_ends(ctx: TaskContext) -> None:
     for done in (50, 10, 900, -5):
         ctx.progress(done)
     assert ctx.unreported() == Progress(percent=100.0)
 
 
-def test_a_total_of_nothing_says_nothing(ctx: Context) -> None:
+def test_a_total_of_nothing_says_nothing(ctx: TaskContext) -> None:
     ctx.progress(3, 0, message="working")
     assert ctx.unreported() == Progress(message="working")
 
 
-def test_phase_and_message_stay_until_replaced(ctx: Context) -> None:
+def test_phase_and_message_stay_until_replaced(ctx: TaskContext) -> None:
     ctx.progress(1, phase="a", message="x")
     ctx.progress(2, message="y")
     assert ctx.unreported() == Progress(percent=2.0, phase="a", message="y")
 
 
-def test_what_the_database_cannot_keep_is_dropped(ctx: Context) -> None:
+def test_what_the_database_cannot_keep_is_dropped(ctx: TaskContext) -> None:
     ctx.progress(message="a\0b\ud800" + "x" * 10_000)
     report = ctx.unreported()
     assert report
     assert report.message
-    assert report.message.startswith("ab?xxx")
+    assert report.message.startswith("a\N{REPLACEMENT CHARACTER}b?xxx")
     assert len(report.message) <= 500
 
 
-def test_check_stops_plain_code_once_the_worker_says_so(ctx: Context) -> None:
+def test_check_stops_plain_code_once_the_worker_says_so(ctx: TaskContext) -> None:
     ctx.check()
     assert not ctx.cancelled
     ctx.stop("lease lost")

@@ -18,25 +18,25 @@ from transactions import WAYS, configure_django
 from holdfast import Ctx, task
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.errors import ConflictError, InvalidError, LeaseLostError, RefusedError
 from holdfast.settings import Secret
 from holdfast.testing import Clock
-from holdfast.worker.context import Context
-from holdfast.worker.contexts import Contexts
-from holdfast.worker.desk import DatabaseDesk
+from holdfast.worker.context import TaskContext
+from holdfast.worker.context_factory import ContextFactory
+from holdfast.worker.gateway import DatabaseGateway
 
-Make = Callable[[Claimed], Context]
+Make = Callable[[LeasedTask], TaskContext]
 
 
 @pytest.fixture
 async def make(db: Database) -> Make:
-    desk = DatabaseDesk(db, asyncio.get_running_loop())
-    contexts = Contexts(db)
+    gateway = DatabaseGateway(db, asyncio.get_running_loop())
+    contexts = ContextFactory(db)
 
-    def make(claimed: Claimed) -> Context:
-        context = contexts.make(claimed)
-        context.desk = desk
+    def make(claimed: LeasedTask) -> TaskContext:
+        context = contexts.create_context(claimed)
+        context.gateway = gateway
         return context
 
     return make
@@ -47,7 +47,7 @@ async def hand(conn: Connection) -> Hand:
     return Hand(conn)
 
 
-async def again(hand: Hand, clock: Clock, claimed: Claimed) -> Claimed:
+async def again(hand: Hand, clock: Clock, claimed: LeasedTask) -> LeasedTask:
     """The next attempt of a task, after this one has failed; whatever else there is succeeds."""
     await hand.finish(claimed, "fail", {"message": "once more"})
     await clock.advance(timedelta(hours=1))
@@ -87,7 +87,7 @@ async def test_each_report_is_stored_when_it_returns(
         await ctx.report(done, phase=f"at {done}")
     ctx.progress(60)
     assert ctx.unreported() is None  # the bar does not run backwards, and there is nothing left to send
-    told = [e.body for e in await jobs.job_events(conn, made) if e.kind == "progress"]
+    told = [e.body for e in await jobs.list_job_events(conn, made) if e.kind == "progress"]
     assert [(body["percent"], body["phase"]) for body in told if body] == [
         (25, "at 25"), (50, "at 50"), (75, "at 75"),
     ]  # fmt: skip

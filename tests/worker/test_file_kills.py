@@ -24,7 +24,7 @@ from worker_processes import Workers
 from holdfast import Client
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 
 NURSERY = Path(__file__).parent.parent / "support" / "files_nursery.py"
 APP = Path(__file__).parent.parent / "support" / "files_app.py"
@@ -57,7 +57,7 @@ async def test_kills_between_upload_and_commit(
             killed[phase] += 1
             await clock.advance(timedelta(seconds=21))  # the leases of the dead are over
         await crew(workers, PROCESSES)
-        await eventually(
+        await wait_until(
             lambda: ended(conn, clock), within=timedelta(seconds=110 + 3 * KILLS), what="the end of all tasks"
         )
         await stop(workers)
@@ -99,7 +99,7 @@ async def test_kills_of_lean_processes(
                 await clock.advance(timedelta(seconds=21))
             living |= {await born(nursery) for _ in range(2)}
             patience = timedelta(seconds=150 + LEAN_KILLS)
-            await eventually(lambda: ended(conn, clock), within=patience, what="the end of all tasks")
+            await wait_until(lambda: ended(conn, clock), within=patience, what="the end of all tasks")
             found = await check(conn, store)
             await clock.advance(timedelta(minutes=2))
             await client.files.sweep()
@@ -140,7 +140,7 @@ async def kill_at(workers: Workers, phase: str, later: float) -> int:
     def comes() -> str | None:
         return next((line[0] for line in workers.lines()[seen:] if line[1] == phase), None)
 
-    pid = int(await eventually(comes, within=timedelta(seconds=90), what=f"a task that {phase}"))
+    pid = int(await wait_until(comes, within=timedelta(seconds=90), what=f"a task that {phase}"))
     await asyncio.sleep(later)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

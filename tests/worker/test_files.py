@@ -17,13 +17,14 @@ import pytest
 from object_store_servers import find_free_port, format_s3_url
 
 from holdfast import Artifact, Client, Ctx, Graph, RetryPolicy, task
-from holdfast.engine import artifacts
+from holdfast.client import open_client_database
+from holdfast.engine import quotas
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import NotFoundError, Reject, TaskFailedError
 from holdfast.settings import Secret, Settings
 from holdfast.storage import obstore_backend
 from holdfast.testing import Clock
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = RetryPolicy(retries=0)
@@ -40,8 +41,8 @@ async def hall(url: Secret, settings: Settings, tmp_path: Path) -> AsyncGenerato
 async def run(client: Client, work: Any, *tasks: Any, **say: Any) -> Any:
     """Submit, let a worker drain the queue, and answer with the job's handle."""
     job = await client.submit(work, **say)
-    async with Database((await client.open()).url, client.settings) as database:
-        worker = Worker(database, {each.name: each for each in tasks}, until="drained")
+    async with Database((await open_client_database(client)).url, client.settings) as database:
+        worker = WorkerRuntime(database, {each.name: each for each in tasks}, until="drained")
         await asyncio.wait_for(worker.run(asyncio.Event()), 60)
     return job
 
@@ -57,7 +58,7 @@ async def saves_everything(ctx: Ctx, folder: str) -> list[Artifact]:
     return [
         await ctx.save("bytes.txt", b"bytes", meta={"pages": 2}),
         await ctx.save(path.name, path, kind="table"),
-        await ctx.save("stream_chunks", stream_chunks(), "application/x-stream_chunks"),
+        await ctx.save("stream", stream_chunks(), "application/x-stream"),
         await ctx.save("file 😀.bin", io.BytesIO(b"0" * 10), ttl=timedelta(hours=1)),
     ]
 
@@ -82,10 +83,10 @@ async def test_files_travel_along_a_graph(hall: Client, tmp_path: Path) -> None:
     outputs = {each.name: each.output for each in done.tasks}
     assert outputs["reads"] == ["bytes", "a,b\n1,2\n", "streamed", "0" * 10, "a,b\n1,2\n"]
     found = {each.name: each for each in await hall.files.list(job=job.id)}
-    assert set(found) == {"bytes.txt", "on disk.csv", "stream_chunks", "file 😀.bin"}
+    assert set(found) == {"bytes.txt", "on disk.csv", "stream", "file 😀.bin"}
     assert found["bytes.txt"].meta == {"pages": 2}
     assert (found["on disk.csv"].kind, found["on disk.csv"].content_type) == ("table", "text/csv")
-    assert found["stream_chunks"].content_type == "application/x-stream_chunks"
+    assert found["stream"].content_type == "application/x-stream"
     assert found["file 😀.bin"].expires_at is not None
     assert all(each.key.startswith(f"ann/{job.id}/") for each in found.values())
 
@@ -123,7 +124,7 @@ async def test_a_retry_shows_its_own_files_only(
     await clock.advance(timedelta(minutes=2))
     await hall.files.sweep()
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
-    assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 2
+    assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 2
 
 
 CALLED: list[int] = []
@@ -183,7 +184,7 @@ async def test_what_a_step_saved_is_seen_with_the_success_of_a_later_attempt(
     await clock.advance(timedelta(minutes=2))
     await hall.files.sweep()
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
-    assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 2
+    assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 2
 
 
 @pytest.mark.parametrize("work", [saves_in_a_step_of_a_thread, saves_in_a_step_of_a_child])
@@ -226,7 +227,7 @@ async def test_a_task_that_fails_for_good_leaves_nothing_of_its_steps(
     await clock.advance(timedelta(minutes=2))
     await hall.files.sweep()
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
-    assert (await artifacts.get_usage(conn, "ann"))["files"]["used"] == 0
+    assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 0
 
 
 @task(retry=ONCE)
@@ -256,7 +257,7 @@ async def test_bad_input_fails_the_task_and_leaves_nothing(
     hall: Client, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHANGING", str(tmp_path / "changing"))
-    await artifacts.put_quota(conn, "ann", size=100)
+    await quotas.put_quota(conn, "ann", size=100)
     wanted = {
         "nul": "file name", "long": "file name", "up": "file name", "slash": "file name", "half": "file name",
         "changes": "gave up", "missing": "no file 'nobody", "quota": "0 used of 100", "text": "Cannot save",
@@ -287,7 +288,7 @@ async def test_a_file_that_was_changed_in_the_store_is_not_believed(hall: Client
     place = tmp_path / "store" / saved.key
     for wrong in (b"wrong", b"righ", b"right!"):
         place.write_bytes(wrong)
-        with pytest.raises(Exception, match="not what was saved"):
+        with pytest.raises(Exception, match="differs from what was saved"):
             async with hall.files.open(saved) as content:
                 await content.read()
     place.unlink()

@@ -16,9 +16,9 @@ from worker_processes import Workers
 
 from holdfast import Client
 from holdfast.client.handles import JobHandle
-from holdfast.engine import operate
+from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 SOON = timedelta(seconds=60)
 APP = Path(app.__file__)
@@ -44,7 +44,7 @@ async def ended(conn: Connection, job: JobHandle[Any]) -> Any:
         found = await row(conn, UUID(str(job.id)))
         return found if found["status"] in {"succeeded", "failed", "cancelled"} else None
 
-    return await eventually(is_over, within=SOON)
+    return await wait_until(is_over, within=SOON)
 
 
 # Heartbeats
@@ -57,7 +57,7 @@ async def test_what_holds_the_process_does_not_lose_its_lease(
     """More than two leases long, while another worker stands by to take it."""
     await hard.start()
     job = await client.submit(app.busy(how, 5.0))
-    await eventually(lambda: hard.seen("began", how, 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", how, 1), within=SOON)
     await hard.start()
     assert await job.result(within=SOON) == "attempt 1"
     assert [line[1:] for line in hard.lines()] == [["began", how, "1"], ["ended", how, "1"]]
@@ -67,7 +67,7 @@ async def test_a_worker_with_a_twentieth_of_a_cpu_keeps_its_leases(hard: Workers
     """It and its heartbeat run for 5 ms out of every 100."""
     starved = await hard.start()
     job = await client.submit(app.waits("gate"))
-    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     await hard.start()
     family = [starved.pid, *children_of(starved.pid)]
     assert len(family) == 2
@@ -87,10 +87,10 @@ async def test_a_stopped_worker_is_not_beaten_for_and_nothing_of_it_is_accepted(
 ) -> None:
     zombie = await hard.start()
     job = await client.submit(app.waits("gate"))
-    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     zombie.send_signal(signal.SIGSTOP)
     await hard.start()
-    await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
     hard.allow("gate")  # both would end now; the zombie's outcome must not count
     zombie.send_signal(signal.SIGCONT)
     assert await job.result(within=SOON) == "attempt 2"
@@ -101,15 +101,15 @@ async def test_a_killed_worker_s_tasks_need_not_wait_for_their_leases(
 ) -> None:
     victim = await hard.start()
     job = await client.submit(app.patient("gate"))
-    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     (heartbeat,) = children_of(victim.pid)
     victim.send_signal(signal.SIGKILL)
-    await eventually(lambda: not Path(f"/proc/{heartbeat}").exists(), within=SOON)
-    [seen] = await operate.list_workers(conn)
+    await wait_until(lambda: not Path(f"/proc/{heartbeat}").exists(), within=SOON)
+    [seen] = await engine_workers.list_workers(conn)
     assert seen["state"] == "lost"
     assert seen["queues"] != []
     await hard.start()
-    await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
     hard.allow("gate")
     assert await job.result(within=SOON) == 2
     found = await row(conn, UUID(str(job.id)))
@@ -125,7 +125,7 @@ async def test_a_hang_costs_the_worker_and_the_hanging_task_but_not_its_neighbou
 ) -> None:
     worker = await hard.start()
     neighbour = await client.submit(app.patient("gate"))
-    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     hanging = await client.submit(app.hangs(how))
     assert await asyncio.wait_for(worker.wait(), 60) == -signal.SIGKILL
     found = await ended(conn, hanging)
@@ -143,7 +143,7 @@ async def test_a_thread_that_never_returns_is_given_up_and_its_slot_is_free(
 ) -> None:
     leaving = await hard.start("--concurrency", "1", "--grace", "100ms")
     stuck = await client.submit(app.never_returns())
-    await eventually(lambda: hard.seen("began", "never", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "never", 1), within=SOON)
     assert (await ended(conn, stuck))["status"] == "failed"
     after = await client.submit(app.short(5))
     assert await after.result(within=SOON) == 5
@@ -156,7 +156,7 @@ async def test_the_task_that_blocks_the_loop_is_named(hard: Workers, client: Cli
     job = await client.submit(app.busy("sleep", 2.5))
     await job.result(within=SOON)
     log = (hard.folder / "worker0.log").read_text()
-    (line,) = [line for line in log.splitlines() if "worker.blocked" in line]
+    (line,) = [line for line in log.splitlines() if "worker.event_loop_blocked" in line]
     assert "name=busy" in line
     assert "hard_app.py" in line
 
@@ -190,7 +190,7 @@ async def test_a_task_that_kills_its_worker_is_alone_the_next_time(
 ) -> None:
     victim = await hard.start()
     neighbour = await client.submit(app.patient("gate"))
-    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     killer = await client.submit(app.dies("kill"))
     assert await asyncio.wait_for(victim.wait(), 60) == -signal.SIGKILL
     survivor = await hard.start()
@@ -198,7 +198,7 @@ async def test_a_task_that_kills_its_worker_is_alone_the_next_time(
     assert found["status"] == "failed"
     assert "SIGKILL" in found["error"]
     assert survivor.returncode is None
-    await eventually(lambda: hard.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
     hard.allow("gate")
     assert await neighbour.result(within=SOON) == 2
     assert (await row(conn, UUID(str(neighbour.id))))["failures"] == 0
@@ -212,7 +212,7 @@ async def test_memory_is_capped(hard: Workers, client: Client, conn: Connection)
     greedy = await client.submit(app.eats(3000))
     found = await ended(conn, greedy)
     assert found["status"] == "failed"
-    assert "it may hold 200 MiB" in found["error"]
+    assert "Its limit is 200 MiB" in found["error"]
 
 
 async def test_a_child_past_its_time_limit_is_killed(hard: Workers, client: Client, conn: Connection) -> None:
@@ -235,7 +235,7 @@ async def test_a_context_works_from_a_child(hard: Workers, client: Client, conn:
             await conn.fetchval("select phase = 'half' from holdfast.all_tasks where id = $1", job.id)
         )
 
-    await eventually(half, within=SOON)
+    await wait_until(half, within=SOON)
     hard.allow("gate")
     result: dict[str, Any] = await job.result(within=SOON)
     assert (result["doubled"], result["attempt"]) == (42, 1)
@@ -253,28 +253,28 @@ async def test_children_are_used_again_and_end_with_their_worker(hard: Workers, 
     assert first == again
     assert first[1] == worker.pid
     await client.submit(app.waits_alone("closed"))
-    await eventually(lambda: hard.seen("began", "closed", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)
     worker.send_signal(signal.SIGKILL)
-    await eventually(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
+    await wait_until(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
 
 
 async def test_a_cancelled_job_stops_without_waiting_for_the_next_beat(hard: Workers, client: Client) -> None:
     """The lease is two minutes long, and half a minute passes between beats."""
     await hard.start()
     job = await client.submit(app.patient("closed"))
-    await eventually(lambda: hard.seen("began", "closed", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)
     await job.cancel()
     log = hard.folder / "worker0.log"
-    await eventually(lambda: "outcome=stopped" in log.read_text(), within=timedelta(seconds=20))
+    await wait_until(lambda: "outcome=stopped" in log.read_text(), within=timedelta(seconds=20))
 
 
 async def test_a_cancelled_job_kills_its_child(hard: Workers, client: Client) -> None:
     worker = await hard.start()
     job = await client.submit(app.waits_alone("closed"))
-    await eventually(lambda: hard.seen("began", "closed", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)
     (pid,) = {int(line[0]) for line in hard.lines()}
     await job.cancel()
-    await eventually(lambda: not Path(f"/proc/{pid}").exists(), within=SOON)
+    await wait_until(lambda: not Path(f"/proc/{pid}").exists(), within=SOON)
     assert worker.returncode is None
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from holdfast import telemetry
 from holdfast.definitions.tasks import task
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.settings import Secret, Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 from holdfast.worker.attempts import Attempt, RunningAttempts
 from holdfast.worker.context import TaskContext
 from holdfast.worker.heartbeat import Heartbeat
@@ -37,7 +37,7 @@ async def forever() -> None:
 
 
 def attempt(lease_s: float) -> Attempt:
-    claimed = Claimed(
+    claimed = LeasedTask(
         id=uuid4(), attempt=1, nonce=1, job_id=None, name=None, type="t", queue="q", args={}, parents={},
         crashes=0, lease_s=lease_s, timeout_s=60, max_attempts=5,
     )  # fmt: skip
@@ -79,21 +79,21 @@ async def test_a_silent_database_stops_attempts_before_their_leases_end(beating:
     assert long.context
     assert short.runner
     assert long.runner
-    await eventually(lambda: short.stop_reason == "lease not renewed in time")
+    await wait_until(lambda: short.stop_reason == "lease not renewed in time")
     assert short.context.cancelled
-    await eventually(short.runner.cancelled)
+    await wait_until(short.runner.cancelled)
     assert not long.context.cancelled
     long.runner.cancel()
 
 
 async def test_a_heartbeat_process_that_dies_is_replaced(beating: Start) -> None:
     replaced = threading.Event()
-    with telemetry.subscribed(
+    with telemetry.subscription(
         lambda name, _: replaced.set() if name == "worker.heartbeat_replaced" else None
     ):
         heartbeat = beating()
         assert heartbeat.pid is not None
         before = heartbeat.pid
         os.kill(before, signal.SIGKILL)
-        await eventually(replaced.is_set)
-        await eventually(lambda: heartbeat.pid not in {before, None})
+        await wait_until(replaced.is_set)
+        await wait_until(lambda: heartbeat.pid not in {before, None})

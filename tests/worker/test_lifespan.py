@@ -18,8 +18,8 @@ from holdfast import Client, Ctx, lifespan, task
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError, LifespanError
 from holdfast.settings import Secret
-from holdfast.testing import eventually
-from holdfast.worker.lifespan import Lifespan, StoppedEarly, started
+from holdfast.testing import wait_until
+from holdfast.worker.lifespan import Lifespan, StoppedBeforeStart, open_lifespan
 
 closed: list[str] = []
 
@@ -53,7 +53,7 @@ def plain_manager() -> Iterator[str]:
 @pytest.mark.parametrize("span", [generator, plain_generator, manager, plain_manager], ids=lambda s: s.name)
 async def test_every_way_to_write_one_opens_and_closes(span: Lifespan[str]) -> None:
     closed.clear()
-    async with started(span) as state:
+    async with open_lifespan(span) as state:
         assert state.startswith("a ")
         assert not closed
     assert len(closed) == 1
@@ -62,7 +62,7 @@ async def test_every_way_to_write_one_opens_and_closes(span: Lifespan[str]) -> N
 async def test_it_closes_when_the_work_fails() -> None:
     closed.clear()
     with pytest.raises(OSError, match="work"):
-        async with started(generator):
+        async with open_lifespan(generator):
             raise OSError("work")
     assert closed == ["generator"]
 
@@ -101,13 +101,13 @@ async def coroutine() -> None: ...
         (stuck_open, r"lifespan stuck_open did not close: test_lifespan.py:\d+: OSError: the shutters"),
         (yields_nothing, "did not start.*yield state"),
         (yields_twice, "did not close.*yield state"),
-        (Lifespan(coroutine), "yields nothing.*yield state"),
+        (Lifespan(coroutine), "does not yield a state.*yield state"),
     ],
     ids=["start", "close", "nothing", "twice", "coroutine"],
 )
 async def test_what_goes_wrong_is_one_sentence(span: Lifespan[Any], says: str) -> None:
     with pytest.raises(LifespanError, match=says):
-        async with started(span):
+        async with open_lifespan(span):
             pass
 
 
@@ -136,15 +136,15 @@ async def wants_protocol(ctx: Ctx[Opener]) -> None: ...
 
 
 async def test_the_state_is_what_the_tasks_say_they_want() -> None:
-    async with started(generator, [wants_text, wants_nothing, wants_anything, wants_protocol]):
+    async with open_lifespan(generator, [wants_text, wants_nothing, wants_anything, wants_protocol]):
         pass
     with pytest.raises(
-        InvalidError, match=r"wants_list wants a list as .*; the lifespan generator yields a str"
+        InvalidError, match=r"wants_list declares ctx.state as list; the lifespan generator yields str"
     ):
-        async with started(generator, [wants_list]):
+        async with open_lifespan(generator, [wants_list]):
             pass
-    with pytest.raises(InvalidError, match=r"wants_text wants a str as ctx.state, and there is no lifespan"):
-        async with started(None, [wants_text]):
+    with pytest.raises(InvalidError, match=r"wants_text declares ctx.state as str, but there is no lifespan"):
+        async with open_lifespan(None, [wants_text]):
             pass
 
 
@@ -161,8 +161,8 @@ async def test_one_that_hangs_can_be_told_to_stop() -> None:
 
     stop = asyncio.Event()
     asyncio.get_running_loop().call_soon(stop.set)
-    with pytest.raises(StoppedEarly):
-        async with started(hangs, stop=stop):
+    with pytest.raises(StoppedBeforeStart):
+        async with open_lifespan(hangs, stop=stop):
             pass
     assert left == ["tidied"]
 
@@ -216,7 +216,7 @@ async def test_a_task_that_completed_in_its_own_transaction_is_not_interrupted(
     job = await client.submit(app.sell(7))
     assert await job.result() == 7
     assert not shop.seen("sold", 7, False)
-    await eventually(lambda: shop.seen("sold", 7, False))
+    await wait_until(lambda: shop.seen("sold", 7, False))
     assert await conn.fetchval("select count(*) from sales") == 1
 
 
@@ -229,7 +229,7 @@ async def test_a_lifespan_that_fails_or_hangs_claims_nothing(
     monkeypatch.setenv("SHOP", how)
     job = await client.submit(app.deliver([]))
     worker = await shop.start()
-    await eventually(lambda: shop.seen("opening"))
+    await wait_until(lambda: shop.seen("opening"))
     if how == "hangs":
         worker.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(worker.wait(), 60) == code

@@ -14,48 +14,48 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.engine.logs import read_logs, write_logs
 from holdfast.errors import DatabaseAwayError
 from holdfast.settings import Secret, Settings
-from holdfast.testing import Clock, eventually
-from holdfast.worker.context import Context, current
-from holdfast.worker.contexts import Contexts
-from holdfast.worker.lines import Line, Lines
-from holdfast.worker.logs import LogWriter, captured
+from holdfast.testing import Clock, wait_until
+from holdfast.worker.context import TaskContext, current
+from holdfast.worker.context_factory import ContextFactory
+from holdfast.worker.log_buffer import BufferedLogLine, LogBuffer
+from holdfast.worker.log_writer import LogWriter, capture_log_records
 
 
 @pytest.fixture
-async def contexts(db: Database) -> AsyncGenerator[Contexts]:
-    contexts = Contexts(db)
+async def contexts(db: Database) -> AsyncGenerator[ContextFactory]:
+    contexts = ContextFactory(db)
     contexts.start()
     yield contexts
     await contexts.stop()
 
 
 @pytest.fixture
-async def ctx(conn: Connection, contexts: Contexts) -> Context:
+async def ctx(conn: Connection, contexts: ContextFactory) -> TaskContext:
     await submit(conn, owner="ann")
-    return contexts.make(await Hand(conn).one())
+    return contexts.create_context(await Hand(conn).one())
 
 
-def drawn(ctx: Context) -> list[Line]:
+def drawn(ctx: TaskContext) -> list[BufferedLogLine]:
     assert ctx.lines is not None
     return ctx.lines.take(ended=True)
 
 
-async def told(conn: Connection, ctx: Context) -> list[str]:
+async def told(conn: Connection, ctx: TaskContext) -> list[str]:
     assert ctx.lease is not None
     return [line.message for line in await read_logs(conn, ctx.lease.id)]
 
 
 async def test_lines_arrive_while_the_task_runs_and_before_its_end(
-    conn: Connection, ctx: Context, contexts: Contexts
+    conn: Connection, ctx: TaskContext, contexts: ContextFactory
 ) -> None:
     ctx.log("first", level="warning", page=1)
 
     async def first() -> list[str]:
         return await told(conn, ctx)
 
-    assert await eventually(first) == ["first"]
+    assert await wait_until(first) == ["first"]
     await asyncio.to_thread(ctx.log, "second")
-    await contexts.ended(ctx)
+    await contexts.write_log_lines(ctx)
     assert ctx.lease is not None
     one, two = await read_logs(conn, ctx.lease.id)
     assert (one.level, one.fields, one.seq, one.attempt) == ("warning", {"page": 1}, 1, 1)
@@ -64,7 +64,7 @@ async def test_lines_arrive_while_the_task_runs_and_before_its_end(
 
 
 async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_are_not(
-    conn: Connection, contexts: Contexts, clock: Clock
+    conn: Connection, contexts: ContextFactory, clock: Clock
 ) -> None:
     await submit(conn)
     hand = Hand(conn)
@@ -74,7 +74,7 @@ async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_ar
     await clock.advance(timedelta(hours=1))
     held = await hand.one()
     assert held.attempt == 2
-    lines = Lines()
+    lines = LogBuffer()
     lines.add("info", "hello", {})
     forged = type(held)(**{**{f: getattr(held, f) for f in held.__struct_fields__}, "nonce": held.nonce + 1})
     for lease, kept in ((lost, 1), (held, 1), (forged, 0)):
@@ -84,9 +84,9 @@ async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_ar
     assert [line.attempt for line in await read_logs(conn, held.id)] == [1, 2]
 
 
-async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: Context) -> None:
+async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: TaskContext) -> None:
     assert ctx.lease is not None
-    ctx.said = None
+    ctx.on_log = None
     ctx.log("a")
     ctx.log("b")
     said = drawn(ctx)
@@ -95,9 +95,9 @@ async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: Context) -> 
     assert await told(conn, ctx) == ["a", "b"]
 
 
-async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: Context) -> None:
+async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: TaskContext) -> None:
     assert ctx.lease is not None
-    ctx.said = None
+    ctx.on_log = None
     for n in range(6):
         ctx.log(str(n), level="error" if n % 2 else "debug")
     await write_logs(conn, [(ctx.lease, drawn(ctx))])
@@ -111,9 +111,9 @@ async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: Contex
         await read_logs(conn, job, level="loud")
 
 
-async def test_users_read_the_lines_of_their_own_jobs(conn: Connection, ctx: Context) -> None:
+async def test_users_read_the_lines_of_their_own_jobs(conn: Connection, ctx: TaskContext) -> None:
     assert ctx.lease is not None
-    ctx.said = None
+    ctx.on_log = None
     ctx.log("mine")
     await write_logs(conn, [(ctx.lease, drawn(ctx))])
     for user, seen in (("ann", 1), ("bob", 0)):
@@ -125,12 +125,12 @@ async def test_users_read_the_lines_of_their_own_jobs(conn: Connection, ctx: Con
 
 
 async def test_an_outcome_does_not_wait_for_a_database_that_is_away(
-    settings: Settings, ctx: Context, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, ctx: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = Database(Secret("postgresql://nobody@127.0.0.1:1/none"), settings)
     writer = LogWriter(nowhere)
     writer.start()
-    ctx.said = writer.note
+    ctx.on_log = writer.note
     ctx.log("kept")
     await asyncio.wait_for(writer.flush(ctx), 20)
     await writer.stop()
@@ -140,25 +140,25 @@ async def test_an_outcome_does_not_wait_for_a_database_that_is_away(
 
 
 async def test_lines_that_are_refused_hold_up_nobody_else_s(
-    conn: Connection, contexts: Contexts, caplog: pytest.LogCaptureFixture
+    conn: Connection, contexts: ContextFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         await submit(conn)
     hand = Hand(conn)
-    good, bad = (contexts.make(claimed) for claimed in await hand.take(2))
+    good, bad = (contexts.create_context(claimed) for claimed in await hand.take(2))
     await conn.execute("alter table holdfast.logs add constraint nothing_bad check (message <> 'bad')")
     good.log("good")
     bad.log("bad")
-    await asyncio.gather(contexts.ended(good), contexts.ended(bad))
+    await asyncio.gather(contexts.write_log_lines(good), contexts.write_log_lines(bad))
     assert await told(conn, good) == ["good"]
     assert await told(conn, bad) == []
     assert f"log lines of task {bad.task_id} are not kept" in caplog.text
 
 
-async def test_records_of_the_logging_module_are_kept_when_asked_for(ctx: Context) -> None:
-    ctx.said = None
+async def test_records_of_the_logging_module_are_kept_when_asked_for(ctx: TaskContext) -> None:
+    ctx.on_log = None
     log = logging.getLogger("app.pages")
-    with captured("info"):
+    with capture_log_records("info"):
         log.warning("outside of any task")
         token = current.set(ctx)
         log.debug("too quiet")

@@ -14,7 +14,7 @@ from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import DatabaseAwayError
 from holdfast.testing import Clock
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 SOON = timedelta(seconds=30)
 
@@ -28,18 +28,18 @@ async def test_a_claim_that_never_arrived_is_given_back(
     client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
-    real = leases.ask
+    real = leases.send_claim
 
-    async def ask(*args: Any, **how: Any) -> leases.Unread:
+    async def ask(*args: Any, **how: Any) -> leases.UnreadClaimResponse:
         answer = await real(*args, **how)
-        if answer.got and len(lost) < 4:  # more than the budget of crashes
-            lost.append(answer.got)
+        if answer.task_count and len(lost) < 4:  # more than the budget of crashes
+            lost.append(answer.task_count)
             raise DatabaseAwayError("The connection was closed in the middle of the answer.")
         return answer
 
-    monkeypatch.setattr(leases, "ask", ask)
+    monkeypatch.setattr(leases, "send_claim", ask)
     stop = asyncio.Event()
-    running = asyncio.create_task(Worker(db, {tells.name: tells}).run(stop))
+    running = asyncio.create_task(WorkerRuntime(db, {tells.name: tells}).run(stop))
     jobs = [await client.submit(tells()) for _ in range(3)]
     assert all([await job.result(within=SOON) > 1 for job in jobs])
     stop.set()
@@ -55,8 +55,8 @@ async def test_what_it_holds_and_what_is_older_stays(conn: Connection, clock: Cl
     old = await hand.one()
     await clock.advance(timedelta(seconds=10))
     held, unheld = await hand.take(2)
-    assert await leases.release_unheld(conn, "another", [], timedelta(seconds=5)) == 0
-    assert await leases.release_unheld(conn, "hand", [held.id], timedelta(seconds=5)) == 1
+    assert await leases.release_unreceived_tasks(conn, "another", [], timedelta(seconds=5)) == 0
+    assert await leases.release_unreceived_tasks(conn, "hand", [held.id], timedelta(seconds=5)) == 1
     states = {(row := await task_row(conn, each))["id"]: row["status"] for each in made}
     assert states == {old.id: "running", held.id: "running", unheld.id: "ready"}
     assert (await task_row(conn, unheld.id))["crashes"] == 0

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Client
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 from holdfast.worker.heartbeat_protocol import (
     MESSAGES_RENEWED,
     LeasedMessage,
@@ -75,10 +75,10 @@ async def test_a_message_is_renewed_until_it_is_dropped(
     renewer: MessageRenewer, worker: FakeWorker, encoded_message: bytes, conn: Connection
 ) -> None:
     renewer.hold(encoded_message)
-    await eventually(lambda: len(worker.renewed) >= 3)
+    await wait_until(lambda: len(worker.renewed) >= 3)
     assert await read_hidden_time(conn) > timedelta(seconds=VT_S)
     renewer.drop(encode_message_numbers([7]))
-    await eventually(lambda: worker.dropped == [7])
+    await wait_until(lambda: worker.dropped == [7])
     before = await read_hidden_time(conn)
     await asyncio.sleep(VT_S)
     assert await read_hidden_time(conn) == before
@@ -89,9 +89,9 @@ async def test_a_message_that_another_reader_received_is_lost(
     renewer: MessageRenewer, worker: FakeWorker, encoded_message: bytes, conn: Connection
 ) -> None:
     renewer.hold(encoded_message)
-    await eventually(lambda: worker.renewed)
+    await wait_until(lambda: worker.renewed)
     await conn.execute("select pgmq.set_vt('q', 2, -1); select pgmq.read('q', 60, 2)")
-    await eventually(lambda: worker.lost == [7])
+    await wait_until(lambda: worker.lost == [7])
     assert renewer.take_all() == []
 
 
@@ -103,10 +103,10 @@ async def test_a_drop_waits_for_a_renewal_in_flight(
         await conn.execute("select from pgmq.q_q where msg_id = 2 for update")
         renewer.hold(encoded_message)
         waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
-        await eventually(lambda: second.fetchval(waiting))
+        await wait_until(lambda: second.fetchval(waiting))
         renewer.drop(encode_message_numbers([7]))
         assert worker.dropped == []
-    await eventually(lambda: worker.dropped == [7])
+    await wait_until(lambda: worker.dropped == [7])
     assert worker.renewed == []
 
 
@@ -118,4 +118,4 @@ async def test_nothing_is_renewed_for_a_stopped_worker(
     await asyncio.sleep(VT_S)
     assert await read_hidden_time(conn) == timedelta(seconds=VT_S)
     worker.runs = True
-    await eventually(lambda: worker.renewed)
+    await wait_until(lambda: worker.renewed)

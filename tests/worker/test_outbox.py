@@ -15,8 +15,8 @@ def test_an_outcome_counts_until_it_is_answered() -> None:
     outbox.put(outcome(1))
     taken = outbox.take()
     assert len(outbox) == 1
-    outbox.forget(UUID(int=7))
-    assert outbox.answered(taken) == [UUID(int=1), UUID(int=7)]
+    outbox.add_without_outcome(UUID(int=7))
+    assert outbox.confirm(taken) == [UUID(int=1), UUID(int=7)]
     assert (len(outbox), taken) == (0, [outcome(1)])
 
 
@@ -34,10 +34,10 @@ def test_what_was_not_answered_goes_first_next_time() -> None:
 
 def test_company_is_waited_for_but_not_when_there_is_enough() -> None:
     outbox = Outbox()
-    assert outbox.pause is None
+    assert outbox.seconds_until_flush is None
     outbox.put(outcome(0))
-    assert outbox.pause is not None
-    assert outbox.pause <= 0.005
+    assert outbox.seconds_until_flush is not None
+    assert outbox.seconds_until_flush <= 0.005
     for number in range(1, FLUSH_COUNT):
         outbox.put(outcome(number))
-    assert outbox.pause == 0
+    assert outbox.seconds_until_flush == 0

@@ -12,10 +12,10 @@ from pooler import pooler
 from worker_processes import Workers
 
 from holdfast import Client
-from holdfast.engine.connection import Database, connected
+from holdfast.engine.connection import Database, open_connection
 from holdfast.errors import DatabaseAwayError
 from holdfast.settings import Secret, Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 SOON = timedelta(seconds=60)
 
@@ -24,13 +24,13 @@ SOON = timedelta(seconds=60)
 async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     async def answers() -> bool:
         try:
-            async with connected(through, settings):
+            async with open_connection(through, settings):
                 return True
         except DatabaseAwayError:
             return False
 
     with pooler(url, "transaction", size=3) as through:
-        await eventually(answers, what="the pooler answers")
+        await wait_until(answers, what="the pooler answers")
         yield through
 
 
@@ -54,7 +54,7 @@ async def test_a_lease_is_kept_through_the_pooler(
     await workers.start()
     async with Client(pooled.reveal(), settings=settings) as client:
         job = await client.submit(app.blocks(4.0))
-        await eventually(lambda: workers.seen("began", "blocks", 1))
+        await wait_until(lambda: workers.seen("began", "blocks", 1))
         await workers.start()
         assert await job.result(within=SOON) == "attempt 1"
 

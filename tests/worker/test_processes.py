@@ -13,7 +13,7 @@ from worker_processes import Workers
 from holdfast import Client
 from holdfast.client.handles import JobHandle
 from holdfast.engine.connection import Connection
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 SOON = timedelta(seconds=40)
 
@@ -21,10 +21,10 @@ SOON = timedelta(seconds=40)
 async def test_a_killed_worker_s_task_runs_again_elsewhere(workers: Workers, client: Client) -> None:
     victim = await workers.start()
     job = await client.submit(app.waits("gate"))
-    await eventually(lambda: workers.seen("began", "gate", 1))
+    await wait_until(lambda: workers.seen("began", "gate", 1))
     victim.send_signal(signal.SIGKILL)
     await workers.start()
-    await eventually(lambda: workers.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 2), within=SOON)
     workers.allow("gate")
     assert await job.result(within=SOON) == "attempt 2"
 
@@ -34,12 +34,12 @@ async def test_a_stopped_worker_releases_without_charging_an_attempt(
 ) -> None:
     leaving = await workers.start("--grace", "100ms")
     job = await client.submit(app.waits("gate"))
-    await eventually(lambda: workers.seen("began", "gate", 1))
+    await wait_until(lambda: workers.seen("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
     assert await conn.fetchval("select failures from holdfast.tasks where id = $1", job.id) == 0
     await workers.start()
-    await eventually(lambda: workers.seen("began", "gate", 2), within=SOON)
+    await wait_until(lambda: workers.seen("began", "gate", 2), within=SOON)
     workers.allow("gate")
     assert await job.result(within=SOON) == "attempt 2"
 
@@ -47,7 +47,7 @@ async def test_a_stopped_worker_releases_without_charging_an_attempt(
 async def test_a_stopped_worker_lets_running_work_finish(workers: Workers, client: Client) -> None:
     leaving = await workers.start("--grace", "30s")
     job = await client.submit(app.waits("gate"))
-    await eventually(lambda: workers.seen("began", "gate", 1))
+    await wait_until(lambda: workers.seen("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
 
     async def left_alone() -> JobHandle[object] | None:
@@ -56,7 +56,7 @@ async def test_a_stopped_worker_lets_running_work_finish(workers: Workers, clien
         await asyncio.sleep(0.5)
         return later if (await later.get()).status == "queued" else None
 
-    later = await eventually(left_alone, within=SOON)
+    later = await wait_until(left_alone, within=SOON)
     workers.allow("gate")
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
     assert await job.result(within=SOON) == "attempt 1"
@@ -66,7 +66,7 @@ async def test_a_stopped_worker_lets_running_work_finish(workers: Workers, clien
 async def test_the_second_signal_releases_at_once(workers: Workers, client: Client) -> None:
     leaving = await workers.start("--grace", "10m")
     await client.submit(app.waits("gate"))
-    await eventually(lambda: workers.seen("began", "gate", 1))
+    await wait_until(lambda: workers.seen("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
     leaving.send_signal(signal.SIGINT)
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
@@ -76,7 +76,7 @@ async def test_a_blocked_loop_keeps_its_lease(workers: Workers, client: Client) 
     """The task blocks for more than two leases while another worker stands by to take it."""
     await workers.start()
     job = await client.submit(app.blocks(5.0))
-    await eventually(lambda: workers.seen("began", "blocks", 1))
+    await wait_until(lambda: workers.seen("began", "blocks", 1))
     await workers.start()
     assert await job.result(within=SOON) == "attempt 1"
     assert [line[1:] for line in workers.lines()] == [["began", "blocks", "1"], ["ended", "blocks", "1"]]
@@ -86,10 +86,10 @@ async def test_a_blocked_loop_keeps_its_lease(workers: Workers, client: Client) 
 async def test_a_cancelled_job_stops_its_running_task(workers: Workers, client: Client, call: str) -> None:
     worker = await workers.start()
     submitted = await client.submit(getattr(app, call)("gate"))
-    await eventually(lambda: workers.seen("began", "gate", 1))
+    await wait_until(lambda: workers.seen("began", "gate", 1))
     assert (await submitted.cancel()).status == "cancelled"
     log = workers.folder / "worker0.log"
-    await eventually(lambda: "outcome=stopped" in log.read_text(), within=SOON)
+    await wait_until(lambda: "outcome=stopped" in log.read_text(), within=SOON)
     worker.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(worker.wait(), 40) == 0
 
@@ -99,7 +99,7 @@ async def test_work_goes_on_after_every_connection_was_cut(
 ) -> None:
     await workers.start()
     first = await client.submit(app.waits("gate"))
-    await eventually(lambda: workers.seen("began", "gate", 1))
+    await wait_until(lambda: workers.seen("began", "gate", 1))
     await conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
         " and datname = current_database()"
@@ -117,7 +117,7 @@ async def test_two_workers_share_many_tasks_and_run_each_once(workers: Workers, 
     await workers.start()
     results = await asyncio.gather(*(handle.result(within=SOON) for handle in handles[::30]))
     assert results == list(range(0, 300, 30))
-    await eventually(lambda: len(workers.lines()) == 300, within=SOON)
+    await wait_until(lambda: len(workers.lines()) == 300, within=SOON)
     assert sorted(int(line[2]) for line in workers.lines()) == list(range(300))
 
 

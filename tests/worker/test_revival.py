@@ -16,7 +16,7 @@ from embedded_processes import Place, kill, place
 
 from holdfast import Client
 from holdfast.engine import embedded
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 SOON = timedelta(seconds=60)
 
@@ -40,13 +40,13 @@ async def test_the_embedded_database_is_started_again(here: Place) -> None:
     assert holdfast(here, "migrate").wait(60) == 0
     worker = holdfast(here, "worker", app.__file__)
     try:
-        with embedded.start(here.settings) as server:
+        with embedded.start_server(here.settings) as server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
                 assert await (await client.submit(app.other(1))).result(within=SOON) == 1
         kill(here.home.keeper_pid)
         record = Path(here.folder.parent / "record")
-        await eventually(here.home.has_keeper, within=SOON)  # by the worker: nobody else is left
-        server = embedded.find(here.settings) or embedded.start(here.settings)
+        await wait_until(here.home.has_keeper, within=SOON)  # by the worker: nobody else is left
+        server = embedded.find(here.settings) or embedded.start_server(here.settings)
         with server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
                 assert await (await client.submit(app.other(2))).result(within=SOON) == 2

@@ -17,7 +17,7 @@ from worker_processes import Workers
 from holdfast import Client
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 SOON = timedelta(seconds=60)
 
@@ -37,7 +37,7 @@ def has_more_than(hard: Workers, lines: int) -> bool:
 
 
 async def names(conn: Connection) -> list[str]:
-    rows = await conn.fetch("select name from holdfast.workers where left_at is null order by id")
+    rows = await conn.fetch("select name from holdfast.workers where stopped_at is null order by id")
     return [row["name"] for row in rows]
 
 
@@ -46,14 +46,14 @@ async def test_processes_that_die_are_started_again_and_stopped_together(
 ) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
     await client.submit_many([app.patient(f"gate{n}") for n in range(12)])  # more than one process can hold
-    await eventually(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
+    await wait_until(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
     victim = int(hard.lines()[0][0])
     os.kill(victim, signal.SIGKILL)
-    await eventually(lambda: len({line[0] for line in hard.lines()} - {str(victim)}) >= 2, within=SOON)
+    await wait_until(lambda: len({line[0] for line in hard.lines()} - {str(victim)}) >= 2, within=SOON)
     leader.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leader.wait(), 60) == 0
     for pid in {line[0] for line in hard.lines()}:
-        await eventually(partial(is_gone, pid), within=SOON)
+        await wait_until(partial(is_gone, pid), within=SOON)
     assert await conn.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 0
     assert await conn.fetchval("select sum(failures) from holdfast.tasks") == 0
 
@@ -69,10 +69,10 @@ async def test_an_app_that_cannot_run_ends_all_at_once(hard: Workers, tmp_path: 
 async def test_processes_do_not_outlive_their_leader(hard: Workers, client: Client) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
     await client.submit_many([app.patient(f"gate{n}") for n in range(12)])
-    await eventually(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
+    await wait_until(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
     leader.send_signal(signal.SIGKILL)
     for pid in {line[0] for line in hard.lines()}:
-        await eventually(partial(is_gone, pid), within=SOON)
+        await wait_until(partial(is_gone, pid), within=SOON)
 
 
 async def test_drain_ends_when_nothing_is_ready(hard: Workers, client: Client, conn: Connection) -> None:
@@ -85,12 +85,12 @@ async def test_drain_ends_when_nothing_is_ready(hard: Workers, client: Client, c
     assert await names(conn) == []
 
 
-async def test_once_and_max_jobs_claim_no_more_than_they_say(hard: Workers, client: Client) -> None:
+async def test_once_and_max_tasks_claim_no_more_than_they_say(hard: Workers, client: Client) -> None:
     await client.submit_many([app.short(n) for n in range(30)])
     process = await hard.start("--once", "--concurrency", "4")
     assert await asyncio.wait_for(process.wait(), 60) == 0
     assert len(hard.lines()) == 4
-    process = await hard.start("--max-jobs", "17", "--concurrency", "4")
+    process = await hard.start("--max-tasks", "17", "--concurrency", "4")
     assert await asyncio.wait_for(process.wait(), 60) == 0
     assert len(hard.lines()) == 21
 
@@ -98,14 +98,14 @@ async def test_once_and_max_jobs_claim_no_more_than_they_say(hard: Workers, clie
 async def test_a_worker_obeys_the_database(hard: Workers, client: Client, conn: Connection) -> None:
     draining = await hard.start("--grace", "1ms")
     running = await client.submit(app.patient("gate"))
-    await eventually(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     (name,) = await names(conn)
-    assert await leases.command_worker(conn, name, "drain")
-    await eventually(lambda: conn.fetchval("select about is not null from holdfast.workers"), within=SOON)
+    assert await leases.set_worker_command(conn, name, "drain")
+    await wait_until(lambda: conn.fetchval("select about is not null from holdfast.workers"), within=SOON)
     stopping = await hard.start()
-    await eventually(lambda: _two(conn), within=SOON)
+    await wait_until(lambda: _two(conn), within=SOON)
     (other,) = [each for each in await names(conn) if each != name]
-    assert await leases.command_worker(conn, other, "stop")
+    assert await leases.set_worker_command(conn, other, "stop")
     assert await asyncio.wait_for(stopping.wait(), 60) == 0
     assert draining.returncode is None  # it finishes what it has, whatever its grace
     hard.allow("gate")
@@ -121,11 +121,11 @@ async def test_a_queue_runs_no_more_at_once_than_its_share(hard: Workers, client
     await client.submit_many([app.waits(f"gate{n}") for n in range(6)])
     await client.submit_many([app.other(n) for n in range(40)])
     await hard.start("--queues", "record:2,other", "--concurrency", "8")
-    await eventually(lambda: sum(line[1] == "other" for line in hard.lines()) == 40, within=SOON)
+    await wait_until(lambda: sum(line[1] == "other" for line in hard.lines()) == 40, within=SOON)
     assert Counter(line[1] for line in hard.lines())["began"] == 2
     for n in range(6):
         hard.allow(f"gate{n}")
-    await eventually(lambda: sum(line[1] == "ended" for line in hard.lines()) == 6, within=SOON)
+    await wait_until(lambda: sum(line[1] == "ended" for line in hard.lines()) == 6, within=SOON)
 
 
 async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
@@ -137,7 +137,7 @@ async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
     for _ in range(6):
         before = len(hard.lines())
         process = await hard.start("--grace", "0s", "--concurrency", "20")
-        await eventually(partial(has_more_than, hard, before + 20), within=SOON)
+        await wait_until(partial(has_more_than, hard, before + 20), within=SOON)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
     await hard.start("--concurrency", "50")
@@ -145,7 +145,7 @@ async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
     async def done() -> bool:
         return bool(await conn.fetchval("select count(*) = 0 from holdfast.tasks"))
 
-    await eventually(done, within=SOON)
+    await wait_until(done, within=SOON)
     rows = await conn.fetch("select status, failures, crashes, attempt from holdfast.history")
     assert Counter((row["status"], row["failures"], row["crashes"]) for row in rows) == {
         ("succeeded", 0, 0): count

@@ -1,30 +1,45 @@
-"""What a running task is given, as types. The worker provides it: annotate the first parameter with `Ctx`.
+"""The context of a running task: `Ctx` for async functions, `ctx.blocking` for plain functions.
 
-Methods that are plain never wait. Those that are awaited reach the database, and refuse once the lease has
-passed to someone else. Plain functions, which run in threads, find the awaited ones under `ctx.blocking`.
+Every public method is declared once, here. `Ctx` calls an internal method for each, which the worker
+implements (`holdfast.worker.context`). `BlockingCtx` derives its methods from those of `Ctx`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sized,
+)
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
-    BinaryIO,
-    Literal,
+    Concatenate,
+    Generic,
     ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypedDict,
     TypeVar,
     Unpack,
     overload,
 )
 from uuid import UUID
 
+from holdfast.definitions.context_types import (
+    ArtifactOptions,
+    BlockingArtifactReader,
+    ChildOptions,
+    Content,
+    FileReader,
+    LogLevel,
+    TaskCall,
+)
 from holdfast.model import Artifact
 
 if TYPE_CHECKING:
@@ -39,133 +54,74 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-LogLevel = Literal["debug", "info", "warning", "error"]
-Content: TypeAlias = "bytes | Path | AsyncIterable[bytes] | BinaryIO"
 
+class Ctx(ABC, Generic[State_co]):
+    """The context of a running task. Annotate the first parameter of a task with it; the worker passes it.
 
-class AnyCall(Protocol):
-    """A task with its arguments: `screenshot(url)`."""
+    Methods that are not awaited return immediately. Awaited methods reach the database and raise
+    LeaseLostError when another worker holds the task. Plain functions, which run in threads, use
+    `ctx.blocking` instead.
 
-    @property
-    def args(self) -> Mapping[str, Any]: ...
-    def use(self) -> None: ...
-
-
-class ChildSay(TypedDict, total=False):
-    """What may be said about work that a task submits.
-
-    `key` names it: the same key is the same child, also in a later attempt. Without one its arguments do.
-    `after` are ids that this context gave out, its own `task_id`, or names of tasks of the job: the child
-    waits for them. `detached` makes it a job of its own, which outlives this one, whatever happens to it.
-    `owner` and `labels` are for detached ones; children share what their job has.
+    ```python
+    @task
+    async def resize(ctx: Ctx, key: str) -> str:
+        ctx.progress(0, 2, phase="download")
+        image = await ctx.step("download", download, key)
+        file = await ctx.save("small.png", shrink(image), "image/png")
+        return file.key
+    ```
     """
 
-    key: str | None
-    after: Iterable[UUID | str]
-    detached: bool
-    delay: timedelta | None
-    run_at: datetime | None
-    priority: int | None
-    weight: float
-    owner: str | None
-    labels: dict[str, str] | None
-
-
-class SaveSay(TypedDict, total=False):
-    """What may be said about a file: what it is for, how long it is kept, and notes about it."""
-
-    kind: str
-    ttl: timedelta | None
-    meta: dict[str, Any] | None
-
-
-class Reading(Protocol):
-    """A stored file being read: in pieces, or at once."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-    async def read(self) -> bytes: ...
-
-
-class BlockingReading(Protocol):
-    def __iter__(self) -> Iterator[bytes]: ...
-    def read(self) -> bytes: ...
-
-
-class BlockingCtx(Protocol):
-    """The same for plain functions: each call returns when it is done."""
-
-    def track(
-        self, items: Iterable[T], total: float | None = None, *, phase: str | None = None
-    ) -> Iterator[T]: ...
-    def report(
-        self,
-        done: float | None = None,
-        total: float = 100,
-        *,
-        phase: str | None = None,
-        message: str | None = None,
-    ) -> None: ...
-    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID: ...
-    def assert_lease(self, on: object) -> None: ...
-    def complete(self, on: object, output: object = None) -> None: ...
-    def save(
-        self,
-        name: str,
-        content: Content,
-        type: str | None = None,  # noqa: A002
-        **say: Unpack[SaveSay],
-    ) -> Artifact: ...
-    def open(self, artifact: Artifact | str) -> AbstractContextManager[BlockingReading]: ...
-
-
-class Ctx(Protocol[State_co]):
-    """What a running task is given. The worker provides it; annotate the first parameter with it."""
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def state(self) -> State_co:
-        """What the worker's lifespan made: a browser, a client, a model."""
-        ...
+        """What the worker's lifespan yielded: a browser, a connection pool, a model."""
 
     @property
+    @abstractmethod
     def task_id(self) -> str:
-        """The id of this task: the same for every attempt."""
-        ...
+        """The id of this task. It is the same in every attempt."""
 
     @property
+    @abstractmethod
     def job_id(self) -> str:
-        """The job it belongs to."""
-        ...
+        """The id of the job that the task belongs to."""
 
     @property
+    @abstractmethod
     def owner(self) -> str | None:
-        """Whose job it is."""
-        ...
+        """The owner of the job."""
 
     @property
+    @abstractmethod
     def attempt(self) -> int:
-        """1 for the first attempt."""
-        ...
+        """The number of this attempt, from 1."""
 
     @property
+    @abstractmethod
     def deadline(self) -> datetime:
-        """When this attempt is stopped at the latest."""
-        ...
+        """When this attempt reaches its time limit."""
 
     @property
+    @abstractmethod
     def cancelled(self) -> bool:
-        """Whether it should stop: the job was cancelled, the lease lost, or the worker is going."""
-        ...
+        """Whether the attempt must stop: job cancelled, lease lost, time limit reached, worker shutting down."""
 
     @property
     def idempotency_key(self) -> str:
-        """For services that take one: the same for every attempt, and for no other task."""
-        ...
+        """A key for services that deduplicate requests: the same in every attempt, unique to this task."""
+        return self.task_id
 
     @property
     def blocking(self) -> BlockingCtx:
-        """What is awaited here, for plain functions."""
-        ...
+        """The awaited methods of this context as blocking ones, for plain functions."""
+        return BlockingCtx(self)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise CancelledError if the attempt must stop. Call it in long loops of plain functions."""
 
     def progress(
         self,
@@ -175,8 +131,11 @@ class Ctx(Protocol[State_co]):
         phase: str | None = None,
         message: str | None = None,
     ) -> None:
-        """How far it is. Kept in memory; the newest is written a few times a second at most."""
-        ...
+        """Record progress: `done` of `total`. The percentage never decreases within one attempt.
+
+        The newest value is stored a few times per second. Use `report` to store every value.
+        """
+        self._update_progress(done, total, phase, message)
 
     async def report(
         self,
@@ -186,26 +145,31 @@ class Ctx(Protocol[State_co]):
         phase: str | None = None,
         message: str | None = None,
     ) -> None:
-        """`progress` that is stored when this returns: stages are seen however soon the next one comes."""
-        ...
+        """Record progress and wait until it is stored, so that watchers see each stage."""
+        self.check()
+        await self._store_progress(done, total, phase, message)
 
-    def check(self) -> None:
-        """Stop here if it should stop. For plain functions and long loops, which nobody can interrupt."""
-        ...
-
-    def track(
+    async def track(
         self,
         items: Iterable[T] | AsyncIterable[T],
         total: float | None = None,
         *,
         phase: str | None = None,
     ) -> AsyncIterator[T]:
-        """The items one by one, with progress, stopping when the attempt should."""
-        ...
+        """Iterate over items, record progress after each, and stop when the attempt must stop.
+
+        `total` is the number of items (default: `len(items)` if it has a length).
+        """
+        tracker = _ProgressTracker(self, items, total, phase)
+        async for item in self._iterate(items):
+            self.check()
+            yield item
+            tracker.advance()
+        self.check()
 
     def log(self, message: str, /, *, level: LogLevel = "info", **fields: Any) -> None:
-        """Kept with the attempt. Never waits and never fails."""
-        ...
+        """Store a log line with the attempt. Never blocks and never raises."""
+        self._append_log(message, level, fields)
 
     @overload
     async def step(
@@ -214,34 +178,172 @@ class Ctx(Protocol[State_co]):
     @overload
     async def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run it once and remember what it returned: a later attempt is given that instead."""
-        ...
+        """Call a function once per task and store its result; later attempts return the stored result.
 
-    async def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID:
-        """Add work: a child of this job, or with `detached=True` a job of its own.
-
-        Said again by a later attempt, it is there once.
+        If the worker dies after the function returns and before its result is stored, the function runs
+        again. Plain functions run in a thread.
         """
-        ...
+        return await self._run_step(name, fn, args, kwargs)
+
+    async def submit(self, call: TaskCall, **options: Unpack[ChildOptions]) -> UUID:
+        """Submit more work: a child task of this job, or a separate job with `detached=True`. Returns its id.
+
+        A later attempt that submits the same work adds nothing.
+        """
+        return await self._submit_child(call, options)
 
     def assert_lease(self, on: object) -> Awaitable[None]:
-        """In your own transaction: go on only while this attempt holds the task; held until you commit."""
-        ...
+        """Check in your own transaction that this attempt still holds the task, and keep it until you commit.
+
+        `on` is your connection. Raises LeaseLostError if another worker holds the task. With a synchronous
+        connection the check has happened when the call returns, and you need not await it.
+        """
+        return self._assert_lease(on)
 
     def complete(self, on: object, output: object = None) -> Awaitable[None]:
-        """In your own transaction: the task has succeeded if you commit, and has not if you do not."""
-        ...
+        """Complete the task in your own transaction: it has succeeded if and only if you commit.
+
+        `on` is your connection, `output` the result of the task. With a synchronous connection you need not
+        await the call.
+        """
+        return self._complete(on, output)
 
     async def save(
         self,
         name: str,
         content: Content,
         type: str | None = None,  # noqa: A002
-        **say: Unpack[SaveSay],
+        **options: Unpack[ArtifactOptions],
     ) -> Artifact:
-        """Store a file. Others see it when this attempt has succeeded, and not at all otherwise."""
-        ...
+        """Store a file. It becomes visible when this attempt succeeds; otherwise it is deleted.
 
-    def open(self, artifact: Artifact | str) -> AbstractAsyncContextManager[Reading]:
-        """Read a file of this job: one that it saved, or one of a task before it."""
-        ...
+        `type` is the media type (default: from the name).
+        """
+        self.check()
+        return await self._save_file(name, content, type, options)
+
+    def open(self, artifact: Artifact | str) -> AbstractAsyncContextManager[FileReader]:
+        """Open a file of this job for reading: an artifact, or the name of a file that a task saved."""
+        return self._open_file(artifact)
+
+    # Implemented by the worker
+
+    @abstractmethod
+    def _update_progress(
+        self, done: float | None, total: float, phase: str | None, message: str | None
+    ) -> None: ...
+    @abstractmethod
+    async def _store_progress(
+        self, done: float | None, total: float, phase: str | None, message: str | None
+    ) -> None: ...
+    @abstractmethod
+    def _iterate(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]: ...
+    @abstractmethod
+    def _append_log(self, message: str, level: LogLevel, fields: Mapping[str, Any]) -> None: ...
+    @abstractmethod
+    async def _run_step(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
+    @abstractmethod
+    def _run_step_in_thread(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
+    @abstractmethod
+    async def _submit_child(self, call: TaskCall, options: ChildOptions) -> UUID: ...
+    @abstractmethod
+    def _assert_lease(self, on: object) -> Awaitable[None]: ...
+    @abstractmethod
+    def _complete(self, on: object, output: object) -> Awaitable[None]: ...
+    @abstractmethod
+    async def _save_file(
+        self, name: str, content: Content, content_type: str | None, options: ArtifactOptions
+    ) -> Artifact: ...
+    @abstractmethod
+    def _open_file(self, artifact: Artifact | str) -> AbstractAsyncContextManager[FileReader]: ...
+    @abstractmethod
+    def _open_file_in_thread(
+        self, artifact: Artifact | str
+    ) -> AbstractContextManager[BlockingArtifactReader]: ...
+    @abstractmethod
+    def _wait_in_thread(self, work: Callable[[], Awaitable[T]], on: object = None) -> T:
+        """Run asynchronous work on the worker's loop and wait for it.
+
+        Work on a synchronous connection `on` runs here instead: the connection belongs to this thread.
+        """
+
+
+class _ProgressTracker:
+    def __init__(self, context: Ctx[Any], items: object, total: float | None, phase: str | None) -> None:
+        self._context = context
+        self._total = len(items) if total is None and isinstance(items, Sized) else total
+        self._done = 0
+        self._report(phase)
+
+    def advance(self) -> None:
+        self._done += 1
+        self._report(None)
+
+    def _report(self, phase: str | None) -> None:
+        self._context.progress(self._done if self._total else None, self._total or 0, phase=phase)
+
+
+class BlockingMethod(Generic[P, R]):
+    """A method of `BlockingCtx` that calls the awaited method of `Ctx` and waits for its result.
+
+    With `uses_connection` the first argument is the user's own connection.
+    """
+
+    def __init__(
+        self, method: Callable[Concatenate[Ctx[Any], P], Awaitable[R]], *, uses_connection: bool = False
+    ) -> None:
+        self._method = method
+        self._uses_connection = uses_connection
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    def __get__(self, blocking: BlockingCtx, _: type[BlockingCtx]) -> Callable[P, R]:
+        context = blocking.context
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            on = kwargs.get("on", args[0] if args else None) if self._uses_connection else None
+            return context._wait_in_thread(lambda: self._method(context, *args, **kwargs), on)
+
+        return call
+
+
+class BlockingCtx:
+    """The methods of `Ctx` for plain functions: each call returns when it is done."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: Ctx[Any]) -> None:
+        self.context = context
+
+    report = BlockingMethod(Ctx.report)
+    submit = BlockingMethod(Ctx.submit)
+    save = BlockingMethod(Ctx.save)
+    assert_lease = BlockingMethod(Ctx.assert_lease, uses_connection=True)
+    complete = BlockingMethod(Ctx.complete, uses_connection=True)
+
+    # The types of the following three differ from those of `Ctx` in more than the missing `await`.
+
+    def track(
+        self, items: Iterable[T], total: float | None = None, *, phase: str | None = None
+    ) -> Iterator[T]:
+        """Like `Ctx.track`, for a `for` loop."""
+        context = self.context
+        tracker = _ProgressTracker(context, items, total, phase)
+        for item in items:
+            context.check()
+            yield item
+            tracker.advance()
+        context.check()
+
+    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Like `Ctx.step`. The function runs in the calling thread."""
+        result: R = self.context._run_step_in_thread(name, fn, args, kwargs)
+        return result
+
+    def open(self, artifact: Artifact | str) -> AbstractContextManager[BlockingArtifactReader]:
+        """Like `Ctx.open`, for a `with` statement."""
+        return self.context._open_file_in_thread(artifact)

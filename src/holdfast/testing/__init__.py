@@ -1,19 +1,28 @@
-"""For tests: a real database each, a clock you can move, and your tasks run in the test.
+"""Tools for tests: a real database for each test, a clock that you can move, and your tasks run in the test.
 
-With the pytest plug-in, which comes with the package, a test asks for the fixture `hf`:
+The pytest plug-in comes with the package. A test that takes the fixture `hf` uses it:
 
-    async def test_a_bookmark_gets_a_picture(hf: Holdfast) -> None:
+    async def test_bookmark_gets_a_screenshot(hf: Holdfast) -> None:
         await add_bookmark("https://example.org")
         hf.assert_submitted(screenshot, url="https://example.org")
         await hf.drain()
 
-docs/guide/testing.md tells the rest.
+Asynchronous tests need `asyncio_mode = "auto"` in `[tool.pytest.ini_options]`. See docs/guide/testing.md.
 """
 
 from holdfast.testing.clock import Clock
+from holdfast.testing.drain import AttemptResult, ConsumedMessage, DrainResult
 from holdfast.testing.harness import Holdfast, Submitted
-from holdfast.testing.replaying import Replayed
-from holdfast.testing.running import Drained, Handled, Ran
-from holdfast.testing.waiting import eventually
+from holdfast.testing.kill_replay import ReplayResult
+from holdfast.testing.polling import wait_until
 
-__all__ = ["Clock", "Drained", "Handled", "Holdfast", "Ran", "Replayed", "Submitted", "eventually"]
+__all__ = [
+    "AttemptResult",
+    "Clock",
+    "ConsumedMessage",
+    "DrainResult",
+    "Holdfast",
+    "ReplayResult",
+    "Submitted",
+    "wait_until",
+]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -22,28 +22,28 @@ from holdfast.client import Client
 from holdfast.definitions.payloads import to_json
 from holdfast.definitions.tasks import Call, Task
 from holdfast.engine import scratch
-from holdfast.engine.connection import Connection, Database, connected
+from holdfast.engine.connection import Connection, Database, open_connection
 from holdfast.settings import Secret, Settings
-from holdfast.testing.application import Application
+from holdfast.testing.application import AppUnderTest
 from holdfast.testing.clock import Clock
-from holdfast.testing.replaying import (
-    Killed,
-    Probe,
-    Replayed,
-    Stopped,
-    abandon,
-    ask,
-    check_call,
-    compare,
-    stoppable,
+from holdfast.testing.drain import AttemptResult, DrainHost, DrainResult, drain
+from holdfast.testing.kill_replay import (
+    KillableCoroutine,
+    ReplayResult,
+    SimulatedKill,
+    StateProbe,
+    call_probe,
+    check_replayable,
+    check_same_result,
+    close_killed_coroutines,
+    make_killable,
 )
-from holdfast.testing.running import Drained, Ran, Runner, declare_all, drain
 
 R = TypeVar("R")
 T = TypeVar("T")
 AnyTask = Task[..., Any]
 
-MOST_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10_000
 PATIENCE_SECONDS = 0.25
 
 
@@ -71,7 +71,7 @@ class Holdfast:
     def __init__(self, url: Secret, settings: Settings) -> None:
         self._url = url
         self._settings = settings
-        self._application = Application()
+        self._application = AppUnderTest()
         self._databases: dict[asyncio.AbstractEventLoop, Database] = {}
         self.client = Client(url.reveal(), settings=settings)
         self.clock = Clock(url, settings)
@@ -91,33 +91,34 @@ class Holdfast:
         """Move the clock. Nothing runs by that; see `drain`."""
         await self.clock.advance(by)
 
-    async def drain(self, *, until: timedelta = timedelta(0), most: int = MOST_ATTEMPTS) -> Drained:
+    async def drain(
+        self, *, until: timedelta = timedelta(0), max_attempts: int = MAX_ATTEMPTS
+    ) -> DrainResult:
         """Run all that is ready, and all that becomes ready within `until`, in moments.
 
         Consumers are given the messages that are visible. Their queues go by the real clock.
         """
 
-        async def work(runner: Runner) -> Drained:
-            await declare_all(runner)
-            return await drain(runner, until=until, most=most, state=self.state)
+        async def register_and_drain(host: DrainHost) -> DrainResult:
+            await host.register_definitions()
+            return await drain(host, until=until, max_attempts=max_attempts, state=self.state)
 
-        return await self._with_runner(self._running(), work)
+        return await self._with_host(self._running(), register_and_drain)
 
     async def run(self, call: Call[R], *, until: timedelta = timedelta(hours=1)) -> R:
         """Submit a call, run everything, and answer with its result, or raise what it raised."""
         self.use(call.task)
         job = await self.client.submit(call)
-        drained = await self.drain(until=until)
-        mine = [each for each in drained.ran if each.job_id == job.id and each.problem is not None]
-        seen = await job.get()
-        if seen.status != "succeeded" and mine:
-            raise cast("BaseException", mine[-1].problem)
+        result = await self.drain(until=until)
+        exceptions = [a.exception for a in result.attempts if a.job_id == job.id and a.exception is not None]
+        if (await job.get()).status != "succeeded" and exceptions:
+            raise exceptions[-1]
         return await job.result(within=timedelta(0))
 
     def submitted(self, task: AnyTask | str | None = None) -> list[Submitted]:
         """Everything that was submitted and committed, or all of one task, oldest first."""
         name = task.name if isinstance(task, Task) else task
-        rows = self._ask(scratch.submitted)
+        rows = self._ask(scratch.list_submitted_tasks)
         found = [_submitted(dict(row)) for row in rows]
         return [each for each in found if name is None or each.task == name]
 
@@ -130,7 +131,7 @@ class Holdfast:
         at all of them.
         """
         if isinstance(what, Call):
-            what.use()
+            what.mark_used()
             task, wanted = what.task, _with_defaults(what.task, _plain(dict(what.args)))
         else:
             task, wanted = what, _plain(args)
@@ -148,130 +149,134 @@ class Holdfast:
         self,
         call: Call[Any],
         *,
-        setup: Probe | None = None,
-        snapshot: Probe | None = None,
+        setup: StateProbe | None = None,
+        snapshot: StateProbe | None = None,
         most: int = 200,
-    ) -> Replayed:
+    ) -> ReplayResult:
         """Prove a task idempotent: kill it after each await, run it again, and compare what it left behind.
 
         `setup` brings your own things back to their beginning, before every round. `snapshot` answers with
         what must be the same in the end. Both may be asynchronous. The result, and what the task submitted,
         are compared anyway.
         """
-        call.use()
-        check_call(call)
-        before, dropped = asyncio.all_tasks(), list[Stopped]()
+        call.mark_used()
+        check_replayable(call)
+        before, dropped = asyncio.all_tasks(), list[KillableCoroutine]()
         try:
             expected, _ = await self._round(call, 0, setup, snapshot, dropped)
             places: list[str] = []
             for k in range(1, most + 1):
                 found, place = await self._round(call, k, setup, snapshot, dropped)
                 if place is None:
-                    return Replayed(kills=len(places), output=expected["result"], places=places)
-                compare(place, expected, found)
+                    return ReplayResult(kills=len(places), output=expected["result"], places=places)
+                check_same_result(place, expected, found)
                 places.append(place)
         finally:
-            await abandon(dropped, before)
+            await close_killed_coroutines(dropped, before)
         raise AssertionError(f"{call.task.name} has more than {most} awaits; say most=... to try them all.")
 
     async def _round(
-        self, call: Call[Any], k: int, setup: Probe | None, snapshot: Probe | None, dropped: list[Stopped]
+        self,
+        call: Call[Any],
+        k: int,
+        setup: StateProbe | None,
+        snapshot: StateProbe | None,
+        dropped: list[KillableCoroutine],
     ) -> tuple[dict[str, Any], str | None]:
         """One job: killed after the k-th suspension of its first attempt, then run to the end."""
-        await ask(setup)
+        await call_probe(setup)
         known = {each.id for each in self.submitted()}
         fresh = Call(call.task, call.args)
         job = await self.client.submit(fresh)
         place = await self._kill(call.task, k, job.id, dropped) if k else None
-        ran = await self._with_runner(self._running(call.task), lambda runner: self._finish(runner, job.id))
+        last = await self._with_host(self._running(call.task), lambda host: self._finish(host, job.id))
         others = [e for e in self.submitted() if e.id not in known and e.id != job.id]
         return {
-            "result": (ran.outcome, ran.output),
+            "result": (last.outcome, last.output),
             "submitted work": sorted((e.task, msgspec.json.encode(e.args)) for e in others),
-            "snapshot": await ask(snapshot),
+            "snapshot": await call_probe(snapshot),
         }, place
 
-    async def _kill(self, task: AnyTask, k: int, job: UUID, dropped: list[Stopped]) -> str | None:
+    async def _kill(self, task: AnyTask, k: int, job: UUID, dropped: list[KillableCoroutine]) -> str | None:
         """Where it was killed; None when it ended before."""
-        runs: list[Stopped] = []
+        runs: list[KillableCoroutine] = []
 
-        async def first(runner: Runner) -> str | None:
-            spared = await scratch.in_transaction(runner.connection)
-            claimed = await runner.exchange()
+        async def run_and_kill(host: DrainHost) -> str | None:
+            spared = await scratch.list_sessions_in_transaction(host.connection)
+            claimed, _ = await host.exchange()
             if claimed is None or (claimed.job_id or claimed.id) != job:
                 raise AssertionError("Something else is ready; drain before you replay.")
-            await self._warm(runner)
-            opened = runner.contexts(self.state)
-            contexts = await opened.__aenter__()
+            await self._warm(host)
+            opened = host.open_executor(self.state)
+            executor = await opened.__aenter__()
             try:
-                # In a task of its own: a time limit that it leaves behind may cancel nobody else.
-                _, outcome = await asyncio.create_task(runner.attempt(claimed, contexts))
-            except Killed as killed:
+                _, outcome = await host.run_attempt(claimed, executor)
+            except SimulatedKill as killed:
                 dropped.extend(runs)
-                await self._bury(runner, opened, spared)
-                await scratch.move_clock(runner.connection, timedelta(seconds=claimed.lease_s, hours=1))
+                await self._drop_connections(host, opened, spared)
+                await scratch.move_clock(host.connection, timedelta(seconds=claimed.lease_s, hours=1))
                 return str(killed)
             await opened.__aexit__(None, None, None)
-            await runner.exchange(outcome, claim=False)
+            await host.exchange(outcome, claim=False)
             return None
 
-        return await self._with_runner(self._running(stoppable(task, k, runs)), first)
+        return await self._with_host(self._running(make_killable(task, k, runs)), run_and_kill)
 
-    async def _warm(self, runner: Runner) -> None:
-        """Connections are there before the task starts: how they come about is not what is replayed."""
-        for database in (runner.database, self.database()):
+    async def _warm(self, host: DrainHost) -> None:
+        """Open connections before the task starts, so that opening them adds no suspensions to the task."""
+        for database in (host.database, self.database()):
             async with database.connection() as connection:
                 await connection.execute("select 1")
 
-    async def _bury(
-        self, runner: Runner, opened: AbstractAsyncContextManager[Any], spared: list[int]
+    async def _drop_connections(
+        self, host: DrainHost, opened: AbstractAsyncContextManager[Any], spared: list[int]
     ) -> None:
-        """What a killed process leaves: no connection, and no open transaction."""
+        """Drop connections and open transactions, as the end of a killed process does."""
         with contextlib.suppress(Exception):
             # What the task still holds is never given back, so whoever waits for it is not waited for.
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await opened.__aexit__(None, None, None)
-        runner.database.terminate()
+        host.database.terminate()
         for database in self._databases.values():
             database.terminate()
-        await scratch.end_open_transactions(runner.connection, spared)
+        await scratch.terminate_open_transactions(host.connection, spared)
 
-    async def _finish(self, runner: Runner, job: UUID) -> Ran:
-        """The last attempt of a job, after all the others."""
-        drained = await drain(runner, until=timedelta(hours=2), most=50, state=self.state)
-        mine = [each for each in drained.ran if each.job_id == job]
-        if not mine:
-            done = next(each for each in self.submitted() if each.id == job)
-            return Ran(done.task, job, done.attempt, done.status, done.output)
-        return mine[-1]
+    async def _finish(self, host: DrainHost, job: UUID) -> AttemptResult:
+        """Run a job to its end and return its last attempt."""
+        result = await drain(host, until=timedelta(hours=2), max_attempts=50, state=self.state)
+        attempts = [attempt for attempt in result.attempts if attempt.job_id == job]
+        if not attempts:
+            task = next(task for task in self.submitted() if task.id == job)
+            return AttemptResult(task.task, job, task.attempt, task.status, task.output)
+        return attempts[-1]
 
-    def _running(self, *instead: AnyTask) -> Application:
+    def _running(self, *instead: AnyTask) -> AppUnderTest:
         """The application, with other versions of some tasks. Other tasks stay where they are."""
         tasks = {task.name: task for task in instead} or self._application.tasks
-        return Application(
+        return AppUnderTest(
             tasks,
             {} if instead else self._application.schedules,
             None if self.state is not None else self._application.lifespan,
             {} if instead else self._application.consumers,
         )
 
-    async def _with_runner(self, application: Application, work: Callable[[Runner], Awaitable[T]]) -> T:
+    async def _with_host(self, application: AppUnderTest, work: Callable[[DrainHost], Awaitable[T]]) -> T:
         async with (
             Database(self._url, self._settings) as database,
-            connected(self._url, self._settings) as connection,
+            open_connection(self._url, self._settings) as connection,
         ):
-            runner = Runner(application, database, connection)
+            host = DrainHost(application, database, connection)
             try:
-                return await work(runner)
+                return await work(host)
             finally:
-                await runner.close()
+                await host.close()
 
     def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         answers: list[T] = []
         problems: list[BaseException] = []
 
         async def look() -> None:
-            async with connected(self._url, self._settings) as connection:
+            async with open_connection(self._url, self._settings) as connection:
                 answers.append(await question(connection))
 
         def thread() -> None:

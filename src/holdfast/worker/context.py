@@ -1,11 +1,11 @@
-"""What a running task is given: who it is, how long it may take, and what it can say and ask.
+"""The context that a worker passes to a running task.
 
-Saying never waits: progress and log lines are kept here until the worker collects them, so a task may say as
-much as it likes. Only the newest progress travels, and log lines are bounded. Asking (steps, children, files)
-goes through the desk, and the fence for the user's own transaction through the user's own connection.
+Progress and log lines are buffered here until the worker collects them, so recording them never blocks. Only
+the newest progress is sent, and the number of log lines is bounded. Steps, child tasks and files go through
+the engine gateway; `assert_lease` and `complete` use the connection of the user.
 
-Whoever runs user code makes it current with `running(context)`; a record of the standard `logging` module, or
-a span, then knows which attempt it belongs to.
+The host of a task sets `current` while it runs, so that a record of the standard `logging` module or a span
+is assigned to the right attempt.
 """
 
 from __future__ import annotations
@@ -13,284 +13,320 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, TypeVar, Unpack
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
-from holdfast.definitions.context import AnyCall, ChildSay, Content, LogLevel, Reading, SaveSay
+from holdfast.definitions.context import Ctx
+from holdfast.definitions.context_types import (
+    ArtifactOptions,
+    BlockingArtifactReader,
+    ChildOptions,
+    Content,
+    FileReader,
+    LogLevel,
+    TaskCall,
+)
 from holdfast.definitions.payloads import to_json
 from holdfast.engine import fences
-from holdfast.engine.borrowed import ask_now
+from holdfast.engine.borrowed import run_now_or_await, is_sync
 from holdfast.engine.leases import Lease
 from holdfast.errors import RefusedError
 from holdfast.model import Artifact, Progress
-from holdfast.worker.blocking import Blocking
-from holdfast.worker.children import Children
-from holdfast.worker.desk import Desk
-from holdfast.worker.lines import Lines
-from holdfast.worker.steps import Steps, collecting, revive
+from holdfast.worker.blocking_files import open_in_thread
+from holdfast.worker.child_tasks import ChildTaskSubmitter
+from holdfast.worker.gateway import EngineGateway
+from holdfast.worker.log_buffer import LogBuffer
+from holdfast.worker.steps import StepStore, collect_saved_files, convert_step_result
+from holdfast.worker.text_cleaning import clean_text
 
 T = TypeVar("T")
 
-MESSAGE_CHARACTERS: Final = 500
-YIELD_EVERY: Final = 0.05  # seconds that `track` may go over plain items before others on the loop get a turn
-_NOTHING: Final = Progress()
+MAX_PROGRESS_TEXT_CHARS: Final = 500
+MAX_ITERATION_S: Final = 0.05  # how long `track` iterates over plain items before it yields to the event loop
+_NO_PROGRESS: Final = Progress()
 
-current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("holdfast_context", default=None)
+current: contextvars.ContextVar[TaskContext | None] = contextvars.ContextVar("holdfast_context", default=None)
 
 
-class Files(Protocol):
-    """Where `save` and `open` go; one for all contexts of a worker."""
+class FileGateway(Protocol):
+    """Stores and opens files for the contexts of one worker."""
 
     async def save(
         self,
-        context: Context,
+        lease: Lease,
         name: str,
         content: Content,
-        type: str | None,  # noqa: A002
-        *,
-        kind: str,
-        ttl: timedelta | None,
-        meta: dict[str, Any] | None,
+        content_type: str | None,
+        options: ArtifactOptions,
     ) -> Artifact: ...
-    def open(self, context: Context, artifact: Artifact | str) -> AbstractAsyncContextManager[Reading]: ...
+    def open(self, lease: Lease, artifact: Artifact | str) -> AbstractAsyncContextManager[FileReader]: ...
 
 
-@dataclass(eq=False, slots=True)
-class Context:
+class TaskContext(Ctx[Any]):
+    """The context of one attempt.
+
+    `on_log` is called from any thread when the first unwritten log line appears. `completed` is True after
+    the task called `complete`: if its lease is gone then, the task has succeeded.
+    """
+
+    __slots__ = (
+        "_child_tasks",
+        "_lines",
+        "_progress",
+        "_reported",
+        "_steps",
+        "attempt",
+        "completed",
+        "deadline",
+        "files",
+        "gateway",
+        "job_id",
+        "lease",
+        "name",
+        "on_log",
+        "owner",
+        "state",
+        "stop_reason",
+        "task_id",
+    )
+
     task_id: str
     job_id: str
     attempt: int
     deadline: datetime
-    state: Any = None
-    owner: str | None = None
-    name: str = ""
-    """Of the task within its job."""
-    lease: Lease | None = None
-    desk: Desk | None = None
-    files: Files | None = None
-    said: Callable[[Context], None] | None = None
-    """Called when there is a line to write and there was none before, from any thread."""
-    completed: bool = False
-    """The task called `complete`: when its lease is gone, that is because it has succeeded."""
-    _progress: Progress = _NOTHING
-    _reported: Progress = _NOTHING
-    _stop_reason: str | None = None
-    _steps: Steps | None = None
-    _children: Children | None = None
-    _lines: Lines | None = None
+    owner: str | None
+    state: Any
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        job_id: str,
+        attempt: int,
+        deadline: datetime,
+        state: Any = None,
+        owner: str | None = None,
+        name: str = "",
+        lease: Lease | None = None,
+        gateway: EngineGateway | None = None,
+        files: FileGateway | None = None,
+        on_log: Callable[[TaskContext], None] | None = None,
+    ) -> None:
+        self.task_id = task_id
+        self.job_id = job_id
+        self.attempt = attempt
+        self.deadline = deadline
+        self.state = state
+        self.owner = owner
+        self.name = name
+        self.lease = lease
+        self.gateway = gateway
+        self.files = files
+        self.on_log = on_log
+        self.completed = False
+        self.stop_reason: str | None = None
+        self._progress = self._reported = _NO_PROGRESS
+        self._steps: StepStore | None = None
+        self._child_tasks: ChildTaskSubmitter | None = None
+        self._lines: LogBuffer | None = None
+
+    # For the worker
+
+    def stop(self, reason: str) -> None:
+        """Make `check` raise from now on."""
+        self.stop_reason = reason
+
+    def unreported(self) -> Progress | None:
+        """Return the newest progress if it has not been sent yet."""
+        return self._progress if self._progress != self._reported else None
+
+    def reported(self, progress: Progress) -> None:
+        """Note which progress the database has accepted."""
+        self._reported = progress
 
     @property
-    def idempotency_key(self) -> str:
-        """The same for every attempt of this task: hand it to services that support one."""
-        return self.task_id
+    def lines(self) -> LogBuffer | None:
+        """The log lines that are not written yet. None if the task never logged anything."""
+        return self._lines
+
+    # For the task
 
     @property
     def cancelled(self) -> bool:
-        return self._stop_reason is not None
-
-    @property
-    def stop_reason(self) -> str | None:
-        return self._stop_reason
-
-    @property
-    def blocking(self) -> Blocking:
-        return Blocking(self)
+        return self.stop_reason is not None
 
     def check(self) -> None:
-        """Raise CancelledError when this attempt should stop; plain functions cannot be interrupted."""
-        if self._stop_reason is not None:
-            raise asyncio.CancelledError(self._stop_reason)
+        if self.stop_reason is not None:
+            raise asyncio.CancelledError(self.stop_reason)
 
-    def progress(
-        self,
-        done: float | None = None,
-        total: float = 100,
-        *,
-        phase: str | None = None,
-        message: str | None = None,
+    def _update_progress(
+        self, done: float | None, total: float, phase: str | None, message: str | None
     ) -> None:
-        """`done` of `total`; the bar never runs backwards within one attempt."""
-        self._progress = self._after(done, total, phase, message)
+        self._progress = self._compute_progress(done, total, phase, message)
 
-    async def report(
-        self,
-        done: float | None = None,
-        total: float = 100,
-        *,
-        phase: str | None = None,
-        message: str | None = None,
+    async def _store_progress(
+        self, done: float | None, total: float, phase: str | None, message: str | None
     ) -> None:
-        """Progress that is stored when this returns, so that watchers see every stage."""
-        self.check()
-        desk, lease = self._reach("report")
-        now = self._after(done, total, phase, message)
-        # Reported before it is sent: otherwise the worker would send it too, perhaps after the next one.
-        self._reported = self._progress = now
-        await desk.report(lease, now.percent, now.phase, now.message)
+        gateway, lease = self._require_worker("report")
+        progress = self._compute_progress(done, total, phase, message)
+        # Mark it as reported before it is sent: otherwise the worker would send it too, perhaps after the
+        # next one.
+        self._reported = self._progress = progress
+        await gateway.report(lease, progress.percent, progress.phase, progress.message)
 
-    def _after(self, done: float | None, total: float, phase: str | None, message: str | None) -> Progress:
+    def _compute_progress(
+        self, done: float | None, total: float, phase: str | None, message: str | None
+    ) -> Progress:
         before = self._progress
         percent = before.percent
         if done is not None and total > 0:
             percent = max(percent or 0.0, min(100.0, max(0.0, 100.0 * done / total)))
         return Progress(
             percent=percent,
-            phase=_clean(phase) if phase is not None else before.phase,
-            message=_clean(message) if message is not None else before.message,
+            phase=before.phase if phase is None else clean_text(phase, MAX_PROGRESS_TEXT_CHARS),
+            message=before.message if message is None else clean_text(message, MAX_PROGRESS_TEXT_CHARS),
         )
 
-    async def track(
-        self,
-        items: Iterable[T] | AsyncIterable[T],
-        total: float | None = None,
-        *,
-        phase: str | None = None,
-    ) -> AsyncIterator[T]:
-        """The items one by one, with progress, stopping when the attempt should."""
-        total = len_of(items) if total is None else total
-        done = 0
-        self.progress(0 if total else None, total or 0, phase=phase)
-        async for item in _each(items):
-            self.check()
+    async def _iterate(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+        if isinstance(items, AsyncIterable):
+            async for item in items:
+                yield item
+            return
+        clock = asyncio.get_running_loop().time
+        resumed_at = clock()
+        for item in items:
             yield item
-            done += 1
-            self.progress(done if total else None, total or 0)
-        self.check()
+            if clock() - resumed_at > MAX_ITERATION_S:
+                await asyncio.sleep(0)
+                resumed_at = clock()
 
-    def log(self, message: str, /, *, level: LogLevel = "info", **fields: Any) -> None:
-        """Kept with the attempt. Never waits and never fails."""
+    def _append_log(self, message: str, level: LogLevel, fields: Mapping[str, Any]) -> None:
         if self._lines is None:
-            self._lines = Lines()
-        if self._lines.add(level, message, fields) and self.said is not None:
-            self.said(self)
+            self._lines = LogBuffer()
+        if self._lines.add(level, message, fields) and self.on_log is not None:
+            self.on_log(self)
 
-    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """What `fn(*args)` answers, or answered in an earlier attempt. Plain functions run in a thread."""
-        steps = self.steps()
-        known, value = await steps.recall(name)
-        if not known:
+    async def _run_step(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        steps = self._get_steps()
+        is_stored, value = await steps.load(name)
+        if not is_stored:
             self.check()
-            with collecting() as files:
-                made = await _done(fn, args, kwargs)
-            value = await steps.keep(name, made, files)
-        return revive(fn, name, value)
+            with collect_saved_files() as file_ids:
+                result = await _call_step_function(fn, args, kwargs)
+            value = await steps.save(name, result, file_ids)
+        return convert_step_result(fn, name, value)
 
-    async def submit(self, call: AnyCall, **say: Unpack[ChildSay]) -> UUID:
-        """Add work: a child of this job, or with `detached=True` a job of its own."""
-        if self._children is None:
-            desk, lease = self._reach("submit")
-            self._children = Children(desk, lease, self.name)
-        return await self._children.submit(call, **say)
+    def _run_step_in_thread(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        steps = self._get_steps()
+        is_stored, value = self._wait_in_thread(lambda: steps.load(name))
+        if not is_stored:
+            self.check()
+            with collect_saved_files() as file_ids:
+                result: Any = fn(*args, **kwargs)
+                if asyncio.iscoroutine(result):
+                    coroutine = result
+                    result = self._wait_in_thread(lambda: coroutine)
+            value = self._wait_in_thread(lambda: steps.save(name, result, file_ids))
+        return convert_step_result(fn, name, value)
 
-    def assert_lease(self, on: object) -> Awaitable[None]:
-        """In your own transaction: go on only while this attempt holds the task; held until you commit.
+    async def _submit_child(self, call: TaskCall, options: ChildOptions) -> UUID:
+        if self._child_tasks is None:
+            self._child_tasks = ChildTaskSubmitter(*self._require_worker("submit"), self.name)
+        return await self._child_tasks.submit(call, options)
 
-        On a synchronous connection it has happened when this returns, and there is no need to await.
-        """
-        return ask_now(on, fences.asserting(self._held("assert_lease")))
+    def _assert_lease(self, on: object) -> Awaitable[None]:
+        return run_now_or_await(on, fences.build_assert_lease(self._require_lease("assert_lease")))
 
-    def complete(self, on: object, output: object = None) -> Awaitable[None]:
-        """In your own transaction: the task has succeeded if you commit, and has not if you do not."""
-        question = fences.completing(self._held("complete"), to_json(output, what="output"))
+    def _complete(self, on: object, output: object) -> Awaitable[None]:
+        question = fences.build_complete_task(self._require_lease("complete"), to_json(output, what="output"))
         self.completed = True
-        return ask_now(on, question)
+        return run_now_or_await(on, question)
 
-    async def save(
-        self,
-        name: str,
-        content: Content,
-        type: str | None = None,  # noqa: A002
-        **say: Unpack[SaveSay],
+    async def _save_file(
+        self, name: str, content: Content, content_type: str | None, options: ArtifactOptions
     ) -> Artifact:
-        """Store a file. Others see it when this attempt has succeeded, and not at all otherwise."""
-        self.check()
-        return await self._files().save(
-            self,
-            name,
-            content,
-            type,
-            kind=say.get("kind", "file"),
-            ttl=say.get("ttl"),
-            meta=say.get("meta"),
-        )
+        files, lease = self._require_files("save")
+        return await files.save(lease, name, content, content_type, options)
 
-    def open(self, artifact: Artifact | str) -> AbstractAsyncContextManager[Reading]:
-        """A stored file, by what `save` answered or by its name in this job."""
-        return self._files().open(self, artifact)
+    def _open_file(self, artifact: Artifact | str) -> AbstractAsyncContextManager[FileReader]:
+        files, lease = self._require_files("open")
+        return files.open(lease, artifact)
 
-    def stop(self, reason: str) -> None:
-        """Called by the worker: the lease is lost, the job was cancelled, or the time is over."""
-        self._stop_reason = reason
+    def _open_file_in_thread(
+        self, artifact: Artifact | str
+    ) -> AbstractContextManager[BlockingArtifactReader]:
+        return open_in_thread(self._open_file(artifact), self._wait_in_thread)
 
-    def unreported(self) -> Progress | None:
-        """The newest progress, if it has not been collected yet."""
-        return self._progress if self._progress != self._reported else None
+    def _wait_in_thread(self, work: Callable[[], Awaitable[T]], on: object = None) -> T:
+        if on is not None and is_sync(on):
+            return _get_finished_result(work())
+        if self.gateway is None or _is_on_event_loop():
+            raise RefusedError(
+                "ctx.blocking is for plain functions that a worker runs in threads.",
+                fix="Await the method of ctx itself." if self.gateway else "Let a worker run the task.",
+            )
+        return asyncio.run_coroutine_threadsafe(_await_result(work()), self.gateway.loop).result()
 
-    def reported(self, progress: Progress) -> None:
-        """What the database has accepted."""
-        self._reported = progress
+    # What the methods need
 
-    @property
-    def lines(self) -> Lines | None:
-        """What was said and is not written yet; None when nothing ever was."""
-        return self._lines
-
-    def steps(self) -> Steps:
+    def _get_steps(self) -> StepStore:
         if self._steps is None:
-            self._steps = Steps(*self._reach("step"))
+            self._steps = StepStore(*self._require_worker("step"))
         return self._steps
 
-    def _reach(self, what: str) -> tuple[Desk, Lease]:
-        if self.desk is None:
+    def _require_worker(self, method: str) -> tuple[EngineGateway, Lease]:
+        if self.gateway is None:
             raise RefusedError(
-                f"{what} needs a worker, and this context has none.", fix="Run the task by a worker."
+                f"ctx.{method} needs a worker, and this context has none.", fix="Let a worker run the task."
             )
-        return self.desk, self._held(what)
+        return self.gateway, self._require_lease(method)
 
-    def _held(self, what: str) -> Lease:
+    def _require_lease(self, method: str) -> Lease:
         if self.lease is None:
             raise RefusedError(
-                f"{what} needs a lease, and this context has none.", fix="Run the task by a worker."
+                f"ctx.{method} needs a lease, and this context has none.", fix="Let a worker run the task."
             )
         return self.lease
 
-    def _files(self) -> Files:
+    def _require_files(self, method: str) -> tuple[FileGateway, Lease]:
         if self.files is None:
             raise RefusedError(
-                "This worker has no place for files.", fix="Install holdfast[files] and set storage_url."
+                "This worker has no object store.", fix="Install holdfast[files] and set storage_url."
             )
-        return self.files
+        return self.files, self._require_lease(method)
 
 
-async def _done(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _call_step_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
-    made: Any = await asyncio.to_thread(fn, *args, **kwargs)
-    return await made if inspect.isawaitable(made) else made
+    result: Any = await asyncio.to_thread(fn, *args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
 
 
-def len_of(items: object) -> int | None:
-    return len(items) if isinstance(items, Sized) else None
+async def _await_result(work: Awaitable[T]) -> T:
+    return await work
 
 
-async def _each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-        return
-    clock = asyncio.get_running_loop().time
-    turn = clock()
-    for item in items:
-        yield item
-        if clock() - turn > YIELD_EVERY:
-            await asyncio.sleep(0)
-            turn = clock()
+def _get_finished_result(work: Awaitable[T]) -> T:
+    """Return the result of an awaitable that is finished already, without an event loop."""
+    try:
+        next(work.__await__())
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("the work needs an event loop")
 
 
-def _clean(text: str) -> str:
-    """Progress must never be the reason a task fails: cut it, and drop what PostgreSQL cannot keep."""
-    return text[:MESSAGE_CHARACTERS].replace("\0", "").encode("utf-8", "replace").decode()
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

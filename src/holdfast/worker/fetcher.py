@@ -1,11 +1,10 @@
-"""When to ask the database, and for how many. Never runs user code.
+"""Decide when to ask the database for tasks, and for how many. Never runs user code.
 
-One round trip carries the outcomes of what was finished and brings the tasks for the slots that are free.
-There is a reason for one when outcomes have waited long enough, when slots are free and there may be work
-(the last answer was full, a notification came, something falls due), or when it is time to look anyway. While
-there is more work than slots, half of the slots are filled while the tasks in the other half run, and the
-next question is sent before the last answer is read, so that the database and this process work at the same
-time.
+One round trip carries the outcomes of finished tasks and returns tasks for the free slots. There is a reason
+for a round trip when outcomes have waited long enough, when slots are free and there may be work (the last
+response was full, a notification arrived, something falls due), or when it is time to poll. While there is
+more work than slots, the fetcher fills half of the slots while the tasks in the other half run, and sends the
+next request before it reads the last response, so that the database and this process work at the same time.
 """
 
 from __future__ import annotations
@@ -23,264 +22,276 @@ from uuid import UUID
 from holdfast import telemetry
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import Claimed, Command, Exchange, Outcome
+from holdfast.engine.leases import LeasedTask, WorkerCommand, ClaimResponse, Outcome
+from holdfast.worker.attempts import RunningAttempts
+from holdfast.worker.background import BackgroundService
 from holdfast.worker.outbox import Outbox
-from holdfast.worker.running import Running
-from holdfast.worker.service import Service
-from holdfast.worker.shares import Shares
+from holdfast.worker.queue_shares import QueueSelector
 
-SAFETY_POLL = 58.0  # with a listener that is proven to hear; together with its pings two statements a minute
-BLIND_POLL = 1.5  # without one
-MOST_AT_ONCE = 500
-WORTH_HALVING = 50
-IN_A_ROW = 50  # round trips, before others may have the connection: it may be the only one
-LATENCY = 0.25  # seconds that a request may be on its way
-# A task that commits while we fall asleep may find us awake and not notify, and be too late for the claim
-# that found nothing. So we look again before the long sleep, later each time, as a commit can take its time.
-# The first is for a claim that brought something: whoever is not full is not asleep yet, and is not notified.
-FALLING_ASLEEP = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
+LISTENING_POLL_INTERVAL_S = 58.0  # with a working listener; with its pings two statements per minute
+BLIND_POLL_INTERVAL_S = 1.5  # without a working listener
+MAX_CLAIM_BATCH = 500
+MIN_CONCURRENCY_TO_SPLIT = 50  # from here on, one half of the slots is filled while the other half runs
+MAX_CONSECUTIVE_ROUND_TRIPS = 50  # before others may use the connection: it may be the only one
+MAX_REQUEST_LATENCY_S = 0.25
+# A transaction that commits while this worker falls asleep may see it awake and not notify it, and commit too
+# late for the claim that found nothing. So the worker polls again before the long sleep, later each time,
+# because a commit takes time. The first delay follows a claim that returned some tasks: a worker that is not
+# full counts as awake, and is not notified.
+FALLING_ASLEEP_DELAYS_S = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
 
 
-class Taker(Protocol):
-    """Who is given what was claimed: `hold` before `launch`, also with nothing.
+class TaskSink(Protocol):
+    """Receives claimed tasks: `hold_leases` before `launch`, also when nothing was claimed.
 
-    A lease may have begun as soon as it was asked for.
+    The leases may have begun at `sent_at`, when the request was sent.
     """
 
-    def hold(self, tasks: Sequence[Claimed], ended: Sequence[UUID], asked_at: float) -> None: ...
-    def launch(self, tasks: Sequence[Claimed], asked_at: float) -> None: ...
+    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None: ...
+    def launch(self, tasks: Sequence[LeasedTask], sent_at: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Trip:
-    """A question and its answer, which may not be there yet."""
+class RoundTrip:
+    """A request and its response, which may not have arrived yet."""
 
     queues: list[str]
     slots: int
     outcomes: list[Outcome]
-    at: float
-    answer: asyncio.Task[leases.Unread]
+    sent_at: float
+    response: asyncio.Task[leases.UnreadClaimResponse]
 
 
-class Fetcher(Service):
+class TaskFetcher(BackgroundService):
     def __init__(
         self,
         database: Database,
         worker: str,
-        shares: Shares,
-        types: Sequence[str],
+        queue_selector: QueueSelector,
+        task_types: Sequence[str],
         concurrency: int,
         outbox: Outbox,
     ) -> None:
         super().__init__()
         self._database = database
         self._worker = worker
-        self.shares = shares
-        self._types = list(types)
+        self.queue_selector = queue_selector
+        self._task_types = list(task_types)
         self._concurrency = concurrency
-        halves = concurrency >= WORTH_HALVING
-        self._most = min(concurrency // 2 if halves else concurrency, MOST_AT_ONCE)
-        self._enough = max(1, self._most // 2 if halves else concurrency // 2)
+        splits = concurrency >= MIN_CONCURRENCY_TO_SPLIT
+        self._max_batch = min(concurrency // 2 if splits else concurrency, MAX_CLAIM_BATCH)
+        self._min_batch = max(1, self._max_batch // 2 if splits else concurrency // 2)
         self._outbox = outbox
-        self.running = Running(self._freed, None if shares.plain else shares.running)
-        self.taker: Taker | None = None
+        by_queue = None if queue_selector.plain else queue_selector.running_by_queue
+        self.running = RunningAttempts(self._handle_freed_slot, by_queue)
+        self.sink: TaskSink | None = None
         self.claiming = True
-        self.budget: int | None = None  # tasks that may still be claimed; None: any number
-        self.hears: Callable[[], bool] = lambda: False
-        self.on_command: Callable[[Command], None] = lambda _: None
+        self.remaining_claims: int | None = None  # tasks that may still be claimed; None: no limit
+        self.listener_works: Callable[[], bool] = lambda: False
+        self.on_command: Callable[[WorkerCommand], None] = lambda _: None
         self.on_cancel: Callable[[], None] = lambda: None
-        self.on_upkeep: Callable[[], None] = lambda: None
-        self.on_nothing: Callable[[], None] = lambda: None
-        self._bell = asyncio.Event()
-        self._look_at = 0.0
-        self._looks = 0  # in vain, since something was found
-        self._next_s: float | None = None
+        self.on_maintenance: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
+        self._changed = asyncio.Event()
+        self._next_poll_at = 0.0
+        self._empty_polls = 0  # consecutive ones
+        self._next_due_s: float | None = None
         self._cursors: str | None = None
-        self._trips: list[Trip] = []  # whose answers are not read yet: one, or two for a moment
-        self._unsure_since: float | None = (
-            None  # answers to claims were lost: we may hold what we do not know
-        )
+        self._round_trips: list[RoundTrip] = []  # whose responses are not read yet: one, or two for a moment
+        # When responses to claims were lost, this worker may hold leases that it does not know of.
+        self._lost_response_at: float | None = None
 
     @property
-    def asked(self) -> int:
-        """Slots for which tasks may be on their way."""
-        return sum(trip.slots for trip in self._trips)
+    def requested_slots(self) -> int:
+        """The number of slots for which tasks may be on their way."""
+        return sum(trip.slots for trip in self._round_trips)
 
-    def ring(self) -> None:
-        """Something changed in this process: an outcome to send, or a slot to fill."""
-        self._bell.set()
+    def check_now(self) -> None:
+        """Check whether a round trip is worthwhile: there is an outcome to send or a slot to fill."""
+        self._changed.set()
 
     def wake(self) -> None:
-        """There may be work."""
-        self._look_at = 0.0
-        self.shares.refresh()
-        self._bell.set()
+        """Poll now: there may be work."""
+        self._next_poll_at = 0.0
+        self.queue_selector.refresh()
+        self._changed.set()
 
-    def heard(self, what: str) -> None:
-        """A queue with work, a command for somebody, or that something was cancelled or is to be tended."""
-        if what == "cancel":
+    def handle_notification(self, payload: str) -> None:
+        """Handle the name of a queue with work, "cancel", "maintenance", or "" when some may have been
+        missed.
+        """
+        if payload == "cancel":
             self.on_cancel()
-        elif what == "upkeep":
-            self.on_upkeep()
+        elif payload == "maintenance":
+            self.on_maintenance()
         else:
             self.wake()
-        if not what:  # some words may have been missed
-            self.on_upkeep()
+        if not payload:
+            self.on_maintenance()
 
-    def _freed(self) -> None:
-        if self.shares.held_back:
+    def _handle_freed_slot(self) -> None:
+        if self.queue_selector.held_back:
             self.wake()
         else:
-            self._bell.set()
+            self._changed.set()
 
     async def step(self) -> None:
-        await self._reason()
+        await self._wait_for_reason()
         async with self._database.connection() as connection:
             try:
-                await self.give_back(connection)
-                await self._travel(connection)
+                await self.release_unreceived(connection)
+                await self._exchange(connection)
             except BaseException:
-                await self._lose()
+                await self._abandon_round_trips()
                 raise
 
-    async def give_back(self, connection: Connection) -> None:
-        """What was claimed for us and never arrived."""
-        if self._unsure_since is not None:
-            held = {each.claimed.id for each in self.running.all()} | self._outbox.ids()
-            within = timedelta(seconds=time.monotonic() - self._unsure_since + LATENCY)
-            await leases.release_unheld(connection, self._worker, held, within)
-            self._unsure_since = None
+    async def release_unreceived(self, connection: Connection) -> None:
+        """Release tasks that were claimed for this worker in responses that never arrived."""
+        if self._lost_response_at is not None:
+            held = {attempt.claimed.id for attempt in self.running.all()} | self._outbox.task_ids()
+            seconds = time.monotonic() - self._lost_response_at + MAX_REQUEST_LATENCY_S
+            await leases.release_unreceived_tasks(connection, self._worker, held, timedelta(seconds=seconds))
+            self._lost_response_at = None
 
-    async def _travel(self, connection: Connection) -> None:
-        """One round trip; while answers are full, the next question is sent before an answer is read."""
-        trip = self._depart(connection)
-        for more in reversed(range(IN_A_ROW)):
-            unread = await trip.answer
-            seconds = time.monotonic() - trip.at
+    async def _exchange(self, connection: Connection) -> None:
+        """Make one round trip. While responses are full, send the next request before reading a response."""
+        trip = self._send(connection)
+        for remaining in reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS)):
+            unread = await trip.response
+            seconds = time.monotonic() - trip.sent_at
             self._cursors = unread.cursors
-            following = self._depart(connection) if more and self._goes_on(trip, unread.got) else None
+            following = self._send(connection) if remaining and self._continues(trip, unread.task_count) else None
             try:
                 if following is not None:
-                    await asyncio.sleep(0)  # for it to be sent
-            finally:  # what was claimed is started, whatever happens
-                self._arrive(trip, unread.read(), seconds)
+                    await asyncio.sleep(0)  # lets the request leave this process
+            finally:  # start what was claimed, whatever happens
+                self._receive(trip, unread.read(), seconds)
             if following is None:
                 return
             trip = following
 
-    def _goes_on(self, trip: Trip, got: int) -> bool:
-        full = got >= trip.slots > 0
-        return full and self.budget is None and self.shares.plain and self._slots() >= self._enough
+    def _continues(self, trip: RoundTrip, received: int) -> bool:
+        full = received >= trip.slots > 0
+        return (
+            full
+            and self.remaining_claims is None
+            and self.queue_selector.plain
+            and self._count_free_slots() >= self._min_batch
+        )
 
-    def _depart(self, connection: Connection) -> Trip:
-        queues, slots = self.shares.ask(self._slots())
+    def _send(self, connection: Connection) -> RoundTrip:
+        queues, slots = self.queue_selector.select(self._count_free_slots())
         outcomes = self._outbox.take()
-        asking = leases.ask(
+        request = leases.send_claim(
             connection,
             worker=self._worker,
             outcomes=outcomes,
             slots=slots,
             queues=queues,
-            types=self._types,
+            types=self._task_types,
             cursors=self._cursors,
         )
-        trip = Trip(queues, slots, outcomes, time.monotonic(), asyncio.create_task(asking))
-        self._trips.append(trip)
+        trip = RoundTrip(queues, slots, outcomes, time.monotonic(), asyncio.create_task(request))
+        self._round_trips.append(trip)
         return trip
 
-    def _arrive(self, trip: Trip, answer: Exchange, seconds: float) -> None:
-        # Nothing that could fail comes between a claim and the start of what it brought.
-        self._trips.remove(trip)
-        ended = self._outbox.answered(trip.outcomes)
-        if self.budget is not None:
-            self.budget -= len(answer.tasks)
-        if self.taker is not None:
-            self.taker.hold(answer.tasks, ended, trip.at)
-            self.taker.launch(answer.tasks, trip.at)
-        self._report_stale(trip.outcomes, answer)
-        self._report_claim(trip.slots, len(trip.outcomes), len(answer.tasks), seconds)
+    def _receive(self, trip: RoundTrip, response: ClaimResponse, seconds: float) -> None:
+        # Nothing that could fail happens between a claim and the start of the claimed tasks.
+        self._round_trips.remove(trip)
+        ended = self._outbox.confirm(trip.outcomes)
+        if self.remaining_claims is not None:
+            self.remaining_claims -= len(response.tasks)
+        if self.sink is not None:
+            self.sink.hold_leases(response.tasks, ended, trip.sent_at)
+            self.sink.launch(response.tasks, trip.sent_at)
+        self._report_stale_outcomes(trip.outcomes, response)
+        self._report_claim(trip.slots, len(trip.outcomes), len(response.tasks), seconds)
         if trip.slots:
-            self._plan(trip.queues, got=len(answer.tasks), wanted=trip.slots, next_s=answer.next_s)
-        if answer.command is not None:
-            self.on_command(answer.command)
+            self._plan_next_poll(
+                trip.queues, received=len(response.tasks), requested=trip.slots, next_due_s=response.next_s
+            )
+        if response.command is not None:
+            self.on_command(response.command)
 
-    async def _lose(self) -> None:
-        """No answer will be read: outcomes are sent again, and what was claimed is given back."""
-        trips, self._trips = self._trips, []
+    async def _abandon_round_trips(self) -> None:
+        """Give up responses that nobody will read: send their outcomes again, release what they claimed."""
+        trips, self._round_trips = self._round_trips, []
         for trip in reversed(trips):
             self._outbox.put_back(trip.outcomes)
             if trip.slots:
-                self._unsure_since = min(trip.at, self._unsure_since or trip.at)
-        # Nobody else may have the connection while it waits for an answer.
-        waiting = {trip.answer for trip in trips}
-        while waiting:
-            for answer in waiting:
-                answer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):  # whoever stops us says so again
-                await asyncio.wait(waiting)
-            waiting = {answer for answer in waiting if not answer.done()}
+                self._lost_response_at = min(trip.sent_at, self._lost_response_at or trip.sent_at)
+        # The connection is returned to the pool only after no response is expected on it any more.
+        pending = {trip.response for trip in trips}
+        while pending:
+            for response in pending:
+                response.cancel()
+            with contextlib.suppress(asyncio.CancelledError):  # the caller that stops this task cancels again
+                await asyncio.wait(pending)
+            pending = {response for response in pending if not response.done()}
         for trip in trips:
-            if not trip.answer.cancelled():
-                trip.answer.exception()  # nobody else asks for it
+            if not trip.response.cancelled():
+                trip.response.exception()  # marks the exception as retrieved
 
-    def _report_stale(self, outcomes: list[Outcome], answer: Exchange) -> None:
-        if "stale" in answer.answers:
-            for outcome, verdict in zip(outcomes, answer.answers, strict=True):
-                if verdict != "ok":
+    def _report_stale_outcomes(self, outcomes: list[Outcome], response: ClaimResponse) -> None:
+        if "stale" in response.answers:
+            for outcome, status in zip(outcomes, response.answers, strict=True):
+                if status != "ok":
                     telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
 
-    def _report_claim(self, wanted: int, outcomes: int, got: int, seconds: float) -> None:
-        if telemetry.heard("worker.claimed"):
+    def _report_claim(self, requested: int, outcomes: int, received: int, seconds: float) -> None:
+        if telemetry.has_subscribers("tasks.claimed"):
             telemetry.emit(
-                "worker.claimed",
+                "tasks.claimed",
                 worker=self._worker,
-                got=got,
-                wanted=wanted,
+                claimed=received,
+                requested=requested,
                 outcomes=outcomes,
                 seconds=seconds,
             )
 
-    def _slots(self) -> int:
-        if not self.claiming or not self.shares.has_room:
+    def _count_free_slots(self) -> int:
+        if not self.claiming or not self.queue_selector.has_room:
             return 0
-        free = min(self._concurrency - len(self.running) - self.asked, self._most)
-        return max(0, free if self.budget is None else min(free, self.budget))
+        free = min(self._concurrency - len(self.running) - self.requested_slots, self._max_batch)
+        return max(0, free if self.remaining_claims is None else min(free, self.remaining_claims))
 
-    def _plan(self, queues: Sequence[str], *, got: int, wanted: int, next_s: float | None) -> None:
-        """When to look again for work without being told."""
-        if next_s is not None:
-            self._next_s = next_s if self._next_s is None else min(next_s, self._next_s)
-        if got:
-            self._looks = 0
-        if not self.shares.answered(queues, full=got >= wanted):
-            self._look_at = 0.0
+    def _plan_next_poll(
+        self, queues: Sequence[str], *, received: int, requested: int, next_due_s: float | None
+    ) -> None:
+        """Decide when to look for work again without a notification."""
+        if next_due_s is not None:
+            self._next_due_s = next_due_s if self._next_due_s is None else min(next_due_s, self._next_due_s)
+        if received:
+            self._empty_polls = 0
+        if not self.queue_selector.handle_response(queues, full=received >= requested):
+            self._next_poll_at = 0.0
             return
-        poll = SAFETY_POLL if self.hears() else BLIND_POLL
-        self._looks += not got
-        if self._looks < len(FALLING_ASLEEP):
-            poll = min(poll, FALLING_ASLEEP[self._looks])
-        poll *= random.uniform(0.8, 1.0)  # noqa: S311  (so that a fleet does not poll in step)
-        if self._next_s is not None:
-            poll = min(poll, max(self._next_s, 0.001))
-        self._look_at = time.monotonic() + poll
-        self._next_s = None
-        if not got:
-            self.on_nothing()
+        pause_s = LISTENING_POLL_INTERVAL_S if self.listener_works() else BLIND_POLL_INTERVAL_S
+        self._empty_polls += not received
+        if self._empty_polls < len(FALLING_ASLEEP_DELAYS_S):
+            pause_s = min(pause_s, FALLING_ASLEEP_DELAYS_S[self._empty_polls])
+        pause_s *= random.uniform(0.8, 1.0)  # noqa: S311  (so that many workers do not poll in step)
+        if self._next_due_s is not None:
+            pause_s = min(pause_s, max(self._next_due_s, 0.001))
+        self._next_poll_at = time.monotonic() + pause_s
+        self._next_due_s = None
+        if not received:
+            self.on_idle()
 
-    async def _reason(self) -> None:
-        """Returns when a round trip is worth it."""
+    async def _wait_for_reason(self) -> None:
+        """Return when a round trip is worthwhile."""
         while True:
-            pause = self._outbox.pause
-            slots = self._slots()
+            pause_s = self._outbox.seconds_until_flush
+            slots = self._count_free_slots()
             if slots:
-                until_look = self._look_at - time.monotonic()
-                if until_look > 0:
-                    pause = until_look if pause is None else min(pause, until_look)
-                elif pause is None or slots >= self._enough:
+                until_poll_s = self._next_poll_at - time.monotonic()
+                if until_poll_s > 0:
+                    pause_s = until_poll_s if pause_s is None else min(pause_s, until_poll_s)
+                elif pause_s is None or slots >= self._min_batch:
                     return
-            if pause is not None and pause <= 0:
+            if pause_s is not None and pause_s <= 0:
                 return
-            self._bell.clear()
+            self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._bell.wait()
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()

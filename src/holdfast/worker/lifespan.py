@@ -1,7 +1,8 @@
-"""Runs the lifespan of an application: opened before the first claim, closed after the last task.
+"""Run the lifespan of an application: open it before the first claim, close it after the last task.
 
-Whatever goes wrong in it is said in one sentence that names the user's own line. The state is compared with
-what the tasks say they want before anything is claimed, so that a mismatch is no row of failed attempts.
+Errors in it are reported in one sentence that names the line in the user's code. The state is compared with
+the type that tasks declare before anything is claimed, so that a mismatch does not become a series of failed
+attempts.
 """
 
 from __future__ import annotations
@@ -14,91 +15,95 @@ import typing
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from holdfast.definitions.context import Ctx
 from holdfast.definitions.lifespan import Lifespan, lifespan
 from holdfast.definitions.tasks import Task
 from holdfast.errors import InvalidError, LifespanError
 
-__all__ = ["Lifespan", "StoppedEarly", "lifespan", "started"]
+__all__ = ["Lifespan", "StoppedBeforeStart", "lifespan", "open_lifespan"]
 
 AnyTask = Task[..., Any]
-_SPELT = 'Write it as "async def name() -> AsyncIterator[State]: ... yield state".'
+_HOW_TO_WRITE_IT: Final = 'Write it as "async def name() -> AsyncIterator[State]: ... yield state".'
 
 
-class StoppedEarly(Exception):  # noqa: N818  (an event, not a fault)
-    """The worker was told to stop while its lifespan was still opening."""
+class StoppedBeforeStart(Exception):  # noqa: N818  (an event, not a fault)
+    """The worker was stopped while its lifespan was still opening."""
 
 
 @asynccontextmanager
-async def started(
+async def open_lifespan(
     span: Lifespan[Any] | None,
     tasks: Iterable[AnyTask] = (),
     *,
     state: Any = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncGenerator[Any]:
-    """The state, while it is open; without a lifespan the one that is given. Gives up when `stop` is set."""
-    manager = _manager(span) if span is not None else contextlib.nullcontext(state)
+    """Open the lifespan and yield its state; without a lifespan yield `state`.
+
+    Raises StoppedBeforeStart when `stop` is set while the lifespan opens.
+    """
+    manager = _create_manager(span) if span is not None else contextlib.nullcontext(state)
     try:
-        state = await _opened(manager, stop)
-    except StoppedEarly:
+        state = await _enter(manager, stop)
+    except StoppedBeforeStart:
         raise
-    except Exception as problem:
-        raise _failed(span, "did not start", problem) from problem
+    except Exception as error:
+        raise _build_lifespan_error(span, "did not start", error) from error
     try:
-        check(span, state, tasks)
+        check_state_types(span, state, tasks)
         yield state
     finally:
         try:
             await manager.__aexit__(None, None, None)
-        except Exception as problem:
-            raise _failed(span, "did not close", problem) from problem
+        except Exception as error:
+            raise _build_lifespan_error(span, "did not close", error) from error
 
 
-async def _opened(manager: AbstractAsyncContextManager[Any], stop: asyncio.Event | None) -> Any:
+async def _enter(manager: AbstractAsyncContextManager[Any], stop: asyncio.Event | None) -> Any:
     if stop is None:
         return await manager.__aenter__()
     loop = asyncio.get_running_loop()
-    watching = loop.create_task(stop.wait())
-    patience = asyncio.timeout(None)
+    stop_watcher = loop.create_task(stop.wait())
+    interruption = asyncio.timeout(None)
     try:
-        # Entered in this task, because it will be left in this task; so it is interrupted by a time limit.
-        async with patience:
-            watching.add_done_callback(
-                lambda _: None if watching.cancelled() else patience.reschedule(loop.time())
+        # The manager is entered in this task because it is left in this task. A timeout that expires when
+        # `stop` is set can interrupt it here.
+        async with interruption:
+            stop_watcher.add_done_callback(
+                lambda _: None if stop_watcher.cancelled() else interruption.reschedule(loop.time())
             )
             return await manager.__aenter__()
     except TimeoutError:
-        if patience.expired():
-            raise StoppedEarly from None
+        if interruption.expired():
+            raise StoppedBeforeStart from None
         raise
     finally:
-        watching.cancel()
+        stop_watcher.cancel()
 
 
-def _manager(span: Lifespan[Any]) -> AbstractAsyncContextManager[Any]:
+def _create_manager(span: Lifespan[Any]) -> AbstractAsyncContextManager[Any]:
     function = span.function
     if inspect.isasyncgenfunction(function):
         return asynccontextmanager(function)()
     if inspect.isgeneratorfunction(function):
-        return _Plain(contextlib.contextmanager(function)())
+        return _PlainManager(contextlib.contextmanager(function)())
     try:
-        made = function()
-    except Exception as problem:
-        raise _failed(span, "did not start", problem) from problem
-    if isinstance(made, AbstractAsyncContextManager):
-        return cast("AbstractAsyncContextManager[Any]", made)
-    if isinstance(made, AbstractContextManager):
-        return _Plain(cast("AbstractContextManager[Any]", made))
-    if inspect.iscoroutine(made):
-        made.close()
-    raise LifespanError(f"The lifespan {span.name} yields nothing.", fix=_SPELT)
+        manager = function()
+    except Exception as error:
+        raise _build_lifespan_error(span, "did not start", error) from error
+    if isinstance(manager, AbstractAsyncContextManager):
+        return cast("AbstractAsyncContextManager[Any]", manager)
+    if isinstance(manager, AbstractContextManager):
+        return _PlainManager(cast("AbstractContextManager[Any]", manager))
+    if inspect.iscoroutine(manager):
+        manager.close()
+    raise LifespanError(f"The lifespan {span.name} does not yield a state.", fix=_HOW_TO_WRITE_IT)
 
 
-class _Plain(AbstractAsyncContextManager[Any]):
-    """A plain context manager, entered on the loop: there is nobody to wait for it yet."""
+class _PlainManager(AbstractAsyncContextManager[Any]):
+    """A plain context manager, entered on the event loop. Nothing else runs on the loop yet."""
 
     def __init__(self, inner: AbstractContextManager[Any]) -> None:
         self._inner = inner
@@ -110,51 +115,51 @@ class _Plain(AbstractAsyncContextManager[Any]):
         self._inner.__exit__(None, None, None)
 
 
-def _failed(span: Lifespan[Any] | None, what: str, problem: Exception) -> LifespanError:
-    if isinstance(problem, LifespanError):
-        return problem
+def _build_lifespan_error(span: Lifespan[Any] | None, event: str, error: Exception) -> LifespanError:
+    if isinstance(error, LifespanError):
+        return error
     frames = [
-        f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).name != "contextlib.py"
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name != "contextlib.py"
     ]
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
-    said = f"{where}{type(problem).__name__}: {problem}".rstrip(": .")
-    return LifespanError(f"The lifespan {span.name if span else '?'} {what}: {said}.", fix=_fix(problem))
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
+    cause = f"{place}{type(error).__name__}: {error}".rstrip(": .")
+    is_misspelt = "didn't yield" in str(error) or "didn't stop" in str(error)
+    return LifespanError(
+        f"The lifespan {span.name if span else '?'} {event}: {cause}.",
+        fix=_HOW_TO_WRITE_IT if is_misspelt else None,
+    )
 
 
-def _fix(problem: Exception) -> str | None:
-    return _SPELT if "didn't yield" in str(problem) or "didn't stop" in str(problem) else None
-
-
-def check(span: Lifespan[Any] | None, state: object, tasks: Iterable[AnyTask]) -> None:
-    """Every task that says what its state is must be given that."""
+def check_state_types(span: Lifespan[Any] | None, state: object, tasks: Iterable[AnyTask]) -> None:
+    """Raise InvalidError if a task declares another type of `ctx.state` than the lifespan yields."""
     for task in tasks:
-        wanted = state_of(task)
-        if wanted is None or isinstance(state, wanted):
+        expected = get_state_type(task)
+        if expected is None or isinstance(state, expected):
             continue
         if span is None:
             raise InvalidError(
-                f"Task {task.name} wants a {wanted.__qualname__} as ctx.state, and there is no lifespan.",
+                f"Task {task.name} declares ctx.state as {expected.__qualname__}, but there is no lifespan.",
                 fix="Add an @lifespan function that yields it to the same module.",
                 field="state",
             )
         raise InvalidError(
-            f"Task {task.name} wants a {wanted.__qualname__} as ctx.state; "
-            f"the lifespan {span.name} yields a {type(state).__qualname__}.",
+            f"Task {task.name} declares ctx.state as {expected.__qualname__}; "
+            f"the lifespan {span.name} yields {type(state).__qualname__}.",
             field="state",
         )
 
 
-def state_of(task: AnyTask) -> type | None:
-    """The class in `Ctx[State]` of a task, when it is one that can be compared with."""
+def get_state_type(task: AnyTask) -> type | None:
+    """Return the class in `Ctx[State]` of a task, or None if there is none that can be checked."""
     if not task.wants_context:
         return None
     first = next(iter(inspect.signature(task.function).parameters))
     hint = task.hints.get(first)
     if typing.get_origin(hint) is not Ctx:
         return None
-    (wanted,) = typing.get_args(hint)
-    wanted = typing.get_origin(wanted) or wanted
-    if not isinstance(wanted, type) or wanted in (type(None), object, Any):
+    (state_type,) = typing.get_args(hint)
+    state_type = typing.get_origin(state_type) or state_type
+    if not isinstance(state_type, type) or state_type in (type(None), object, Any):
         return None
-    protocol = getattr(wanted, "_is_protocol", False) and not getattr(wanted, "_is_runtime_protocol", False)
-    return None if protocol else wanted
+    is_protocol = getattr(state_type, "_is_protocol", False)
+    return None if is_protocol and not getattr(state_type, "_is_runtime_protocol", False) else state_type

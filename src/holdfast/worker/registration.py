@@ -35,7 +35,7 @@ async def register_definitions(
     requests = [schedule.build_request() for schedule in declared_schedules]
     result = await schedules.register_schedules(connection, source, requests)
     if result.created or result.changed or result.missing:
-        telemetry.emit("schedules.declared", source=source, **msgspec.structs.asdict(result))
+        telemetry.emit("schedules.registered", source=source, **msgspec.structs.asdict(result))
 
 
 def _build_type_request(task: Task[..., Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a task already did. A step that succeeded is remembered with the task, and later attempts skip it.
+"""Steps: results of parts of a task, stored with the task, so that later attempts skip those parts.
 
-A step answers the same whether it ran or was remembered: in both cases with the value as it was stored, made
-into what the function says that it returns.
+A step returns the same value whether its function ran or its result was stored before: in both cases the
+stored value, converted to the return type that the function declares.
 """
 
 from __future__ import annotations
@@ -13,80 +13,90 @@ import inspect
 import typing
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from holdfast.definitions.payloads import from_json, to_json
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.model import Json
-from holdfast.worker.desk import Desk
+from holdfast.worker.gateway import EngineGateway
 
-NAME_BYTES = 200
-_saved: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("holdfast_step_files", default=None)
+MAX_STEP_NAME_BYTES: Final = 200
+_saved_file_ids: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
+    "holdfast_step_files", default=None
+)
 
 
 @contextmanager
-def collecting() -> Generator[list[str]]:
-    """While a step runs: the ids of the files that it saves, also from threads that it waits for."""
-    files: list[str] = []
-    token = _saved.set(files)
+def collect_saved_files() -> Generator[list[str]]:
+    """Collect the ids of the files that a step saves, also in threads that the step waits for."""
+    file_ids: list[str] = []
+    token = _saved_file_ids.set(file_ids)
     try:
-        yield files
+        yield file_ids
     finally:
-        _saved.reset(token)
+        _saved_file_ids.reset(token)
 
 
-def saved(file: UUID) -> None:
-    """A file was saved; within a step it belongs to the step."""
-    files = _saved.get()
-    if files is not None:
-        files.append(str(file))
+def add_saved_file(file_id: UUID) -> None:
+    """Assign a saved file to the running step, if there is one."""
+    file_ids = _saved_file_ids.get()
+    if file_ids is not None:
+        file_ids.append(str(file_id))
 
 
-class Steps:
-    def __init__(self, desk: Desk, lease: Lease) -> None:
-        self._desk = desk
+class StepStore:
+    """The stored steps of one task, loaded when the first one is needed."""
+
+    def __init__(self, gateway: EngineGateway, lease: Lease) -> None:
+        self._gateway = gateway
         self._lease = lease
-        self._done: dict[str, Json] | None = {} if lease.attempt == 1 else None
-        self._reading = asyncio.Lock()
+        self._results: dict[str, Json] | None = {} if lease.attempt == 1 else None
+        self._load_lock = asyncio.Lock()
 
-    async def recall(self, name: str) -> tuple[bool, Json]:
-        """Whether the step is done, and its value."""
-        _check(name)
-        async with self._reading:
-            if self._done is None:
-                self._done = await self._desk.get_steps(self._lease)
-        return name in self._done, self._done.get(name)
+    async def load(self, name: str) -> tuple[bool, Json]:
+        """Return whether the step is stored, and its result."""
+        _check_step_name(name)
+        async with self._load_lock:
+            if self._results is None:
+                self._results = await self._gateway.get_steps(self._lease)
+        return name in self._results, self._results.get(name)
 
-    async def keep(self, name: str, value: object, files: Sequence[str] = ()) -> Json:
-        """The value that is kept from now on, with its files: the first one, if two ran at once."""
-        text = to_json(value, what=f"step {name}")
-        kept = await self._desk.save_step(self._lease, name, text, files)
-        if self._done is not None:
-            self._done[name] = kept
-        return kept
+    async def save(self, name: str, result: object, file_ids: Sequence[str] = ()) -> Json:
+        """Store the result of a step with its files.
+
+        Returns the stored result, which is the first one saved.
+        """
+        text = to_json(result, what=f"step {name}")
+        stored = await self._gateway.save_step(self._lease, name, text, file_ids)
+        if self._results is not None:
+            self._results[name] = stored
+        return stored
 
 
-def _check(name: str) -> None:
-    if not name or len(name.encode("utf-8", "replace")) > NAME_BYTES or any(ord(c) < 32 for c in name):
+def _check_step_name(name: str) -> None:
+    size_bytes = len(name.encode("utf-8", "replace"))
+    if not 1 <= size_bytes <= MAX_STEP_NAME_BYTES or any(ord(c) < 32 for c in name):
         raise InvalidError(
-            f"The name of a step is 1 to {NAME_BYTES} bytes without control characters, got {name!r}.",
+            f"The name of a step must be 1 to {MAX_STEP_NAME_BYTES} bytes without control characters, "
+            f"got {name!r}.",
             field="name",
         )
 
 
-def revive(fn: Callable[..., Any], name: str, value: Json) -> Any:
-    return from_json(value, _returns(fn), what=f"step {name}")
+def convert_step_result(fn: Callable[..., Any], name: str, value: Json) -> Any:
+    """Convert a stored result to the return type of the step's function."""
+    return from_json(value, _get_return_type(fn), what=f"step {name}")
 
 
-def _returns(fn: Callable[..., Any]) -> Any:
-    """What the function says that it returns, when it says so in words that can be read now."""
+def _get_return_type(fn: Callable[..., Any]) -> Any:
+    """Return the declared return type, or Any if it cannot be resolved at run time."""
     inner = inspect.unwrap(fn)
     while isinstance(inner, functools.partial):
         inner = inner.func
     if not inspect.isroutine(inner):
-        inner = getattr(inner, "__call__", inner)  # noqa: B004  (an object that can be called)
+        inner = getattr(inner, "__call__", inner)  # noqa: B004  (a callable object)
     try:
         return typing.get_type_hints(inner).get("return", Any)
     except (NameError, TypeError, AttributeError):

@@ -27,7 +27,7 @@ async def test_an_order_sends_thanks(hf: Holdfast) -> None:
     hf.assert_submitted(shop.send("ann", text="thanks"), count=1)
     hf.assert_submitted(shop.send, to="bob", count=0)
     drained = await hf.drain()
-    assert [(ran.task, ran.outcome, ran.output) for ran in drained.ran] == [
+    assert [(ran.task, ran.outcome, ran.output) for ran in drained.attempts] == [
         ("send", "succeeded", "thanks to ann")
     ]
     assert await rows(hf, "select recipient from sent") == ["ann"]
@@ -52,12 +52,12 @@ async def test_tests_do_not_see_each_other(hf: Holdfast) -> None:
 async def test_retries_take_minutes_of_the_clock_and_none_of_ours(hf: Holdfast) -> None:
     job = await hf.client.submit(shop.send("slow"))
     first = await hf.drain()
-    assert [ran.outcome for ran in first.ran] == ["failed"]
-    assert isinstance(first.ran[0].problem, ConnectionError)
+    assert [ran.outcome for ran in first.attempts] == ["failed"]
+    assert isinstance(first.attempts[0].exception, ConnectionError)
     rest = await hf.drain(until=timedelta(hours=1))
     # Of this job only: `tidy` runs too when it is about to be three o'clock.
-    assert [ran.outcome for ran in rest.ran if ran.job_id == job.id] == ["failed", "succeeded"]
-    assert rest.moved == timedelta(hours=1)
+    assert [ran.outcome for ran in rest.attempts if ran.job_id == job.id] == ["failed", "succeeded"]
+    assert rest.clock_advance == timedelta(hours=1)
     assert await job.result() == "hello to slow"
 
 
@@ -98,7 +98,7 @@ async def test_consumers_are_given_their_messages(hf: Holdfast) -> None:
     await shop.client.queues.create("wishes")
     await shop.client.queues.send_batch("wishes", ["ann", "the moon"])
     drained = await hf.drain()
-    assert [handled.outcome for handled in drained.messages] == ["archive", "bury"]
+    assert [handled.outcome for handled in drained.messages] == ["archive", "dead_letter"]
     assert "too far" in str(drained.messages[1].error)
     assert [ran.output for ran in drained.of(shop.send)] == ["hello to ann"]
 

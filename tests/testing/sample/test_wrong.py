@@ -48,4 +48,4 @@ async def test_without_end(hf: Holdfast) -> None:
 
     hf.use(again)
     await hf.client.submit(again())
-    await hf.drain(until=timedelta(days=1), most=20)
+    await hf.drain(until=timedelta(days=1), max_attempts=20)

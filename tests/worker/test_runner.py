@@ -2,40 +2,66 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
 
 from holdfast.definitions.tasks import Ctx, RetryPolicy, Task, task
+from holdfast.engine.leases import LeasedTask
 from holdfast.errors import Cancel, RateLimited, Reject, Snooze
-from holdfast.worker.context import Context
-from holdfast.worker.executor import Verdict, execute, fingerprint
-from holdfast.worker.threads import Threads
+from holdfast.worker.attempts import TIME_LIMIT, Attempt
+from holdfast.worker.context import TaskContext
+from holdfast.worker.outcomes import compute_fingerprint
+from holdfast.worker.runner import run_task
+from holdfast.worker.thread_pool import TaskThreadPool
 
 
 @pytest.fixture
-def threads() -> Generator[Threads]:
-    pool = Threads(2)
+def threads() -> Generator[TaskThreadPool]:
+    pool = TaskThreadPool(2)
     yield pool
     pool.close()
 
 
-@pytest.fixture
-def context() -> Context:
-    return Context(task_id="t", job_id="j", attempt=3, deadline=datetime.now(UTC))
+def create_attempt(task: Task[..., Any], args: dict[str, Any], parents: dict[str, Any]) -> Attempt:
+    claimed = LeasedTask(
+        id=uuid4(),
+        attempt=3,
+        nonce=1,
+        job_id=None,
+        name=None,
+        type=task.name,
+        queue=task.queue,
+        args=args,
+        parents=parents,
+        crashes=0,
+        lease_s=60.0,
+        timeout_s=task.timeout.total_seconds(),
+        max_attempts=5,
+    )
+    context = TaskContext(task_id="t", job_id="j", attempt=3, deadline=datetime.now(UTC))
+    return Attempt(claimed, task, context, started_at=time.monotonic(), renewed_at=time.monotonic())
 
 
 Run = Any
 
 
 @pytest.fixture
-def run(threads: Threads, context: Context) -> Run:
+def run(threads: TaskThreadPool) -> Run:
+    """Run a task as a host does: in an asyncio task, with a timer for its time limit."""
+
     async def run(t: Task[..., Any], parents: dict[str, Any] | None = None, **args: Any) -> tuple[str, Any]:
-        verdict: Verdict = await execute(t, args, parents or {}, context, threads)
-        return verdict.kind, None if verdict.body is None else msgspec.json.decode(verdict.body)
+        attempt = create_attempt(t, args, parents or {})
+        attempt.runner = asyncio.create_task(run_task(attempt, threads))
+        timer = asyncio.get_running_loop().call_later(attempt.claimed.timeout_s, attempt.stop, TIME_LIMIT)
+        outcome = await attempt.runner
+        timer.cancel()
+        return outcome.kind, None if outcome.body is None else msgspec.json.decode(outcome.body)
 
     return run
 
@@ -101,10 +127,10 @@ async def test_results_of_parents_are_put_in_place(run: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ({"x": "no number"}, "x does not fit"),
+        ({"x": "no number"}, "x does not have the expected type"),
         ({}, "x is missing"),
         ({"x": 1, "y": 2}, "y is unknown"),
-        ({"x": {"holdfast:result": "before"}}, "The result of before"),
+        ({"x": {"holdfast:result": "before"}}, "refer to the result of 'before'"),
     ],
 )
 async def test_a_payload_that_no_longer_fits_is_never_retried_and_names_the_field(
@@ -147,7 +173,7 @@ async def test_exceptions_follow_the_policy(run: Run, what: str, kind: str, erro
     got, body = await run(raises, what=what)
     assert (got, body["type"]) == (kind, error)
     assert "raises" in body["traceback"]
-    assert body["fingerprint"] == f"{error} test_executor.py:raises"
+    assert body["fingerprint"] == f"{error} test_runner.py:raises"
 
 
 async def test_waits_that_were_asked_for_are_passed_on(run: Run) -> None:
@@ -203,7 +229,18 @@ async def test_a_task_that_cancels_itself_fails(run: Run) -> None:
     assert "cancelled itself" in body["message"]
 
 
-async def test_cancelling_from_outside_gives_no_verdict(threads: Threads, context: Context) -> None:
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("lease lost", None),
+        ("cancelled", None),
+        ("released", "release"),
+        ("lease not renewed in time", "release"),
+    ],
+)
+async def test_a_stopped_attempt_ends_by_its_reason(
+    threads: TaskThreadPool, reason: str, kind: str | None
+) -> None:
     started = asyncio.Event()
 
     @task
@@ -211,19 +248,65 @@ async def test_cancelling_from_outside_gives_no_verdict(threads: Threads, contex
         started.set()
         await asyncio.Event().wait()
 
-    attempt = asyncio.create_task(execute(waits, {}, {}, context, threads))
+    attempt = create_attempt(waits, {}, {})
+    attempt.runner = asyncio.create_task(run_task(attempt, threads))
     await started.wait()
-    context.stop("lease lost")
-    attempt.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await attempt
+    attempt.stop(reason)
+    outcome = await attempt.runner
+    assert (outcome.kind if outcome else None) == kind
+
+
+async def test_an_attempt_stopped_before_its_first_step_does_not_run(threads: TaskThreadPool) -> None:
+    @task
+    async def never() -> None:
+        raise AssertionError("ran")
+
+    attempt = create_attempt(never, {}, {})
+    attempt.runner = asyncio.create_task(run_task(attempt, threads))
+    attempt.stop("released")
+    outcome = await attempt.runner
+    assert outcome.kind == "release"
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def test_an_exception_that_cannot_be_printed_is_recorded(run: Run) -> None:
+    @task
+    async def unprintable() -> None:
+        raise UnprintableError
+
+    kind, body = await run(unprintable)
+    assert (kind, body["type"], body["message"]) == (
+        "fail",
+        "UnprintableError",
+        "(ValueError while printing)",
+    )
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_retry_policy_applies_to_a_timeout_error_of_the_task(run: Run, is_async: bool) -> None:
+    policy = RetryPolicy(retries=3, never_for=(TimeoutError,))
+
+    @task(retry=policy)
+    async def own_async() -> None:
+        raise TimeoutError("no response")
+
+    @task(retry=policy)
+    def own_plain() -> None:
+        raise TimeoutError("no response")
+
+    kind, body = await run(own_async if is_async else own_plain)
+    assert (kind, body["type"]) == ("reject", "TimeoutError")
 
 
 def test_fingerprints_ignore_the_message() -> None:
     def fail(text: str) -> str:
         try:
             raise ValueError(text)
-        except ValueError as problem:
-            return fingerprint(problem)
+        except ValueError as error:
+            return compute_fingerprint(error)
 
-    assert fail("id 17") == fail("id 18") == "ValueError test_executor.py:fail"
+    assert fail("id 17") == fail("id 18") == "ValueError test_runner.py:fail"

@@ -1,7 +1,7 @@
-"""Where a running task's requests go: the one door from a context to the engine.
+"""The engine as running tasks use it: report progress, load and save steps, submit work.
 
-In the worker's own process it is the pool of connections. In a child process it is a pipe to the worker,
-which does the same there: every request and every answer is plain data, so that it can travel.
+In the worker's process the gateway uses the pool of connections. In a child process it sends requests to the
+worker through a pipe. Every request and response is plain data, so that it can be sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from holdfast.engine.leases import Lease
 from holdfast.model import Json
 
 
-class Desk(Protocol):
+class EngineGateway(Protocol):
+    """Requests of a running task. `loop` is the event loop on which they must be awaited."""
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
     async def report(
@@ -29,7 +31,7 @@ class Desk(Protocol):
     async def submit(self, lease: Lease, job: bytes, /) -> UUID: ...
 
 
-class DatabaseDesk:
+class DatabaseGateway:
     def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._database = database
         self.loop = loop
@@ -38,7 +40,7 @@ class DatabaseDesk:
         self, lease: Lease, percent: float | None, phase: str | None, message: str | None
     ) -> None:
         async with self._database.connection() as connection:
-            await leases.report(connection, lease, percent, phase, message)
+            await leases.report_progress(connection, lease, percent, phase, message)
 
     async def get_steps(self, lease: Lease) -> dict[str, Json]:
         async with self._database.connection() as connection:
@@ -46,14 +48,16 @@ class DatabaseDesk:
 
     async def save_step(self, lease: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
         async with self._database.connection() as connection:
-            return await leases.save_step(connection, lease, name, value, [UUID(each) for each in files])
+            return await leases.save_step(
+                connection, lease, name, value, [UUID(file_id) for file_id in files]
+            )
 
     async def add_tasks(self, lease: Lease, tasks: bytes) -> dict[str, UUID]:
         async with self._database.connection() as connection:
             return await leases.add_tasks(connection, lease, tasks)
 
     async def submit(self, lease: Lease, job: bytes) -> UUID:
-        """A job of its own, made only while the lease is held."""
+        """Submit a separate job, only while the lease is held."""
         async with self._database.transaction() as connection:
             await leases.assert_lease(connection, lease)
             return (await jobs.submit(connection, job)).id

@@ -7,11 +7,12 @@ import pytest
 from hands import Hand, status, submit
 
 from holdfast import task
-from holdfast.engine import insight, search
+from holdfast.engine import bulk_actions, maintenance
 from holdfast.engine.connection import Connection, Database
-from holdfast.testing import eventually
-from holdfast.worker import Worker, duties
-from holdfast.worker.duties import Upkeep
+from holdfast.testing import wait_until
+from holdfast.worker import maintenance as worker_maintenance
+from holdfast.worker.maintenance import PeriodicMaintenance
+from holdfast.worker.runtime import WorkerRuntime
 
 
 @task(queue="nothing")
@@ -21,7 +22,7 @@ async def quiet() -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duties, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(worker_maintenance, "BUSY_TICK_INTERVAL_S", 0.05)
 
 
 async def partitions(connection: Connection) -> int:
@@ -34,13 +35,13 @@ async def partitions(connection: Connection) -> int:
 @pytest.mark.usefixtures("hasty")
 async def test_a_busy_worker_keeps_house(db: Database, conn: Connection) -> None:
     before = await partitions(conn)
-    upkeep = Upkeep(db, lambda: True)
+    upkeep = PeriodicMaintenance(db, lambda: True)
     upkeep.start()
 
     async def made() -> bool:
         return await partitions(conn) > before
 
-    await eventually(made)
+    await wait_until(made)
     await upkeep.stop()
 
 
@@ -55,7 +56,7 @@ async def test_an_idle_one_leaves_it_for_later(db: Database, conn: Connection) -
         return False
 
     before = await partitions(conn)
-    upkeep = Upkeep(db, idle)
+    upkeep = PeriodicMaintenance(db, idle)
     upkeep.rounds = 0  # type: ignore[attr-defined]
     upkeep.start()
     await asyncio.wait_for(asked.wait(), 20)
@@ -67,8 +68,8 @@ async def test_an_idle_one_leaves_it_for_later(db: Database, conn: Connection) -
 async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
     """A worker that has nothing to do and sleeps."""
     stop = asyncio.Event()
-    running = asyncio.create_task(Worker(db, {quiet.name: quiet}).run(stop))
-    await eventually(lambda: conn.fetchval("select bool_or(sleeping) from holdfast.workers"))
+    running = asyncio.create_task(WorkerRuntime(db, {quiet.name: quiet}).run(stop))
+    await wait_until(lambda: conn.fetchval("select bool_or(sleeping) from holdfast.workers"))
     yield
     stop.set()
     await running
@@ -80,26 +81,26 @@ async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) 
     hand = Hand(conn)
     for each in await hand.take(12):
         await hand.finish(each, "reject", {"type": "E", "message": "m"})
-    bulk = await search.bulk_start(conn, "retry", "state:failed", by="ann", why="try again")
-    await eventually(lambda: conn.fetchval("select done = 10 from holdfast.bulk_actions"))
+    bulk = await bulk_actions.start_bulk_action(conn, "retry", "state:failed", by="ann", why="try again")
+    await wait_until(lambda: conn.fetchval("select done = 10 from holdfast.bulk_actions"))
     for each in await hand.take(12):
         await hand.finish(each)
 
     async def done() -> bool:
-        found = await search.get_bulk(conn, bulk)
+        found = await bulk_actions.get_bulk_action(conn, bulk)
         return found is not None and found.status == "done"
 
-    await eventually(done)
+    await wait_until(done)
     assert {await status(conn, each) for each in made} == {"succeeded", "ready"}
 
 
 @pytest.mark.usefixtures("idler")
 async def test_a_pause_ends_in_time(conn: Connection) -> None:
     await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '0.5 seconds')")
-    await eventually(lambda: conn.fetchval("select paused_at is null from holdfast.queues where name = 'q'"))
+    await wait_until(lambda: conn.fetchval("select paused_at is null from holdfast.queues where name = 'q'"))
 
 
 async def test_there_is_nothing_to_tend_most_of_the_time(conn: Connection) -> None:
-    assert await insight.tend(conn) is None
+    assert await maintenance.run_urgent_maintenance(conn) is None
     await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '1 hour')")
-    assert 3500 < (await insight.tend(conn) or 0) <= 3600
+    assert 3500 < (await maintenance.run_urgent_maintenance(conn) or 0) <= 3600

@@ -29,12 +29,13 @@ from worker_processes import Workers
 from holdfast import Client, telemetry
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import SettingsError
-from holdfast.settings import Secret, Settings, load
-from holdfast.testing import eventually
-from holdfast.worker import Worker, sentry
+from holdfast.settings import Secret, Settings, load_settings
+from holdfast.testing import wait_until
+from holdfast.worker import sentry
 from holdfast.worker.health import HealthServer
-from holdfast.worker.metrics import Metrics, submitted_at
-from holdfast.worker.prometheus import MOST_SERIES, Counter, Gauge, Histogram, Registry
+from holdfast.worker.metrics import ProcessMetrics, read_submit_time
+from holdfast.worker.prometheus import MAX_SERIES_PER_METRIC, Counter, Gauge, Histogram, MetricRegistry
+from holdfast.worker.runtime import WorkerRuntime
 
 
 def ask(url: str) -> tuple[int, str]:
@@ -57,9 +58,9 @@ def test_the_text_is_what_prometheus_reads() -> None:
     seconds = Histogram("seconds", "Times.", ("queue",), (0.1, 1))
     for value in (0.05, 0.1, 0.5, 7):
         seconds.observe("q", value=value)
-    text = Registry(
+    text = MetricRegistry(
         [odd, seconds, Gauge("now", "Now.", lambda: 3), Gauge("gone", "Not told.", lambda: None)]
-    ).text()
+    ).format_text()
     lines = text.splitlines()
     assert all(LINE.fullmatch(line.replace("+Inf", "0")) for line in lines), text
     assert 'odd_total{name="a\\"b\\\\c\\nd?"} 1' in lines
@@ -75,10 +76,10 @@ def test_the_text_is_what_prometheus_reads() -> None:
 
 def test_names_without_end_do_not_fill_the_memory() -> None:
     counter = Counter("c_total", "Many.", ("name",))
-    for number in range(MOST_SERIES + 500):
+    for number in range(MAX_SERIES_PER_METRIC + 500):
         counter.add(str(number))
     lines = list(counter.lines())
-    assert len(lines) == MOST_SERIES + 3
+    assert len(lines) == MAX_SERIES_PER_METRIC + 3
     assert 'c_total{name="(other)"} 500' in lines
 
 
@@ -98,16 +99,16 @@ def test_counting_from_many_threads_loses_nothing() -> None:
 
 
 def test_events_become_numbers() -> None:
-    metrics = Metrics()
+    metrics = ProcessMetrics()
     metrics.start()
     about = {"task": uuid4(), "job": uuid4(), "name": "t", "queue": "q", "attempt": 2}
     telemetry.emit("task.started", **about)
     telemetry.emit("task.finished", **about, outcome="fail", seconds=0.2, error="x")
-    telemetry.emit("worker.claimed", worker="w", got=3, wanted=5, outcomes=0, seconds=0.01)
-    telemetry.emit("database.away", error="x", retry_in=1)
+    telemetry.emit("tasks.claimed", worker="w", claimed=3, requested=5, outcomes=0, seconds=0.01)
+    telemetry.emit("database.connection_failed", error="x", retry_in=1)
     metrics.stop()
-    telemetry.emit("database.away", error="x", retry_in=1)
-    lines = metrics.text().splitlines()
+    telemetry.emit("database.connection_failed", error="x", retry_in=1)
+    lines = metrics.format_text().splitlines()
     for wanted in (
         'holdfast_tasks_started_total{type="t",queue="q"} 1',
         'holdfast_tasks_finished_total{type="t",queue="q",outcome="fail"} 1',
@@ -176,10 +177,10 @@ async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_l
         except OSError:
             return False
 
-    await eventually(lambda: asyncio.to_thread(ready))
+    await wait_until(lambda: asyncio.to_thread(ready))
     assert await (await client.submit(app.quick(2))).result() == 4
     blocking = await client.submit(app.blocks())
-    await eventually(lambda: workers.seen("blocking"))
+    await wait_until(lambda: workers.seen("blocking"))
     code, body = await asyncio.to_thread(ask, f"{url}/healthz")
     assert code == 200
     assert json.loads(body)["running"] == 1
@@ -197,9 +198,9 @@ async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_l
 
 async def test_waits_are_counted_from_the_submit(conn: Connection) -> None:
     made = await conn.fetchval(
-        "select holdfast.new_id(holdfast.id_stem(holdfast.now()), holdfast.shard_hex())"
+        "select holdfast.new_id(holdfast.id_prefix(holdfast.now()), holdfast.shard_byte_hex())"
     )
-    assert abs(submitted_at(made) - time.time()) < 60
+    assert abs(read_submit_time(made) - time.time()) < 60
 
 
 @pytest.fixture(scope="session")
@@ -220,12 +221,12 @@ def spans(exporter: InMemorySpanExporter) -> Generator[InMemorySpanExporter]:
 
 
 async def work_through(database: Database, tasks: list[Any]) -> None:
-    worker = Worker(database, {task.name: task for task in tasks}, until="drained")
+    worker = WorkerRuntime(database, {task.name: task for task in tasks}, until="drained")
     await asyncio.wait_for(worker.run(asyncio.Event()), 60)
 
 
 def traced(settings: Settings, **more: str) -> Settings:
-    return load({"home": str(settings.home), "tracing": "on", **more}, environ={})
+    return load_settings({"home": str(settings.home), "tracing": "on", **more}, environ={})
 
 
 async def test_one_trace_from_submit_to_run(
@@ -266,7 +267,7 @@ async def test_exceptions_are_reported_with_their_task(
     sent: list[dict[str, Any]] = []
     dsn = "https://key@sentry.invalid/1"
     sentry_sdk.init(dsn=dsn, before_send=lambda event, _: sent.append(dict(event)) or None)  # type: ignore[func-returns-value]
-    on = load({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
+    on = load_settings({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
     stop = sentry.report_to(on.sentry_dsn)
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
         job = await client.submit(app.breaks())

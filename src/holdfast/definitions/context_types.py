@@ -1,0 +1,70 @@
+"""Options and values of the methods of a task's context."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, TypedDict
+from uuid import UUID
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+Content: TypeAlias = "bytes | Path | AsyncIterable[bytes] | BinaryIO"
+
+
+class TaskCall(Protocol):
+    """A task with its arguments: `screenshot(url)`."""
+
+    @property
+    def args(self) -> Mapping[str, Any]: ...
+    def mark_used(self) -> None: ...
+
+
+class ChildOptions(TypedDict, total=False):
+    """Options of work that a running task submits.
+
+    key: name of the child; submitting the same key again adds nothing (default: from the arguments)
+    after: tasks that must finish first, as ids that `submit` returned, `ctx.task_id`, or names in the job
+    detached: submit a separate job, which continues when this job fails or is cancelled (default: False)
+    delay, run_at: when to start at the earliest (default: at once)
+    priority: higher runs first (default: the priority of the task type)
+    weight: share of the child in the progress of the job (default: 1.0)
+    owner, labels: only with `detached`; children use those of their job
+    """
+
+    key: str | None
+    after: Iterable[UUID | str]
+    detached: bool
+    delay: timedelta | None
+    run_at: datetime | None
+    priority: int | None
+    weight: float
+    owner: str | None
+    labels: dict[str, str] | None
+
+
+class ArtifactOptions(TypedDict, total=False):
+    """Options of a file that a task saves.
+
+    kind: what the file is for (default: "file")
+    ttl: how long it is kept (default: as long as its job)
+    meta: JSON metadata to store with it
+    """
+
+    kind: str
+    ttl: timedelta | None
+    meta: dict[str, Any] | None
+
+
+class FileReader(Protocol):
+    """A stored file that is open for reading: iterate over its chunks, or read all of it."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def read(self) -> bytes: ...
+
+
+class BlockingArtifactReader(Protocol):
+    """A stored file that is open for reading in a plain function."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+    def read(self) -> bytes: ...

@@ -1,0 +1,354 @@
+"""One child process as its worker sees it: start it, give it tasks, answer its requests, watch it, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, cast
+
+import msgspec
+
+from holdfast import telemetry
+from holdfast.engine.connection import Database
+from holdfast.model import Progress
+from holdfast.settings import Settings
+from holdfast.worker.attempts import RELEASED, TIME_LIMIT, UNRENEWED, Attempt
+from holdfast.worker.child_protocol import (
+    ChildLogLine,
+    ChildStart,
+    GatewayRequest,
+    GatewayResponse,
+    TaskAssignment,
+    TaskReport,
+    TransferredError,
+    convert_ids_to_text,
+)
+from holdfast.worker.context import TaskContext
+from holdfast.worker.framing import FrameDecoder, encode_frame
+from holdfast.worker.memory import measure_private_memory
+from holdfast.worker.outcomes import TaskOutcome, build_failure, outcome_of_stop
+
+MAX_START_S: Final = 120.0
+MAX_END_S: Final = 5.0
+MEMORY_CHECK_INTERVAL_S: Final = 0.1
+MAX_OUTPUT_LINES: Final = 60
+# How long the code in a child may take to stop by itself before the child is killed, by stop reason. After a
+# lost lease it has no time at all, because another worker may already run the task.
+STOP_GRACE_S: Final = {TIME_LIMIT: 1.0, "cancelled": 2.0, RELEASED: 3.0, UNRENEWED: 0.5}
+GATEWAY_METHODS: Final = frozenset({"report", "get_steps", "save_step", "add_tasks", "submit"})
+
+
+class ChildDied(Exception):  # noqa: N818  (an event, not a mistake in this code)
+    """The child process is gone: it crashed, or the worker killed it."""
+
+    def __init__(
+        self, reason: str, peak_bytes: int, lines: Sequence[str], *, max_bytes: int | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.peak_bytes = peak_bytes
+        self.lines = lines
+        self.max_bytes = max_bytes
+
+    def to_outcome(self, attempt: Attempt, *, started: bool) -> TaskOutcome | None:
+        """Return the crash of the task, unless the worker killed the child because the attempt was stopped.
+        """
+        if attempt.stop_reason is not None:
+            return outcome_of_stop(attempt, detail=", did not stop when told to, and was killed")
+        if not started:
+            error = RuntimeError(f"the child process did not start: {self.reason}")
+            return build_failure("fail", error, message="\n".join([str(error), *self.lines]))
+        message = (
+            f"The child process that ran the task {self.reason}. "
+            f"Its memory peaked at {_format_mib(self.peak_bytes)}."
+        )
+        if self.max_bytes is not None:
+            message = (
+                f"The task used {_format_mib(self.peak_bytes)} of memory. "
+                f"Its limit is {_format_mib(self.max_bytes)}."
+            )
+        body = {
+            "type": "MemoryExceeded" if self.max_bytes is not None else "ProcessDied",
+            "message": message,
+            "traceback": "\n".join(["Last lines:", *self.lines]) if self.lines else None,
+            "fingerprint": f"{attempt.claimed.type} {self.reason}",
+        }
+        return TaskOutcome("crash", msgspec.json.encode(body), message)
+
+
+class ChildProcess:
+    def __init__(
+        self,
+        command: Sequence[str],
+        database: Database,
+        heartbeat_fd: int | None,
+        *,
+        modules: Sequence[str] = (),
+    ) -> None:
+        self._command = command
+        self._modules = modules
+        self._database = database
+        self._heartbeat_fd = heartbeat_fd
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._frames = FrameDecoder()
+        self._lines: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._exit_reason: asyncio.Future[str] = self._loop.create_future()
+        self._report: asyncio.Future[TaskReport] | None = None
+        self._attempt: Attempt | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self._peak_bytes = 0
+        self._exceeded_bytes: int | None = None
+        self.task_count = 0
+
+    @property
+    def alive(self) -> bool:
+        return not self._exit_reason.done()
+
+    @property
+    def pid(self) -> int:
+        return cast("subprocess.Popen[bytes]", self._process).pid
+
+    async def start(self) -> None:
+        """Start the process and wait until its application is imported and its lifespan is open.
+
+        Raises ChildDied when it exits or takes too long.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        inherited = [theirs.fileno()] + ([self._heartbeat_fd] if self._heartbeat_fd is not None else [])
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: ASYNC220  (takes milliseconds; wait4 reports the memory)
+                [*self._command, str(theirs.fileno())],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._socket = ours
+        self._loop.add_reader(ours, self._read)
+        for work in (self._wait_for_exit, self._copy_output):
+            threading.Thread(target=work, name=f"child-{self.pid}", daemon=True).start()
+        self._send_message(b"S", self._build_start())
+        telemetry.emit("worker.child_started", worker=os.getpid(), pid=self.pid)
+        await self._wait_unless_gone(self._ready, MAX_START_S)
+        if not self._ready.done():
+            late = f"was not ready within {MAX_START_S:.0f} s"
+            reason = self._exit_reason.result() if self._exit_reason.done() else late
+            self.kill()
+            raise self._build_death(reason)
+
+    def _build_start(self) -> ChildStart:
+        return ChildStart(
+            url=self._database.url.reveal(),
+            settings=_settings_to_text(self._database.settings),
+            worker_pid=os.getpid(),
+            modules=list(self._modules),
+            import_path=[path or os.getcwd() for path in sys.path],  # noqa: PTH109  ("" is the current folder)
+        )
+
+    async def _wait_unless_gone(self, future: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+        """Wait until the future is done or the process is gone."""
+        both: set[asyncio.Future[Any]] = {future, self._exit_reason}
+        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def run(self, attempt: Attempt) -> TaskOutcome | None:
+        """Run one task in the process and return its outcome. Raises ChildDied when the process dies."""
+        self.task_count += 1
+        self._attempt, self._report = attempt, self._loop.create_future()
+        self._peak_bytes, self._exceeded_bytes = 0, None
+        attempt.on_stop = self.stop
+        deadline = cast("TaskContext", attempt.context).deadline
+        self._send_message(b"T", TaskAssignment(claimed=attempt.claimed, deadline=deadline))
+        watcher = asyncio.create_task(self._watch_memory(attempt.task.memory))
+        try:
+            await self._wait_unless_gone(self._report)
+            if not self._report.done():
+                raise self._build_death(await self._exit_reason)
+            return self._read_report(attempt, self._report.result())
+        finally:
+            watcher.cancel()
+            self._attempt = None
+            if self._kill_timer is not None:
+                self._kill_timer.cancel()
+                self._kill_timer = None
+
+    def _read_report(self, attempt: Attempt, report: TaskReport) -> TaskOutcome | None:
+        if report.completed and attempt.context is not None:
+            attempt.context.completed = True
+        return None if report.kind is None else TaskOutcome(report.kind, report.body, report.error)
+
+    def stop(self, reason: str) -> None:
+        """Ask the task to stop; kill the process if it does not in time."""
+        grace_s = STOP_GRACE_S.get(reason, 0.0)
+        if self._attempt is not None and reason == UNRENEWED:
+            grace_s = min(grace_s, self._attempt.claimed.lease_s * 0.05)
+        if grace_s > 0:
+            self._send(b"X", reason.encode())
+        if self._kill_timer is None:
+            self._kill_timer = self._loop.call_later(grace_s, self.kill)
+
+    def kill(self) -> None:
+        if self._process is not None and not self._exit_reason.done():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # with the processes that it started
+
+    async def end(self) -> None:
+        """Ask the process to exit; kill it if it does not in time."""
+        if self._process is None:
+            return
+        self._send(b"Q", b"")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MAX_END_S):
+                await asyncio.shield(self._exit_reason)
+        self.kill()
+        await self._exit_reason
+
+    # Messages from the child
+
+    def _read(self) -> None:
+        connection = cast("socket.socket", self._socket)
+        try:
+            received = connection.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self._loop.remove_reader(connection)
+            return
+        for kind, body in self._frames.feed(received):
+            self._handle_message(kind, body)
+
+    def _handle_message(self, kind: bytes, body: bytes) -> None:
+        context = self._attempt.context if self._attempt is not None else None
+        if kind == b"O" and not self._ready.done():
+            self._ready.set_result(None)
+        elif kind == b"V" and self._report is not None and not self._report.done():
+            self._report.set_result(msgspec.msgpack.decode(body, type=TaskReport))
+        elif kind == b"P" and context is not None:
+            progress = msgspec.msgpack.decode(body, type=Progress)
+            context.progress(progress.percent, phase=progress.phase, message=progress.message)
+        elif kind == b"K" and context is not None:
+            context.completed = True
+        elif kind == b"L" and context is not None:
+            line = msgspec.msgpack.decode(body, type=ChildLogLine)
+            self._lines.append(f"{line.level}: {line.message}")
+            context.log(line.message, level=line.level, **line.fields)  # type: ignore[arg-type]
+        elif kind == b"D" and context is not None:
+            request = msgspec.msgpack.decode(body, type=GatewayRequest)
+            handling = asyncio.create_task(self._handle_request(context, request))
+            self._requests.add(handling)
+            handling.add_done_callback(self._requests.discard)
+
+    async def _handle_request(self, context: TaskContext, request: GatewayRequest) -> None:
+        """Call the engine gateway for the code in the child, with the worker's connections."""
+        try:
+            if request.method not in GATEWAY_METHODS or context.gateway is None or context.lease is None:
+                raise ValueError(f"unknown gateway method: {request.method}")
+            value: Any = await getattr(context.gateway, request.method)(context.lease, *request.args)
+            response = GatewayResponse(number=request.number, value=convert_ids_to_text(value))
+        except Exception as error:
+            response = GatewayResponse(number=request.number, error=TransferredError.from_exception(error))
+        self._send_message(b"A", response)
+
+    def _send_message(self, kind: bytes | bytes, message: msgspec.Struct) -> None:
+        self._send(kind, msgspec.msgpack.encode(message))
+
+    def _send(self, kind: bytes | bytes, body: bytes) -> None:
+        """Send a frame and wait for it. A live child always reads, in a thread of its own."""
+        connection = cast("socket.socket", self._socket)
+        message = encode_frame(kind, body)
+        with contextlib.suppress(OSError):
+            connection.setblocking(True)
+            connection.settimeout(5.0)
+            connection.sendall(message)
+        connection.setblocking(False)
+
+    # In threads
+
+    def _wait_for_exit(self) -> None:
+        process = cast("subprocess.Popen[bytes]", self._process)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        reason = f"was killed by {_format_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # the processes that it started end with it
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._handle_exit, reason, usage.ru_maxrss * 1024)
+
+    def _handle_exit(self, reason: str, max_rss_bytes: int) -> None:
+        # The system's maximum includes the worker's memory from before the child's own program started.
+        self._peak_bytes = self._peak_bytes or (0 if sys.platform == "darwin" else max_rss_bytes)
+        if not self._exit_reason.done():
+            self._exit_reason.set_result(reason)
+        telemetry.emit(
+            "worker.child_ended",
+            worker=os.getpid(),
+            pid=self.pid,
+            reason=reason,
+            task=self._attempt.claimed.type if self._attempt is not None else None,
+            peak=self._peak_bytes,
+        )
+
+    def _copy_output(self) -> None:
+        process = cast("subprocess.Popen[bytes]", self._process)
+        if process.stdout is None:
+            return
+        for line in process.stdout:
+            self._lines.append(line.decode(errors="replace").rstrip()[:500])
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
+
+    async def _watch_memory(self, max_bytes: int | None) -> None:
+        while True:
+            used_bytes = await asyncio.to_thread(measure_private_memory, self.pid)
+            self._peak_bytes = max(self._peak_bytes, used_bytes)
+            if max_bytes is not None and used_bytes > max_bytes:
+                self._exceeded_bytes = max_bytes
+                self.kill()
+                return
+            await asyncio.sleep(MEMORY_CHECK_INTERVAL_S)
+
+    def _build_death(self, reason: str) -> ChildDied:
+        return ChildDied(reason, self._peak_bytes, list(self._lines), max_bytes=self._exceeded_bytes)
+
+
+def _settings_to_text(settings: Settings) -> dict[str, str]:
+    """Convert settings to the text that a child parses. The database URL is sent by itself."""
+    texts: dict[str, str] = {}
+    for name in settings.__dataclass_fields__:
+        value: object = getattr(settings, name)
+        if value is None or name == "database_url":
+            continue
+        if isinstance(value, timedelta):
+            texts[name] = f"{value.total_seconds()}s"
+        else:
+            reveal = getattr(value, "reveal", None)
+            texts[name] = reveal() if reveal is not None else str(value)
+    return texts
+
+
+def _format_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _format_mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.0f} MiB"

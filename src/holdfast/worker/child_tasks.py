@@ -1,0 +1,100 @@
+"""Submit work from a running task: child tasks of its job, or separate jobs.
+
+Each child has a name that a later attempt computes again, so that a repeated attempt adds nothing twice: the
+key that the caller passes, or a hash of the task type and the arguments. Submitting the same call twice in
+one attempt adds two children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from holdfast import tracing
+from holdfast.definitions.context_types import ChildOptions, TaskCall
+from holdfast.definitions.submit_requests import build_call_request
+from holdfast.definitions.tasks import Call
+from holdfast.engine.leases import Lease
+from holdfast.errors import InvalidError
+from holdfast.worker.gateway import EngineGateway
+
+DETACHED_OPTIONS: Final = ("owner", "labels")
+CHILD_OPTIONS: Final = ("after", "weight")
+MAX_TYPE_BYTES_IN_NAME: Final = 150  # with the hash and a counter a name stays within 200 bytes
+
+
+class ChildTaskSubmitter:
+    """Submits children for one attempt and remembers their names."""
+
+    def __init__(self, gateway: EngineGateway, lease: Lease, own_name: str) -> None:
+        self._gateway = gateway
+        self._lease = lease
+        self._names_by_id: dict[str, str] = {str(lease.id): own_name}
+        self._name_counts: Counter[str] = Counter()
+        # The first child turns the job into one of several tasks. Children submitted at the same time wait.
+        self._submit_lock = asyncio.Lock()
+
+    async def submit(self, call: TaskCall, options: ChildOptions) -> UUID:
+        if not isinstance(call, Call):
+            raise InvalidError(
+                f"{call!r} is not the call of a task.",
+                fix="Call the task: submit(my_task(...)).",
+                field="call",
+            )
+        call.mark_used()
+        body = {**build_call_request(cast("Any", call)), **_build_timing(options)}
+        name = options.get("key") or self._compute_name(body)
+        if options.get("detached"):
+            return await self._submit_detached(body, name, options)
+        for option in DETACHED_OPTIONS:
+            if options.get(option) is not None:
+                raise InvalidError(
+                    f"A child task uses the {option} of its job.", fix="Pass detached=True.", field=option
+                )
+        body |= {"name": name, "after": [self._find_name(parent) for parent in options.get("after", ())]}
+        body["weight"] = options.get("weight", 1.0)
+        async with self._submit_lock:
+            ids = await self._gateway.add_tasks(self._lease, msgspec.json.encode([body]))
+        self._names_by_id[str(ids[name])] = name
+        return ids[name]
+
+    async def _submit_detached(self, body: dict[str, Any], name: str, options: ChildOptions) -> UUID:
+        for option in CHILD_OPTIONS:
+            if option in options:
+                raise InvalidError(
+                    f"A detached job cannot have {option}.", fix="Leave detached out.", field=option
+                )
+        labels = {**(options.get("labels") or {}), **tracing.get_current_trace_labels()}
+        body |= {"labels": labels} if labels else {}
+        body |= {"owner": options.get("owner")} if options.get("owner") is not None else {}
+        body["key"] = options.get("key") or f"{self._lease.id}:{name}"
+        return await self._gateway.submit(self._lease, msgspec.json.encode(body))
+
+    def _compute_name(self, body: dict[str, Any]) -> str:
+        digest = hashlib.sha256(self._lease.id.bytes + bytes(body["args"])).hexdigest()[:12]
+        task_type = body["type"].encode()[:MAX_TYPE_BYTES_IN_NAME].decode(errors="ignore")
+        name = f"{task_type}-{digest}"
+        self._name_counts[name] += 1
+        return name if self._name_counts[name] == 1 else f"{name}-{self._name_counts[name]}"
+
+    def _find_name(self, parent: UUID | str) -> str:
+        return self._names_by_id.get(str(parent), str(parent))
+
+
+def _build_timing(options: ChildOptions) -> dict[str, Any]:
+    delay, run_at = options.get("delay"), options.get("run_at")
+    if delay is not None and run_at is not None:
+        raise InvalidError("delay and run_at exclude each other.", fix="Pass one of them.", field="delay")
+    if run_at is not None and run_at.tzinfo is None:
+        raise InvalidError("run_at has no time zone.", fix="Use an aware datetime.", field="run_at")
+    timing = {
+        "delay_s": delay.total_seconds() if delay is not None else None,
+        "run_at": run_at,
+        "priority": options.get("priority"),
+    }
+    return {name: value for name, value in timing.items() if value is not None}

@@ -1,0 +1,80 @@
+"""Create the contexts of one worker's tasks and write the log lines that they collect.
+
+The worker calls `start` before the first task, `create_context` for each claimed task, `write_log_lines`
+before it hands in an outcome, and `stop` after the last task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.engine.connection import Database
+from holdfast.engine.leases import LeasedTask
+from holdfast.tracing import Tracing, get_tracing
+from holdfast.worker.context import FileGateway, TaskContext
+from holdfast.worker.gateway import DatabaseGateway, EngineGateway
+from holdfast.worker.log_writer import LogWriter, capture_log_records
+
+
+class ContextFactory:
+    def __init__(self, database: Database, *, state: Any = None, files: FileGateway | None = None) -> None:
+        self.state = state
+        self.files = files
+        self._database = database
+        self._log_writer = LogWriter(database)
+        self._gateway: EngineGateway | None = None
+        self._log_capture: AbstractContextManager[None] | None = None
+
+    @property
+    def needed_for_every_task(self) -> bool:
+        """Whether tasks that do not declare a context need one too, because their logs are captured."""
+        settings = self._database.settings
+        return settings.capture_logs != "off"
+
+    @property
+    def tracing(self) -> Tracing | None:
+        return get_tracing(self._database.settings.tracing)
+
+    def start(self) -> None:
+        if self._gateway is None:
+            self._gateway = DatabaseGateway(self._database, asyncio.get_running_loop())
+            self._log_writer.start()
+            self._log_capture = capture_log_records(self._database.settings.capture_logs)
+            self._log_capture.__enter__()
+
+    async def stop(self) -> None:
+        if self._log_capture is not None:
+            self._log_capture.__exit__(None, None, None)
+            self._log_capture = None
+        await self._log_writer.stop()
+
+    def create_context(self, claimed: LeasedTask) -> TaskContext:
+        return TaskContext(
+            **get_context_fields(claimed),
+            deadline=datetime.now(UTC) + timedelta(seconds=claimed.timeout_s),
+            state=self.state,
+            gateway=self._gateway,
+            files=self.files,
+            on_log=self._log_writer.notify,
+        )
+
+    async def write_log_lines(self, context: TaskContext) -> None:
+        """Write what the attempt logged, so that readers see it as soon as they see the outcome."""
+        if context.lines:
+            await self._log_writer.flush(context)
+
+
+def get_context_fields(claimed: LeasedTask) -> dict[str, Any]:
+    """Return the fields of a context that come from the claimed task."""
+    task_id = str(claimed.id)
+    return {
+        "task_id": task_id,
+        "job_id": task_id if claimed.job_id is None else str(claimed.job_id),
+        "attempt": claimed.attempt,
+        "owner": claimed.owner,
+        "name": claimed.name or claimed.type,
+        "lease": claimed,
+    }

@@ -1,0 +1,105 @@
+"""Maintenance that any worker may run for all: it does not matter which worker does it, or how many.
+
+`tick` moves ended jobs to the history, creates and drops partitions and prunes archives, in bounded steps
+that run concurrently. Claims handle what is urgent themselves (due tasks, lost leases), so an idle worker
+ticks rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from holdfast.engine import maintenance
+from holdfast.engine.connection import Database
+from holdfast.worker.background import BackgroundService
+
+BUSY_TICK_INTERVAL_S = 30.0
+IDLE_TICK_INTERVAL_S: Final = 600.0
+RESTART_INTERVAL_S: Final = 1.0
+BLIND_CHECK_INTERVAL_S: Final = 15.0  # without notifications
+MAX_JITTER_S: Final = 0.1
+
+
+class PeriodicMaintenance(BackgroundService):
+    """Runs `tick`, and deletes files that are no longer needed."""
+
+    def __init__(
+        self,
+        database: Database,
+        is_busy: Callable[[], bool],
+        sweep_files: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._database = database
+        self._is_busy = is_busy
+        self._sweep_files = sweep_files
+        # Random, so that many workers do not tick in step.
+        self._waited_s = random.uniform(0, BUSY_TICK_INTERVAL_S)  # noqa: S311
+
+    async def step(self) -> None:
+        await self._wait()
+        more = True
+        while more:
+            async with self._database.connection() as connection:
+                more = bool((await maintenance.tick(connection)).get("more"))
+        if self._sweep_files is not None:
+            await self._sweep_files()
+
+    async def _wait(self) -> None:
+        while self._waited_s < (BUSY_TICK_INTERVAL_S if self._is_busy() else IDLE_TICK_INTERVAL_S):
+            await asyncio.sleep(BUSY_TICK_INTERVAL_S / 10)
+            self._waited_s += BUSY_TICK_INTERVAL_S / 10
+        self._waited_s = 0.0
+
+
+class UrgentMaintenance(BackgroundService):
+    """Runs maintenance that users wait for, such as bulk actions and pauses that end, when notified."""
+
+    def __init__(self, database: Database, listener_works: Callable[[], bool]) -> None:
+        super().__init__()
+        self._database = database
+        self._listener_works = listener_works
+        self._notified = asyncio.Event()
+        self._notified.set()  # there may be work from a time without workers
+        self._next_s: float | None = None
+
+    def notify(self) -> None:
+        self._notified.set()
+
+    async def step(self) -> None:
+        pause_s = self._next_s
+        if not self._listener_works():
+            pause_s = min(pause_s or BLIND_CHECK_INTERVAL_S, BLIND_CHECK_INTERVAL_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._notified.wait()
+        self._notified.clear()
+        await asyncio.sleep(random.uniform(0, MAX_JITTER_S))  # noqa: S311  (all workers are notified at once)
+        try:
+            async with self._database.connection() as connection:
+                self._next_s = await maintenance.run_urgent_maintenance(connection)
+        except Exception:
+            self._notified.set()  # it is still to be done
+            raise
+
+
+class DatabaseRestarter(BackgroundService):
+    """Restarts the embedded database while it is unreachable: it stops with the process that started it."""
+
+    def __init__(self, restart: Callable[[], object] | None, is_unreachable: Callable[[], bool]) -> None:
+        super().__init__()
+        self._restart = restart
+        self._is_unreachable = is_unreachable
+
+    def start(self) -> None:
+        if self._restart is not None:
+            super().start()
+
+    async def step(self) -> None:
+        await asyncio.sleep(RESTART_INTERVAL_S)
+        if self._is_unreachable() and self._restart is not None:
+            await asyncio.to_thread(self._restart)

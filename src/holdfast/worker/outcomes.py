@@ -1,0 +1,152 @@
+"""Decide the outcome of an attempt: from its result, its exception, or the reason why it was stopped.
+
+These are the only rules for outcomes. Every host of the runner (event loop, thread, child process, test) uses
+them. Nothing here runs user code or touches the database.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from holdfast import telemetry
+from holdfast.definitions.payloads import to_json
+from holdfast.definitions.tasks import Task
+from holdfast.engine.leases import OutcomeKind
+from holdfast.errors import Cancel, InvalidError, OutcomeSignal, PublicError, RateLimited, Snooze
+from holdfast.worker.attempts import RELEASING_REASONS, TIME_LIMIT, Attempt
+from holdfast.worker.text_cleaning import clean_text
+
+AnyTask = Task[..., Any]
+
+MAX_ERROR_MESSAGE_CHARS: Final = 4_000
+MAX_TRACEBACK_CHARS: Final = 16_000
+MAX_FINGERPRINT_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """How an attempt ended, with the kind and the JSON body that the engine's `finish` expects.
+
+    `error` is one line for logs and events. `exception` is what the attempt raised, where it is known in this
+    process.
+    """
+
+    kind: OutcomeKind
+    body: bytes | None = None
+    error: str | None = None
+    exception: BaseException | None = None
+
+
+_SUCCESS_WITHOUT_RESULT: Final = TaskOutcome("succeed", b"null")
+
+
+def outcome_of_result(value: object) -> TaskOutcome:
+    """Success, or a rejection when the value cannot be stored or is a signal that must be raised."""
+    if value is None:
+        return _SUCCESS_WITHOUT_RESULT
+    try:
+        if isinstance(value, OutcomeSignal):
+            name = type(value).__name__
+            raise InvalidError(
+                f"The task returned {name}.", fix=f"Raise it: raise {name}(...).", field="result"
+            )
+        return TaskOutcome("succeed", to_json(value, what="result"))
+    except InvalidError as error:
+        return build_failure("reject", error)
+
+
+def outcome_of_exception(task: AnyTask, error: BaseException) -> TaskOutcome:
+    """Translate what a task raised: a signal decides by itself, else the task's retry policy decides."""
+    if not isinstance(error, Exception):  # sys.exit() in a task ends the attempt, not the worker
+        return build_failure("fail", error)
+    if isinstance(error, OutcomeSignal):
+        return _outcome_of_signal(error)
+    policy = task.retry
+    retryable = isinstance(error, policy.retry_for) and not isinstance(error, policy.never_for)
+    return build_failure("fail" if retryable else "reject", error)
+
+
+def _outcome_of_signal(signal: OutcomeSignal) -> TaskOutcome:
+    if isinstance(signal, Snooze):
+        return TaskOutcome("snooze", _encode_body(delay_s=signal.delay.total_seconds()))
+    if isinstance(signal, Cancel):
+        reason = clean_text(signal.reason, MAX_ERROR_MESSAGE_CHARS)
+        return TaskOutcome("cancel", _encode_body(reason=reason), reason)
+    if isinstance(signal, RateLimited):
+        pause = signal.retry_after.total_seconds() if signal.retry_after else None
+        return TaskOutcome("limited", _encode_body(key=signal.key, retry_after_s=pause), str(signal))
+    return build_failure("reject", signal)
+
+
+def outcome_of_stop(
+    attempt: Attempt, interruption: BaseException | None = None, *, detail: str = ""
+) -> TaskOutcome | None:
+    """Translate why an attempt was stopped. None means that there is nothing to record.
+
+    `interruption` is the CancelledError that the task ended with, if it did: its traceback tells where.
+    """
+    reason = attempt.stop_reason
+    if reason is None:
+        error = RuntimeError("the task cancelled itself")
+        return build_failure("fail", error.with_traceback(_traceback_of(interruption)))
+    if reason == TIME_LIMIT:
+        limit = timedelta(seconds=attempt.claimed.timeout_s)
+        timeout = TimeoutError(f"ran longer than {limit}{detail}")
+        return build_failure("fail", timeout.with_traceback(_traceback_of(interruption)))
+    return TaskOutcome("release", None, reason) if reason in RELEASING_REASONS else None
+
+
+def _traceback_of(error: BaseException | None) -> Any:
+    return None if error is None else error.__traceback__
+
+
+def build_failure(kind: OutcomeKind, error: BaseException, *, message: str | None = None) -> TaskOutcome:
+    """Describe an exception as a failed ("fail"), rejected ("reject") or crashed ("crash") attempt."""
+    text = clean_text(message or _message_of(error), MAX_ERROR_MESSAGE_CHARS)
+    lines = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
+    # The minimum wait that a remote service asked for, if the exception carries it.
+    pause: object = getattr(error, "retry_after", None)
+    body = _encode_body(
+        type="PublicError" if isinstance(error, PublicError) else type(error).__qualname__,
+        message=text,
+        traceback=clean_text(lines, MAX_TRACEBACK_CHARS),
+        retry_after_s=pause.total_seconds() if isinstance(pause, timedelta) else None,
+        fingerprint=compute_fingerprint(error),
+    )
+    return TaskOutcome(kind, body, f"{type(error).__qualname__}: {text}", error)
+
+
+def _message_of(error: BaseException) -> str:
+    return clean_text(error, MAX_ERROR_MESSAGE_CHARS) or type(error).__name__
+
+
+def compute_fingerprint(error: BaseException) -> str:
+    """Type and place of an exception: failures with one cause share it, whatever their messages say."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else "?"
+    return clean_text(f"{type(error).__qualname__} {place}", MAX_FINGERPRINT_CHARS)
+
+
+def emit_exception_event(attempt: Attempt, outcome: TaskOutcome | None) -> None:
+    """Emit `task.raised` when the attempt ended with an exception, for error trackers and tests."""
+    if outcome is None or outcome.exception is None or not telemetry.has_subscribers("task.raised"):
+        return
+    claimed = attempt.claimed
+    telemetry.emit(
+        "task.raised",
+        task=str(claimed.id),
+        job=str(claimed.job_id or claimed.id),
+        name=claimed.name or claimed.type,
+        attempt=claimed.attempt,
+        exception=outcome.exception,
+    )
+
+
+def _encode_body(**fields: object) -> bytes:
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})

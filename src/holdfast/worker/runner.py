@@ -1,0 +1,56 @@
+"""Run one claimed task to one outcome. Runs user code and never touches the database.
+
+    claimed task -> convert arguments -> call the function -> outcome
+
+Hosts call `run_task`: the worker's event loop (async functions), its threads (plain functions), a child
+process (`process=True`), and `hf.drain` in tests. A host supplies the asyncio task in which it runs, decides
+when to stop it (`Attempt.stop` with a reason), and records the outcome. What a result, an exception or a stop
+means is decided by the rules in outcomes.py, so it is the same in every host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from holdfast.errors import InvalidError
+from holdfast.worker.arguments import convert_arguments
+from holdfast.worker.attempts import Attempt
+from holdfast.worker.outcomes import (
+    TaskOutcome,
+    build_failure,
+    outcome_of_exception,
+    outcome_of_result,
+    outcome_of_stop,
+)
+from holdfast.worker.thread_pool import TaskThreadPool
+
+
+async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | None:
+    """Run the function of a claimed task. Returns None when nobody waits for the outcome any more.
+
+    Async functions run in the calling asyncio task, which `Attempt.stop` cancels. Plain functions run in a
+    thread, which cannot be interrupted: the runner waits for it until it returns or the host gives up.
+    """
+    attempt.began = True
+    task = attempt.task
+    try:
+        if attempt.stop_reason is not None:  # stopped before its first step
+            raise asyncio.CancelledError(attempt.stop_reason)
+        try:
+            arguments = convert_arguments(task, attempt.claimed.args, attempt.claimed.parents)
+        except InvalidError as error:
+            return build_failure("reject", error)
+        context = (attempt.context,) if task.wants_context else ()
+        if task.is_async:
+            return outcome_of_result(await task.function(*context, **arguments))
+        attempt.on_stop = wait_for_thread
+        return outcome_of_result(await threads.run(partial(task.function, *context, **arguments)))
+    except asyncio.CancelledError as interruption:
+        return outcome_of_stop(attempt, interruption)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return outcome_of_exception(task, error)
+
+
+def wait_for_thread(_: str) -> None:
+    """Do not interrupt a plain function: it sees at its next `ctx.check()` that it is stopped."""

@@ -1,0 +1,215 @@
+"""Run claimed tasks: start each in the right host, enforce its time limit, put its outcome into the outbox.
+
+Async functions run on the event loop and plain functions in threads. Tasks with `process=True` run in child
+processes, and so do suspects: tasks during which a worker died. One timer serves all time limits. If an
+attempt does not end within the overtime after its time limit, the executor gives it up: the attempt has
+failed and its slot is free, even if its code still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from holdfast import telemetry
+from holdfast.engine.leases import LeasedTask, Outcome
+from holdfast.tracing import TRACE_LABEL, Tracing
+from holdfast.worker.attempts import RELEASED, TIME_LIMIT, Attempt, RunningAttempts
+from holdfast.worker.context import current
+from holdfast.worker.context_factory import ContextFactory
+from holdfast.worker.outbox import Outbox
+from holdfast.worker.outcomes import (
+    AnyTask,
+    TaskOutcome,
+    emit_exception_event,
+    outcome_of_exception,
+    outcome_of_stop,
+)
+from holdfast.worker.runner import run_task, wait_for_thread
+from holdfast.worker.thread_pool import TaskThreadPool
+
+OVERTIME_S: Final = 2.0
+
+
+class ChildProcessHost(Protocol):
+    """Child processes that run one task at a time each. `task_types` are the tasks they can run."""
+
+    task_types: Collection[str]
+
+    async def run(self, attempt: Attempt) -> TaskOutcome | None: ...
+
+
+class TaskExecutor:
+    def __init__(
+        self,
+        tasks: Mapping[str, AnyTask],
+        running: RunningAttempts,
+        outbox: Outbox,
+        threads: TaskThreadPool,
+        child_processes: ChildProcessHost | None,
+        contexts: ContextFactory,
+    ) -> None:
+        self._tasks = tasks
+        self._running = running
+        self._outbox = outbox
+        self._threads = threads
+        self._child_processes = child_processes
+        self._contexts = contexts
+        self._context_for_every_task = contexts.needed_for_every_task
+        self._tracing = contexts.tracing
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self.started_count = 0
+        self.ended_count = 0
+
+    def runs_in_child_process(self, claimed: LeasedTask) -> bool:
+        """Whether the task declares `process=True` or may have killed a worker before."""
+        return (
+            self._child_processes is not None
+            and (claimed.crashes > 0 or self._tasks[claimed.type].process)
+            and claimed.type in self._child_processes.task_types
+        )
+
+    def launch(self, tasks: Sequence[LeasedTask], claim_sent_at: float) -> None:
+        """Start an attempt for each claimed task and return without waiting."""
+        now = time.monotonic()
+        create_task = asyncio.get_running_loop().create_task
+        shortest_timeout_s = float("inf")
+        for claimed in tasks:
+            task = self._tasks[claimed.type]
+            isolated = self.runs_in_child_process(claimed)
+            needs_context = task.wants_context or self._context_for_every_task or isolated
+            context = self._contexts.create_context(claimed) if needs_context else None
+            attempt = Attempt(claimed, task, context, started_at=now, renewed_at=claim_sent_at)
+            attempt.isolated = isolated
+            self._running.add(attempt)
+            shortest_timeout_s = min(shortest_timeout_s, claimed.timeout_s)
+            attempt.runner = create_task(self._run(attempt))
+        self.started_count += len(tasks)
+        if now + shortest_timeout_s < self._timer_at:
+            self._set_timer(now + shortest_timeout_s)
+
+    async def _run(self, attempt: Attempt) -> None:
+        context = attempt.context
+        current.set(context)
+        if telemetry.has_subscribers("task.started"):
+            telemetry.emit("task.started", **_event_fields(attempt))
+        if self._tracing is not None:
+            outcome = await self._run_in_span(attempt)
+        elif attempt.isolated:
+            outcome = await self._run_in_child_process(attempt)
+        else:
+            outcome = await run_task(attempt, self._threads)
+        if context is not None and context.lines:
+            await self._contexts.write_log_lines(context)
+        self._end(attempt, outcome)
+
+    async def _run_in_span(self, attempt: Attempt) -> TaskOutcome | None:
+        """Run the attempt inside a tracing span whose parent is the span of the submitter."""
+        tracing, claimed = cast("Tracing", self._tracing), attempt.claimed
+        with tracing.trace_attempt(_event_fields(attempt), claimed.trace) as span:
+            # A child process creates its spans below this one.
+            attempt.claimed = msgspec.structs.replace(claimed, trace=tracing.get_trace_labels().get(TRACE_LABEL))
+            if attempt.isolated:
+                outcome = await self._run_in_child_process(attempt)
+            else:
+                outcome = await run_task(attempt, self._threads)
+            if outcome is not None and isinstance(outcome.exception, Exception):
+                span.record_exception(outcome.exception)
+            span.record_outcome(outcome.kind if outcome else "stopped", outcome.error if outcome else None)
+            return outcome
+
+    async def _run_in_child_process(self, attempt: Attempt) -> TaskOutcome | None:
+        try:
+            return await cast("ChildProcessHost", self._child_processes).run(attempt)
+        except asyncio.CancelledError as interruption:
+            return outcome_of_stop(attempt, interruption)
+        except Exception as error:
+            return outcome_of_exception(attempt.task, error)
+
+    def _end(self, attempt: Attempt, outcome: TaskOutcome | None) -> None:
+        if attempt.ended:
+            return
+        attempt.ended = True
+        self.ended_count += 1
+        claimed = attempt.claimed
+        if telemetry.has_subscribers("task.finished"):
+            telemetry.emit(
+                "task.finished",
+                **_event_fields(attempt),
+                outcome=outcome.kind if outcome else "stopped",
+                seconds=time.monotonic() - attempt.started_at,
+                error=outcome.error if outcome else None,
+            )
+        if outcome is None:
+            self._outbox.add_without_outcome(claimed.id)
+        else:
+            emit_exception_event(attempt, outcome)
+            self._outbox.put(
+                Outcome(
+                    id=claimed.id,
+                    attempt=claimed.attempt,
+                    nonce=claimed.nonce,
+                    kind=outcome.kind,
+                    body=outcome.body,
+                )
+            )
+        self._running.remove(attempt)
+
+    def close(self) -> None:
+        """Stop enforcing time limits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Time limits
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        pause = max(at - time.monotonic(), 0.001)
+        self._timer = asyncio.get_running_loop().call_later(pause, self._enforce_time_limits)
+
+    def _enforce_time_limits(self) -> None:
+        now = time.monotonic()
+        next_check_at = float("inf")
+        for attempt in self._running.all():
+            deadline = attempt.deadline
+            if now >= deadline + OVERTIME_S:
+                self._give_up(attempt)
+                continue
+            if now >= deadline:
+                attempt.stop(TIME_LIMIT)
+                deadline += OVERTIME_S
+            next_check_at = min(next_check_at, deadline)
+        self._timer, self._timer_at = None, float("inf")
+        if next_check_at < float("inf"):
+            self._set_timer(next_check_at)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """End an attempt whose code did not stop in time, and ignore whatever that code still does."""
+        attempt.mark_stopped(TIME_LIMIT)
+        if attempt.on_stop is wait_for_thread:
+            self._threads.give_up()
+        if attempt.stop_reason == RELEASED:  # its code may still run, so no other worker may start it yet
+            attempt.stop_reason = TIME_LIMIT
+        outcome = None
+        if attempt.stop_reason == TIME_LIMIT:
+            outcome = outcome_of_stop(attempt, detail=" and did not stop when told to")
+        self._end(attempt, outcome)
+
+
+def _event_fields(attempt: Attempt) -> dict[str, Any]:
+    claimed = attempt.claimed
+    return {
+        "task": claimed.id,
+        "job": claimed.job_id or claimed.id,
+        "name": claimed.type,
+        "queue": claimed.queue,
+        "attempt": claimed.attempt,
+    }
