@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Run what CI runs, phase by phase, and print how long each phase took beside its budget on two idle cores.
+# The budget is for people: no phase fails because the machine is slow.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+report=()
+failed=0
+
+run_phase() { # name, budget in minutes, command...
+  local name=$1 budget=$2 started=$SECONDS status=0
+  shift 2
+  printf '\n== %s\n' "$name"
+  "$@" || status=$?
+  local seconds=$((SECONDS - started))
+  report+=("$(printf '%-22s %2d:%02d of %2d:00   %s' "$name" $((seconds / 60)) $((seconds % 60)) "$budget" \
+    "$([ $status = 0 ] && echo ok || echo FAILED)")")
+  [ $status = 0 ] || failed=1
+}
+
+run_phase "set-up" 1 scripts/setup.sh dev
+run_phase "checks" 3 make --no-print-directory check
+run_phase "tests, PostgreSQL 18" 11 make --no-print-directory test
+run_phase "tests, PostgreSQL 15" 3 make --no-print-directory test-15
+run_phase "fault campaign" 6 make --no-print-directory campaign-ci
+printf '\n== time\n'
+printf '%s\n' "${report[@]}"
+exit $failed
