@@ -27,7 +27,7 @@ from holdfast import Client
 from holdfast import settings as settings_module
 from holdfast.definitions.tasks import Call
 from holdfast.engine import install, scratch
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret, Settings
 
 DATABASE = "environment"
@@ -170,7 +170,7 @@ class FaultEnvironment:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
-        async with connected(self.url, self.settings) as connection:
+        async with open_connection(self.url, self.settings) as connection:
             yield connection
 
     async def count_unfinished(self) -> int:
@@ -307,9 +307,9 @@ async def _start_environment(
     forkers: dict[str, asyncio.subprocess.Process] = {}
     try:
         await server.ready()
-        settings = settings_module.load({"home": str(folder / "server")})
+        settings = settings_module.load_settings({"home": str(folder / "server")})
         # TLS negotiation is a large part of the cost of starting a worker.
-        url = Secret(scratch.on_database(server.url, DATABASE).reveal() + "?sslmode=disable")
+        url = Secret(scratch.url_of_database(server.url, DATABASE).reveal() + "?sslmode=disable")
         await _create_database(server, url, settings)
         forkers[""] = await _start_forker(folder)
         client = Client(url.reveal(), settings=settings)
@@ -345,7 +345,7 @@ async def _create_database(server: FaultServer, url: Secret, settings: Settings)
     connection = await asyncpg.connect(server.url.reveal())
     await connection.execute(f"create database {DATABASE}")
     await connection.close()
-    await install.migrate(url, settings)
+    await install.migrate_database(url, settings)
     connection = await asyncpg.connect(url.reveal())
     await connection.execute(LEDGER)
     await connection.close()

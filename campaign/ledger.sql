@@ -35,4 +35,4 @@ begin
   insert into campaign.edges values (new.parent_id, new.child_id);
   return null;
 end $$;
-create trigger campaign_edges after insert on holdfast.edges for each row execute function campaign.record_edge();
+create trigger campaign_edges after insert on holdfast.dependencies for each row execute function campaign.record_edge();

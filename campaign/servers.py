@@ -18,9 +18,14 @@ import asyncpg
 
 from holdfast import settings as settings_module
 from holdfast.engine.embedded import binaries
-from holdfast.engine.embedded.account import Account, account_for, environment, reachable_folder
-from holdfast.engine.embedded.cluster import Cluster
-from holdfast.engine.embedded.home import Home
+from holdfast.engine.embedded.account import (
+    ServerAccount,
+    build_environment,
+    choose_account,
+    choose_data_folder,
+)
+from holdfast.engine.embedded.cluster import PostgresCluster
+from holdfast.engine.embedded.home import EmbeddedHome
 from holdfast.settings import Secret
 
 OPTIONS = {
@@ -47,12 +52,12 @@ class FaultServer:
     def __init__(
         self, folder: Path, options: Mapping[str, str] | None = None, *, standby_of: FaultServer | None = None
     ) -> None:
-        settings = settings_module.load({"home": str(folder)})
-        self.home = Home(settings)
+        settings = settings_module.load_settings({"home": str(folder)})
+        self.home = EmbeddedHome(settings)
         self.home.create()
-        self._account: Account = account_for(self.home)
-        programs = binaries.runnable(binaries.choose(settings, None), self._account)
-        self._cluster = Cluster(self.home, self._account, programs)
+        self._account: ServerAccount = choose_account(self.home)
+        programs = binaries.make_runnable(binaries.choose_binaries(settings, None), self._account)
+        self._cluster = PostgresCluster(self.home, self._account, programs)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = self.home.free_port()
         self.log = Path(tempfile.mkstemp(prefix="campaign-", suffix=".log")[1])
@@ -68,7 +73,7 @@ class FaultServer:
     def _copy(self, primary: FaultServer) -> None:
         """Copy the data folder of the primary and configure this server as its standby."""
         program = self._cluster.binaries.program("pg_basebackup")
-        target = reachable_folder(self.home, self._account)
+        target = choose_data_folder(self.home, self._account)
         self._account.own(target.parent)
         command = [program, "-d", primary.url.reveal(), "-D", str(target), "-R", "-X", "stream", "-c", "fast"]
         done = self._account.run(command)
@@ -85,13 +90,19 @@ class FaultServer:
 
     def start(self) -> None:
         become: dict[str, Any] = {}
-        if not self._account.is_us:
+        if not self._account.is_current_user:
             become = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
-        self._cluster.put_right()
+        self._cluster.repair()
         command = self._cluster.plan(self.port).command
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=environment(), cwd="/", stdout=log, stderr=log, start_new_session=True, **become
+                command,
+                env=build_environment(),
+                cwd="/",
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **become,
             )
 
     async def ready(self, seconds: float = 60.0) -> None:

@@ -14,7 +14,7 @@ from campaign.runs import Dose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT
 from campaign.runs.workloads import kill_workers
 from holdfast import schedule
-from holdfast.engine import artifacts, schedules
+from holdfast.engine import quotas, schedules
 from holdfast.errors import HoldfastError
 
 SECOND = timedelta(seconds=1)
@@ -81,7 +81,7 @@ async def _quotas(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     owners = [f"owner-{number}" for number in range(max(1, dose.tasks // 20))]
     async with env.connection() as connection:
         for owner in owners:
-            await artifacts.put_quota(connection, owner, operations=10)
+            await quotas.put_quota(connection, owner, operations=10)
     refused = 0
 
     async def submit_one(owner: str, number: int) -> None:

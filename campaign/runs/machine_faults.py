@@ -23,7 +23,7 @@ TRANSACTION_JUMPS = (1_500_000_000, 2**31 - 50, 3_500_000_000, 2**32 - 50)
 SELECT_TRANSACTION_ID = "select pg_current_xact_id()::text::bigint"
 ADVANCE_SEQUENCES = """select setval(s.oid::regclass, $1) from pg_class s
   where s.relkind = 'S' and s.relnamespace = 'holdfast'::regnamespace
-    and s.relname <> all ('{horizon,full_sweep}')"""
+    and s.relname <> all ('{sweep_horizon_us,last_full_sweep_us}')"""
 
 
 async def _skew(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
@@ -77,7 +77,7 @@ async def _xids(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 
 async def _jump_to_transaction(env: FaultEnvironment, number: int) -> None:
     """Freeze every database, then restart the server at another transaction id."""
-    address = scratch.on_database
+    address = scratch.url_of_database
     env.drop_connection()
     await env.client.close()
     async with asyncpg.create_pool(env.server.url.reveal(), min_size=1, max_size=1) as pool:
@@ -115,8 +115,8 @@ async def _upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     async with submit_load(env, dose.tasks, 100):
         for number in env.iterate_faults(dose.faults):
             await env.pick_busy_worker()
-            for files in (_with_extra_function_file(number), schema.packaged()):
-                applied = await install.migrate(env.url, env.settings, files=files)
+            for files in (_with_extra_function_file(number), schema.load_packaged_schema()):
+                applied = await install.migrate_database(env.url, env.settings, files=files)
                 assert applied.functions, "no function was replaced"
             for pid in list(env.alive):
                 env.send(pid, signal.SIGTERM)
@@ -134,7 +134,7 @@ async def _upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 
 
 def _with_extra_function_file(number: int) -> SchemaFiles:
-    packaged = schema.packaged()
+    packaged = schema.load_packaged_schema()
     note = FunctionFile("zz_note.sql", f"select {number};\n")
     return SchemaFiles(packaged.migrations, (*packaged.functions, note))
 
