@@ -93,7 +93,7 @@ MUTANTS = [
     sql("cancel-is-not-final", "jobs/cancel", "t.status || '' in ('waiting', 'scheduled', 'ready', 'running')\n    order by t.id for update",
         "t.status || '' in ('waiting', 'scheduled', 'ready')\n    order by t.id for update", "tests/engine/test_cancel.py", "cancels"),
     sql("cancel-of-a-stranger", "jobs/cancel", "if not holdfast.may_see_job(p_id, v_user) then", "if false then", ACCESS, "tests/engine/test_cancel.py"),
-    sql("everybody-may-execute", "access/grants", "execute pg_catalog.format('revoke all on %s %s from %s', v_kind, v_objects, v_roles);", "null;",
+    sql("everybody-may-execute", "access/grants", "execute pg_catalog.format('revoke all on %s %s from %s', v_object_type, v_objects, v_roles);", "null;",
         ACCESS, "tests/engine/test_install_access.py"),
     python("outcome-lost-on-reconnect", "worker/fetcher", "self._outbox.put_back(", "(lambda *_: None)(", "tests/worker/test_processes.py", "crashes", "cut"),
     python("asked-slots-are-free", "worker/fetcher", "len(self.running) - self.requested_slots, self._max_batch", "len(self.running), self._max_batch", AHEAD),
