@@ -33,7 +33,7 @@ def app(db: Database, api_settings: Settings) -> Starlette:
 
 @pytest.fixture
 async def api(app: Starlette) -> AsyncGenerator[httpx.AsyncClient]:
-    """Talks to the application without a port, as a stranger."""
+    """A client that calls the application directly, without a port and without a token."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
         yield client

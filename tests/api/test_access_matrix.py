@@ -1,8 +1,7 @@
-"""Every route against every kind of caller, generated from the description, so that no route can be
-forgotten.
+"""Access of every kind of caller to every route of the OpenAPI document.
 
-Each route is called with the ids of things that belong to ann, by ann, by another user, by nobody, with an
-expired token, and by services with and without the scope that the route asks for.
+Each route is called with the ids of resources that belong to ann: by ann, by another user, without a token,
+with an expired token, and by services with and without the scope that the route requires.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ANN, BOB, SERVICE = (
     bearer_headers(make_token("bob")),
     bearer_headers(SERVICE_KEY),
 )
-# A body that each route takes, where the default ({}) is not one.
+# A valid body for each route that does not accept the default ({}).
 BODIES: dict[str, Any] = {
     "post_jobs_start": {"type": "book"},
     "post_jobs": {"type": "t"},
@@ -89,7 +88,7 @@ async def call(
 
 @pytest.fixture
 async def resources_of_ann(api: httpx.AsyncClient, conn: Connection) -> dict[str, dict[str, str]]:
-    """Something of ann's for each kind of path: a job that has ended, one of its tasks, a batch."""
+    """Create a resource of ann for each kind of path: an ended job, one of its tasks, a batch."""
     await conn.execute("select pgmq.create('letters')")
     created = await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)
     job = created.json()["id"]
@@ -106,7 +105,7 @@ def ids_for(target: ApiTarget, resources_of_ann: dict[str, dict[str, str]]) -> d
     return resources_of_ann["job"]
 
 
-async def test_nobody_and_the_expired_get_401_everywhere(
+async def test_requests_without_a_valid_credential_get_401_everywhere(
     api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]]
 ) -> None:
     expired = bearer_headers(make_token("ann", exp=int(time.time()) - 60))
@@ -114,13 +113,13 @@ async def test_nobody_and_the_expired_get_401_everywhere(
     for target in await list_targets(api):
         for headers in ({}, expired, bearer_headers("hf_aaaaaaaa_" + "x" * 43), bearer_headers("x")):
             response = await call(api, target, headers, ids_for(target, resources_of_ann))
-            # An inbound hook answers with 404 for what is not there before it looks at anything else.
+            # An inbound webhook does not need a token: it checks a signature.
             if response.status_code != 401 and not target.path.startswith("/hooks/"):
                 violations[target.method, target.path] = response.status_code
     assert violations == {}
 
 
-async def test_another_user_cannot_tell_what_is_ann_s_from_what_is_not_there(
+async def test_resources_of_another_user_look_like_missing_resources(
     api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]], conn: Connection
 ) -> None:
     before = await conn.fetchval("select count(*) from holdfast.jobs where status = 'cancelled'")
@@ -141,7 +140,7 @@ async def test_another_user_cannot_tell_what_is_ann_s_from_what_is_not_there(
 
 
 def _normalize(response: httpx.Response, ids: dict[str, str] | None = None) -> str:
-    """The answer without the id that was asked for, which the caller knew already."""
+    """Return the response without the requested id, which the caller knows already."""
     text = response.text
     for known in (ids or {}).values():
         text = text.replace(known, "ID")
@@ -159,25 +158,25 @@ def _is_id(text: str) -> bool:
     return True
 
 
-async def test_the_owner_is_let_in_and_users_stay_out_of_what_is_for_services(
+async def test_owners_have_access_and_users_cannot_call_service_endpoints(
     api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]]
 ) -> None:
     violations: dict[Any, Any] = {}
     for target in sorted(await list_targets(api), key=lambda target: target.method == "delete"):
         if target.path.endswith("/events"):
-            continue  # streams are read in test_events.py
+            continue  # streams are tested in test_event_streams.py
         response = await call(api, target, ANN, ids_for(target, resources_of_ann))
-        for_services = target.operation.get("x-access") == "service"
+        service_only = target.operation.get("x-access") == "service"
         rejected = response.status_code in (401, 403)
-        # rpc and raw submits are decided by the database: users may not call or submit everything.
-        if rejected != for_services and target.name not in ("post_jobs", "post_hooks_name"):
+        # The database decides about rpc and raw submits: users may not call or submit everything.
+        if rejected != service_only and target.name not in ("post_jobs", "post_hooks_name"):
             violations[target.method, target.path] = (response.status_code, response.text)
         if response.status_code >= 500:
             violations[target.method, target.path] = (response.status_code, response.text)
     assert violations == {}
 
 
-async def test_services_are_held_to_their_scopes(
+async def test_services_can_only_use_their_scopes(
     api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]], db: Database
 ) -> None:
     every = await list_targets(api)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from api_clients import make_token, serve_app
-from chromium import OPTIONS, program
+from chromium import CHROMIUM_OPTIONS, find_chromium
 from cutting import Tunnel, tunnel
 from playwright.async_api import Page, async_playwright
 from starlette.requests import Request
@@ -23,7 +23,7 @@ from holdfast import Call, Ctx, job, task
 from holdfast.engine.connection import Connection, Database
 from holdfast.server import create_app
 from holdfast.settings import Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 from holdfast.worker.runtime import WorkerRuntime
 
 gates: dict[int, asyncio.Event] = {}
@@ -35,7 +35,7 @@ class Letter(msgspec.Struct):
 
 @task(queue="q", name="type_letter")
 async def type_letter(ctx: Ctx, text: str) -> int:
-    """Goes on step by step, as the test opens gate after gate."""
+    """Write one line after each gate that the test opens."""
     for step in range(1, 5):
         await gates.setdefault(step, asyncio.Event()).wait()
         ctx.progress(step, 5, phase="typing", message=f"line {step}")
@@ -45,7 +45,7 @@ async def type_letter(ctx: Ctx, text: str) -> int:
 
 
 @job("letter", params=Letter, public=True)
-def letter(params: Letter) -> Call[int]:
+def letter_job(params: Letter) -> Call[int]:
     return type_letter(params.text)
 
 
@@ -54,41 +54,41 @@ PAGE = """<!doctype html><meta charset=utf-8><title>Letters</title>
 <progress id=bar max=100></progress> <p id=state></p> <ol id=log></ol>
 <script type=module>
   import { Holdfast } from "/api/holdfast.js";
-  const work = new Holdfast({ token: "TOKEN" });
+  const holdfast = new Holdfast({ token: "TOKEN" });
   const show = (id, text) => { document.getElementById(id).textContent = text; };
-  window.seen = []; window.files = [];
+  window.received = []; window.files = [];
   let current = null;
   send.onclick = async () => {
-    window.seen = [];
-    current = (await work.start("letter", { text: "Dear Ann" })).id;
-    for await (const { event, data } of work.watch(current)) {
-      window.seen.push([event, data.message ?? data.state ?? null]);
+    window.received = [];
+    current = (await holdfast.start("letter", { text: "Dear Ann" })).id;
+    for await (const { event, data } of holdfast.watch(current)) {
+      window.received.push([event, data.message ?? data.state ?? null]);
       if (data.percent != null) bar.value = data.percent;
       if (data.state) show("state", data.state);
       if (event === "end") { window.files = data.files; show("state", `done: ${data.state}`); }
     }
   };
-  cancel.onclick = () => work.cancel(current);
+  cancel.onclick = () => holdfast.cancel(current);
   const fetching = document.getElementById("fetch");
-  fetching.onclick = async () => { location.href = await work.link(window.files[0].id); };
+  fetching.onclick = async () => { location.href = await holdfast.link(window.files[0].id); };
   show("state", "ready");
 </script>"""
 
 
-async def page_of_letters(_: Request) -> HTMLResponse:
+async def serve_page(_: Request) -> HTMLResponse:
     policy = "default-src 'self'; script-src 'self' 'unsafe-inline'"
     return HTMLResponse(PAGE.replace("TOKEN", make_token("ann")), headers={"Content-Security-Policy": policy})
 
 
 @pytest.fixture
-async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
+async def connection(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
     gates.clear()
-    app = create_app(api_settings, database=db, job_types=[letter], routes=[Route("/", page_of_letters)])
+    app = create_app(api_settings, database=db, job_types=[letter_job], routes=[Route("/", serve_page)])
     stop = asyncio.Event()
     worker = WorkerRuntime(db, {type_letter.name: type_letter})
     running = asyncio.create_task(worker.run(stop))
-    async with serve_app(app) as base, tunnel(base) as made:
-        yield made
+    async with serve_app(app) as base, tunnel(base) as created:
+        yield created
     for gate in gates.values():
         gate.set()
     stop.set()
@@ -98,9 +98,9 @@ async def line(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
 @pytest.fixture
 async def page() -> AsyncGenerator[Page]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program(), args=OPTIONS)
-        made = await (await browser.new_context(accept_downloads=True)).new_page()
-        yield made
+        browser = await playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_OPTIONS)
+        created = await (await browser.new_context(accept_downloads=True)).new_page()
+        yield created
         await browser.close()
 
 
@@ -108,54 +108,54 @@ def open_gate(step: int) -> None:
     gates.setdefault(step, asyncio.Event()).set()
 
 
-async def said(page: Page, text: str) -> None:
+async def wait_for_message(page: Page, text: str) -> None:
     await page.wait_for_function(
-        "text => window.seen.some(([, said]) => said === text)", arg=text, timeout=60_000
+        "text => window.received.some(([, message]) => message === text)", arg=text, timeout=60_000
     )
 
 
 @pytest.mark.timeout(240)
-async def test_a_page_submits_watches_through_a_cut_cancels_and_downloads(
-    line: Tunnel, page: Page, conn: Connection, tmp_path: Path
+async def test_a_page_starts_watches_cancels_and_downloads_across_lost_connections(
+    connection: Tunnel, page: Page, conn: Connection, tmp_path: Path
 ) -> None:
     errors: list[str] = []
-    page.on("pageerror", lambda problem: errors.append(str(problem)))
-    await page.goto(line.url)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    await page.goto(connection.url)
     await page.wait_for_function("() => state.textContent === 'ready'")
     await page.click("#send")
     open_gate(1)
-    await said(page, "line 1")
-    line.cut()
-    open_gate(2)  # happens while nobody is connected
+    await wait_for_message(page, "line 1")
+    connection.cut()
+    open_gate(2)  # happens while no client is connected
     done = "select count(*) from holdfast.events where body ->> 'message' = 'line 2'"
-    await eventually(lambda: conn.fetchval(done))
+    await wait_until(lambda: conn.fetchval(done))
     open_gate(3)
-    await said(page, "line 3")
-    seen: list[list[Any]] = await page.evaluate("window.seen")
-    assert [event for event, _ in seen].count("snapshot") == 1
+    await wait_for_message(page, "line 3")
+    events: list[list[Any]] = await page.evaluate("window.received")
+    assert [event for event, _ in events].count("snapshot") == 1
     open_gate(4)
-    await said(page, "line 4")
-    line.cut()
+    await wait_for_message(page, "line 4")
+    connection.cut()
     open_gate(5)
     await page.wait_for_function("() => state.textContent === 'done: succeeded'", timeout=60_000)
-    seen = await page.evaluate("window.seen")
-    lines = [text for event, text in seen if event == "progress" and text]
-    assert lines == sorted(set(lines)), seen  # nothing twice, nothing out of order
+    events = await page.evaluate("window.received")
+    lines = [text for event, text in events if event == "progress" and text]
+    assert lines == sorted(set(lines)), events  # every line once and in order
     assert lines[-1] == "line 4"
     assert await page.evaluate("bar.value") == 100
-    async with page.expect_download() as coming:
+    async with page.expect_download() as download_info:
         await page.click("#fetch")
-    download = await coming.value
+    download = await download_info.value
     assert download.suggested_filename == "letter.txt"
-    kept = tmp_path / "letter.txt"
-    await download.save_as(kept)
-    assert kept.read_text() == "Dear Ann"
+    saved_file = tmp_path / "letter.txt"
+    await download.save_as(saved_file)
+    assert saved_file.read_text() == "Dear Ann"
 
     gates.clear()
     await page.click("#send")
     open_gate(1)
-    await said(page, "line 1")
+    await wait_for_message(page, "line 1")
     await page.click("#cancel")
     await page.wait_for_function("() => state.textContent === 'done: cancelled'", timeout=60_000)
     assert errors == []
-    assert line.cuts == 2
+    assert connection.cuts == 2

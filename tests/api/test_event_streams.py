@@ -25,10 +25,10 @@ from starlette.applications import Starlette
 
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.server import create_app
 from holdfast.settings import Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 TIMEOUT = timedelta(seconds=60)
 ANN, SERVICE = bearer_headers(make_token("ann")), bearer_headers(SERVICE_KEY)
@@ -45,7 +45,7 @@ async def start_book_job(web: httpx.AsyncClient, count: int = 2) -> str:
     return str((await web.post("/api/jobs/start", json=body, headers=ANN)).json()["id"])
 
 
-async def report_progress(conn: Connection, task: Claimed, percent: float, phase: str = "work") -> None:
+async def report_progress(conn: Connection, task: LeasedTask, percent: float, phase: str = "work") -> None:
     await conn.execute(
         "select holdfast.progress($1, $2, $3, $4, $5)", task.id, task.attempt, task.nonce, percent, phase
     )
@@ -191,7 +191,7 @@ async def test_open_streams_count_against_the_limit_until_they_close(
             assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "5")
             async with open_event_stream(web, f"/api/jobs/{job}/events", SERVICE) as third:
                 await read_first_frame(third, "snapshot")
-        await eventually(lambda: hub.subscription_count == 0 and hub.open_streams == {}, within=TIMEOUT)
+        await wait_until(lambda: hub.subscription_count == 0 and hub.open_streams == {}, within=TIMEOUT)
 
 
 @pytest.mark.parametrize("listen", ["auto", "off"])
@@ -212,7 +212,7 @@ async def test_many_streams_share_one_listening_connection(
                 return [int(frame.id) for frame in await stream.read_until("end", 60) if frame.id]
 
         watchers = [asyncio.create_task(watch(job)) for job in jobs for _ in range(10)]
-        await eventually(lambda: app.state.holdfast.event_hub.subscription_count == 50, within=TIMEOUT)
+        await wait_until(lambda: app.state.holdfast.event_hub.subscription_count == 50, within=TIMEOUT)
         while tasks := await hand.take(5):
             for task in tasks:
                 await hand.finish(task)
@@ -246,7 +246,7 @@ async def test_revoking_a_key_ends_its_streams(
         assert await stream.read_next() is None
 
 
-async def save_file(conn: Connection, task: Claimed, name: str) -> None:
+async def save_file(conn: Connection, task: LeasedTask, name: str) -> None:
     staged = await artifacts.stage_artifact(conn, task, {"name": name, "content_type": "text/plain"})
     await artifacts.record_artifact(conn, staged.id, task, size=3, sha256="0" * 64, meta={})
 

@@ -30,7 +30,7 @@ from holdfast.model import Artifact
 from holdfast.server import create_app
 from holdfast.server.api.zip_archives import make_zip_entry, stream_zip
 from holdfast.settings import Secret, Settings
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 
 ANN, BOB, SERVICE = (
     bearer_headers(make_token("ann")),
@@ -54,9 +54,9 @@ async def client(db: Database, api_settings: Settings) -> AsyncIterator[Client]:
 CONTENT = os.urandom(300_000)
 
 
-async def save_file(client: Client, name: str = TITLE, content: bytes = CONTENT, **say: Any) -> Artifact:
-    say.setdefault("owner", "ann")
-    return await client.files.put(name, content, **say)
+async def save_file(client: Client, name: str = TITLE, content: bytes = CONTENT, **options: Any) -> Artifact:
+    options.setdefault("owner", "ann")
+    return await client.files.put(name, content, **options)
 
 
 async def test_a_link_downloads_the_file_under_its_name(api: httpx.AsyncClient, client: Client) -> None:
@@ -70,14 +70,16 @@ async def test_a_link_downloads_the_file_under_its_name(api: httpx.AsyncClient, 
     assert response.headers["cache-control"] == "private, no-store"
     assert response.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in response.headers["content-security-policy"]
-    told = response.headers["content-disposition"]
-    assert told.startswith('attachment; filename="Ubersicht ')
-    assert "filename*=UTF-8''%C3%9Cbersicht%20%E2%80%9E2026%E2%80%9C%3B%20%E6%97%A5" in told
+    disposition = response.headers["content-disposition"]
+    assert disposition.startswith('attachment; filename="Ubersicht ')
+    assert "filename*=UTF-8''%C3%9Cbersicht%20%E2%80%9E2026%E2%80%9C%3B%20%E6%97%A5" in disposition
     assert (await client.files.get(file.id)).downloads == 1
     head = await api.head(f"/api/artifacts/{file.id}", headers=ANN)
     assert (head.status_code, (await client.files.get(file.id)).downloads) == (302, 1)
-    shown = (await api.get(f"/api/artifacts/{file.id}/link?inline=true&expires_s=300", headers=ANN)).json()
-    response = await api.get(shown["url"])
+    inline_link = (
+        await api.get(f"/api/artifacts/{file.id}/link?inline=true&expires_s=300", headers=ANN)
+    ).json()
+    response = await api.get(inline_link["url"])
     assert response.headers["content-disposition"].startswith("inline; ")
 
 
@@ -105,10 +107,10 @@ async def test_range_requests(api: httpx.AsyncClient, client: Client) -> None:
         "lines=1-2": (200, CONTENT, None),
         "bytes=99999999999999999999999-": (200, CONTENT, None),
     }
-    for asked, (status, content, told) in cases.items():
-        response = await api.get(link, headers={"range": asked})
-        assert (response.status_code, response.content) == (status, content), asked
-        assert response.headers.get("content-range") == told
+    for range_header, (status, content, content_range) in cases.items():
+        response = await api.get(link, headers={"range": range_header})
+        assert (response.status_code, response.content) == (status, content), range_header
+        assert response.headers.get("content-range") == content_range
     other = await api.get(link, headers={"range": "bytes=0-9", "if-range": '"other"'})
     assert other.status_code == 200
     head = await api.head(link, headers={"range": "bytes=0-9"})
@@ -129,7 +131,7 @@ async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client,
     stranger = Client(settings=replace(client.settings, signing_key=Secret("x" * 40)))
     words = [
         "", ".", "x", "x.y", payload, f"{payload}.", f".{signature}",
-        f"{signature}.{payload}",  # another order
+        f"{signature}.{payload}",  # parts in the wrong order
         f"{payload}.{signature}.{signature}", f"{payload}.{payload}.{signature}",
         f"{payload}{payload}.{signature}",
         f"{forged.rstrip('=')}.{signature}", f"{stretched}.{signature}",
@@ -138,7 +140,7 @@ async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client,
         f"{payload}.{'A' * len(signature)}", f"{payload}.{signature.swapcase()}", f"%20{payload}.{signature}",
         (await stranger.files.sign(file)).removeprefix("/files/"), "A" * 5000 + ".A",
     ]  # fmt: skip
-    # The last letter has bits that mean nothing; another letter with the same meaning is refused too.
+    # The last character has unused bits; a different character with the same value is rejected too.
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     words.append(f"{payload}.{signature[:-1]}{letters[letters.index(signature[-1]) ^ 1]}")
     for word in words:
@@ -257,7 +259,7 @@ async def test_the_files_of_a_batch_are_downloaded_as_a_zip(
     assert manifest["batch"] == {"total": 4, "ended": 4, "failed": 1}
     assert [(each["id"], each["status"]) for each in manifest["failed_jobs"]] == [(str(failed), "failed")]
     assert "10.0.0.3" not in str(manifest)
-    assert len(response.content) < 150_000  # text is packed
+    assert len(response.content) < 150_000  # text is compressed
 
 
 async def test_a_zip_resumes_reading_after_a_store_error(client: Client) -> None:
@@ -304,12 +306,12 @@ async def test_a_disconnect_stops_reading_from_the_store(
                 assert response.status_code == 200
                 async for _ in response.aiter_raw():
                     break
-            await eventually(lambda: store.opened == store.closed, what="the end of all reading")
+            await wait_until(lambda: store.opened == store.closed, what="the end of all reading")
             assert 1 <= store.opened < 30
 
 
 class CountingStore:
-    """A store that counts what is open."""
+    """A store that counts its open objects."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

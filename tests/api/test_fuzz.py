@@ -1,4 +1,4 @@
-"""Every route under generated requests, fitting and not: no error of ours, every answer as described."""
+"""Valid and invalid generated requests to every route: no server error, and every response as documented."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from schemathesis.specs.openapi import checks as openapi
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
-MAX_EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))  # of each route; `make fuzz` has many more
-# Not `positive_data_acceptance`: what has the right shape may still name nothing that is there.
+MAX_EXAMPLES = int(
+    os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4")
+)  # per route; `make fuzz` sets a higher number
+# Without `positive_data_acceptance`: a valid request may name an object that does not exist.
 CHECKS = [
     checks.not_a_server_error,
     openapi.status_code_conformance,
@@ -39,7 +41,7 @@ CHECKS = [
 
 @pytest.fixture
 def base(url: Secret, api_settings: Settings) -> Generator[str]:
-    """The application in a thread of its own: the generator is synchronous."""
+    """Serve the application in a separate thread, because the generator is synchronous."""
     app = create_app(replace(api_settings, database_url=url), job_types=[book_job, internal_job])
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
@@ -65,7 +67,7 @@ def test_no_generated_request_causes_a_server_error(base: str, caller: str) -> N
             max_examples=MAX_EXAMPLES if caller == "service" else max(MAX_EXAMPLES // 3, 1),
             deadline=None,
             database=None,
-            derandomize=MAX_EXAMPLES < 100,  # the same requests in every run of CI, others in a campaign
+            derandomize=MAX_EXAMPLES < 100,  # the same requests in every CI run, different ones in long runs
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
@@ -76,8 +78,8 @@ def test_no_generated_request_causes_a_server_error(base: str, caller: str) -> N
             response = case.call(base_url=base, headers=headers, timeout=60)
             try:
                 case.validate_response(response, checks=CHECKS, headers=headers)
-            except FailureGroup as problem:
-                message = " | ".join(f"{type(each).__name__}: {each}" for each in problem.exceptions)
+            except FailureGroup as error:
+                message = " | ".join(f"{type(each).__name__}: {each}" for each in error.exceptions)
                 body = case.body if isinstance(case.body, (dict, list, str, int)) else ""
                 failures.append(
                     f"{case.method} {case.formatted_path} {body} -> {response.status_code} {message}"

@@ -1,4 +1,4 @@
-"""The API through PgBouncer in transaction mode: nobody sees what the last user of a connection saw."""
+"""The API behind PgBouncer in transaction mode: users who share connections see only their own jobs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from book_app import SERVICE_KEY, book_job
 from hands import Hand
 from pooler import pooler
 
-from holdfast.engine.connection import Connection, Database, connected
-from holdfast.errors import DatabaseAwayError
+from holdfast.engine.connection import Connection, Database, open_connection
+from holdfast.errors import DatabaseUnavailableError
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 USERS = ("ann", "bob", "eve")
 
@@ -25,13 +25,13 @@ USERS = ("ann", "bob", "eve")
 async def pgbouncer_url(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     async def accepts_connections() -> bool:
         try:
-            async with connected(through, settings):
+            async with open_connection(through, settings):
                 return True
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             return False
 
     with pooler(url, "transaction", size=2) as through:
-        await eventually(accepts_connections, what="the pooler answers")
+        await wait_until(accepts_connections, what="the pooler answers")
         yield through
 
 
@@ -48,9 +48,9 @@ async def test_users_on_shared_connections_see_only_their_own_jobs(
 
             async def look(number: int) -> set[str]:
                 user = USERS[number % len(USERS)]
-                if number % 5 == 0:  # an abort in between
+                if number % 5 == 0:  # a failing request in between
                     await web.post("/api/jobs/start", json={"type": "no such"}, headers=headers[user])
-                if number % 7 == 0:  # and a service, which sees all
+                if number % 7 == 0:  # and a service, which sees all jobs
                     listed = await web.get("/api/jobs", headers=bearer_headers(SERVICE_KEY))
                     assert len(listed.json()["jobs"]) == len(USERS)
                 listed = await web.get("/api/jobs", headers=headers[user])

@@ -167,7 +167,7 @@ async def test_no_secret_appears_in_events_logs_or_responses(
 ) -> None:
     events: list[str] = []
     caplog.set_level("DEBUG", "holdfast")
-    with telemetry.subscribed(lambda name, fields: events.append(f"{name} {fields}")):
+    with telemetry.subscription(lambda name, fields: events.append(f"{name} {fields}")):
         for canary in CANARIES:
             await api.get("/api/jobs", headers=bearer_headers(canary))
             await api.get("/api/jobs", headers={"apikey": f"hf_{canary}"})

@@ -56,8 +56,8 @@ async def test_all_jobs_of_a_large_batch_are_cancelled(api: httpx.AsyncClient, c
     batch = (await api.post("/api/batches", json={}, headers=SERVICE)).json()["id"]
     await jobs.submit_many(conn, [{"type": "t", "queue": "q", "batch": batch}] * 1001)
     assert (await api.delete(f"/api/batches/{batch}", headers=SERVICE)).json() == {"cancelled": 1001}
-    told = await conn.fetch("select detail::text from holdfast.audit where action = 'batch.cancel'")
-    assert [row["detail"] for row in told] == ['{"cancelled": 1001}']
+    rows = await conn.fetch("select detail::text from holdfast.audit where action = 'batch.cancel'")
+    assert [row["detail"] for row in rows] == ['{"cancelled": 1001}']
 
 
 async def test_schedules_are_put_paused_run_previewed_and_deleted(api: httpx.AsyncClient) -> None:
@@ -99,8 +99,8 @@ async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient
     workers = (await api.get("/api/workers", headers=SERVICE)).json()
     assert "worker-1" in str(workers)
     assert len((await api.get("/api/workers/worker-1/tasks", headers=SERVICE)).json()) == 1
-    told = await api.post("/api/workers/worker-1/command", json={"command": "drain"}, headers=SERVICE)
-    assert told.json() == {"alive": True}
+    result = await api.post("/api/workers/worker-1/command", json={"command": "drain"}, headers=SERVICE)
+    assert result.json() == {"alive": True}
     gone = await api.post("/api/workers/nobody/command", json={"command": "drain"}, headers=SERVICE)
     assert gone.status_code == 404
     assert (await api.get("/api/stats", headers=SERVICE)).json()["running"] == 1

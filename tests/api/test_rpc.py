@@ -1,4 +1,4 @@
-"""PostgREST-style calls, by hand and by the clients that people have: postgrest for Python, supabase-js."""
+"""PostgREST-style calls: over plain HTTP, with the Python postgrest client and with supabase-js."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from holdfast.engine.connection import Connection, Database
 SERVICE = bearer_headers(SERVICE_KEY)
 PGMQ_PROFILE = {"content-profile": "pgmq_public"}
 HOLDFAST_PROFILE = {"content-profile": "holdfast"}
+NEW_KEY = {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}
 SUPABASE_JS = "2.58.0"
 
 
@@ -99,7 +100,7 @@ async def test_users_call_functions_with_their_own_rights(api: httpx.AsyncClient
         ("send", {}, {"content-profile": "public"}, 406, "PGRST106"),
         ("get_job", {"p_id": "x"}, HOLDFAST_PROFILE, 400, "22P02"),
         ("submit", {"p_job": []}, HOLDFAST_PROFILE, 422, "HF004"),
-        ("create_service_key", {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}, HOLDFAST_PROFILE, 404, "PGRST202"),
+        ("create_service_key", NEW_KEY, HOLDFAST_PROFILE, 404, "PGRST202"),
         ("list_service_keys", {}, HOLDFAST_PROFILE, 404, "PGRST202"),
         ("record", {"p_actor": "x", "p_action": "x"}, HOLDFAST_PROFILE, 404, "PGRST202"),
         ('x"; drop table holdfast.jobs; --', {}, HOLDFAST_PROFILE, 404, "PGRST202"),
@@ -118,7 +119,7 @@ async def test_errors_have_the_format_of_postgrest(
     "name", ["x" * 63, "x" * 64, "x" * 200, "x" * 201, "\N{OGHAM LETTER BEITH}" * 60, "a\x1ab"]
 )
 async def test_impossible_function_names_get_404(api: httpx.AsyncClient, name: str) -> None:
-    """PostgreSQL refuses longer identifiers before it looks for them."""
+    """PostgreSQL rejects identifiers that are too long before it searches for them."""
     response = await api.post(f"/rest/v1/rpc/{quote(name)}", json={}, headers={**SERVICE, **HOLDFAST_PROFILE})
     assert (response.status_code, response.json()["code"]) == (404, "PGRST202")
 

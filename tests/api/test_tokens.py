@@ -1,4 +1,4 @@
-"""Tokens of users: one that holds in every respect opens, and sixty-odd forged ones do not."""
+"""User tokens: valid tokens are accepted and more than sixty kinds of forged tokens are rejected."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def encode_base64url(value: object) -> str:
 
 
 def encode_unchecked(header: dict[str, Any], payload: object, secret: bytes = SECRET.encode()) -> str:
-    """A token as libraries would refuse to make it."""
+    """Encode a token that JWT libraries refuse to create."""
     signed = f"{encode_base64url(header)}.{encode_base64url(payload)}"
     return f"{signed}.{encode_base64url(hmac.digest(secret, signed.encode(), sha256))}"
 
 
 def make_hs256_token(**changes: Any) -> str:
-    """Signed rightly, with claims changed; None takes one away."""
+    """Return a correctly signed token with changed claims. None removes a claim."""
     body = {name: value for name, value in make_claims(**changes).items() if value is not None}
     return encode_unchecked({"alg": "HS256", "typ": "JWT"}, body)
 
@@ -79,9 +79,13 @@ def make_forged_tokens() -> dict[str, str]:
         "alg is null": encode_unchecked({"alg": None}, make_claims()),
         "key confusion: PEM": encode_unchecked({"alg": "HS256", "kid": "rsa"}, make_claims(), PUBLIC_PEM),
         "key confusion: PEM stripped": encode_unchecked({"alg": "HS256"}, make_claims(), PUBLIC_PEM.strip()),
-        "key confusion: jwk": encode_unchecked({"alg": "HS256"}, make_claims(), encode_base64url(jwk(RSA, "rsa")).encode()),
+        "key confusion: jwk": encode_unchecked(
+            {"alg": "HS256"}, make_claims(), encode_base64url(jwk(RSA, "rsa")).encode()
+        ),
         "key confusion: alg RS256 over HMAC": encode_unchecked(rs, make_claims(), PUBLIC_PEM),
-        "another secret": encode_unchecked({"alg": "HS256"}, make_claims(), b"another secret of the same length....."),
+        "another secret": encode_unchecked(
+            {"alg": "HS256"}, make_claims(), b"another secret of the same length....."
+        ),
         "an empty secret": encode_unchecked({"alg": "HS256"}, make_claims(), b""),
         "the issuer as secret": encode_unchecked({"alg": "HS256"}, make_claims(), ISSUER.encode()),
         "another RSA key": jwt.encode(make_claims(), OTHER_RSA, "RS256", headers={"kid": "rsa"}),
@@ -226,7 +230,7 @@ async def test_keys_are_rotated_without_downtime(
     key_set_file.write_text(json.dumps({"keys": [jwk(new_key, "next")]}))
     monkeypatch.setattr("holdfast.server.api.token_verification.KEY_SET_CACHE_S", 0)
     assert (await api.get("/api/jobs", headers=old)).status_code == 401
-    key_set_file.write_text("{")  # a broken set does not undo the one that is known
+    key_set_file.write_text("{")  # an invalid key set does not replace the known one
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
 
 
@@ -267,9 +271,13 @@ async def test_cookies_work_only_if_configured_and_not_across_sites(
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as api:
         mine = {"cookie": f"session={make_token()}"}
         assert (await api.get("/api/jobs", headers=mine)).status_code == 200
-        for fine in ({"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}, {"origin": "http://api"}):
-            response = await api.post("/api/jobs/start", json=body, headers={**mine, **fine})
-            assert response.status_code == 202, fine
+        for same_site in (
+            {"sec-fetch-site": "same-origin"},
+            {"sec-fetch-site": "none"},
+            {"origin": "http://api"},
+        ):
+            response = await api.post("/api/jobs/start", json=body, headers={**mine, **same_site})
+            assert response.status_code == 202, same_site
         evil: tuple[dict[str, str], ...] = (
             {},
             {"sec-fetch-site": "cross-site"},
@@ -282,7 +290,7 @@ async def test_cookies_work_only_if_configured_and_not_across_sites(
             for method, path in (("POST", "/api/jobs/start"), ("DELETE", f"/api/jobs/{'0' * 32}")):
                 response = await api.request(method, path, headers={**mine, **headers})
                 assert response.status_code == 403, headers
-        # A service's key is no cookie.
+        # A service key is not accepted as a cookie.
         assert (await api.get("/api/jobs", headers={"cookie": f"session={SERVICE_KEY}"})).status_code == 401
 
 
@@ -311,11 +319,13 @@ async def test_service_keys_are_stored_hashed_and_revoked_at_once(
 
 async def test_a_key_cannot_create_a_key_with_more_scopes(api: httpx.AsyncClient, db: Database) -> None:
     maker = bearer_headers(await create_service_key(db, "keys", "jobs"))
-    fine = await api.post("/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=maker)
-    assert fine.status_code == 201
-    assert (await api.get("/api/jobs", headers=bearer_headers(fine.json()["key"]))).status_code == 200
+    allowed = await api.post("/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=maker)
+    assert allowed.status_code == 201
+    assert (await api.get("/api/jobs", headers=bearer_headers(allowed.json()["key"]))).status_code == 200
     for scopes in (["operate"], ["*"], ["jobs", "rpc"]):
         response = await api.post("/api/keys", json={"name": "x", "scopes": scopes}, headers=maker)
         assert response.status_code == 403
-    assert (await api.post("/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=bearer_headers(make_token()))
-            ).status_code == 403  # fmt: skip
+    by_user = await api.post(
+        "/api/keys", json={"name": "x", "scopes": ["jobs"]}, headers=bearer_headers(make_token())
+    )
+    assert by_user.status_code == 403

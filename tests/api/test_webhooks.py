@@ -19,7 +19,7 @@ from hands import Hand, submit, tick
 from holdfast import webhooks
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Settings
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 from holdfast.worker.runtime import WorkerRuntime
 
 ANN, BOB, SERVICE = (
@@ -31,7 +31,7 @@ ANN, BOB, SERVICE = (
 
 @dataclass
 class WebhookReceiver:
-    """Somebody else's server: answers as told, and keeps what came."""
+    """An HTTP server that returns the configured statuses and stores the requests that it receives."""
 
     url: str = ""
     responses: list[int] = field(default_factory=list[int])
@@ -50,10 +50,10 @@ class WebhookReceiver:
 
 @pytest.fixture
 async def receiver() -> AsyncGenerator[WebhookReceiver]:
-    made = WebhookReceiver()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-    yield made
+    receiver = WebhookReceiver()
+    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
+    receiver.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+    yield receiver
     server.close()
 
 
@@ -61,19 +61,19 @@ async def create_webhook(
     api: httpx.AsyncClient, url: str, headers: dict[str, str], **more: Any
 ) -> dict[str, Any]:
     body = {"url": url, "events": ["job.succeeded", "job.failed"], **more}
-    made = await api.post("/api/webhooks", json=body, headers=headers)
-    assert made.status_code == 201, made.text
-    return dict(made.json())
+    response = await api.post("/api/webhooks", json=body, headers=headers)
+    assert response.status_code == 201, response.text
+    return dict(response.json())
 
 
 async def run_deliveries(url: Database, settings: Settings, until: Any) -> None:
-    """Run the delivering task in a real worker until something is true."""
+    """Run the delivery task in a real worker until the condition is true."""
     async with Database(url.url, replace(settings, egress_allow="127.0.0.0/8")) as database:
         deliver = webhooks.create_delivery_task(database)
         stop = asyncio.Event()
         running = asyncio.create_task(WorkerRuntime(database, {deliver.name: deliver}).run(stop))
         try:
-            await eventually(until)
+            await wait_until(until)
         finally:
             stop.set()
             await running
@@ -82,7 +82,7 @@ async def run_deliveries(url: Database, settings: Settings, until: Any) -> None:
 async def test_job_ends_are_delivered_signed_to_allowed_webhooks(
     api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
-    mine = await create_webhook(api, receiver.url, ANN)
+    webhook_of_ann = await create_webhook(api, receiver.url, ANN)
     await create_webhook(api, receiver.url, BOB)
     await create_webhook(api, receiver.url, SERVICE, types=["other"])
     hand = Hand(conn)
@@ -93,19 +93,19 @@ async def test_job_ends_are_delivered_signed_to_allowed_webhooks(
         for task in tasks:
             await hand.finish(task, body=1)
     await run_deliveries(db, settings, lambda: len(receiver.requests) == 2)
-    told = {}
+    deliveries = {}
     for headers, body in receiver.requests:
-        assert webhooks.verify_webhook(mine["secret"], headers, body) == headers["webhook-id"]
+        assert webhooks.verify_webhook(webhook_of_ann["secret"], headers, body) == headers["webhook-id"]
         assert webhooks.verify_webhook(webhooks.generate_webhook_secret(), headers, body) is None
-        send_signed = msgspec.json.decode(body)
-        told[send_signed["data"]["id"]] = (
-            send_signed["type"],
-            send_signed["data"]["status"],
-            send_signed["data"]["owner"],
+        message = msgspec.json.decode(body)
+        deliveries[message["data"]["id"]] = (
+            message["type"],
+            message["data"]["status"],
+            message["data"]["owner"],
         )
-    assert told == dict.fromkeys((str(job), book_job), ("job.succeeded", "succeeded", "ann"))
+    assert deliveries == dict.fromkeys((str(job), book_job), ("job.succeeded", "succeeded", "ann"))
     count = "select count(*) from holdfast.all_tasks where type = 'holdfast.webhook'"
-    assert await conn.fetchval(count) == 2  # the delivery's own end is not news
+    assert await conn.fetchval(count) == 2  # the end of a delivery job creates no delivery
 
 
 async def test_a_failed_delivery_is_retried_with_the_same_id(
@@ -130,7 +130,7 @@ async def test_private_addresses_are_not_called(
     hand = Hand(conn)
     await submit(conn, owner="ann")
     await hand.finish(await hand.one())
-    deliver = webhooks.create_delivery_task(db)  # as it is without an allowance
+    deliver = webhooks.create_delivery_task(db)  # without an egress allowlist
     [task] = await Hand(conn, queues=["webhooks"]).take(1)
     with pytest.raises(Exception, match="public internet"):
         await deliver.function(
@@ -148,13 +148,13 @@ async def test_users_see_their_own_webhooks_and_deleted_ones_create_no_tasks(
     triggers = (
         "select count(*) from pg_trigger where tgname = 'enqueue_webhook_deliveries' and tgparentid = 0"
     )
-    mine = await create_webhook(api, "https://example.org/x", ANN)
+    webhook_of_ann = await create_webhook(api, "https://example.org/x", ANN)
     assert await conn.fetchval(triggers) == 3
     assert (await api.get("/api/webhooks", headers=BOB)).json() == []
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
-    assert mine["secret"] not in str(listed)
-    assert (await api.delete(f"/api/webhooks/{mine['id']}", headers=BOB)).status_code == 404
-    assert (await api.delete(f"/api/webhooks/{mine['id']}", headers=ANN)).status_code == 204
+    assert webhook_of_ann["secret"] not in str(listed)
+    assert (await api.delete(f"/api/webhooks/{webhook_of_ann['id']}", headers=BOB)).status_code == 404
+    assert (await api.delete(f"/api/webhooks/{webhook_of_ann['id']}", headers=ANN)).status_code == 204
     assert await conn.fetchval(triggers) == 0
     for _ in range(20):
         await create_webhook(api, "https://example.org/x", ANN)
@@ -165,34 +165,40 @@ async def test_users_see_their_own_webhooks_and_deleted_ones_create_no_tasks(
 async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     api: httpx.AsyncClient, conn: Connection, clock: Clock
 ) -> None:
-    made = await create_webhook(api, "https://example.org/x", ANN)
+    webhook = await create_webhook(api, "https://example.org/x", ANN)
     note = "select holdfast.record_webhook_delivery($1, $2)"
     for _ in range(30):
-        assert await conn.fetchval(note, made["id"], "The other side answered 500.") is False
+        assert await conn.fetchval(note, webhook["id"], "The endpoint returned 500.") is False
     await clock.advance(timedelta(days=2))
-    await conn.fetchval(note, made["id"], None)  # one success forgives all
+    await conn.fetchval(note, webhook["id"], None)  # one success resets the failure count
     assert (await api.get("/api/webhooks", headers=ANN)).json()[0]["failing_since"] is None
     for _ in range(19):
-        await conn.fetchval(note, made["id"], "The other side answered 500.")
+        await conn.fetchval(note, webhook["id"], "The endpoint returned 500.")
     await clock.advance(timedelta(days=4))
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
     assert (listed["active"], listed["failures"]) == (True, 19)
-    assert await conn.fetchval(note, made["id"], "The other side answered 502.") is True
+    assert await conn.fetchval(note, webhook["id"], "The endpoint returned 502.") is True
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
-    assert (listed["active"], listed["off_why"]) == (False, "The other side answered 502.")
+    assert (listed["active"], listed["off_why"]) == (False, "The endpoint returned 502.")
     hand = Hand(conn)
     await submit(conn, owner="ann")
     await hand.finish(await hand.one())
     assert await Hand(conn, queues=["webhooks"]).take(1) == []
     audit = "select actor, action from holdfast.audit where target = $1 order by id"
-    assert [tuple(row) for row in await conn.fetch(audit, made["id"])][-1] == ("holdfast", "webhook.off")
-    switch = f"/api/webhooks/{made['id']}"
+    assert [tuple(row) for row in await conn.fetch(audit, webhook["id"])][-1] == (
+        "holdfast",
+        "webhook.disabled",
+    )
+    switch = f"/api/webhooks/{webhook['id']}"
     assert (await api.patch(switch, json={"active": True}, headers=BOB)).status_code == 404
     assert (await api.patch(switch, json={"active": "yes"}, headers=ANN)).status_code == 422
     assert (await api.patch(switch, json={"active": True}, headers=ANN)).status_code == 204
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
     assert (listed["active"], listed["failures"], listed["off_why"]) == (True, 0, None)
-    assert [tuple(row) for row in await conn.fetch(audit, made["id"])][-1] == ("user:ann", "webhook.on")
+    assert [tuple(row) for row in await conn.fetch(audit, webhook["id"])][-1] == (
+        "user:ann",
+        "webhook.enabled",
+    )
 
 
 async def test_an_endpoint_that_returns_410_is_not_called_again(
@@ -210,7 +216,7 @@ async def test_an_endpoint_that_returns_410_is_not_called_again(
         return await conn.fetchval(off)
 
     await run_deliveries(db, settings, gone)
-    assert await conn.fetchval(off) == "The other side says that this address is gone."
+    assert await conn.fetchval(off) == "The endpoint returned 410 Gone."
 
 
 async def test_delivery_errors_reveal_nothing_about_the_network(
@@ -224,8 +230,8 @@ async def test_delivery_errors_reveal_nothing_about_the_network(
     for task in await Hand(conn, queues=["webhooks"]).take(2):
         with pytest.raises(Exception):  # noqa: B017, PT011  (whatever it is, the owner reads our words)
             await webhooks.create_delivery_task(db).function(**msgspec.convert(task.args, dict[str, Any]))
-    told = {each["last_error"] for each in (await api.get("/api/webhooks", headers=ANN)).json()}
-    assert told == {"The host is not known, or not one that may be called."}
+    deliveries = {each["last_error"] for each in (await api.get("/api/webhooks", headers=ANN)).json()}
+    assert deliveries == {"The host is not known, or not one that may be called."}
 
 
 async def test_expiring_files_are_reported_once(
@@ -237,23 +243,23 @@ async def test_expiring_files_are_reported_once(
     await create_webhook(api, "https://example.org/all", SERVICE, **events, types=["other"])
     for name, owner, hours in (("a", "ann", 30), ("b", "ann", 31), ("c", "eve", 30), ("short", "ann", 2)):
         await save_file(conn, name, owner=owner, hours=hours)
-    found = "select args from holdfast.all_tasks where type = 'holdfast.webhook' order by id"
+    delivery_query = "select args from holdfast.all_tasks where type = 'holdfast.webhook' order by id"
     await tick(conn)
-    first = [msgspec.json.decode(row["args"]) for row in await conn.fetch(found)]
-    assert [[each["name"] for each in told["body"]["artifacts"]] for told in first] == [["short"]]
+    first = [msgspec.json.decode(row["args"]) for row in await conn.fetch(delivery_query)]
+    assert [[each["name"] for each in deliveries["body"]["artifacts"]] for deliveries in first] == [["short"]]
     await clock.advance(timedelta(hours=6.5))
     await tick(conn)
     await clock.advance(timedelta(hours=1))
     await tick(conn)
-    told = [msgspec.json.decode(row["args"]) for row in await conn.fetch(found)]
-    names = [each["name"] for one in told for each in one["body"]["artifacts"]]
+    deliveries = [msgspec.json.decode(row["args"]) for row in await conn.fetch(delivery_query)]
+    names = [each["name"] for one in deliveries for each in one["body"]["artifacts"]]
     assert sorted(names) == ["a", "b", "short"]
-    assert {one["event"] for one in told} == {"artifact.expiring"}
-    assert {one["body"]["owner"] for one in told} == {"ann"}
+    assert {one["event"] for one in deliveries} == {"artifact.expiring"}
+    assert {one["body"]["owner"] for one in deliveries} == {"ann"}
 
 
 async def save_file(conn: Connection, name: str, *, owner: str, hours: float) -> None:
-    """A visible file that nobody's task made."""
+    """Insert a visible file that belongs to no task."""
     add = """insert into holdfast.artifacts (id, job_id, owner, kind, name, key, content_type, size, sha256,
         status, created_at, touched_at, expires_at)
       select i, i, $2, 'file', $1, $1, 'text/plain', 1, repeat('0', 64), 'visible', n, n,
@@ -268,10 +274,10 @@ async def send_signed(api: httpx.AsyncClient, secret: str, body: bytes, **change
 
 
 async def test_a_signed_message_to_an_inbound_webhook_submits_one_job(api: httpx.AsyncClient) -> None:
-    made = await api.put(
+    webhook = await api.put(
         "/api/hooks/orders", json={"type": "order", "queue": "q", "owner": "ann"}, headers=SERVICE
     )
-    secret = made.json()["secret"]
+    secret = webhook.json()["secret"]
     body = b'{"n": 1}'
     first = await send_signed(api, secret, body)
     assert first.status_code == 202
@@ -283,8 +289,8 @@ async def test_a_signed_message_to_an_inbound_webhook_submits_one_job(api: httpx
 
 
 async def test_forged_replayed_and_changed_messages_are_rejected(api: httpx.AsyncClient) -> None:
-    made = await api.put("/api/hooks/orders", json={"type": "order"}, headers=SERVICE)
-    secret, body = made.json()["secret"], b'{"n": 1}'
+    webhook = await api.put("/api/hooks/orders", json={"type": "order"}, headers=SERVICE)
+    secret, body = webhook.json()["secret"], b'{"n": 1}'
     old = str(int(time.time()) - 400)
     late = webhooks.sign_webhook(secret, "message-1", old, body)
     good = webhooks.build_webhook_headers(secret, "message-1", body)["webhook-signature"]

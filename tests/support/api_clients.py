@@ -1,4 +1,4 @@
-"""Callers of the API for tests: tokens, keys, a server on a port, and a reader of event streams."""
+"""Clients of the HTTP API for tests: tokens, service keys, a server on a port, and an event stream reader."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def create_service_key(db: Database, *scopes: str, name: str = "test") -> 
 
 @asynccontextmanager
 async def serve_app(app: ASGIApp) -> AsyncGenerator[str]:
-    """The application on a port of this machine, in this event loop."""
+    """Serve the application on a local port, in this event loop. Yield its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
@@ -77,17 +77,17 @@ class StreamFrame:
 
 
 class EventStreamReader:
-    """The frames of an open stream, one at a time."""
+    """Reads the frames of an open event stream one at a time."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
         self._lines = response.aiter_lines()
 
-    async def next(self, within: float = 30) -> StreamFrame | None:
-        """The next frame; None when the server has closed."""
-        return await asyncio.wait_for(self._next(), within)
+    async def read_next(self, within: float = 30) -> StreamFrame | None:
+        """Return the next frame, or None if the server has closed the stream."""
+        return await asyncio.wait_for(self._parse_next(), within)
 
-    async def _next(self) -> StreamFrame | None:
+    async def _parse_next(self) -> StreamFrame | None:
         fields: dict[str, str] = {}
         async for line in self._lines:
             if line.startswith(":"):
@@ -103,14 +103,14 @@ class EventStreamReader:
             fields[name] = value
         return None
 
-    async def until(self, event: str, within: float = 30) -> list[StreamFrame]:
-        """All frames up to and with the first of that name."""
-        seen: list[StreamFrame] = []
+    async def read_until(self, event: str, within: float = 30) -> list[StreamFrame]:
+        """Return all frames up to and including the first with that event name."""
+        frames: list[StreamFrame] = []
         while (frame := await self.read_next(within)) is not None:
-            seen.append(frame)
+            frames.append(frame)
             if frame.event == event:
-                return seen
-        raise AssertionError(f"no {event} in {seen}")
+                return frames
+        raise AssertionError(f"no {event} in {frames}")
 
 
 @asynccontextmanager

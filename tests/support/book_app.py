@@ -1,4 +1,4 @@
-"""Tasks and job types for tests of the API: a book of pages."""
+"""Job types for tests of the HTTP API: a public book with pages, and an internal job type."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ import msgspec
 from holdfast import Graph, job, task
 
 SERVICE_KEY = "hf_test_key"
-# What the API shows to strangers; a signed address is as good as a key.
-PUBLIC_PATHS = {"/healthz", "/readyz", "/api/openapi.json", "/api/docs", "/api/holdfast.js", "/files/{signed}"}
+# The paths that need no token. A signed link is a credential of its own.
+PUBLIC_PATHS = {
+    "/healthz",
+    "/readyz",
+    "/api/openapi.json",
+    "/api/docs",
+    "/api/holdfast.js",
+    "/files/{signed}",
+}
 
 
 class Pages(msgspec.Struct):

@@ -93,7 +93,7 @@ def create_app(
     """
     settings = settings or settings_module.load_settings()
     services = AppServices.create(
-        database or Database(embedded.locate(settings)[0], settings),
+        database or Database(embedded.locate_database(settings)[0], settings),
         settings,
         store=store,
         job_types=index_job_types(job_types),

@@ -27,7 +27,7 @@ class AuditLogQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @api_operation(
     "List the actions of operators, newest first",
-    tag="audit",
+    tag="audit log",
     query=AuditLogQuery,
     response=list[audit.AuditEntry],
     **OPERATOR_ACCESS,

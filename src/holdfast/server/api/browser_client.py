@@ -19,7 +19,10 @@ def read_script() -> str:
 
 
 @api_operation(
-    "Download the JavaScript client for browsers", tag="about", access="anyone", media_type="text/javascript"
+    "Download the JavaScript client for browsers",
+    tag="documentation",
+    access="anyone",
+    media_type="text/javascript",
 )
 async def get_script(_: Request) -> Response:
     headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}

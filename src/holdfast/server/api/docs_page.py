@@ -31,7 +31,7 @@ small { color: #57606a }
 """
 
 
-@api_operation("Read the API documentation", tag="about", access="anyone", media_type="text/html")
+@api_operation("Read the API documentation", tag="documentation", access="anyone", media_type="text/html")
 async def get_docs_page(request: Request) -> Response:
     document = build_document(request.app.routes, server=request.scope.get("root_path") or "/")
     return HTMLResponse(render_docs_page(document), headers={"Content-Security-Policy": PAGE_POLICY})

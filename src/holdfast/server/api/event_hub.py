@@ -26,13 +26,12 @@ from uuid import UUID
 from holdfast import telemetry
 from holdfast.engine import watches
 from holdfast.engine.connection import Database
-from holdfast.engine.listen import Listener
+from holdfast.engine.listen import EVENT_CHANNEL, NotificationListener
 from holdfast.errors import HoldfastError
 from holdfast.model import ENDED
 from holdfast.server.api.stream_sources import SubjectReader, read_job_with_files
 from holdfast.settings import Settings
 
-EVENT_CHANNEL = "holdfast_events"
 POLL_INTERVAL_S = 0.5
 POLL_PAUSE_FACTOR = 20  # the pause after a poll is at least this many times as long as the poll took
 WATCH_RENEWAL_INTERVAL_S = 45.0
@@ -131,7 +130,7 @@ class EventHub:
         self._watched: dict[UUID, WatchedSubject] = {}
         self._dirty: set[UUID] = set()
         self._wakeup = asyncio.Event()
-        self._listener: Listener | None = None
+        self._listener: NotificationListener | None = None
         self._loop: asyncio.Task[None] | None = None
         self._registered: frozenset[UUID] = frozenset()
         self._registered_at = 0.0
@@ -203,7 +202,8 @@ class EventHub:
 
     async def _read_events_until_idle(self) -> None:
         """Read events for all streams. A database error delays the streams but does not end them."""
-        self._listener = Listener(self._database.url, self._settings, {EVENT_CHANNEL: self._on_notification})
+        channels = {EVENT_CHANNEL: self._on_notification}
+        self._listener = NotificationListener(self._database.url, self._settings, channels)
         self._listener.start()
         polled_at, pause_s = 0.0, POLL_INTERVAL_S
         try:
@@ -222,7 +222,7 @@ class EventHub:
                             pause_s = max(POLL_INTERVAL_S, POLL_PAUSE_FACTOR * (polled_at - started_at))
                         await self._deliver_events(connection)
                 except HoldfastError as error:
-                    telemetry.emit("database.away", error=str(error), retry_in=pause_s)
+                    telemetry.emit("database.connection_failed", error=str(error), retry_in=pause_s)
                     await self._pause_and_reread(pause_s)
                 except Exception:
                     _log.exception("event streams: unexpected error")

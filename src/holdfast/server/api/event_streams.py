@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.engine import jobs
-from holdfast.errors import InvalidError, TooManyError
+from holdfast.errors import InvalidError, TooManyRequestsError
 from holdfast.model import ENDED, Json
 from holdfast.server.api.event_frames import (
     FrameBuilder,
@@ -134,7 +134,7 @@ async def _read_missed_events(
 def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], None]:
     """Count a new stream against the stream limits. Return the function that releases the slot.
 
-    Raise `TooManyError` (429) if too many streams are open. `stream_events` does this for you; call it if you
+    Raise `TooManyRequestsError` (429) if too many streams are open. `stream_events` does this for you; call it if you
     return an `EventStreamResponse` yourself.
 
     >>> from uuid import UUID
@@ -155,7 +155,7 @@ def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], 
     max_streams = services.settings.user_streams * (1 if viewer.owner is not None else SERVICE_STREAM_FACTOR)
     too_many_of_viewer = open_streams.get(viewer.name, 0) >= max_streams
     if too_many_of_viewer or sum(open_streams.values()) >= services.settings.api_streams:
-        raise TooManyError(
+        raise TooManyRequestsError(
             "Too many open event streams.", fix="Close one first.", retry_after=STREAM_LIMIT_RETRY_S
         )
     open_streams[viewer.name] = open_streams.get(viewer.name, 0) + 1

@@ -29,7 +29,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\
 LeaseText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\.[0-9]{1,19}$")]
 Seconds = Annotated[float, Meta(ge=0, le=31536000)]
 LEASE_LOST = {409: "The lease has passed to another worker: stop working on the task"}
-_WORKER: dict[str, Any] = {"tag": "worker", "access": "service", "scope": "worker"}
+_WORKER: dict[str, Any] = {"tag": "external workers", "access": "service", "scope": "worker"}
 _LEASED_TASK: dict[str, Any] = {**_WORKER, "other_responses": LEASE_LOST}
 
 

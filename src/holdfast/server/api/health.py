@@ -25,7 +25,7 @@ async def check_liveness(_: Request) -> Response:
 )
 async def check_readiness(request: Request) -> Response:
     async with get_services(request).database.connection() as connection:
-        await install.verify(connection)
+        await install.verify_schema(connection)
     return json_response({"status": "ready"})
 
 

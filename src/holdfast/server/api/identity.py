@@ -23,7 +23,7 @@ from starlette.requests import HTTPConnection
 from holdfast.engine import access
 from holdfast.engine.access import ALL_SCOPES
 from holdfast.engine.connection import Connection
-from holdfast.errors import DatabaseRightsError, RefusedError
+from holdfast.errors import DatabasePermissionError, RefusedError
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
 
@@ -208,7 +208,7 @@ async def _find_role(request: HTTPConnection, role: str) -> str | None:
         return role
     if role == "service_role":
         return None
-    raise DatabaseRightsError(
+    raise DatabasePermissionError(
         "The database login of the API may not act as the role authenticated.",
         fix="Ask an administrator to grant the role authenticated to the role in DATABASE_URL.",
     )

@@ -136,7 +136,7 @@ async def submit(request: Request) -> Response:
     return _accepted_response(request, await submit_job(request, job))
 
 
-def _accepted_response(request: Request, job: jobs.Submitted) -> Response:
+def _accepted_response(request: Request, job: jobs.SubmitResult) -> Response:
     body = AcceptedJob(id=job.id, status=job.status, created=job.created, tasks=job.tasks)
     location = f"{request.scope.get('root_path', '')}/api/jobs/{job.id}"
     return json_response(body, 202 if job.created else 200, {"Location": location})

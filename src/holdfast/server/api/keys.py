@@ -19,7 +19,7 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
 
-_KEYS: dict[str, Any] = {"tag": "keys", "access": "service", "scope": "keys"}
+_KEYS: dict[str, Any] = {"tag": "service keys", "access": "service", "scope": "keys"}
 
 
 class NewServiceKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -107,14 +107,14 @@ def _parse_queue_name(request: Request) -> str:
 @api_operation("List message queues", response=list[MessageQueue], **_MESSAGES)
 async def list_queues(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
-        return json_response(await queues.list_queues(connection))
+        return json_response(await queues.list_message_queues(connection))
 
 
 @api_operation("Create a message queue if it does not exist", body=NewMessageQueue, status=204, **_MESSAGES)
 async def create_queue(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, NewMessageQueue)
     async with audited_transaction(request, "messages.create", name, as_login=True) as connection:
-        await queues.create(connection, name, unlogged=body.unlogged)
+        await queues.create_queue(connection, name, unlogged=body.unlogged)
     return Response(status_code=204)
 
 
@@ -124,7 +124,7 @@ async def create_queue(request: Request) -> Response:
 async def drop_queue(request: Request) -> Response:
     name = _parse_queue_name(request)
     async with audited_transaction(request, "messages.drop", name, as_login=True) as connection:
-        if not await queues.drop(connection, name):
+        if not await queues.drop_queue(connection, name):
             raise NotFoundError("There is no such queue.")
     return Response(status_code=204)
 
@@ -137,7 +137,7 @@ async def drop_queue(request: Request) -> Response:
 )
 async def get_queue_metrics(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
-        [metrics] = await queues.metrics(connection, _parse_queue_name(request))
+        [metrics] = await queues.list_message_metrics(connection, _parse_queue_name(request))
     return json_response(metrics)
 
 
@@ -157,8 +157,8 @@ async def send_messages(request: Request) -> Response:
         headers = [to_json(body.headers, what="headers")] * len(bodies)
     delay = None if body.delay_s is None else timedelta(seconds=body.delay_s)
     async with transaction_as_caller(request) as connection:
-        query = queues.send_batch(name, bodies, headers=headers, delay=delay)
-        return json_response(MessageIds(ids=await queues.ask(connection, query)), 201)
+        query = queues.send_messages(name, bodies, headers=headers, delay=delay)
+        return json_response(MessageIds(ids=await queues.run_statement(connection, query)), 201)
 
 
 @api_operation(
@@ -173,7 +173,7 @@ async def read_messages(request: Request) -> Response:
     where = None if body.where is None else to_json(body.where, what="where")
     vt = None if body.vt_s is None else timedelta(seconds=body.vt_s)
     async with transaction_as_caller(request) as connection:
-        messages = await queues.read(connection, name, vt=vt, qty=body.qty, where=where)
+        messages = await queues.read_messages(connection, name, vt=vt, qty=body.qty, where=where)
     return json_response(_build_message_views(messages))
 
 
@@ -187,7 +187,7 @@ async def read_messages(request: Request) -> Response:
 async def peek_messages(request: Request) -> Response:
     name, query = _parse_queue_name(request), parse_query(request, PeekMessagesQuery)
     async with transaction_as_caller(request) as connection:
-        messages = await queues.peek(connection, name, query.limit, "queue", None)
+        messages = await queues.peek_messages(connection, name, query.limit, "queue", None)
     return json_response(_build_message_views(messages))
 
 
@@ -207,8 +207,8 @@ async def archive_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, SelectedMessages)
     _check_selection(body)
     async with transaction_as_caller(request) as connection:
-        query = queues.archive(name, body.receipts, body.ids)
-        return json_response(MessageIds(ids=await queues.ask(connection, query)))
+        query = queues.archive_messages(name, body.receipts, body.ids)
+        return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 
 @api_operation(
@@ -222,8 +222,8 @@ async def delete_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, SelectedMessages)
     _check_selection(body)
     async with transaction_as_caller(request) as connection:
-        query = queues.delete(name, body.receipts, body.ids)
-        return json_response(MessageIds(ids=await queues.ask(connection, query)))
+        query = queues.delete_messages(name, body.receipts, body.ids)
+        return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 
 @api_operation(
@@ -237,8 +237,8 @@ async def hide_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, HideMessagesRequest)
     _check_selection(body)
     async with transaction_as_caller(request) as connection:
-        query = queues.set_vt(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
-        return json_response(MessageIds(ids=await queues.ask(connection, query)))
+        query = queues.set_message_vt(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
+        return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 
 def _check_selection(selection: SelectedMessages) -> None:

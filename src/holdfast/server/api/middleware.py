@@ -24,7 +24,7 @@ SECURITY_HEADERS = {
 
 
 class RequestMiddleware:
-    """Gives every request its services and a time limit, adds security headers and emits `api.request`."""
+    """Gives every request its services and a time limit, and every response its security headers."""
 
     def __init__(self, app: ASGIApp, services: AppServices) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class RequestMiddleware:
             await (await handle_unexpected_error(error))(scope, receive, send_with_headers)
         finally:
             telemetry.emit(
-                "api.request",
+                "api.request_completed",
                 method=scope["method"],
                 path=_redact_path(scope["path"]),
                 status=status or 500,

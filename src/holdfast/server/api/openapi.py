@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -74,8 +75,8 @@ def build_document(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[st
 
 
 def _without_example(description: str) -> str:
-    """Remove the Python example from the docstring of a type."""
-    return description.partition(">>>")[0].strip()
+    """Return the docstring of a type without its indentation and without its Python example."""
+    return inspect.cleandoc(description).partition(">>>")[0].strip()
 
 
 def _describe_operation(
@@ -193,7 +194,7 @@ def _common_errors(path: str, operation: ApiOperation) -> dict[int, str]:
 
 
 def _error_content(operation: ApiOperation) -> dict[str, Json]:
-    if operation.tag == "rpc":
+    if operation.tag == "SQL functions":
         return {"application/json": {"schema": {"type": "object"}}}
     return {"application/problem+json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name="ProblemDetails")}}}
 
@@ -203,7 +204,7 @@ def _build_operation_id(path: str, method: str) -> str:
     return "_".join([method, *words])
 
 
-@api_operation("Get this OpenAPI document", tag="about", access="anyone", response=dict[str, Any])
+@api_operation("Get this OpenAPI document", tag="documentation", access="anyone", response=dict[str, Any])
 async def get_document(request: Request) -> Response:
     return json_response(build_document(request.app.routes, server=request.scope.get("root_path") or "/"))
 

@@ -21,11 +21,11 @@ _STATUS_AND_TITLE: dict[type[errors.HoldfastError], tuple[int, str]] = {
     errors.ConflictError: (409, "Conflict"),
     errors.RefusedError: (403, "Forbidden"),
     errors.LeaseLostError: (409, "The lease is lost"),
-    errors.TooManyError: (429, "Too many requests"),
-    errors.QuotaError: (507, "Quota exceeded"),
+    errors.TooManyRequestsError: (429, "Too many requests"),
+    errors.QuotaExceededError: (507, "Quota exceeded"),
     errors.TooLargeError: (413, "Too large"),
     errors.GoneError: (410, "Gone"),
-    errors.DatabaseRightsError: (403, "The database login of the API lacks a privilege"),
+    errors.DatabasePermissionError: (403, "The database login of the API lacks a privilege"),
     errors.DatabaseError: (503, "The database is unavailable"),
     errors.StorageError: (503, "The object store is unavailable"),
     errors.SchemaError: (503, "The database schema has the wrong version"),
@@ -78,7 +78,7 @@ async def handle_holdfast_error(_: Request, error: Exception) -> Response:
         if error_type in _STATUS_AND_TITLE:
             status, title = _STATUS_AND_TITLE[error_type]
             if isinstance(error, errors.DatabaseError) or (
-                status >= 500 and not isinstance(error, errors.QuotaError)
+                status >= 500 and not isinstance(error, errors.QuotaExceededError)
             ):
                 _log.error("%s: %s", type(error).__name__, error)
                 return problem_response(status, title)
@@ -96,7 +96,7 @@ def get_error_status(error: errors.HoldfastError) -> int:
 
 
 def _retry_headers(error: errors.HoldfastError) -> dict[str, str]:
-    if isinstance(error, errors.TooManyError):
+    if isinstance(error, errors.TooManyRequestsError):
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     return {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.errors import TooManyError
+from holdfast.errors import TooManyRequestsError
 
 # The limiter remembers this many callers and drops the one that has been idle longest. A dropped caller
 # starts again with a full bucket, so dropping never rejects a request that would have been allowed.
@@ -20,14 +20,14 @@ class RateLimiter:
         self._buckets: dict[str, tuple[float, float]] = {}  # caller: (tokens left, time of the last request)
 
     def take(self, caller: str, cost: float = 1.0) -> None:
-        """Count one request. Raise `TooManyError` with the waiting time if the caller is above its rate."""
+        """Count one request. Raise `TooManyRequestsError` with the waiting time if the caller is above its rate."""
         now = time.monotonic()
         tokens, last_request_at = self._buckets.pop(caller, (self._burst, now))
         tokens = min(self._burst, tokens + (now - last_request_at) * self._rate)
         if tokens < cost:
             self._buckets[caller] = (tokens, now)
             wait_s = (cost - tokens) / self._rate
-            raise TooManyError("Too many requests.", fix=f"Wait {wait_s:.1f} s.", retry_after=wait_s)
+            raise TooManyRequestsError("Too many requests.", fix=f"Wait {wait_s:.1f} s.", retry_after=wait_s)
         self._buckets[caller] = (tokens - cost, now)
         if len(self._buckets) > MAX_CALLERS:
             del self._buckets[next(iter(self._buckets))]

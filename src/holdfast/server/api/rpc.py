@@ -66,7 +66,7 @@ def _error_response(error: SqlCallError, status: int | None = None) -> Response:
 
 
 _RPC: dict[str, Any] = {
-    "tag": "rpc",
+    "tag": "SQL functions",
     "access": "anyone",  # _call_and_convert_errors rejects anonymous callers in the format of PostgREST
     "scope": "rpc",
     "response": Any,

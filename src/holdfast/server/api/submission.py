@@ -53,7 +53,7 @@ class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     queue: Name | None = None
 
 
-async def start_job(request: Request, body: StartJobRequest) -> jobs.Submitted:
+async def start_job(request: Request, body: StartJobRequest) -> jobs.SubmitResult:
     """Submit a job of a job type, or a single task if no job type has the name."""
     caller = await identify_caller(request)
     _reject_service_only_fields(caller, body)
@@ -73,7 +73,7 @@ async def start_job(request: Request, body: StartJobRequest) -> jobs.Submitted:
 
 async def _start_job_type(
     request: Request, caller: Caller, job_type: JobType[Any], body: StartJobRequest, key: str | None
-) -> jobs.Submitted:
+) -> jobs.SubmitResult:
     if caller.kind == "user" and not job_type.public:
         raise HTTPException(403, f'The job type "{job_type.name}" is not public')
     job = build_job_request(job_type(body.params), {}) | _build_options(body)
@@ -96,7 +96,7 @@ async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owne
         raise ConflictError(f"There is no open batch {batch_id}.", fix="Open a new one.", field="batch")
 
 
-async def submit_job(request: Request, job: dict[str, Json], key: str | None = None) -> jobs.Submitted:
+async def submit_job(request: Request, job: dict[str, Json], key: str | None = None) -> jobs.SubmitResult:
     """Submit a job in the engine's format. The engine checks whether a user may submit its task types."""
     caller = await identify_caller(request)
     key = key or get_idempotency_key(request, job.get("key"))
@@ -109,7 +109,7 @@ async def submit_job(request: Request, job: dict[str, Json], key: str | None = N
 
 async def _submit_within_quota(
     request: Request, connection: Connection, caller: Caller, job: dict[str, Json]
-) -> jobs.Submitted:
+) -> jobs.SubmitResult:
     text = msgspec.json.encode(job)
     if caller.owner is None:
         return await jobs.submit(connection, text)

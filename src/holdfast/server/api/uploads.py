@@ -37,7 +37,7 @@ class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @api_operation(
     "Save a file of a running task",
-    tag="worker",
+    tag="external workers",
     access="service",
     scope="worker",
     query=UploadQuery,

@@ -105,7 +105,7 @@ async def update_webhook(request: Request) -> Response:
         if not await engine_webhooks.set_webhook_active(connection, webhook_id, on=body.active):
             raise NotFoundError("There is no such webhook.")
     async with transaction_as_caller(request, as_service=True) as connection:
-        action = "webhook.on" if body.active else "webhook.off"
+        action = "webhook.enabled" if body.active else "webhook.disabled"
         await audit.record_audit_entry(connection, caller.name, action, str(webhook_id))
     return Response(status_code=204)
 
