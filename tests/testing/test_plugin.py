@@ -1,4 +1,4 @@
-"""The pytest plug-in from outside: a user's project, with its own configuration, in a process of its own."""
+"""The pytest plug-in in the project of a user, with its own configuration and in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # a server is started and tests are run, on whatever machine this is
+pytestmark = pytest.mark.timeout(300)  # a run starts a server and runs tests, also on a slow machine
 SAMPLE = Path(__file__).with_name("sample")
 CONFIG = """
 [pytest]
@@ -28,7 +28,7 @@ filterwarnings =
 
 @pytest.fixture
 def temporary() -> Generator[Path]:
-    """Where the plug-in may put its server; open to the account that the server runs under."""
+    """A temporary folder for the plug-in's server, readable by the account that the server runs under."""
     folder = Path(tempfile.mkdtemp(prefix="hf-"))
     folder.chmod(0o755)
     yield folder
@@ -43,8 +43,8 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def run(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
-    """Without our environment: DATABASE_URL must not matter."""
+def run_pytest(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest without the environment of this run; the plug-in must not use DATABASE_URL."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST", "PYTEST"))}
     environment |= {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "TMPDIR": str(temporary)}
     if "HOLDFAST_PG_BIN" in os.environ:
@@ -56,11 +56,13 @@ def run(project: Path, temporary: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_user_s_tests_pass_or_say_what_is_wrong_and_leave_nothing(project: Path, temporary: Path) -> None:
-    code, text = run(project, temporary, "test_right.py", "test_wrong.py", "-n", "2")
+def test_sample_project_passes_and_fails_as_expected_and_leaves_nothing_behind(
+    project: Path, temporary: Path
+) -> None:
+    code, text = run_pytest(project, temporary, "test_right.py", "test_wrong.py", "-n", "2")
     assert code == 1, text
     assert "5 failed, 9 passed" in text, text
-    for said in (
+    for message in (
         "Killed after the await in charge_carelessly:",
         "the snapshot differs",
         "the submitted work differs",
@@ -69,15 +71,32 @@ def test_a_user_s_tests_pass_or_say_what_is_wrong_and_leave_nothing(project: Pat
         "was not submitted 2 times, but 1 times",
         "More than 20 attempts ran, the last of again.",
     ):
-        assert said in text, text
+        assert message in text, text
     failed = {line.split("::")[1].split()[0] for line in text.splitlines() if line.startswith("FAILED")}
     assert failed == set(re.findall(r"def (test_\w+)", (project / "test_wrong.py").read_text()))
     assert [path.name for path in temporary.glob("holdfast-*")] == []
 
 
-def test_a_run_that_never_asks_for_it_starts_nothing(project: Path, temporary: Path) -> None:
+def test_run_without_the_fixture_starts_no_server(project: Path, temporary: Path) -> None:
     (project / "conftest.py").unlink()
     (project / "test_else.py").write_text("def test_one(): assert True\n")
-    code, text = run(project, temporary, "test_else.py")
+    code, text = run_pytest(project, temporary, "test_else.py")
     assert code == 0, text
     assert [path.name for path in temporary.glob("holdfast-*")] == []
+
+
+def test_asynchronous_test_in_strict_mode_names_the_missing_setting(project: Path, temporary: Path) -> None:
+    (project / "conftest.py").unlink()
+    (project / "test_unmarked.py").write_text("async def test_one(hf): assert hf.submitted() == []\n")
+    code, text = run_pytest(project, temporary, "test_unmarked.py")
+    assert code == 1, text
+    assert 'asyncio_mode = "auto"' in text
+    assert "need to install" not in text
+    assert [path.name for path in temporary.glob("holdfast-*")] == [], "no server was needed"
+
+
+def test_asynchronous_test_runs_in_auto_mode(project: Path, temporary: Path) -> None:
+    (project / "conftest.py").unlink()
+    (project / "test_unmarked.py").write_text("async def test_one(hf): assert hf.submitted() == []\n")
+    code, text = run_pytest(project, temporary, "test_unmarked.py", "-o", "asyncio_mode=auto")
+    assert code == 0, text

@@ -1,4 +1,4 @@
-"""What a test wants to run: the tasks of modules, or tasks by themselves."""
+"""The application under test: the tasks, consumers, schedules and the lifespan that `hf.drain()` uses."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ AnyTask = Task[..., Any]
 
 
 @dataclass
-class Application:
+class AppUnderTest:
+    """Tasks by name, schedules by name, consumers by queue, and the lifespan."""
+
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     lifespan: Lifespan[Any] | None = None
     consumers: dict[str, Consumer[Any]] = field(default_factory=dict[str, Consumer[Any]])
 
     def add(self, parts: Iterable[object]) -> None:
-        """Modules, tasks, consumers, schedules and a lifespan, in any order."""
+        """Add modules, tasks, consumers, schedules and a lifespan, in any order."""
         for part in parts:
             if isinstance(part, ModuleType):
-                self.add(each for each in list(vars(part).values()) if _is_ours(each))
-            elif not self._take(part):
+                self.add(value for value in list(vars(part).values()) if _is_definition(value))
+            elif not self._add_definition(part):
                 raise InvalidError(
-                    f"{part!r} is nothing that can be run.",
+                    f"{part!r} cannot be run.",
                     fix="Pass modules, tasks, consumers, schedules or a lifespan.",
                     field="parts",
                 )
 
-    def _take(self, part: object) -> bool:
+    def _add_definition(self, part: object) -> bool:
         if isinstance(part, Task):
             task = cast("AnyTask", part)
             self.tasks[task.name] = task
         if isinstance(part, ScheduledTask):
-            self.schedules.update({each.name: each for each in part.schedules})
+            self.schedules.update({schedule.name: schedule for schedule in part.schedules})
         if isinstance(part, Consumer):
             self.consumers[part.queue.lower()] = part
         if isinstance(part, Schedule):
             self.schedules[part.name] = part
         if isinstance(part, Lifespan):
             self.lifespan = part
-        return _is_ours(part)  # pyright: ignore[reportUnknownArgumentType]
+        return _is_definition(part)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _is_ours(part: object) -> bool:
-    return isinstance(part, (Task, Consumer, Schedule, ScheduledTask, Lifespan))
+def _is_definition(value: object) -> bool:
+    return isinstance(value, (Task, Consumer, Schedule, ScheduledTask, Lifespan))

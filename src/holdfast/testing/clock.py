@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.engine import scratch
-from holdfast.engine.connection import connected
+from holdfast.engine.connection import open_connection
 from holdfast.settings import Secret, Settings
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Moves `holdfast.now()` of one test database; the clock of the machine stays as it is."""
+    """The clock `holdfast.now()` of one test database. The clock of the machine does not change."""
 
     url: Secret
     settings: Settings
 
     async def advance(self, by: timedelta) -> None:
-        async with connected(self.url, self.settings) as connection:
+        """Move the clock forward. Tasks, retries and schedules that fall due become ready."""
+        async with open_connection(self.url, self.settings) as connection:
             await scratch.move_clock(connection, by)

@@ -1,8 +1,9 @@
-"""The pytest plug-in: the fixture `hf`, on a PostgreSQL that is started for the run and forgotten after it.
+"""The pytest plug-in: the fixture `hf`, with a database of its own for each test.
 
-The server is the embedded one, or with `--holdfast-url` (or `holdfast_url` in pytest's configuration) one of
-yours, where the databases of the tests are made and dropped. DATABASE_URL is not looked at: it may be the
-real one. With pytest-xdist all processes share one server. Nothing starts before a test asks for `hf`.
+The PostgreSQL server is the embedded one, started when the first test uses `hf` and deleted after the run.
+With `--holdfast-url` (or `holdfast_url` in pytest's configuration) it is a server of yours, on which the
+plug-in creates and drops databases. DATABASE_URL is not used, because it may be a production database. All
+processes of pytest-xdist share one server.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from typing import Any, Final, cast
 import pytest
 
 from holdfast import settings as settings_module
-from holdfast.client import Client
+from holdfast.client.connections import ClientConnections, LoopConnections
 from holdfast.engine import embedded, scratch
-from holdfast.engine.connection import Database, connected
+from holdfast.engine.connection import open_connection
 from holdfast.settings import Secret, Settings
 from holdfast.testing.harness import Holdfast
 
 try:
     import pytest_asyncio
-except ImportError:  # the fixture says so when it is asked for
+except ImportError:  # the fixture `hf` reports it when a test uses it
     pytest_asyncio = cast("Any", None)
 
 HOME: Final = pytest.StashKey[Path]()
-# Faster, and no test pulls the plug of the machine.
-OPTIONS: Final = {
+# Durability costs time, and no test survives a power failure anyway.
+SERVER_OPTIONS: Final = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -43,140 +44,192 @@ OPTIONS: Final = {
 }
 
 
+URL_HELP: Final = (
+    "Create test databases on the PostgreSQL server with this URL. Default: the embedded server."
+)
+MISSING_ASYNCIO_MODE: Final = (
+    "This test is asynchronous, but pytest-asyncio is in strict mode and does not run it. Add this line to "
+    '[tool.pytest.ini_options] in pyproject.toml: asyncio_mode = "auto". Or mark the test with '
+    "@pytest.mark.asyncio."
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("holdfast")
-    group.addoption(
-        "--holdfast-url", help="A PostgreSQL to make test databases on, instead of the embedded one."
-    )
-    parser.addini("holdfast_url", "A PostgreSQL to make test databases on, instead of the embedded one.")
-    parser.addini("holdfast_app", "Modules whose tasks hf.drain() runs.", type="args")
+    group.addoption("--holdfast-url", help=URL_HELP)
+    parser.addini("holdfast_url", URL_HELP)
+    parser.addini("holdfast_app", "Run the tasks of these modules in hf.drain(). Default: none.", type="args")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    given = getattr(config, "workerinput", {}).get("holdfast_home")
+    shared_home = getattr(config, "workerinput", {}).get("holdfast_home")
     name = f"holdfast-pytest-{uuid.uuid4().hex[:12]}"
-    config.stash[HOME] = Path(given) if given else Path(tempfile.gettempdir()) / name
+    config.stash[HOME] = Path(shared_home) if shared_home else Path(tempfile.gettempdir()) / name
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Processes of xdist use the server of the one that started them."""
+    """Let the worker processes of pytest-xdist use the server of the process that started them."""
     node.workerinput["holdfast_home"] = str(node.config.stash[HOME])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Explain why an asynchronous test does not run. pytest itself would say that a plug-in is missing."""
+    if not isinstance(item, pytest.Function) or "hf" not in item.fixturenames or pytest_asyncio is None:
+        return
+    is_marked = any(item.get_closest_marker(name) for name in ("asyncio", "anyio"))
+    if inspect.iscoroutinefunction(item.obj) and not is_marked and _get_asyncio_mode(item.config) == "strict":
+        pytest.fail(MISSING_ASYNCIO_MODE, pytrace=False)
+
+
+def _get_asyncio_mode(config: pytest.Config) -> str:
+    return str(config.getoption("asyncio_mode", None) or config.getini("asyncio_mode"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     home = config.stash.get(HOME, None)
     if home is None or hasattr(config, "workerinput") or not home.exists():
         return
-    settings = _settings(config)
+    settings = _load_test_settings(config)
     if settings.database_url is not None:
-        asyncio.run(scratch.drop(settings.database_url, _template_name(home), settings))
+        asyncio.run(scratch.drop_database(settings.database_url, _get_template_name(home), settings))
     else:
-        embedded.stop(settings)
+        embedded.stop_server(settings)
     shutil.rmtree(home, ignore_errors=True)
 
 
-def _settings(config: pytest.Config) -> Settings:
+def _load_test_settings(config: pytest.Config) -> Settings:
     url = config.getoption("holdfast_url") or config.getini("holdfast_url")
-    said: dict[str, object] = {"home": str(config.stash[HOME]), "statement_cache": "on"}
+    overrides: dict[str, object] = {"home": str(config.stash[HOME]), "statement_cache": "on"}
     if url:
-        said["database_url"] = url
-    return settings_module.load(said, environ={}, folder=Path(tempfile.gettempdir()))
+        overrides["database_url"] = url
+    return settings_module.load_settings(overrides, environ={}, folder=Path(tempfile.gettempdir()))
 
 
-def _template_name(home: Path) -> str:
+def _get_template_name(home: Path) -> str:
     return f"hf_{home.name.rpartition('-')[2]}_template"
 
 
 @pytest.fixture(scope="session")
 def hf_settings(pytestconfig: pytest.Config) -> Settings:
+    """The settings of the test run."""
     home = pytestconfig.stash[HOME]
     home.mkdir(mode=0o755, parents=True, exist_ok=True)
-    return _settings(pytestconfig)
+    return _load_test_settings(pytestconfig)
 
 
 @pytest.fixture(scope="session")
 def hf_prepare() -> Callable[[Any], Any] | str | None:
-    """Yours to define: SQL, or a function of a connection, that makes your own tables in the template."""
+    """Override this fixture to create your own tables: return SQL, or a function that takes a connection."""
     return None
 
 
 @pytest.fixture(scope="session")
 def hf_server(hf_settings: Settings) -> Generator[Secret]:
+    """The URL of the PostgreSQL server of the test run."""
     if hf_settings.database_url is not None:
         yield hf_settings.database_url
         return
-    server = embedded.start(hf_settings, options=OPTIONS)
+    server = embedded.start_server(hf_settings, options=SERVER_OPTIONS)
     yield server.url
     server.release()
 
 
 @pytest.fixture(scope="session")
 def hf_template(hf_server: Secret, hf_settings: Settings, hf_prepare: Any) -> str:
-    """A database with the engine and your own tables, of which each test gets a copy."""
-    name = _template_name(hf_settings.home)
+    """The name of a database with the schema and your own tables. Each test gets a copy of it."""
+    name = _get_template_name(hf_settings.home)
     with (hf_settings.home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = hf_settings.home / "template.made"
-        if not made.exists():
-            # In a thread, because a loop may run in this one.
-            _in_thread(lambda: _make_template(hf_server, name, hf_settings, hf_prepare))
-            made.touch()
+        marker = hf_settings.home / "template.created"
+        if not marker.exists():
+            # An event loop may be running in this thread.
+            _run_in_thread(lambda: _create_template(hf_server, name, hf_settings, hf_prepare))
+            marker.touch()
     return name
 
 
-async def _make_template(server: Secret, name: str, settings: Settings, prepare: Any) -> None:
-    await scratch.make_template(server, name, settings)
+async def _create_template(server: Secret, name: str, settings: Settings, prepare: Any) -> None:
+    await scratch.create_template_database(server, name, settings)
     if prepare is None:
         return
-    async with connected(scratch.on_database(server, name), settings) as connection:
-        done = await connection.execute(prepare) if isinstance(prepare, str) else prepare(connection)
-        if inspect.isawaitable(done):
-            await done
+    async with open_connection(scratch.url_of_database(server, name), settings) as connection:
+        result = await connection.execute(prepare) if isinstance(prepare, str) else prepare(connection)
+        if inspect.isawaitable(result):
+            await result
 
 
-def _in_thread(work: Callable[[], Any]) -> None:
+def _run_in_thread(work: Callable[[], Any]) -> None:
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(work())).result()
 
 
-async def _hf(
+async def _create_hf(
     hf_server: Secret,
     hf_template: str,
     hf_settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     pytestconfig: pytest.Config,
 ) -> AsyncGenerator[Holdfast]:
-    """The real engine on a database of this test's own, a clock to move, and your tasks run in the test."""
+    """The real engine on a database of this test, a clock that you can move, and a runner of your tasks."""
     name = f"hf_{uuid.uuid4().hex[:16]}"
-    await scratch.create(hf_server, name, hf_settings, template=hf_template)
-    hf = Holdfast(scratch.on_database(hf_server, name), hf_settings)
+    await scratch.create_database(hf_server, name, hf_settings, template=hf_template)
+    hf = Holdfast(scratch.url_of_database(hf_server, name), hf_settings)
     for app in pytestconfig.getini("holdfast_app"):
         hf.use(importlib.import_module(app))
-    _redirect_clients(hf, monkeypatch)
+    redirection = ClientRedirection(hf)
+    redirection.install(monkeypatch)
     yield hf
+    await redirection.close()
     await hf.close()
-    await scratch.drop(hf_server, name, hf_settings)
+    await scratch.drop_database(hf_server, name, hf_settings)
 
 
-def _redirect_clients(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients without an address, as applications make them at import time, go to the test's database."""
-    opened = Client.open
+class ClientRedirection:
+    """Connects clients that were created without a URL, as at import time, to the database of the test."""
 
-    async def open(client: Client) -> Database:  # noqa: A001
-        own = client._url  # pyright: ignore[reportPrivateUsage]
-        return await opened(client) if own not in (None, hf.url) else hf.database()
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
 
-    monkeypatch.setattr(Client, "open", open)
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = ClientConnections._current  # pyright: ignore[reportPrivateUsage]
+
+        async def get_connections(connections: ClientConnections) -> LoopConnections:
+            url = connections._url  # pyright: ignore[reportPrivateUsage]
+            if url is not None and url.reveal() != self._hf.url:
+                return await original(connections)
+            return self._get_test_connections()
+
+        monkeypatch.setattr(ClientConnections, "_current", get_connections)
+
+    def _get_test_connections(self) -> LoopConnections:
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            self._by_loop[loop] = LoopConnections(self._hf.database())
+        return self._by_loop[loop]
+
+    async def close(self) -> None:
+        """Stop the listeners. `Holdfast.close` closes the pools."""
+        current = asyncio.get_running_loop()
+        for loop, connections in self._by_loop.items():
+            if loop is current:
+                await connections.watcher.close()
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(connections.watcher.close(), loop)
+                await asyncio.wrap_future(closing)
 
 
-def _hf_without_asyncio() -> None:
-    raise pytest.UsageError("The fixture hf needs pytest-asyncio: pip install pytest-asyncio.")
+def _fail_without_pytest_asyncio() -> None:
+    raise pytest.UsageError(
+        "The fixture hf needs pytest-asyncio, which is not installed: pip install 'holdfast[testing]'"
+    )
 
 
 if "pytest_asyncio" in sys.modules and pytest_asyncio is not None:
-    hf = pytest_asyncio.fixture(_hf, name="hf")
+    hf = pytest_asyncio.fixture(_create_hf, name="hf")
 else:
-    hf = pytest.fixture(_hf_without_asyncio, name="hf")
+    hf = pytest.fixture(_fail_without_pytest_asyncio, name="hf")
