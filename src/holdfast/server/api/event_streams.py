@@ -134,8 +134,8 @@ async def _read_missed_events(
 def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], None]:
     """Count a new stream against the stream limits. Return the function that releases the slot.
 
-    Raise `TooManyRequestsError` (429) if too many streams are open. `stream_events` does this for you; call it if you
-    return an `EventStreamResponse` yourself.
+    Raise `TooManyRequestsError` (429) if too many streams are open. `stream_events` does this for you; call
+    it if you return an `EventStreamResponse` yourself.
 
     >>> from uuid import UUID
     >>> from starlette.requests import Request

@@ -70,7 +70,11 @@ class TaskCounts(msgspec.Struct, kw_only=True):
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job. `event_seq` is the number of its last event: send it as `after` to wait for the next one."""
+    """A job. `event_seq` is the number of its last event: send it as `after` to wait for the next one.
+
+    >>> from holdfast.server import JobView, api_operation
+    >>> describe = api_operation("Show the newest job", tag="jobs", response=JobView)
+    """
 
     id: UUID
     type: str

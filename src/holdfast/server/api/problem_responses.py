@@ -39,6 +39,9 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     `title` is the same for every error of a status. `detail` says what is wrong and what to do. `field` is
     the invalid field.
+
+    >>> from holdfast.server import ProblemDetails
+    >>> problem = ProblemDetails(title="Conflict", status=409, detail="The note was changed meanwhile.")
     """
 
     title: str

@@ -1,0 +1,110 @@
+"""The public names, pinned: adding, removing or renaming one is a decision. Each has a documented example."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+
+PUBLIC_NAMES: dict[str, str] = {
+    "holdfast": """
+        Artifact ArtifactOptions Batch BatchHandle BlockingBatchHandle BlockingClient BlockingJobHandle Call
+        Cancel ChildOptions Client Connection Consumer ConsumerOptions Ctx Failure FileOptions Graph
+        HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
+        MessageMetrics MessagePolicy MessageQueue Node PolicyChanges Progress PublicError QueueShare
+        RateLimited ReadOptions Reason Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
+        Settings Snooze StoredSchedule SubmitOptions Task TaskFailedError Worker __version__ consumer job
+        lifespan load_settings schedule task
+    """,
+    "holdfast.errors": """
+        Cancel ConflictError DatabaseError DatabaseFullError DatabasePermissionError DatabaseReadOnlyError
+        DatabaseTooOldError DatabaseUnavailableError EmbeddedDatabaseError GoneError HoldfastError
+        InvalidError LeaseLostError LifespanError NotFoundError OutcomeSignal PublicError
+        QuotaExceededError RateLimited RefusedError Reject SchemaBusyError SchemaChangedError SchemaError
+        SchemaMissingError SchemaOutdatedError SchemaTooNewError SettingsError Snooze StorageError
+        StorageFullError StoragePermissionError StorageUnavailableError TaskFailedError TooLargeError
+        TooManyRequestsError from_sqlstate
+    """,
+    "holdfast.telemetry": "EVENTS Subscriber emit has_subscribers subscribe subscription",
+    "holdfast.egress": """
+        EgressAllowlist EgressResponse EgressTarget EgressUrl IpAddress is_public_address parse_egress_url
+        post_to_target resolve_egress_url
+    """,
+    "holdfast.testing": """
+        AttemptResult Clock ConsumedMessage DrainResult Holdfast ReplayResult Submitted wait_until
+    """,
+    "holdfast.server": """
+        HIDDEN_ERROR_MESSAGE AppServices Caller DashboardUser Endpoint EventFrame EventStreamResponse
+        EventSubscription FrameBuilder JobListQuery JobView PriorityRoute ProblemDetails StreamViewer
+        UnauthenticatedError ZipEntry api_operation call_built_in_endpoint create_app create_dashboard
+        encode_event_frames ensure_exists get_client get_idempotency_key get_settings get_store
+        identify_caller issue_stream_ticket json_response make_zip_entry parse_body parse_json
+        parse_last_event_id parse_path_name parse_path_uuid parse_query problem_response read_body
+        read_json_body redact_error redact_job require_service require_stream_viewer require_user
+        reserve_stream_slot static_page_routes stream_events subscribe_to_job_events
+        transaction_as_caller zip_response
+    """,
+    "holdfast.systems": "AppArguments System mount",
+}
+WITH_EXAMPLES = (
+    "holdfast", "holdfast.errors", "holdfast.telemetry", "holdfast.egress", "holdfast.server",
+)  # fmt: skip
+CLIENT_PARTS = ("queues", "files", "schedules", "batches", "limits")
+
+
+@pytest.mark.parametrize("module", PUBLIC_NAMES)
+def test_public_names_are_pinned(module: str) -> None:
+    assert sorted(importlib.import_module(module).__all__) == sorted(PUBLIC_NAMES[module].split())
+
+
+def list_documented() -> list[tuple[str, Any]]:
+    """The public classes and functions. Constants and type aliases have no docstring of their own."""
+    documented: list[tuple[str, Any]] = []
+    for module, names in PUBLIC_NAMES.items():
+        for name in names.split():
+            value = getattr(importlib.import_module(module), name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                documented.append((f"{module}.{name}", value))
+    return documented
+
+
+def has_example(doc: str) -> bool:
+    return ">>>" in doc or "```python" in doc
+
+
+@pytest.mark.parametrize("name", [name for name, _ in list_documented()])
+def test_public_names_have_a_docstring_with_an_example(name: str) -> None:
+    value = dict(list_documented())[name]
+    doc = (vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__) or ""
+    assert doc, f"{name} has no docstring"
+    is_plain_error = (
+        inspect.isclass(value) and issubclass(value, Exception) and not vars(value).get("__init__")
+    )
+    if name.rpartition(".")[0] in WITH_EXAMPLES and not is_plain_error:
+        assert has_example(doc), f"{name} has no example"
+
+
+@pytest.mark.parametrize("part", [None, *CLIENT_PARTS])
+def test_methods_of_the_client_have_docstrings(part: str | None) -> None:
+    from holdfast import Client  # noqa: PLC0415
+
+    client = Client("postgresql://nobody@127.0.0.1:1/none")
+    owner = client if part is None else getattr(client, part)
+    for name, member in inspect.getmembers(type(owner)):
+        if not name.startswith("_"):
+            assert inspect.getdoc(member), f"{part or 'Client'}.{name} has no docstring"
+
+
+def test_a_client_has_no_public_internals() -> None:
+    from holdfast import Client  # noqa: PLC0415
+
+    public = {
+        name for name in dir(Client("postgresql://nobody@127.0.0.1:1/none")) if not name.startswith("_")
+    }
+    assert public == {
+        "batches", "blocking", "cancel", "close", "connection", "each_job", "explain", "files", "get",
+        "job_types", "jobs", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
+        "settings", "start", "submit", "submit_many", "transaction", "watch",
+    }  # fmt: skip
