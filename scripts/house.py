@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "holdfast"
 FILE_LINES, TEST_LINES, FUNCTION_LINES, SHORT, SHARE = 400, 600, 60, 25, 0.9
+TEMPLATE_LINE_CHARS = 120
 NAMES = {"utils", "helpers", "common", "base", "misc", "core", "manager", "handler", "info", "data"}
 SQL = re.compile(
     r"^\s*(select\s.+\sfrom\s|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s"
@@ -44,6 +45,16 @@ def sizes() -> Iterator[str]:
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > limit:
             yield f"{path.relative_to(ROOT)}: {count} lines, at most {limit}"
+
+
+def template_line_lengths() -> Iterator[str]:
+    """Find lines of HTML, JavaScript and CSS that are too long to read."""
+    for path in tracked("src/**.html", "src/**.js", "src/**.css"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if len(line) > TEMPLATE_LINE_CHARS:
+                yield (
+                    f"{path.relative_to(ROOT)}:{number}: {len(line)} characters, at most {TEMPLATE_LINE_CHARS}"
+                )
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -107,7 +118,15 @@ def places() -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{number}: a lock file records no host"
 
 
-RULES = (sizes, function_sizes, names, sql_outside_engine, environment_outside_settings, places)
+RULES = (
+    sizes,
+    template_line_lengths,
+    function_sizes,
+    names,
+    sql_outside_engine,
+    environment_outside_settings,
+    places,
+)
 
 
 def main() -> int:

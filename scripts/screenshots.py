@@ -1,9 +1,10 @@
-"""Pictures of every page of the dashboard: light, dark and phone, into `screenshots/`.
+"""Take screenshots of every dashboard page in light, dark and phone layouts, into `screenshots/`.
 
-    make screenshots            all of them
-    make screenshots ONLY=job   those whose name has this in it
+    make screenshots            all pages
+    make screenshots ONLY=job   pages whose name contains "job"
 
-Starts a database and a server of its own, fills them (tests/support/gallery.py), and ends them.
+The script starts a database and a server, creates sample data (tests/support/sample_dashboard_data.py),
+and stops them at the end.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import asyncpg  # noqa: E402
-import gallery  # noqa: E402
 import uvicorn  # noqa: E402
 from playwright.async_api import Browser, async_playwright  # noqa: E402
+from sample_dashboard_data import create_sample_data, send_worker_heartbeats  # noqa: E402
 
 from holdfast import settings as settings_module  # noqa: E402
 from holdfast.engine import embedded, install  # noqa: E402
 from holdfast.engine.connection import Database  # noqa: E402
-from holdfast.server.api import create_app  # noqa: E402
-from holdfast.server.dashboard import create_dashboard, login_link  # noqa: E402
+from holdfast.server import create_app  # noqa: E402
+from holdfast.server.dashboard import create_dashboard, create_login_link  # noqa: E402
 from holdfast.settings import Secret, Settings  # noqa: E402
 from holdfast.storage import open_store  # noqa: E402
 
-OUT = ROOT / "screenshots"
+OUTPUT_DIR = ROOT / "screenshots"
 CHROMIUM = subprocess.run(
     [ROOT / "scripts" / "chromium.sh", "--find"], capture_output=True, text=True, check=True
 ).stdout.strip()
-LOOKS = {"light": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
+LAYOUTS = {"light": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
 
 
-def pages(ids: dict[str, Any]) -> dict[str, str]:
+def list_pages(ids: dict[str, Any]) -> dict[str, str]:
     cause = "TimeoutError%20render.py%3Agoto"
     return {
         "overview": "/",
         "jobs": "/jobs",
         "jobs-failed": "/jobs?q=state:failed",
-        "jobs-wrong": "/jobs?q=nosuch:1",
+        "jobs-invalid-search": "/jobs?q=nosuch:1",
         "job": f"/jobs/{ids['graph']}",
         "job-failed": f"/jobs/{ids['failed']}",
         "job-running": f"/jobs/{ids['running']}?tab=events",
@@ -86,70 +87,74 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
     }
 
 
-async def main(only: str) -> None:
-    OUT.mkdir(exist_ok=True)
+async def main(name_filter: str) -> None:
+    OUTPUT_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-pictures-") as home:
         Path(home).chmod(0o755)  # noqa: ASYNC240
-        settings = settings_module.load({"home": home, "service_key": "hf_pictures"}, environ={})
-        server = embedded.start(settings)
+        settings = settings_module.load_settings({"home": home, "service_key": "hf_pictures"}, environ={})
+        server = embedded.start_server(settings)
         try:
-            await install.migrate(server.url, settings)
-            await taken(server.url, settings, only)
+            await install.migrate_database(server.url, settings)
+            await take_screenshots(server.url, settings, name_filter)
         finally:
             server.release()
-            embedded.stop(settings)
+            embedded.stop_server(settings)
 
 
-async def taken(url: Secret, settings: Settings, only: str) -> None:
+async def take_screenshots(url: Secret, settings: Settings, name_filter: str) -> None:
     connection = await asyncpg.connect(url.reveal())
-    ids = await gallery.fill(connection, open_store(settings))
+    ids = await create_sample_data(connection, open_store(settings))
     async with (
         Database(url, settings) as database,
-        served(database, settings) as base,
+        serve_dashboard(database, settings) as base,
         async_playwright() as driver,
     ):
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for look, (width, height, scheme) in LOOKS.items():
-            await gallery.beat(connection)
-            link = await login_link(connection, base)
-            await look_at(browser, link, base, ids, (look, width, height, scheme), only)
+        for layout, (width, height, scheme) in LAYOUTS.items():
+            await send_worker_heartbeats(connection)
+            link = await create_login_link(connection, base)
+            await screenshot_pages(browser, link, base, ids, (layout, width, height, scheme), name_filter)
         await browser.close()
     await connection.close()
 
 
-async def look_at(
-    browser: Browser, link: str, base: str, ids: dict[str, Any], how: tuple[str, int, int, str], only: str
+async def screenshot_pages(
+    browser: Browser,
+    link: str,
+    base: str,
+    ids: dict[str, Any],
+    layout: tuple[str, int, int, str],
+    name_filter: str,
 ) -> None:
-    look, width, height, scheme = how
+    layout_name, width, height, scheme = layout
     context = await browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     page = await context.new_page()
     await page.goto(f"{base}/login")
-    await page.screenshot(path=OUT / f"login-{look}.png")
+    await page.screenshot(path=OUTPUT_DIR / f"login-{layout_name}.png")
     await page.goto(link)
-    for name, path in pages(ids).items():
-        if only in name:
+    for name, path in list_pages(ids).items():
+        if name_filter in name:
             await page.goto(base + path, wait_until="load")
-            await page.wait_for_timeout(
-                3000 if "pdf" in name else 50
-            )  # the viewer of the browser draws later
-            await page.screenshot(path=OUT / f"{name}-{look}.png", full_page=True)
-            print(f"{name}-{look}.png")
+            # The PDF viewer of the browser draws later.
+            await page.wait_for_timeout(3000 if "pdf" in name else 50)
+            await page.screenshot(path=OUTPUT_DIR / f"{name}-{layout_name}.png", full_page=True)
+            print(f"{name}-{layout_name}.png")
     await context.close()
 
 
-class Quiet(uvicorn.Server):
+class ServerWithoutSignals(uvicorn.Server):
     def install_signal_handlers(self) -> None:
-        """The script ends it."""
+        """Do nothing: the script stops the server."""
 
 
 @contextlib.asynccontextmanager
-async def served(database: Database, settings: Settings) -> Any:
+async def serve_dashboard(database: Database, settings: Settings) -> Any:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     app = create_app(
         settings, database=database, dashboard=lambda services: create_dashboard(services, environment="demo")
     )
-    server = Quiet(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    server = ServerWithoutSignals(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield f"http://127.0.0.1:{port}/dashboard"

@@ -1,4 +1,4 @@
-"""One filled database and one server for each file of tests."""
+"""One database with sample data and one dashboard server per test module."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
-from exhibition import Exhibition, exhibited
+from dashboard_server import DashboardServer, run_dashboard_server
 
 from holdfast.settings import Secret, Settings
 
 
 @pytest.fixture(scope="module")
-def shown(server_url: Secret, template: str, settings: Settings) -> Generator[Exhibition]:
-    own = replace(settings, service_key=Secret("hf_test_key"), pool_size=12)
-    with exhibited(server_url, template, own, f"hf_test_{uuid.uuid4().hex[:16]}") as found:
-        yield found
+def dashboard(server_url: Secret, template: str, settings: Settings) -> Generator[DashboardServer]:
+    """A running dashboard with sample data, shared by the tests of a module."""
+    server_settings = replace(settings, service_key=Secret("hf_test_key"), pool_size=12)
+    with run_dashboard_server(
+        server_url, template, server_settings, f"hf_test_{uuid.uuid4().hex[:16]}"
+    ) as server:
+        yield server

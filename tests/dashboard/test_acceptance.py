@@ -1,4 +1,4 @@
-"""What the acceptance list asks of the dashboard and real workers together: one is killed with -9."""
+"""The dashboard with real workers, one of which is killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from uuid import UUID
 
 import acceptance_app
 import pytest
-from chromium import OPTIONS, program
-from exhibition import Exhibition
+from chromium import CHROMIUM_OPTIONS, find_chromium
+from dashboard_server import DashboardServer
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
-PAGES = 500
-MISSING = {number for number in range(PAGES) if number % 100 == 7}
+PAGE_COUNT = 500
+FAILING_PAGES = {number for number in range(PAGE_COUNT) if number % 100 == 7}
 
 
 @pytest.fixture
-def workers(shown: Exhibition) -> Generator[Callable[[], subprocess.Popen[bytes]]]:
-    """Starts real workers on the database of the dashboard, with its store of files."""
+def start_worker(dashboard: DashboardServer) -> Generator[Callable[[], subprocess.Popen[bytes]]]:
+    """A function that starts a worker process on the database and the object store of the dashboard."""
     started: list[subprocess.Popen[bytes]] = []
-    environ = {**os.environ, "HOLDFAST_DATABASE_URL": shown.url.reveal()}
-    environ |= {"HOLDFAST_HOME": str(shown.settings.home)}
+    environ = {**os.environ, "HOLDFAST_DATABASE_URL": dashboard.url.reveal()}
+    environ |= {"HOLDFAST_HOME": str(dashboard.settings.home)}
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "holdfast", "worker", str(Path(acceptance_app.__file__))]
@@ -50,93 +50,96 @@ def workers(shown: Exhibition) -> Generator[Callable[[], subprocess.Popen[bytes]
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
     with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=program(), args=OPTIONS)
-        yield found
-        found.close()
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_OPTIONS)
+        yield browser
+        browser.close()
 
 
-def until(check: Callable[[], Any], what: str, within: float = 150) -> Any:
-    deadline = time.monotonic() + within
-    while not (found := check()):
+def wait_until(check: Callable[[], Any], what: str, timeout_s: float = 150) -> Any:
+    """Poll a function until its result is true, and return the result."""
+    deadline = time.monotonic() + timeout_s
+    while not (result := check()):
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
-    return found
+    return result
 
 
-def manifest_of(content: bytes) -> dict[str, Any]:
+def read_manifest(content: bytes) -> dict[str, Any]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
-        found: dict[str, Any] = json.loads(archive.read("manifest.json"))
-        for file in found["files"]:
+        manifest: dict[str, Any] = json.loads(archive.read("manifest.json"))
+        for file in manifest["files"]:
             assert hashlib.sha256(archive.read(file["name"])).hexdigest() == file["sha256"]
-        assert set(archive.namelist()) == {file["name"] for file in found["files"]} | {"manifest.json"}
-    return found
+        assert set(archive.namelist()) == {file["name"] for file in manifest["files"]} | {"manifest.json"}
+    return manifest
 
 
-def test_a_batch_of_five_hundred_as_a_zip_while_a_worker_is_killed(
-    shown: Exhibition, workers: Callable[[], subprocess.Popen[bytes]]
+def test_zip_of_a_batch_with_500_jobs_while_a_worker_is_killed(
+    dashboard: DashboardServer, start_worker: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    async def begin(conn: Connection) -> UUID:
+    async def submit_batch(conn: Connection) -> UUID:
         batch = await jobs.open_batch(conn, "pages")
-        pages = [{"type": "print_page", "queue": "pages", "args": {"number": n}} for n in range(PAGES)]
+        pages = [{"type": "print_page", "queue": "pages", "args": {"number": n}} for n in range(PAGE_COUNT)]
         await jobs.submit_many(conn, [{**page, "batch": str(batch), "lease_s": 5} for page in pages])
         await jobs.close_batch(conn, batch)
         return batch
 
-    batch = shown.ask(begin)
+    batch = dashboard.run_query(submit_batch)
 
-    def far() -> dict[str, Any]:
-        return shown.ask(lambda conn: jobs.get_batch(conn, batch)) or {}
+    def get_batch() -> dict[str, Any]:
+        return dashboard.run_query(lambda conn: jobs.get_batch(conn, batch)) or {}
 
-    first = workers()
-    until(lambda: far()["ended"] > 40, "a worker prints pages")
+    first = start_worker()
+    wait_until(lambda: get_batch()["ended"] > 40, "no pages printed")
     first.kill()
-    with shown.visitor("viewer") as client:
-        early = manifest_of(client.get(f"/batches/{batch}/zip").content)
+    with dashboard.sign_in("viewer") as client:
+        early = read_manifest(client.get(f"/batches/{batch}/zip").content)
         assert early["complete"] is False
         assert early["ended"] is False
-        assert 0 < len(early["files"]) < PAGES
-        workers()
-        until(lambda: far()["finished_at"], "another worker prints the rest")
-        whole = manifest_of(client.get(f"/batches/{batch}/zip").content)
+        assert 0 < len(early["files"]) < PAGE_COUNT
+        start_worker()
+        wait_until(lambda: get_batch()["finished_at"], "the second worker did not print the rest")
+        whole = read_manifest(client.get(f"/batches/{batch}/zip").content)
     assert {file["name"] for file in whole["files"]} == {
-        f"page-{number}.txt" for number in range(PAGES) if number not in MISSING
+        f"page-{number}.txt" for number in range(PAGE_COUNT) if number not in FAILING_PAGES
     }
-    assert whole["batch"] == {"total": PAGES, "ended": PAGES, "failed": len(MISSING)}
-    told = {failed["error"]["message"] for failed in whole["failed_jobs"]}
-    assert told == {f"page {number} has no text" for number in MISSING}
+    assert whole["batch"] == {"total": PAGE_COUNT, "ended": PAGE_COUNT, "failed": len(FAILING_PAGES)}
+    messages = {failed["error"]["message"] for failed in whole["failed_jobs"]}
+    assert messages == {f"page {number} has no text" for number in FAILING_PAGES}
     assert whole["complete"] is False
 
 
-def test_a_killed_worker_is_lost_at_once_and_its_job_shows_the_next_attempt(
-    shown: Exhibition, browser: Browser, workers: Callable[[], subprocess.Popen[bytes]]
+def test_killed_worker_is_lost_and_its_job_shows_the_next_attempt(
+    dashboard: DashboardServer, browser: Browser, start_worker: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    job = shown.ask(lambda conn: jobs.submit(conn, {"type": "hold", "queue": "holds", "base_s": 0})).id
-    process = workers()
+    job = dashboard.run_query(
+        lambda conn: jobs.submit(conn, {"type": "hold", "queue": "holds", "base_s": 0})
+    ).id
+    process = start_worker()
 
-    def running() -> str | None:
-        async def ask(conn: Connection) -> str | None:
+    def find_running_worker() -> str | None:
+        async def query_worker(conn: Connection) -> str | None:
             workers = "select w.name from holdfast.tasks t join holdfast.workers w on w.id = t.worker_id"
             held = "where t.id = $1 and t.status = 'running'"
-            found: str | None = await conn.fetchval(f"{workers} {held}", job)
-            return found
+            name: str | None = await conn.fetchval(f"{workers} {held}", job)
+            return name
 
-        return shown.ask(ask)
+        return dashboard.run_query(query_worker)
 
-    name = until(running, "a worker holds the task")
+    name = wait_until(find_running_worker, "no worker claimed the task")
     with contextlib.closing(browser.new_context()) as context:
         context.set_default_timeout(60_000)
         page, other = context.new_page(), context.new_page()
-        page.goto(shown.link("viewer"))
-        page.goto(f"{shown.base}/workers")
+        page.goto(dashboard.create_login_link("viewer"))
+        page.goto(f"{dashboard.base}/workers")
         row = page.locator("tr", has_text=name)
         expect(row).to_contain_text("live")
         process.kill()
         process.wait(30)
-        # The process that renewed its lease outlives it for a moment and tells. Where a whole machine is gone
-        # workers are quiet first, then lost: tests/dashboard/test_pages.py.
+        # The heartbeat process outlives the worker for a moment and reports the loss. If a whole machine is
+        # gone, workers are unresponsive first, then lost: tests/dashboard/test_pages.py.
         expect(row).to_contain_text("lost", timeout=60_000)
-        other.goto(f"{shown.base}/jobs/{job}")
-        workers()
-        expect(other.locator("dl.facts")).to_contain_text("attempt2", timeout=120_000)
-        expect(other.locator("#live")).to_contain_text("WorkerLost", timeout=60_000)
+        other.goto(f"{dashboard.base}/jobs/{job}")
+        start_worker()
+        expect(other.locator("dl.properties")).to_contain_text("Attempt2", timeout=120_000)
+        expect(other.locator("#content")).to_contain_text("WorkerLost", timeout=60_000)

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: clean pages, harmless text, live, by keyboard, without script."""
+"""The dashboard in Chromium: accessibility, hostile text, live updates, keyboard, and no JavaScript."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from uuid import UUID
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from chromium import OPTIONS, program
-from exhibition import Exhibition
+from chromium import CHROMIUM_OPTIONS, find_chromium
+from dashboard_server import DashboardServer
 from hands import Hand, outcome
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from holdfast.engine import artifacts, insight, jobs
+from holdfast.engine import artifacts, jobs, queues, saved_views
 from holdfast.engine.connection import Connection
 
-AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-# Colours are what changes in the dark; the rest of a page is the same.
-DARK = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+AXE_OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+# The dark theme changes only colours.
+DARK_AXE_OPTIONS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 HOSTILE = [
     "<script>window.hacked=1</script>",
     '"><img src=x onerror="window.hacked=1">',
@@ -38,47 +38,49 @@ HOSTILE = [
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
     with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=program(), args=OPTIONS)
-        yield found
-        found.close()
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_OPTIONS)
+        yield browser
+        browser.close()
 
 
-class Tab:
-    """A page that remembers whatever went wrong on it."""
+class MonitoredTab:
+    """A browser tab that records console messages, errors and dialogs."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.page: Page = context.new_page()
-        self.said: list[str] = []
-        self.page.on("console", lambda message: self.said.append(f"{self.page.url}: {message.text}"))
-        self.page.on("pageerror", lambda problem: self.said.append(f"{self.page.url}: {problem}"))
-        self.page.on("dialog", lambda dialog: self.said.append(f"{self.page.url}: dialog {dialog.message}"))
+        self.messages: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(f"{self.page.url}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.messages.append(f"{self.page.url}: {error}"))
+        self.page.on(
+            "dialog", lambda dialog: self.messages.append(f"{self.page.url}: dialog {dialog.message}")
+        )
 
     def open(self, url: str) -> Page:
-        answer = self.page.goto(url)
-        assert answer is not None
-        assert answer.status == 200, url
+        response = self.page.goto(url)
+        assert response is not None
+        assert response.status == 200, url
         return self.page
 
 
 @pytest.fixture
-def tab(shown: Exhibition, browser: Browser) -> Generator[Callable[..., Tab]]:
-    made: list[tuple[BrowserContext, Tab]] = []
+def open_tab(dashboard: DashboardServer, browser: Browser) -> Generator[Callable[..., MonitoredTab]]:
+    opened: list[tuple[BrowserContext, MonitoredTab]] = []
 
-    def new(role: str = "admin", **options: Any) -> Tab:
+    def open_signed_in(role: str = "admin", **options: Any) -> MonitoredTab:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         context.set_default_timeout(20_000)
-        found = Tab(context)
-        made.append((context, found))
-        found.page.goto(shown.link(role))
-        return found
+        tab = MonitoredTab(context)
+        opened.append((context, tab))
+        tab.page.goto(dashboard.create_login_link(role))
+        return tab
 
-    yield new
-    for context, found in made:
+    yield open_signed_in
+    for context, tab in opened:
         context.close()
-        assert found.said == []
+        assert tab.messages == []
 
 
-def pages(ids: dict[str, Any]) -> list[str]:
+def list_paths(ids: dict[str, Any]) -> list[str]:
     return [
         "/",
         "/jobs",
@@ -115,40 +117,41 @@ def pages(ids: dict[str, Any]) -> list[str]:
     ]
 
 
-def wide(page: Page) -> tuple[int, int]:
+def get_widths(page: Page) -> tuple[int, int]:
+    """Return the width of the content and of the window."""
     size = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     return size[0], size[1]
 
 
-def test_every_page_is_clean_light_and_dark_wide_and_narrow(
-    shown: Exhibition, tab: Callable[..., Tab]
+def test_every_page_is_accessible_in_both_themes_and_sizes(
+    dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
 ) -> None:
-    """No message in the console, no report of the policy, nothing that axe finds, no sideways scroll."""
-    light = tab(color_scheme="light", bypass_csp=True)
-    wrong: list[Any] = []
-    for path in pages(shown.ids):
-        page = light.open(shown.base + path)
-        found = Axe().run(page, options=AXE)
-        wrong += [(path, found.generate_report())] if found.violations_count else []
+    """No console message, no CSP report, no axe violation and no horizontal scrolling."""
+    light = open_tab(color_scheme="light", bypass_csp=True)
+    problems: list[Any] = []
+    for path in list_paths(dashboard.ids):
+        page = light.open(dashboard.base + path)
+        report = Axe().run(page, options=AXE_OPTIONS)
+        problems += [(path, report.generate_report())] if report.violations_count else []
         page.emulate_media(color_scheme="dark")
-        dark = Axe().run(page, options=DARK)
-        wrong += [(path, "dark", dark.generate_report())] if dark.violations_count else []
+        dark = Axe().run(page, options=DARK_AXE_OPTIONS)
+        problems += [(path, "dark", dark.generate_report())] if dark.violations_count else []
         page.emulate_media(color_scheme="light")
-        full, seen = wide(page)
-        wrong += [(path, full, seen)] if full > seen else []
-    phone = tab(viewport={"width": 390, "height": 844})
-    for path in pages(shown.ids):
-        full, seen = wide(phone.open(shown.base + path))
-        wrong += [(path, "phone", full, seen)] if full > seen else []
-    assert wrong == []
+        content_width, window_width = get_widths(page)
+        problems += [(path, content_width, window_width)] if content_width > window_width else []
+    phone = open_tab(viewport={"width": 390, "height": 844})
+    for path in list_paths(dashboard.ids):
+        content_width, window_width = get_widths(phone.open(dashboard.base + path))
+        problems += [(path, "phone", content_width, window_width)] if content_width > window_width else []
+    assert problems == []
 
 
-async def _poison(conn: Connection) -> dict[str, Any]:
-    """Hostile text wherever a payload, a name, an error, a log line or a progress message can put it."""
-    made: list[UUID] = []
+async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
+    """Put hostile text into payloads, names, errors, progress messages, files and saved views."""
+    job_ids: list[UUID] = []
     for text in HOSTILE:
         name = re.sub(r"[\x01-\x1f]", "", text)[:60]
-        one = await jobs.submit(
+        job = await jobs.submit(
             conn,
             {
                 "type": name,
@@ -159,13 +162,13 @@ async def _poison(conn: Connection) -> dict[str, Any]:
                 "attempts": 1,
             },
         )
-        made.append(one.id)
+        job_ids.append(job.id)
         hand = Hand(conn, name, [name])
         (task,) = await hand.take(1)
         progress = json.dumps({str(task.id): {"percent": 50, "phase": text[:200], "message": text[:2000]}})
-        await conn.execute("select holdfast.keep_progress($1, $2, holdfast.now())", progress, [task.id])
+        await conn.execute("select holdfast.save_progress($1, $2, holdfast.now())", progress, [task.id])
         about = {"host": text[:200], "version": text[:50]}
-        await conn.execute("select holdfast.beat_worker($1, $2)", name, json.dumps(about))
+        await conn.execute("select holdfast.heartbeat_worker($1, $2)", name, json.dumps(about))
         error = {
             "type": text[:200],
             "message": text,
@@ -173,124 +176,130 @@ async def _poison(conn: Connection) -> dict[str, Any]:
             "fingerprint": f"x {text}"[:200],
         }
         await hand.exchange([outcome(task, "fail", error)])
-        await insight.pause_queue_until(conn, name, None, why=text[:200], by=name)
+        await queues.pause_queue_until(conn, name, None, why=text[:200], by=name)
         safe = text.replace("/", "_").replace("\u0001", "").replace("\u0007", "").replace("\u001b", "")[:200]
-        staged = await artifacts.stage_file(
-            conn, {"name": safe, "content_type": "text/html", "job": str(one.id)}
+        staged = await artifacts.stage_artifact_without_task(
+            conn, {"name": safe, "content_type": "text/html", "job": str(job.id)}
         )
-        await artifacts.record(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
+        await artifacts.record_artifact(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
         await conn.execute("select pgmq.send('clips', $1::jsonb)", json.dumps({text: text}))
-        await insight.save_view(conn, name, "jobs", text[:500].replace("\0", ""), by="ann")
+        await saved_views.put_saved_view(conn, name, "jobs", text[:500].replace("\0", ""), by="ann")
     return {
-        "jobs": made,
-        "types": [row["type"] for row in await conn.fetch("select distinct type from holdfast.kinds")],
+        "jobs": job_ids,
+        "types": [
+            row["type"] for row in await conn.fetch("select distinct type from holdfast.task_policies")
+        ],
     }
 
 
-def test_hostile_text_is_text(shown: Exhibition, tab: Callable[..., Tab]) -> None:
-    poisoned = shown.ask(_poison)
-    one = tab("admin")
-    paths = [*pages(shown.ids), "/messages?queue=clips&after=12", "/errors?span=7d"]
-    for n, job in enumerate(poisoned["jobs"]):
+def test_hostile_text_is_shown_as_text(
+    dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
+) -> None:
+    hostile = dashboard.run_query(_create_hostile_data)
+    tab = open_tab("admin")
+    paths = [*list_paths(dashboard.ids), "/messages?queue=clips&after=12", "/errors?span=7d"]
+    for n, job in enumerate(hostile["jobs"]):
         paths += [f"/jobs/{job}", f"/jobs/{job}{('?tab=payload', '/rerun')[n % 2]}"]
     for path in paths:
-        page = one.open(shown.base + path)
+        page = tab.open(dashboard.base + path)
         assert page.evaluate("window.hacked") is None, path
-        full, seen = wide(page)
-        assert full <= seen, (path, "the layout broke")
-    one.page.goto(f"{shown.base}/jobs?q=%22%3E%3Cscript%3Ewindow.hacked%3D1%3C%2Fscript%3E")
-    assert one.page.evaluate("window.hacked") is None
+        content_width, window_width = get_widths(page)
+        assert content_width <= window_width, (path, "the layout broke")
+    tab.page.goto(f"{dashboard.base}/jobs?q=%22%3E%3Cscript%3Ewindow.hacked%3D1%3C%2Fscript%3E")
+    assert tab.page.evaluate("window.hacked") is None
     body = (
-        one.open(f"{shown.base}/jobs/{poisoned['jobs'][0]}?tab=payload")
+        tab.open(f"{dashboard.base}/jobs/{hostile['jobs'][0]}?tab=payload")
         .locator("pre.json")
         .first.inner_text()
     )
     assert "<script>window.hacked=1</script>" in body
 
 
-def test_pages_follow_what_happens_and_keep_what_is_yours(shown: Exhibition, tab: Callable[..., Tab]) -> None:
-    async def ready(conn: Connection) -> list[UUID]:
-        made = await jobs.submit_many(conn, [{"type": "lively", "queue": "lively"} for _ in range(3)])
-        return [one.id for one in made]
+def test_live_updates_keep_selection_and_input(
+    dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
+) -> None:
+    async def submit_jobs(conn: Connection) -> list[UUID]:
+        submitted = await jobs.submit_many(conn, [{"type": "lively", "queue": "lively"} for _ in range(3)])
+        return [job.id for job in submitted]
 
-    first = shown.ask(ready)
-    page = tab("operator").open(f"{shown.base}/jobs?q=task:lively")
-    expect(page.locator("#pulse")).to_have_text("live")
+    first = dashboard.run_query(submit_jobs)
+    page = open_tab("operator").open(f"{dashboard.base}/jobs?q=task:lively")
+    expect(page.locator("#live-status")).to_have_text("Live")
     row = page.locator(f'tr[data-row="{first[0]}"]')
     expect(row).to_contain_text("ready")
-    row.evaluate("node => (node.mark = 'same')")
+    row.evaluate("node => (node.marker = 'same')")
 
     async def claim(conn: Connection) -> Any:
         return (await Hand(conn, "lively", ["lively"]).take(1))[0]
 
-    task = shown.ask(claim)
-    began = time.monotonic()
+    task = dashboard.run_query(claim)
+    started_at = time.monotonic()
     expect(page.locator(f'tr[data-row="{task.id}"]')).to_contain_text("running")
-    seconds = time.monotonic() - began
-    assert seconds < 10, "a second on an idle machine; this one may be busy"
-    assert row.evaluate("node => node.mark") == "same", "the row is still the same node"
+    assert time.monotonic() - started_at < 10, "it takes a second on an idle machine; this one may be busy"
+    assert row.evaluate("node => node.marker") == "same", "the row is still the same node"
 
-    # Ticked rows keep their ticks, and what is new waits behind a button.
-    box = page.locator(f'tr[data-row="{first[1]}"] input[type=checkbox]')
-    box.check()
+    # Selected rows stay selected, and updates wait behind a button.
+    checkbox = page.locator(f'tr[data-row="{first[1]}"] input[type=checkbox]')
+    checkbox.check()
     search = page.locator("#q")
     search.fill("typed but not sent")
-    shown.ask(ready)
-    waiting = page.locator("#waiting")
-    expect(waiting).to_be_visible()
+    dashboard.run_query(submit_jobs)
+    pending = page.locator("#pending-updates")
+    expect(pending).to_be_visible()
     assert page.locator("tr[data-row]").count() == 3
-    waiting.click()
+    pending.click()
     expect(page.locator("tr[data-row]")).to_have_count(6)
-    expect(box).to_be_checked()
+    expect(checkbox).to_be_checked()
     assert search.input_value() == "typed but not sent"
-    expect(page.locator("[data-selected]")).to_have_text("1 selected")
+    expect(page.locator("[data-selected-count]")).to_have_text("1 selected")
 
 
-def test_a_stream_that_was_cut_goes_on_and_a_hidden_page_has_none(
-    shown: Exhibition, tab: Callable[..., Tab]
+def test_hidden_page_has_no_stream_and_resumes(
+    dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
 ) -> None:
-    page = tab("viewer").open(f"{shown.base}/queues")
-    expect(page.locator("#pulse")).to_have_text("live")
-    assert shown.dashboard.live.viewers >= 1
+    page = open_tab("viewer").open(f"{dashboard.base}/queues")
+    expect(page.locator("#live-status")).to_have_text("Live")
+    assert dashboard.app.live.viewers >= 1
     hide = """hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
       document.dispatchEvent(new Event('visibilitychange')) }"""
     page.evaluate(hide, True)
-    wait_for(lambda: shown.dashboard.live.viewers == 0)
-    shown.ask(lambda conn: jobs.submit(conn, {"type": "t", "queue": "while-hidden"}))
+    wait_until(lambda: dashboard.app.live.viewers == 0)
+    dashboard.run_query(lambda conn: jobs.submit(conn, {"type": "t", "queue": "while-hidden"}))
     page.evaluate(hide, False)
-    expect(page.locator("#live")).to_contain_text("while-hidden")
-    assert shown.dashboard.live.viewers == 1
+    expect(page.locator("#content")).to_contain_text("while-hidden")
+    assert dashboard.app.live.viewers == 1
 
 
-def test_the_database_goes_away_and_comes_back(shown: Exhibition, tab: Callable[..., Tab]) -> None:
-    page = tab("viewer").open(f"{shown.base}/workers")
-    expect(page.locator("#pulse")).to_have_text("live")
-    shown.let_in(False)
+def test_database_outage(dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]) -> None:
+    page = open_tab("viewer").open(f"{dashboard.base}/workers")
+    expect(page.locator("#live-status")).to_have_text("Live")
+    dashboard.allow_connections(False)
     try:
-        expect(page.locator("#banner")).to_contain_text("database does not answer")
-        expect(page.locator("#live")).to_contain_text("worker-1")
-        again = page.context.new_page()
-        again.goto(f"{shown.base}/workers")
-        expect(again.locator("#banner")).to_be_visible()
-        expect(again.locator("#live")).to_contain_text("worker-1")
-        again.close()
+        expect(page.locator("#banner")).to_contain_text("database does not respond")
+        expect(page.locator("#content")).to_contain_text("worker-1")
+        other = page.context.new_page()
+        other.goto(f"{dashboard.base}/workers")
+        expect(other.locator("#banner")).to_be_visible()
+        expect(other.locator("#content")).to_contain_text("worker-1")
+        other.close()
     finally:
-        shown.let_in(True)
+        dashboard.allow_connections(True)
     expect(page.locator("#banner")).to_be_hidden()
-    expect(page.locator("#pulse")).to_have_text("live")
+    expect(page.locator("#live-status")).to_have_text("Live")
 
 
-def wait_for(check: Callable[[], bool], within: float = 30) -> None:
-    deadline = time.monotonic() + within
+def wait_until(check: Callable[[], bool], timeout_s: float = 30) -> None:
+    """Poll a function until it returns true."""
+    deadline = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_without_script(shown: Exhibition, tab: Callable[..., Tab]) -> None:
-    """Filter, page on, retry, cancel, fetch: as plain links and forms."""
+def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]) -> None:
+    """Filter, open the next page, retry, cancel and export, with plain links and forms."""
 
-    async def make(conn: Connection) -> tuple[UUID, UUID]:
+    async def create_jobs(conn: Connection) -> tuple[UUID, UUID]:
         await jobs.submit_many(conn, [{"type": "plain", "queue": "plain"} for _ in range(60)])
         alive = await jobs.submit(conn, {"type": "plain-alive", "queue": "plain"})
         broken = await jobs.submit(conn, {"type": "plain-broken", "queue": "plain-broken", "attempts": 1})
@@ -299,37 +308,37 @@ def test_without_script(shown: Exhibition, tab: Callable[..., Tab]) -> None:
         await hand.exchange([outcome(task, "fail", {"type": "E", "message": "m"})])
         return alive.id, broken.id
 
-    alive, broken = shown.ask(make)
-    page = tab("operator", java_script_enabled=False).open(f"{shown.base}/jobs")
+    alive, broken = dashboard.run_query(create_jobs)
+    page = open_tab("operator", java_script_enabled=False).open(f"{dashboard.base}/jobs")
     page.locator("#q").fill("task:plain")
     page.locator("#q").press("Enter")
     expect(page.locator("tr[data-row]")).to_have_count(50)
-    page.get_by_role("link", name="older »").click()
+    page.get_by_role("link", name="Older »").click()
     expect(page.locator("tr[data-row]")).to_have_count(10)
-    page.goto(f"{shown.base}/jobs/{alive}")
+    page.goto(f"{dashboard.base}/jobs/{alive}")
     page.locator("#cancel > summary").click()
     page.get_by_role("button", name="Cancel this job").click()
-    expect(page.locator(".flash")).to_have_text("Cancelled.")
-    page.goto(f"{shown.base}/jobs/{broken}")
+    expect(page.locator(".flash")).to_have_text("Job cancelled.")
+    page.goto(f"{dashboard.base}/jobs/{broken}")
     page.locator("#retry > summary").click()
-    page.get_by_role("button", name="Put it back to work").click()
-    expect(page.locator(".flash")).to_contain_text("1 task put back")
-    with page.expect_download() as fetched:
-        page.goto(f"{shown.base}/jobs?q=task:plain-broken")
-        page.get_by_role("link", name="JSONL").click()
-    assert fetched.value.suggested_filename == "jobs.jsonl"
+    page.get_by_role("button", name="Retry this job").click()
+    expect(page.locator(".flash")).to_have_text("1 task will run again.")
+    with page.expect_download() as download:
+        page.goto(f"{dashboard.base}/jobs?q=task:plain-broken")
+        page.get_by_role("link", name="Export JSON Lines").click()
+    assert download.value.suggested_filename == "jobs.jsonl"
 
 
-def test_by_keyboard_alone(shown: Exhibition, tab: Callable[..., Tab]) -> None:
-    async def make(conn: Connection) -> UUID:
-        made = await jobs.submit(conn, {"type": "keyed", "queue": "keyed", "attempts": 1})
+def test_keyboard_shortcuts(dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]) -> None:
+    async def create_failed_job(conn: Connection) -> UUID:
+        submitted = await jobs.submit(conn, {"type": "keyed", "queue": "keyed", "attempts": 1})
         hand = Hand(conn, "keyed", ["keyed"])
         (task,) = await hand.take(1)
         await hand.exchange([outcome(task, "fail", {"type": "E", "message": "m"})])
-        return made.id
+        return submitted.id
 
-    job = shown.ask(make)
-    page = tab("operator").open(f"{shown.base}/")
+    job = dashboard.run_query(create_failed_job)
+    page = open_tab("operator").open(f"{dashboard.base}/")
     keys = page.keyboard
     keys.press("g")
     keys.press("j")
@@ -345,34 +354,36 @@ def test_by_keyboard_alone(shown: Exhibition, tab: Callable[..., Tab]) -> None:
     expect(page.locator("#retry")).to_have_attribute("open", "")
     keys.type("mended")
     keys.press("Enter")
-    expect(page.locator(".flash")).to_contain_text("put back to work")
+    expect(page.locator(".flash")).to_have_text("1 task will run again.")
     keys.press("?")
-    expect(page.locator("#help")).to_be_visible()
+    expect(page.locator("#shortcuts-help")).to_be_visible()
     keys.press("Escape")
     theme = page.locator("html")
     page.locator("body").press("t")
     expect(theme).to_have_attribute("data-theme", "light")
 
-    # Switched off, letters are letters.
-    page.goto(f"{shown.base}/settings")
+    # With shortcuts off, keys do nothing.
+    page.goto(f"{dashboard.base}/settings")
     page.locator('input[name="keys"][value="off"]').check()
     page.get_by_role("button", name="Save").click()
     page.locator("body").press("?")
-    expect(page.locator("#help")).to_be_hidden()
+    expect(page.locator("#shortcuts-help")).to_be_hidden()
     expect(theme).to_have_attribute("data-theme", "light")
 
 
-def test_bulk_from_ticked_rows(shown: Exhibition, tab: Callable[..., Tab]) -> None:
-    async def make(conn: Connection) -> None:
+def test_bulk_action_on_selected_rows(
+    dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
+) -> None:
+    async def submit_jobs(conn: Connection) -> None:
         await jobs.submit_many(conn, [{"type": "ticked", "queue": "ticked"} for _ in range(5)])
 
-    shown.ask(make)
-    page = tab("operator").open(f"{shown.base}/jobs?q=task:ticked")
-    for box in page.locator("td.tick input").all()[:3]:
-        box.check()
+    dashboard.run_query(submit_jobs)
+    page = open_tab("operator").open(f"{dashboard.base}/jobs?q=task:ticked")
+    for checkbox in page.locator("td.select-cell input").all()[:3]:
+        checkbox.check()
     page.get_by_role("button", name="Cancel…").click()
     expect(page.locator("h1")).to_have_text("Cancel 3 jobs")
     page.locator('input[name="why"]').fill("not needed")
     page.get_by_role("button", name="Cancel 3 jobs").click()
-    expect(page.locator(".bar .state")).to_have_text("done")
+    expect(page.locator(".page-header .state")).to_have_text("done")
     expect(page.locator("tbody")).to_contain_text("cancelled")

@@ -1,4 +1,4 @@
-"""What the dashboard promises whoever asks: roles, secrets, forms, sessions, acting on many; by HTTP."""
+"""Rules of the dashboard over HTTP: roles, secrets, forms, login, bulk actions and files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from uuid import UUID
 import httpx
 import msgspec
 import pytest
-from exhibition import Exhibition
+from dashboard_server import DashboardServer
 from hands import Hand, outcome
 
-from holdfast.engine import access, artifacts, insight, jobs, schedules, search, webhooks
+from holdfast.engine import artifacts, bulk_actions, job_detail, jobs, schedules, webhooks
+from holdfast.engine import (
+    audit as engine_audit,
+)
 from holdfast.engine.connection import Connection
 from holdfast.server.dashboard import ROLES
-from holdfast.server.dashboard.registry import DEEDS, DOWNLOADS, SCREENS
+from holdfast.server.dashboard.registry import ACTIONS, DOWNLOADS, PAGES
 from holdfast.storage import open_store
 
 SECRET = "hunter2-secret"
 JOB = '{"type": "export", "queue": "default"}'
-# Forms that would be right, for every action there is. What they need is made anew for each role.
+# A valid form for every action. What it refers to is created anew for each role.
 FORMS: dict[str, dict[str, str]] = {
     "/views/save": {"name": "mine", "q": "state:failed"},
     "/views/delete": {"id": str(UUID(int=5))},
@@ -57,138 +60,154 @@ FORMS: dict[str, dict[str, str]] = {
 }
 
 
-def submit(shown: Exhibition, **job: Any) -> UUID:
+def submit_job(dashboard: DashboardServer, **job: Any) -> UUID:
     async def run(conn: Connection) -> UUID:
         return (await jobs.submit(conn, {"type": "legacy", "queue": "matrix", **job})).id
 
-    return shown.ask(run)
+    return dashboard.run_query(run)
 
 
-def failed(shown: Exhibition, count: int, kind: str = "flaky", queue: str = "rules") -> list[UUID]:
+def create_failed_jobs(
+    dashboard: DashboardServer, count: int, task_type: str = "flaky", queue: str = "rules"
+) -> list[UUID]:
     async def run(conn: Connection) -> list[UUID]:
-        made = await jobs.submit_many(
-            conn, [{"type": kind, "queue": queue, "attempts": 1} for _ in range(count)]
+        submitted = await jobs.submit_many(
+            conn, [{"type": task_type, "queue": queue, "attempts": 1} for _ in range(count)]
         )
         hand = Hand(conn, "rules", [queue])
         tasks = await hand.take(count)
         await hand.exchange([outcome(t, "fail", {"type": "E", "message": "m"}) for t in tasks])
-        return [one.id for one in made]
+        return [job.id for job in submitted]
 
-    return shown.ask(run)
+    return dashboard.run_query(run)
 
 
-def target(shown: Exhibition, path: str) -> str:
+def create_target(dashboard: DashboardServer, path: str) -> str:
+    """Return a path with the id of an object that the action can change."""
     if "{id}" not in path:
         return path
     if path.startswith("/jobs/"):
-        made = failed(shown, 1)[0] if path.endswith("retry") else submit(shown)
-        return path.replace("{id}", str(made))
+        is_retry = path.endswith("retry")
+        job_id = create_failed_jobs(dashboard, 1)[0] if is_retry else submit_job(dashboard)
+        return path.replace("{id}", str(job_id))
     if path.startswith("/bulk/"):
-        return path.replace("{id}", str(shown.ids["bulk"]))
+        return path.replace("{id}", str(dashboard.ids["bulk"]))
     if path.startswith("/batches/"):
-        return path.replace("{id}", str(shown.ids["batch"]))
+        return path.replace("{id}", str(dashboard.ids["batch"]))
     if path.startswith("/webhooks/"):
-        return path.replace("{id}", str(shown.ask(webhooks.list_webhooks)[-1].id))
-    return path.replace("{id}", str(shown.ask(spare_file)))
+        return path.replace("{id}", str(dashboard.run_query(webhooks.list_webhooks)[-1].id))
+    return path.replace("{id}", str(dashboard.run_query(create_file)))
 
 
-async def spare_file(conn: Connection) -> UUID:
-    staged = await artifacts.stage_file(conn, {"name": "spare.txt", "content_type": "text/plain"})
-    await artifacts.record(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
+async def create_file(conn: Connection) -> UUID:
+    staged = await artifacts.stage_artifact_without_task(
+        conn, {"name": "spare.txt", "content_type": "text/plain"}
+    )
+    await artifacts.record_artifact(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
     return staged.id
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_tries_each_action(shown: Exhibition, role: str) -> None:
-    """What happens is what the table of permissions says, also where a page would not offer the button."""
-    assert set(FORMS) == set(DEEDS), "an action that no test tries"
-    with shown.visitor(role) as client:
-        for path, entry in DEEDS.items():
-            before = shown.ask(lambda conn: access.list_audit(conn, limit=1))
-            answer = shown.post(client, target(shown, path), **FORMS[path])
-            after = shown.ask(lambda conn: access.list_audit(conn, limit=1))
-            if entry.permission in ROLES[role]:
-                assert answer.status_code == 303, (role, path, answer.text[-1500:])
+def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, role: str) -> None:
+    """The server enforces the permission table, also for buttons that a page does not show."""
+    assert set(FORMS) == set(ACTIONS), "an action that this test does not try"
+    with dashboard.sign_in(role) as client:
+        for path, route in ACTIONS.items():
+            before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
+            response = dashboard.post_form(client, create_target(dashboard, path), **FORMS[path])
+            after = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
+            if route.permission in ROLES[role]:
+                assert response.status_code == 303, (role, path, response.text[-1500:])
             else:
-                assert answer.status_code == 403, (role, path, answer.status_code)
-                assert after == before, f"{role} left a mark with {path}"
+                assert response.status_code == 403, (role, path, response.status_code)
+                assert after == before, f"{role} added an audit entry with {path}"
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_tries_each_page(shown: Exhibition, role: str) -> None:
-    with shown.visitor(role) as client:
-        for path, entry in {**SCREENS, **DOWNLOADS}.items():
+def test_permission_of_every_page_for_every_role(dashboard: DashboardServer, role: str) -> None:
+    with dashboard.sign_in(role) as client:
+        for path, route in {**PAGES, **DOWNLOADS}.items():
             if "{" in path:
                 continue
-            answer = client.get(
+            response = client.get(
                 path, params={"name": "browser", "cause": "x", "verb": "retry", "format": "csv"}
             )
-            allowed = entry.permission in ROLES[role]
-            assert (answer.status_code == 403) is not allowed, (role, path, answer.status_code)
+            allowed = route.permission in ROLES[role]
+            assert (response.status_code == 403) is not allowed, (role, path, response.status_code)
 
 
-def test_every_action_leaves_its_mark(shown: Exhibition) -> None:
-    with shown.visitor("admin") as client:
-        for path in DEEDS:
+def test_every_action_is_audited(dashboard: DashboardServer) -> None:
+    with dashboard.sign_in("admin") as client:
+        for path in ACTIONS:
             if path in {"/settings", "/views/delete"}:
                 continue
-            before = shown.ask(lambda conn: access.list_audit(conn, limit=1))
-            assert shown.post(client, target(shown, path), **FORMS[path]).status_code == 303, path
-            (entry,) = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+            before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
+            assert (
+                dashboard.post_form(client, create_target(dashboard, path), **FORMS[path]).status_code == 303
+            ), path
+            (entry,) = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             assert [entry] != before, path
             assert entry.actor == "ann (admin)"
 
 
-def test_forms_from_elsewhere_do_nothing(shown: Exhibition) -> None:
-    job = submit(shown)
-    with shown.visitor("admin") as client:
-        path, token = f"/jobs/{job}/cancel", shown.token(client)
-        tries = [
+def test_forms_of_other_sites_and_sessions_are_refused(dashboard: DashboardServer) -> None:
+    job = submit_job(dashboard)
+    with dashboard.sign_in("admin") as client:
+        path, token = f"/jobs/{job}/cancel", dashboard.get_form_token(client)
+        requests = [
             {"data": {"token": token}, "headers": {"sec-fetch-site": "cross-site"}},
             {"data": {"token": token}, "headers": {"origin": "https://evil.example"}},
             {"data": {"token": token}},
             {"data": {"token": "wrong"}, "headers": {"sec-fetch-site": "same-origin"}},
             {"data": {}, "headers": {"sec-fetch-site": "same-origin"}},
         ]
-        for one in tries:
-            assert client.post(path, **one).status_code == 403  # type: ignore[arg-type]
-        with shown.visitor("admin") as other:
-            assert shown.post(other, path, token=token).status_code == 403, "a token of another session"
+        for request in requests:
+            assert client.post(path, **request).status_code == 403  # type: ignore[arg-type]
+        with dashboard.sign_in("admin") as other:
+            assert dashboard.post_form(other, path, token=token).status_code == 403, (
+                "a token of another session"
+            )
         assert client.get(path).status_code in {404, 405}
-    assert shown.ask(lambda conn: jobs.get_job(conn, job))["status"] == "queued"  # type: ignore[index]
+    assert dashboard.run_query(lambda conn: jobs.get_job(conn, job))["status"] == "queued"  # type: ignore[index]
 
 
-def test_nobody_gets_in_without_a_key(shown: Exhibition) -> None:
-    with httpx.Client(base_url=shown.base) as client:
+def test_login_is_required(dashboard: DashboardServer) -> None:
+    with httpx.Client(base_url=dashboard.base) as client:
         for path in ("/", "/jobs", "/audit", "/jobs/export?format=csv"):
-            answer = client.get(path)
-            assert answer.status_code == 303, path
-            assert "/login?next=" in answer.headers["location"]
+            response = client.get(path)
+            assert response.status_code == 303, path
+            assert "/login?next=" in response.headers["location"]
         assert client.get("/live", params={"path": "/"}).status_code == 204
         client.cookies.set("holdfast_session", "eyJyb2xlIjoiYWRtaW4ifQ.0000")
         assert client.get("/").status_code == 303, "a forged session"
-        same = {"sec-fetch-site": "same-origin"}
-        assert client.post("/login", data={"key": "wrong"}, headers=same).status_code == 403
-        good = client.post("/login", data={"key": "hf_test_key", "next": "//evil.example"}, headers=same)
-        assert (good.status_code, good.headers["location"]) == (303, "/dashboard/")
-        assert "HttpOnly" in good.headers["set-cookie"]
-        tries = [client.post("/login", data={"key": "x"}, headers=same).status_code for _ in range(12)]
-        assert 429 in tries
+        same_origin = {"sec-fetch-site": "same-origin"}
+        assert client.post("/login", data={"key": "wrong"}, headers=same_origin).status_code == 403
+        response = client.post(
+            "/login", data={"key": "hf_test_key", "next": "//evil.example"}, headers=same_origin
+        )
+        assert (response.status_code, response.headers["location"]) == (303, "/dashboard/")
+        assert "HttpOnly" in response.headers["set-cookie"]
+        statuses = [
+            client.post("/login", data={"key": "x"}, headers=same_origin).status_code for _ in range(12)
+        ]
+        assert 429 in statuses
 
 
-def test_a_login_link_works_once(shown: Exhibition) -> None:
-    link = shown.link("viewer", "bob")
+def test_login_link_works_once(dashboard: DashboardServer) -> None:
+    link = dashboard.create_login_link("viewer", "bob")
     with httpx.Client() as client:
         assert client.get(link, headers={"sec-purpose": "prefetch"}).status_code == 503
         assert client.get(link).status_code == 303
-        assert "bob" in client.get(f"{shown.base}/settings").text
+        assert "bob" in client.get(f"{dashboard.base}/settings").text
         assert client.get(link).status_code == 403
 
 
-def everything(shown: Exhibition, client: httpx.Client, paths: list[str]) -> Iterator[tuple[str, str]]:
+def read_pages_and_streams(
+    dashboard: DashboardServer, client: httpx.Client, paths: list[str]
+) -> Iterator[tuple[str, str]]:
     for path in paths:
         yield path, client.get(path).text
-    for path in ("/", "/jobs", f"/jobs/{shown.ids['failed']}"):
+    for path in ("/", "/jobs", f"/jobs/{dashboard.ids['failed']}"):
         with client.stream("GET", "/live", params={"path": path}) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data:"):
@@ -197,8 +216,8 @@ def everything(shown: Exhibition, client: httpx.Client, paths: list[str]) -> Ite
 
 
 @pytest.mark.parametrize("role", ["viewer", "support", "operator"])
-def test_secrets_stay_where_they_are(shown: Exhibition, role: str) -> None:
-    ids = [shown.ids[name] for name in ("graph", "failed", "running")]
+def test_secrets_are_redacted(dashboard: DashboardServer, role: str) -> None:
+    job_ids = [dashboard.ids[name] for name in ("graph", "failed", "running")]
     tabs = ["", "?tab=payload", "?tab=logs", "?tab=events", "?tab=tasks", "/rerun"]
     paths = [
         "/",
@@ -209,30 +228,31 @@ def test_secrets_stay_where_they_are(shown: Exhibition, role: str) -> None:
         "/messages?queue=clips",
         "/jobs/export?format=csv",
         "/jobs/export?format=jsonl&q=state:failed",
-        *(f"/jobs/{one}{tab}" for one in ids for tab in tabs),
+        *(f"/jobs/{job_id}{tab}" for job_id in job_ids for tab in tabs),
     ]
-    with shown.visitor(role) as client:
-        for path, text in everything(shown, client, paths):
+    with dashboard.sign_in(role) as client:
+        for path, text in read_pages_and_streams(dashboard, client, paths):
             assert SECRET not in html.unescape(text), path
         assert (
             "is a secret" in client.get("/jobs", params={"q": f"args.api_token:{SECRET}"}).text
             or role == "support"
         )
-    with shown.visitor("admin") as client:
-        found = [path for path, text in everything(shown, client, paths) if SECRET in text]
-        assert len(found) > 5, "the test would not see a leak"
+    with dashboard.sign_in("admin") as client:
+        leaks = [path for path, text in read_pages_and_streams(dashboard, client, paths) if SECRET in text]
+        assert len(leaks) > 5, "this test would not detect a leak"
 
 
-def test_a_message_that_is_retried_tells_why(shown: Exhibition) -> None:
-    for role, said in (("admin", f"ValueError: {SECRET} is no"), ("operator", "ValueError: ••• is no")):
-        with shown.visitor(role) as client:
-            assert said in client.get("/messages?queue=clips").text
+def test_retried_message_shows_its_error(dashboard: DashboardServer) -> None:
+    errors = {"admin": f"ValueError: {SECRET} is not", "operator": "ValueError: ••• is not"}
+    for role, error in errors.items():
+        with dashboard.sign_in(role) as client:
+            assert error in client.get("/messages?queue=clips").text
 
 
-def test_support_sees_its_own_tenant_and_no_payload(shown: Exhibition) -> None:
-    mine = submit(shown, owner="acme", args={"about": "mine"})
-    theirs = submit(shown, owner="zeta", args={"about": "theirs"})
-    with shown.visitor("support", "acme") as client:
+def test_support_role_sees_its_tenant_and_no_payload(dashboard: DashboardServer) -> None:
+    mine = submit_job(dashboard, owner="acme", args={"about": "mine"})
+    theirs = submit_job(dashboard, owner="zeta", args={"about": "theirs"})
+    with dashboard.sign_in("support", "acme") as client:
         assert client.get(f"/jobs/{mine}").status_code == 200
         assert client.get(f"/jobs/{theirs}").status_code == 404
         page = client.get("/jobs", params={"q": "owner:zeta"}).text
@@ -242,205 +262,210 @@ def test_support_sees_its_own_tenant_and_no_payload(shown: Exhibition) -> None:
         exported = client.get("/jobs/export?format=jsonl").text
         owners = {msgspec.json.decode(line)["owner"] for line in exported.splitlines()}
         assert owners == {"acme"}
-    with shown.visitor("operator", "acme") as client:
+    with dashboard.sign_in("operator", "acme") as client:
         for verb in ("cancel", "retry", "rerun"):
-            assert shown.post(client, f"/jobs/{theirs}/{verb}", args="{}").status_code == 404
-        shown.post(client, "/bulk", verb="cancel", q="task:legacy", why="mine only")
-        shown.ask(search.drive_bulk)
-    assert shown.ask(lambda conn: jobs.get_job(conn, theirs))["status"] == "queued"  # type: ignore[index]
-    assert shown.ask(lambda conn: jobs.get_job(conn, mine))["status"] == "cancelled"  # type: ignore[index]
+            assert dashboard.post_form(client, f"/jobs/{theirs}/{verb}", args="{}").status_code == 404
+        dashboard.post_form(client, "/bulk", verb="cancel", q="task:legacy", why="mine only")
+        dashboard.run_query(bulk_actions.advance_bulk_actions)
+    assert dashboard.run_query(lambda conn: jobs.get_job(conn, theirs))["status"] == "queued"  # type: ignore[index]
+    assert dashboard.run_query(lambda conn: jobs.get_job(conn, mine))["status"] == "cancelled"  # type: ignore[index]
 
 
-def test_forty_jobs_of_one_transaction_page_by_page(shown: Exhibition) -> None:
-    async def many(conn: Connection) -> list[UUID]:
-        made = await jobs.submit_many(conn, [{"type": "forty", "queue": "forty"} for _ in range(140)])
-        return [one.id for one in made]
+def test_pagination_of_jobs_from_one_transaction(dashboard: DashboardServer) -> None:
+    async def submit_jobs(conn: Connection) -> list[UUID]:
+        submitted = await jobs.submit_many(conn, [{"type": "forty", "queue": "forty"} for _ in range(140)])
+        return [job.id for job in submitted]
 
-    made = shown.ask(many)
-    seen: list[str] = []
-    with shown.visitor("viewer") as client:
+    job_ids = dashboard.run_query(submit_jobs)
+    listed: list[str] = []
+    with dashboard.sign_in("viewer") as client:
         path: str | None = "/jobs?q=task:forty"
         while path:
             text = client.get(path).text
-            seen += re.findall(r'data-row="([0-9a-f-]{36})"', text)
-            more = re.search(r'href="/dashboard(/jobs\?[^"]*)" rel="next"', text)
-            path = html.unescape(more[1]) if more else None
-    assert len(seen) == len(set(seen)) == 140
-    assert set(seen) == {str(one) for one in made}
+            listed += re.findall(r'data-row="([0-9a-f-]{36})"', text)
+            next_link = re.search(r'href="/dashboard(/jobs\?[^"]*)" rel="next"', text)
+            path = html.unescape(next_link[1]) if next_link else None
+    assert len(listed) == len(set(listed)) == 140
+    assert set(listed) == {str(job_id) for job_id in job_ids}
 
 
-def test_many_failed_jobs_go_back_and_are_taken_back(shown: Exhibition) -> None:
-    made = failed(shown, 300, "bulky", "bulky")
-    with shown.visitor("operator") as client:
+def test_bulk_retry_and_undo(dashboard: DashboardServer) -> None:
+    job_ids = create_failed_jobs(dashboard, 300, "bulky", "bulky")
+    with dashboard.sign_in("operator") as client:
         page = client.get("/bulk/new", params={"verb": "retry", "q": "task:bulky"}).text
         assert "Retry 300 jobs" in page
-        assert shown.post(client, "/bulk", verb="retry", q="task:bulky").status_code == 422, (
+        assert dashboard.post_form(client, "/bulk", verb="retry", q="task:bulky").status_code == 422, (
             "without a reason"
         )
-        answer = shown.post(
-            client, "/bulk", verb="retry", q="task:bulky", why="mended", ramp="10, 100", stop="20"
+        response = dashboard.post_form(
+            client, "/bulk", verb="retry", q="task:bulky", why="fixed", ramp="10, 100", stop="20"
         )
-        place = answer.headers["location"].removeprefix("/dashboard")
-        bulk_id = UUID(place.rpartition("/")[2])
-        shown.ask(search.drive_bulk)
-        assert "wave 1" in client.get(place).text
+        path = response.headers["location"].removeprefix("/dashboard")
+        bulk_id = UUID(path.rpartition("/")[2])
+        dashboard.run_query(bulk_actions.advance_bulk_actions)
+        assert "wave 1" in client.get(path).text
 
         async def start_some(conn: Connection) -> None:
             await Hand(conn, "bulky", ["bulky"]).take(4)
 
-        shown.ask(start_some)
-        assert shown.post(client, f"{place}/undo").status_code == 303
-        members = shown.ask(lambda conn: search.bulk_members(conn, bulk_id, limit=300))
-        outcomes = [m["outcome"] for m in members]
+        dashboard.run_query(start_some)
+        assert dashboard.post_form(client, f"{path}/undo").status_code == 303
+        bulk_jobs = dashboard.run_query(lambda conn: bulk_actions.list_bulk_jobs(conn, bulk_id, limit=300))
+        outcomes = [job["outcome"] for job in bulk_jobs]
         assert (outcomes.count("undone"), outcomes.count("done"), outcomes.count(None)) == (6, 4, 290)
         audit = client.get("/audit").text
         assert "bulk.retry" in audit
         assert "bulk.undo" in audit
-    assert len(made) == 300
+    assert len(job_ids) == 300
 
 
-def test_edit_and_run_again(shown: Exhibition) -> None:
-    old = shown.ids["failed"]
-    before = shown.ask(lambda conn: jobs.get_job(conn, old))
-    with shown.visitor("operator") as client:
+def test_run_as_new_job_with_changed_arguments(dashboard: DashboardServer) -> None:
+    old = dashboard.ids["failed"]
+    before = dashboard.run_query(lambda conn: jobs.get_job(conn, old))
+    with dashboard.sign_in("operator") as client:
         form = client.get(f"/jobs/{old}/rerun").text
         assert 'name="arg.url"' in form
         assert "•••" in form
-        wrong = {
+        form_values = {
             "arg.url": "https://e.example",
             "arg.width": "0",
             "arg.format": "png",
             "arg.api_token": "•••",
         }
-        refused = shown.post(client, f"/jobs/{old}/rerun", **wrong)
+        refused = dashboard.post_form(client, f"/jobs/{old}/rerun", **form_values)
         assert refused.status_code == 422
         assert "width" in refused.text
-        assert 'value="https://e.example"' in refused.text, "what was typed is still there"
-        made = shown.post(client, f"/jobs/{old}/rerun", **{**wrong, "arg.width": "640"})
-        assert made.status_code == 303, made.text[-500:]
-        place = made.headers["location"].removeprefix("/dashboard")
-        assert str(old) in client.get(place).text
-        assert place.rpartition("/")[2] in client.get(f"/jobs/{old}").text
-    new = shown.ask(lambda conn: insight.task_payload(conn, UUID(place.rpartition("/")[2])))
+        assert 'value="https://e.example"' in refused.text, "the form keeps the input"
+        response = dashboard.post_form(client, f"/jobs/{old}/rerun", **{**form_values, "arg.width": "640"})
+        assert response.status_code == 303, response.text[-500:]
+        path = response.headers["location"].removeprefix("/dashboard")
+        assert str(old) in client.get(path).text
+        assert path.rpartition("/")[2] in client.get(f"/jobs/{old}").text
+    new = dashboard.run_query(lambda conn: job_detail.get_task_payload(conn, UUID(path.rpartition("/")[2])))
     assert new is not None
     assert new["args"] == {"url": "https://e.example", "width": 640, "format": "png", "api_token": SECRET}
-    assert shown.ask(lambda conn: jobs.get_job(conn, old)) == before
+    assert dashboard.run_query(lambda conn: jobs.get_job(conn, old)) == before
 
 
-def test_a_form_of_a_task_names_the_wrong_field(shown: Exhibition) -> None:
-    with shown.visitor("operator") as client:
-        answer = shown.post(client, "/task/submit", name="screenshot", **{"arg.width": "wide"})
-        assert answer.status_code == 422
-        assert "width" in answer.text
-        answer = shown.post(
+def test_submit_form_names_the_invalid_field(dashboard: DashboardServer) -> None:
+    with dashboard.sign_in("operator") as client:
+        response = dashboard.post_form(client, "/task/submit", name="screenshot", **{"arg.width": "wide"})
+        assert response.status_code == 422
+        assert "width" in response.text
+        response = dashboard.post_form(
             client, "/task/submit", name="screenshot", **{"arg.url": "https://e.example", "arg.width": "8"}
         )
-        assert answer.status_code == 303
+        assert response.status_code == 303
 
 
-def test_a_paused_queue_says_who_and_until_when(shown: Exhibition) -> None:
-    job = submit(shown, queue="pausing")
-    with shown.visitor("operator") as client:
-        shown.post(client, "/queue/pause", name="pausing", span="1h", why="429 storm")
+def test_job_in_a_paused_queue_explains_why(dashboard: DashboardServer) -> None:
+    job = submit_job(dashboard, queue="pausing")
+    with dashboard.sign_in("operator") as client:
+        dashboard.post_form(client, "/queue/pause", name="pausing", span="1h", why="429 storm")
 
-        async def claimed(conn: Connection) -> int:
+        async def count_claimed(conn: Connection) -> int:
             return len(await Hand(conn, "pausing", ["pausing"]).take(5))
 
-        assert shown.ask(claimed) == 0
+        assert dashboard.run_query(count_claimed) == 0
         text = re.sub(r"<[^>]+>", "", client.get(f"/jobs/{job}").text)
-        assert "queue pausing was paused by ann" in text
+        assert "Queue pausing is paused by ann" in text
         assert "429 storm" in text
-        assert "in 60 m" in text
-        shown.post(client, "/queue/resume", name="pausing")
-    assert shown.ask(claimed) == 1
+        assert "resumes in 60m" in text
+        dashboard.post_form(client, "/queue/resume", name="pausing")
+    assert dashboard.run_query(count_claimed) == 1
 
 
-def test_two_who_act_on_one_job(shown: Exhibition) -> None:
-    job = submit(shown)
-    with shown.visitor("operator") as one, shown.visitor("admin") as two:
-        assert shown.post(one, f"/jobs/{job}/cancel").status_code == 303
-        answer = shown.post(two, f"/jobs/{job}/cancel")
-        assert answer.status_code == 303
-        assert "ended already: cancelled" in two.get(f"/jobs/{job}").text
+def test_two_users_cancel_the_same_job(dashboard: DashboardServer) -> None:
+    job = submit_job(dashboard)
+    with dashboard.sign_in("operator") as first, dashboard.sign_in("admin") as second:
+        assert dashboard.post_form(first, f"/jobs/{job}/cancel").status_code == 303
+        response = dashboard.post_form(second, f"/jobs/{job}/cancel")
+        assert response.status_code == 303
+        assert "already ended: cancelled" in second.get(f"/jobs/{job}").text
 
 
-def test_a_slow_database_shows_the_last_good_page(shown: Exhibition) -> None:
-    """The page is read once while all is well; then its tables are locked for longer than it may wait."""
-    with shown.visitor("viewer") as client:
+def test_slow_database_shows_the_last_good_page(dashboard: DashboardServer) -> None:
+    """A page is loaded once; then its tables are locked for longer than a page may take."""
+    with dashboard.sign_in("viewer") as client:
         assert "Needs attention" in client.get("/?span=24h").text
 
-        async def while_locked(conn: Connection) -> list[httpx.Response]:
+        async def request_while_locked(conn: Connection) -> list[httpx.Response]:
             async with conn.transaction():
-                await conn.execute("lock table holdfast.samples in access exclusive mode")
+                await conn.execute("lock table holdfast.metric_samples in access exclusive mode")
                 async with httpx.AsyncClient(
-                    base_url=shown.base, cookies=client.cookies, timeout=30
+                    base_url=dashboard.base, cookies=client.cookies, timeout=30
                 ) as other:
                     return [await other.get("/?span=24h"), await other.get("/?span=6h")]
 
-        known, unknown = shown.ask(while_locked)
-        assert (known.status_code, unknown.status_code) == (200, 503)
-        for answer in (known, unknown):
-            assert "took longer than two seconds" in answer.text
-        assert "Needs attention" in known.text
+        cached, uncached = dashboard.run_query(request_while_locked)
+        assert (cached.status_code, uncached.status_code) == (200, 503)
+        for response in (cached, uncached):
+            assert "took longer than two seconds" in response.text
+        assert "Needs attention" in cached.text
 
 
-def test_files_are_fetched_as_attachments_by_those_who_may(shown: Exhibition) -> None:
+def test_files_are_downloaded_as_attachments(dashboard: DashboardServer) -> None:
     text = b"<script>alert(1)</script>"
 
-    async def keep(conn: Connection) -> tuple[str, UUID]:
+    async def create_html_file(conn: Connection) -> tuple[str, UUID]:
         batch = await jobs.open_batch(conn, "files", owner="acme")
         job = await jobs.submit(
             conn, {"type": "legacy", "queue": "files", "owner": "acme", "batch": str(batch)}
         )
-        about = {"name": "evil.html", "kind": "file", "content_type": "text/html", "job": str(job.id)}
-        staged = await artifacts.stage_file(conn, about)
+        declaration = {"name": "evil.html", "kind": "file", "content_type": "text/html", "job": str(job.id)}
+        staged = await artifacts.stage_artifact_without_task(conn, declaration)
 
-        async def pieces() -> AsyncGenerator[bytes]:
+        async def read_chunks() -> AsyncGenerator[bytes]:
             yield text
 
-        await open_store(shown.settings).put(staged.key, pieces())
+        await open_store(dashboard.settings).put(staged.key, read_chunks())
         digest = hashlib.sha256(text).hexdigest()
-        await artifacts.record(conn, staged.id, None, size=len(text), sha256=digest, meta={})
+        await artifacts.record_artifact(conn, staged.id, None, size=len(text), sha256=digest, meta={})
         return str(staged.id), batch
 
-    file, batch = shown.ask(keep)
-    with shown.visitor("viewer") as client:
-        answer = client.get(f"/files/{file}/content")
-        assert (answer.status_code, answer.content) == (200, text)
-        assert answer.headers["content-type"] == "application/octet-stream"
-        assert answer.headers["content-disposition"].startswith("attachment")
-        assert "sandbox" in answer.headers["content-security-policy"]
-        packed = client.get(f"/batches/{batch}/zip")
-        with zipfile.ZipFile(io.BytesIO(packed.content)) as archive:
+    file, batch = dashboard.run_query(create_html_file)
+    with dashboard.sign_in("viewer") as client:
+        response = client.get(f"/files/{file}/content")
+        assert (response.status_code, response.content) == (200, text)
+        assert response.headers["content-type"] == "application/octet-stream"
+        assert response.headers["content-disposition"].startswith("attachment")
+        assert "sandbox" in response.headers["content-security-policy"]
+        archive_response = client.get(f"/batches/{batch}/zip")
+        with zipfile.ZipFile(io.BytesIO(archive_response.content)) as archive:
             assert text in [archive.read(name) for name in archive.namelist()]
-    with shown.visitor("support", "acme") as client:
+    with dashboard.sign_in("support", "acme") as client:
         assert client.get(f"/files/{file}/content").status_code == 403
-    with shown.visitor("viewer", "zeta") as client:
+    with dashboard.sign_in("viewer", "zeta") as client:
         assert client.get(f"/files/{file}/content").status_code == 404
         assert client.get(f"/batches/{batch}/zip").status_code == 404
 
 
-def test_spreadsheets_get_no_formulas(shown: Exhibition) -> None:
-    submit(shown, type="=HYPERLINK(1)")
-    with shown.visitor("viewer") as client:
+def test_csv_export_escapes_formulas(dashboard: DashboardServer) -> None:
+    submit_job(dashboard, type="=HYPERLINK(1)")
+    with dashboard.sign_in("viewer") as client:
         lines = client.get("/jobs/export", params={"format": "csv", "q": 'task:"=HYPERLINK(1)"'}).text
         assert ",'=HYPERLINK(1)," in lines
 
 
-def test_a_schedule_is_changed_after_a_look_at_its_times(shown: Exhibition) -> None:
-    with shown.visitor("admin") as client:
+def test_schedule_is_previewed_then_saved(dashboard: DashboardServer) -> None:
+    with dashboard.sign_in("admin") as client:
         form = {"name": "nightly-report", "cron": "15 4 * * tue", "timezone": "UTC", "missed": "skip"}
         form |= {"most": "3", "job": JOB}
-        looked = shown.post(client, "/schedules/edit", **form, look="yes")
-        assert looked.status_code == 200
-        assert "Tuesday at 04:15" in looked.text
-        assert looked.text.count("<li>Tue ") == 5
-        found = shown.ask(lambda conn: schedules.get_schedule(conn, "nightly-report"))
-        assert found.cron == "0 3 * * *", "a look changes nothing"
-        assert shown.post(client, "/schedules/edit", **form).status_code == 303
-        found = shown.ask(lambda conn: schedules.get_schedule(conn, "nightly-report"))
-        assert (found.cron, found.timezone, found.missed, found.most) == ("15 4 * * tue", "UTC", "skip", 3)
-        [entry] = shown.ask(lambda conn: access.list_audit(conn, limit=1))
+        preview = dashboard.post_form(client, "/schedules/edit", **form, preview="yes")
+        assert preview.status_code == 200
+        assert "Tuesday at 04:15" in preview.text
+        assert preview.text.count("<li>Tue ") == 5
+        schedule = dashboard.run_query(lambda conn: schedules.get_schedule(conn, "nightly-report"))
+        assert schedule.cron == "0 3 * * *", "a preview changes nothing"
+        assert dashboard.post_form(client, "/schedules/edit", **form).status_code == 303
+        schedule = dashboard.run_query(lambda conn: schedules.get_schedule(conn, "nightly-report"))
+        assert (schedule.cron, schedule.timezone, schedule.missed, schedule.most) == (
+            "15 4 * * tue",
+            "UTC",
+            "skip",
+            3,
+        )
+        [entry] = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
         assert (entry.action, entry.target) == ("schedule.edit", "nightly-report")
         for field, value in (
             ("cron", "61 * * * *"),
@@ -453,63 +478,67 @@ def test_a_schedule_is_changed_after_a_look_at_its_times(shown: Exhibition) -> N
             ("job", "[]"),
             ("job", "{}"),
         ):
-            wrong = shown.post(client, "/schedules/edit", **{**form, field: value})
-            assert wrong.status_code == 422, (field, value)
-            assert 'role="alert"' in wrong.text
-        again = shown.ask(lambda conn: schedules.get_schedule(conn, "nightly-report"))
-        assert again == found
+            response = dashboard.post_form(client, "/schedules/edit", **{**form, field: value})
+            assert response.status_code == 422, (field, value)
+            assert 'role="alert"' in response.text
+        unchanged = dashboard.run_query(lambda conn: schedules.get_schedule(conn, "nightly-report"))
+        assert unchanged == schedule
         assert client.get("/schedules/edit?name=nothing").status_code == 404
 
 
-def test_files_are_shown_by_what_they_are_and_never_as_pages(shown: Exhibition) -> None:
+def test_previews_depend_on_the_content_and_never_run(dashboard: DashboardServer) -> None:
     kinds = {"shot.png": "<img", "report.pdf": "<iframe", "voice.wav": "<audio"}
-    kinds |= dict.fromkeys(("ocr.json", "page.html", "drawing.svg", "pretends.png"), '<pre class="json"')
+    kinds |= dict.fromkeys(("ocr.json", "page.html", "drawing.svg", "mislabelled.png"), '<pre class="json"')
     types = {"shot.png": "image/png", "report.pdf": "application/pdf", "voice.wav": "audio/wav"}
-    with shown.visitor("viewer") as client:
-        for name, file in shown.ids["files"].items():
+    with dashboard.sign_in("viewer") as client:
+        for name, file in dashboard.ids["files"].items():
             page = client.get(f"/files/{file}").text
-            assert kinds.get(name, "are not shown") in page, name
+            assert kinds.get(name, "There is no preview") in page, name
             assert "<script>" not in page, name
-            answer = client.get(f"/files/{file}/preview")
-            assert answer.status_code == (200 if name in types else 404), name
+            response = client.get(f"/files/{file}/preview")
+            assert response.status_code == (200 if name in types else 404), name
             if name in types:
-                assert answer.headers["content-type"] == types[name]
-                assert answer.headers["x-content-type-options"] == "nosniff"
-                assert "default-src 'none'" in answer.headers["content-security-policy"]
-                assert ("sandbox" in answer.headers["content-security-policy"]) == (name != "report.pdf")
-    with shown.visitor("support") as client:
-        file = shown.ids["files"]["ocr.json"]
+                assert response.headers["content-type"] == types[name]
+                assert response.headers["x-content-type-options"] == "nosniff"
+                assert "default-src 'none'" in response.headers["content-security-policy"]
+                assert ("sandbox" in response.headers["content-security-policy"]) == (name != "report.pdf")
+    with dashboard.sign_in("support") as client:
+        file = dashboard.ids["files"]["ocr.json"]
         assert "18211" not in client.get(f"/files/{file}").text
         assert client.get(f"/files/{file}/preview").status_code == 403
-    with shown.visitor("viewer", "zeta") as client:  # the job is acme's
+    with dashboard.sign_in("viewer", "zeta") as client:  # the job is acme's
         for path in (f"/files/{file}", f"/files/{file}/preview", f"/files/{file}/content"):
             assert client.get(path).status_code == 404
 
 
-def test_a_file_is_kept_longer(shown: Exhibition) -> None:
-    file = shown.ids["files"]["ocr.json"]
-    with shown.visitor("operator") as client:
-        answer = shown.post(client, f"/files/{file}/keep", span="30 days")
-        assert answer.headers["location"].endswith(f"/files/{file}")
-        kept = shown.ask(lambda conn: artifacts.get_artifact(conn, file))
+def test_file_retention_is_changed(dashboard: DashboardServer) -> None:
+    file = dashboard.ids["files"]["ocr.json"]
+    with dashboard.sign_in("operator") as client:
+        response = dashboard.post_form(client, f"/files/{file}/keep", span="30 days")
+        assert response.headers["location"].endswith(f"/files/{file}")
+        kept = dashboard.run_query(lambda conn: artifacts.get_artifact(conn, file))
         assert kept.expires_at is not None
         assert 29 < (kept.expires_at - kept.created_at).days <= 30
-        shown.post(client, f"/files/{file}/keep", span="for ever")
-        assert shown.ask(lambda conn: artifacts.get_artifact(conn, file)).expires_at is None
-        assert shown.post(client, f"/files/{file}/keep", span="a while").status_code == 422
+        dashboard.post_form(client, f"/files/{file}/keep", span="Forever")
+        assert dashboard.run_query(lambda conn: artifacts.get_artifact(conn, file)).expires_at is None
+        assert dashboard.post_form(client, f"/files/{file}/keep", span="a while").status_code == 422
 
 
-def test_a_webhook_that_was_switched_off_is_seen_and_switched_on(shown: Exhibition) -> None:
-    with shown.visitor("admin") as client:
+def test_disabled_webhook_is_shown_and_enabled(dashboard: DashboardServer) -> None:
+    with dashboard.sign_in("admin") as client:
         page = client.get("/webhooks").text
         assert "old.example.net" in page
         assert SECRET not in page
-        assert "this address is gone" in client.get("/").text
-        off = next(one for one in shown.ask(webhooks.list_webhooks) if "old." in one.url)
-        assert shown.post(client, f"/webhooks/{off.id}/switch", on="yes").status_code == 303
-        assert next(one for one in shown.ask(webhooks.list_webhooks) if one.id == off.id).active
-        assert shown.post(client, f"/webhooks/{UUID(int=7)}/switch", on="yes").status_code == 404
-    with shown.visitor("viewer", "acme") as client:
+        assert "410 Gone" in client.get("/").text
+        disabled = next(
+            webhook for webhook in dashboard.run_query(webhooks.list_webhooks) if "old." in webhook.url
+        )
+        assert dashboard.post_form(client, f"/webhooks/{disabled.id}/switch", on="yes").status_code == 303
+        assert next(
+            webhook for webhook in dashboard.run_query(webhooks.list_webhooks) if webhook.id == disabled.id
+        ).active
+        assert dashboard.post_form(client, f"/webhooks/{UUID(int=7)}/switch", on="yes").status_code == 404
+    with dashboard.sign_in("viewer", "acme") as client:
         page = client.get("/webhooks").text
         assert "acme.example.com" in page
         assert "billing.example.org" not in page

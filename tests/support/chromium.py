@@ -1,4 +1,4 @@
-"""Debian's Chromium, for tests that look at pages. In CI it is fetched; elsewhere it is used where found."""
+"""Find Debian's Chromium for browser tests. In CI it is installed; elsewhere, tests skip without it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-FIND = Path(__file__).parents[2] / "scripts" / "chromium.sh"
-OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage"]  # as root there is no sandbox
+SCRIPT = Path(__file__).parents[2] / "scripts" / "chromium.sh"
+CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage"]  # the sandbox does not work as root
 
 
 @cache
-def program() -> str:
-    options = [] if os.environ.get("CI") else ["--find"]
-    found = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
-    if found.returncode and options:
-        pytest.skip("no Chromium here; scripts/chromium.sh fetches it")
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip()
+def find_chromium() -> str:
+    arguments = [] if os.environ.get("CI") else ["--find"]
+    result = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    if result.returncode and arguments:
+        pytest.skip("Chromium is not installed; run scripts/chromium.sh")
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()

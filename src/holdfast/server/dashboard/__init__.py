@@ -1,16 +1,16 @@
 """The dashboard: server-rendered pages over the engine, mountable in any ASGI application.
 
-    app = create_app(settings, dashboard=create_dashboard)              # holdfast's own API, at /dashboard
-    fastapi_app.mount("/ops", create_dashboard(services, roles=who))    # inside yours
+    app = create_app(settings, dashboard=create_dashboard)                           # at /dashboard
+    fastapi_app.mount("/ops", create_dashboard(services, identify_user=find_user))   # inside your application
 
-Closed by default (`entrance`); what a visitor may do is decided by their role in the server (`roles`); what
-they may not read does not leave it (`redaction`); and every change is written to the audit log.
+Nobody gets in without signing in (`login`). The role of a user decides what they may do (`roles`), and the
+server removes what they may not read (`redaction`). Every change is written to the audit log.
 """
 
 from __future__ import annotations
 
-from holdfast.server.dashboard.app import Who, create_dashboard
-from holdfast.server.dashboard.entrance import login_link
-from holdfast.server.dashboard.roles import PERMISSIONS, ROLES, Visitor
+from holdfast.server.dashboard.app import IdentifyUser, create_dashboard
+from holdfast.server.dashboard.login import create_login_link
+from holdfast.server.dashboard.roles import PERMISSIONS, ROLES, DashboardUser
 
-__all__ = ["PERMISSIONS", "ROLES", "Visitor", "Who", "create_dashboard", "login_link"]
+__all__ = ["PERMISSIONS", "ROLES", "DashboardUser", "IdentifyUser", "create_dashboard", "create_login_link"]

@@ -1,4 +1,4 @@
-"""The ASGI application: routes made from the registries, and what surrounds every answer."""
+"""The ASGI application: routes from the registry, security headers, and error pages."""
 
 from __future__ import annotations
 
@@ -19,21 +19,31 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
-from holdfast.server.api.identity import refuse_cross_site
-from holdfast.server.api.services import PLACE, Services
+from holdfast.server.api.identity import reject_cross_site_request
+from holdfast.server.api.services import SERVICES_SCOPE_KEY, AppServices
 from holdfast.server.dashboard import pages
-from holdfast.server.dashboard.entrance import Entrance, local_path
-from holdfast.server.dashboard.live import TOKEN, Live
-from holdfast.server.dashboard.registry import DEEDS, DOWNLOADS, SCREENS, Entry, screen_at
-from holdfast.server.dashboard.roles import Visitor
-from holdfast.server.dashboard.sessions import COOKIE, FLASH, Session
-from holdfast.server.dashboard.site import Deed, Page, Site, View, base_of, redirect
+from holdfast.server.dashboard.live import FORM_TOKEN_PLACEHOLDER, LiveUpdates
+from holdfast.server.dashboard.login import LoginHandler, sanitize_redirect_path
+from holdfast.server.dashboard.registry import ACTIONS, DOWNLOADS, PAGES, DashboardRoute, find_page
+from holdfast.server.dashboard.roles import DashboardUser
+from holdfast.server.dashboard.sessions import FLASH_COOKIE, SESSION_COOKIE, DashboardSession
+from holdfast.server.dashboard.site import (
+    ActionRequest,
+    DashboardPage,
+    DashboardSite,
+    PageRequest,
+    get_base_path,
+    redirect_with_message,
+)
 
-__all__ = ["Who", "create_dashboard"]
+__all__ = ["IdentifyUser", "create_dashboard"]
 
-Who: TypeAlias = "Callable[[HTTPConnection], Awaitable[Visitor | None] | Visitor | None]"
-MOST_BYTES = 1024 * 1024
-HEADERS = {
+IdentifyUser: TypeAlias = "Callable[[HTTPConnection], Awaitable[DashboardUser | None] | DashboardUser | None]"
+MAX_FORM_BYTES = 1024 * 1024
+MAX_FORM_FIELDS = 5000
+WRITE_TIMEOUT_S = 20
+MAX_VERSION_CHARS = 64
+SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; media-src 'self'; frame-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'; "
@@ -45,8 +55,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_STATUS: list[tuple[type[errors.HoldfastError], int]] = [
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_ERROR_STATUSES: list[tuple[type[errors.HoldfastError], int]] = [
     (errors.NotFoundError, 404),
     (errors.InvalidError, 422),
     (errors.ConflictError, 409),
@@ -58,31 +68,41 @@ _log = logging.getLogger("holdfast.server.dashboard")
 
 
 def create_dashboard(
-    services: Services, *, prefix: str = "/dashboard", roles: Who | None = None, environment: str = ""
+    services: AppServices,
+    *,
+    prefix: str = "/dashboard",
+    identify_user: IdentifyUser | None = None,
+    environment: str = "",
 ) -> ASGIApp:
-    """The application, to be mounted anywhere: it finds out from each request where it is.
+    """Create the dashboard, to mount it anywhere in an ASGI application.
 
-    `roles` says who the host's own user is (a `Visitor` or None), and then nobody else gets in. `prefix` is
-    where a server that mounts it at its root should pretend it is. `environment` is shown on every page.
+    `identify_user` returns the user of a request of your own application (a `DashboardUser` or None). Without
+    it, users sign in with a login link or an API key. `prefix` is the path where `create_app` mounts the
+    dashboard. `environment`, such as "staging", is shown on every page.
+
+    >>> from holdfast.server import create_app, create_dashboard
+    >>> app = create_app(dashboard=create_dashboard)
     """
-    pages.register()
-    return Dashboard(Site(services, environment=environment), roles, prefix)
+    pages.register_pages()
+    return Dashboard(DashboardSite(services, environment=environment), identify_user, prefix)
 
 
 class Dashboard:
-    def __init__(self, site: Site, roles: Who | None, prefix: str) -> None:
+    """The ASGI application of the dashboard. Each request tells it where it is mounted."""
+
+    def __init__(self, site: DashboardSite, identify_user: IdentifyUser | None, prefix: str) -> None:
         self.site = site
-        self.live = Live(site)
+        self.live = LiveUpdates(site)
         self.prefix = prefix
-        self._roles = roles
-        self._entrance = Entrance(site)
-        self._static = _static_files()
+        self._identify_user = identify_user
+        self._login_handler = LoginHandler(site)
+        self._static_files = _load_static_files()
         self._app = Starlette(
-            routes=self._routes(),
+            routes=self._build_routes(),
             exception_handlers={
-                HTTPException: self._on_http_error,
-                errors.HoldfastError: self._on_problem,
-                Exception: self._on_surprise,
+                HTTPException: self._handle_http_error,
+                errors.HoldfastError: self._handle_holdfast_error,
+                Exception: self._handle_unexpected_error,
             },
         )
 
@@ -90,225 +110,268 @@ class Dashboard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        scope[PLACE] = self.site.services
+        scope[SERVICES_SCOPE_KEY] = self.site.services
 
-        async def safely(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                known = {name.lower() for name, _ in message.get("headers", ())}
+                present = {name.lower() for name, _ in message.get("headers", ())}
                 message["headers"] = [
                     *message.get("headers", ()),
-                    *((n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in known),
+                    *(
+                        (name.encode(), value.encode())
+                        for name, value in SECURITY_HEADERS.items()
+                        if name.encode() not in present
+                    ),
                 ]
             await send(message)
 
-        await self._app(scope, receive, safely)
+        await self._app(scope, receive, send_with_headers)
 
-    def _routes(self) -> list[BaseRoute]:
+    def _build_routes(self) -> list[BaseRoute]:
         return [
-            Route("/static/{name}", self._file),
-            Route("/login", self._login, methods=["GET", "POST"]),
-            Route("/in", self._entrance.by_link),
-            Route("/logout", self._logout, methods=["POST"]),
-            Route("/live", self._stream),
-            *(Route(path, self._download(entry), methods=["GET"]) for path, entry in DOWNLOADS.items()),
-            *(Route(path, self._screen(entry), methods=["GET"]) for path, entry in SCREENS.items()),
-            *(Route(path, self._deed(entry), methods=["POST"]) for path, entry in DEEDS.items()),
+            Route("/static/{name}", self._serve_static_file),
+            Route("/login", self._serve_login, methods=["GET", "POST"]),
+            Route("/in", self._login_handler.login_with_link),
+            Route("/logout", self._serve_logout, methods=["POST"]),
+            Route("/live", self._serve_stream),
+            *(
+                Route(path, self._create_download_endpoint(route), methods=["GET"])
+                for path, route in DOWNLOADS.items()
+            ),
+            *(
+                Route(path, self._create_page_endpoint(route), methods=["GET"])
+                for path, route in PAGES.items()
+            ),
+            *(
+                Route(path, self._create_action_endpoint(route), methods=["POST"])
+                for path, route in ACTIONS.items()
+            ),
         ]
 
-    # Who asks
+    # Identity
 
-    async def session(self, request: HTTPConnection) -> Session | None:
-        if self._roles is None:
-            return self.site.signer.session(request.cookies.get(COOKIE))
-        told = self._roles(request)
-        visitor = await told if inspect.isawaitable(told) else told
-        return None if visitor is None else self.site.signer.hosted(visitor)
+    async def find_session(self, request: HTTPConnection) -> DashboardSession | None:
+        """Return the session of a request, or None if nobody is signed in."""
+        if self._identify_user is None:
+            return self.site.signer.read_session_cookie(request.cookies.get(SESSION_COOKIE))
+        identified = self._identify_user(request)
+        user = await identified if inspect.isawaitable(identified) else identified
+        return None if user is None else self.site.signer.create_host_session(user)
 
-    async def _view(
+    async def _create_page_request(
         self, request: HTTPConnection, path: str, query: QueryParams, params: dict[str, Any]
-    ) -> View | None:
-        session = await self.session(request)
+    ) -> PageRequest | None:
+        session = await self.find_session(request)
         if session is None:
             return None
-        return View(self.site, session, base_of(request), path, query, params, request.cookies)
+        return PageRequest(self.site, session, get_base_path(request), path, query, params, request.cookies)
 
-    def _closed(self, request: HTTPConnection) -> Response:
-        if self._roles is not None:
-            raise HTTPException(403, "You are not let in here.")
-        here = _path(request) + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"{base_of(request)}/login?next={quote(here, safe='')}", status_code=303)
+    async def _authorize(self, request: Request, permission: str) -> PageRequest | Response:
+        """Return the page request of a user with the permission, or a redirect to the login page."""
+        page_request = await self._create_page_request(
+            request, _get_inner_path(request), request.query_params, dict(request.path_params)
+        )
+        if page_request is None:
+            return self._redirect_to_login(request)
+        if not page_request.can(permission):
+            raise HTTPException(403, f"Your role does not have the permission {permission}.")
+        return page_request
+
+    def _redirect_to_login(self, request: HTTPConnection) -> Response:
+        if self._identify_user is not None:
+            raise HTTPException(403, "You do not have access to this dashboard.")
+        here = _get_inner_path(request) + (f"?{request.url.query}" if request.url.query else "")
+        login = f"{get_base_path(request)}/login?next={quote(here, safe='')}"
+        return RedirectResponse(login, status_code=303)
 
     # Pages
 
-    def _screen(self, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            view = await self._view(request, _path(request), request.query_params, dict(request.path_params))
-            if view is None:
-                return self._closed(request)
-            if not view.may(entry.permission):
-                raise HTTPException(403, "Your role may not see this.")
-            return self._with_flash(request, view, *await self._made(view, entry))
+    def _create_page_endpoint(self, route: DashboardRoute) -> Callable[[Request], Awaitable[Response]]:
+        async def serve_page(request: Request) -> Response:
+            page_request = await self._authorize(request, route.permission)
+            if isinstance(page_request, Response):
+                return page_request
+            page, problem = await self._load_page(page_request, route)
+            return self._render_response(request, page_request, page, problem)
 
-        return answer
+        return serve_page
 
-    def _download(self, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            view = await self._view(request, _path(request), request.query_params, dict(request.path_params))
-            if view is None:
-                return self._closed(request)
-            if not view.may(entry.permission):
-                raise HTTPException(403, f"Your role may not do this: it needs {entry.permission}.")
-            async with self.site.transaction(seconds=20, write=True) as connection:
-                view.connection = connection
-                answered: Response = await entry.function(view)
-            return answered
+    def _create_download_endpoint(self, route: DashboardRoute) -> Callable[[Request], Awaitable[Response]]:
+        async def serve_download(request: Request) -> Response:
+            page_request = await self._authorize(request, route.permission)
+            if isinstance(page_request, Response):
+                return page_request
+            async with self.site.transaction(timeout_s=WRITE_TIMEOUT_S, write=True) as connection:
+                page_request.connection = connection
+                response: Response = await route.function(page_request)
+            return response
 
-        return answer
+        return serve_download
 
-    async def _made(self, view: View, entry: Entry) -> tuple[Page, str | None]:
-        """The page; or, when the database does not answer in time, its last good state and what is wrong."""
+    async def _load_page(
+        self, request: PageRequest, route: DashboardRoute
+    ) -> tuple[DashboardPage, str | None]:
+        """Return the page, or its last good version and the problem if the database does not answer."""
         try:
             async with self.site.transaction() as connection:
-                view.connection = connection
-                page = await entry.function(view)
-        except errors.DatabaseError as trouble:
-            _log.warning("%s: %s", view.path, trouble)
-            good = self.site.recall(view)
-            values = {"last": good.replace(TOKEN, view.session.token) if good else None}
-            return Page("stale.html", "Waiting for the database", values, status=200 if good else 503), _late(
-                trouble
-            )
-        return page, None
+                request.connection = connection
+                return await route.function(request), None
+        except errors.DatabaseError as error:
+            _log.warning("page %s could not be loaded: %s", request.path, error)
+            html = self.site.get_cached_page(request)
+            values = {
+                "last_html": html.replace(FORM_TOKEN_PLACEHOLDER, request.session.token) if html else None
+            }
+            status = 200 if html else 503
+            page = DashboardPage("unavailable.html", "Database unavailable", values, status=status)
+            return page, _describe_database_error(error)
 
-    def _with_flash(self, request: Request, view: View, page: Page, problem: str | None) -> Response:
-        flash = self.site.signer.read("flash", request.cookies.get(FLASH))
-        shown = Page(page.template, page.title, {**page.values, "flash": flash}, page.live, page.status)
-        html = self.site.render(view, shown, problem=problem)
+    def _render_response(
+        self, request: Request, page_request: PageRequest, page: DashboardPage, problem: str | None
+    ) -> Response:
+        """Render a page with the message of the last action, which is shown once."""
+        flash = self.site.signer.verify_value("flash", request.cookies.get(FLASH_COOKIE))
+        page = DashboardPage(
+            page.template, page.title, {**page.values, "flash": flash}, page.live, page.status
+        )
+        html = self.site.render_page(page_request, page, problem=problem)
         if page.live and problem is None:
-            fragment = self.site.render(view, shown, fragment=True)
-            self.site.remember(view, fragment.replace(view.session.token, TOKEN))
-        answer = Response(html, page.status, media_type="text/html")
+            content = self.site.render_page(page_request, page, content_only=True)
+            content = content.replace(page_request.session.token, FORM_TOKEN_PLACEHOLDER)
+            self.site.cache_page(page_request, content)
+        response = Response(html, page.status, media_type="text/html")
         if flash:
-            answer.delete_cookie(FLASH, path=view.base or "/")
-        return answer
+            response.delete_cookie(FLASH_COOKIE, path=page_request.base or "/")
+        return response
 
-    async def _stream(self, request: Request) -> Response:
-        """The living part of a page, again whenever it changes."""
-        asked = urlsplit(local_path(request.query_params.get("path")))
-        found = screen_at(asked.path)
-        if found is None:
-            raise HTTPException(404, "There is no such page.")
-        entry, params = found
-        view = await self._view(request, asked.path, QueryParams(asked.query), params)
-        if view is None or not view.may(entry.permission):
-            return Response(status_code=204)  # tells the browser not to come back
-        have = request.headers.get("last-event-id") or request.query_params.get("have", "")
+    async def _serve_stream(self, request: Request) -> Response:
+        """Stream the content of a page again whenever it changes."""
+        target = urlsplit(sanitize_redirect_path(request.query_params.get("path")))
+        match = find_page(target.path)
+        if match is None:
+            raise HTTPException(404, "This page does not exist.")
+        route, params = match
+        page_request = await self._create_page_request(
+            request, target.path, QueryParams(target.query), params
+        )
+        if page_request is None or not page_request.can(route.permission):
+            return Response(status_code=204)  # the browser does not reconnect after a 204
+        version = request.headers.get("last-event-id") or request.query_params.get("version", "")
         return StreamingResponse(
-            self.live.stream(view, entry.function, have[:64]),
+            self.live.stream_page(page_request, route.function, version[:MAX_VERSION_CHARS]),
             media_type="text/event-stream",
             headers={"x-accel-buffering": "no", "cache-control": "no-store, no-transform"},
         )
 
     # Actions
 
-    def _deed(self, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            refuse_cross_site(request)
-            view = await self._view(request, _path(request), request.query_params, dict(request.path_params))
-            if view is None:
-                return self._closed(request)
-            form = await _form(request)
+    def _create_action_endpoint(self, route: DashboardRoute) -> Callable[[Request], Awaitable[Response]]:
+        async def serve_action(request: Request) -> Response:
+            reject_cross_site_request(request)
+            page_request = await self._create_page_request(
+                request, _get_inner_path(request), request.query_params, dict(request.path_params)
+            )
+            if page_request is None:
+                return self._redirect_to_login(request)
+            form = await _read_form(request)
             token = str(form.get("token", ""))
-            if not hmac.compare_digest(token.encode("utf-8", "replace"), view.session.token.encode()):
-                raise HTTPException(403, "This form is from another session. Go back, reload and try again.")
-            if not view.may(entry.permission):
-                raise HTTPException(403, f"Your role may not do this: it needs {entry.permission}.")
-            async with self.site.transaction(seconds=20, write=True) as connection:
-                view.connection = connection
-                told = await entry.function(Deed(view, form, connection))
-            if isinstance(told, Page):
-                return self._with_flash(request, view, told, None)
-            if isinstance(told, Response):
-                return told
-            path, message = told
-            return redirect(self.site, view, local_path(path), message)
+            if not hmac.compare_digest(token.encode("utf-8", "replace"), page_request.session.token.encode()):
+                raise HTTPException(
+                    403, "This form belongs to another session. Reload the page and try again."
+                )
+            if not page_request.can(route.permission):
+                raise HTTPException(403, f"Your role does not have the permission {route.permission}.")
+            async with self.site.transaction(timeout_s=WRITE_TIMEOUT_S, write=True) as connection:
+                page_request.connection = connection
+                result = await route.function(ActionRequest(page_request, form, connection))
+            if isinstance(result, DashboardPage):
+                return self._render_response(request, page_request, result, None)
+            if isinstance(result, Response):
+                return result
+            path, message = result
+            return redirect_with_message(self.site, page_request, sanitize_redirect_path(path), message)
 
-        return answer
+        return serve_action
 
-    async def _login(self, request: Request) -> Response:
+    async def _serve_login(self, request: Request) -> Response:
         if request.method == "GET":
-            return self._entrance.form(request)
-        form = await _form(request)
-        return await self._entrance.by_key(
-            request, str(form.get("key", "")), local_path(str(form.get("next", "")))
+            return self._login_handler.render_login_page(request)
+        form = await _read_form(request)
+        next_path = sanitize_redirect_path(str(form.get("next", "")))
+        return await self._login_handler.login_with_key(request, str(form.get("key", "")), next_path)
+
+    async def _serve_logout(self, request: Request) -> Response:
+        reject_cross_site_request(request)
+        return self._login_handler.logout(request)
+
+    async def _serve_static_file(self, request: Request) -> Response:
+        file = self._static_files.get(request.path_params["name"])
+        if file is None:
+            raise HTTPException(404, "This file does not exist.")
+        body, media_type = file
+        return Response(body, media_type=media_type, headers={"cache-control": "public, max-age=3600"})
+
+    # Errors
+
+    async def _handle_http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101
+        return await self._render_error(request, error.status_code, error.detail)
+
+    async def _handle_holdfast_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, errors.HoldfastError)  # noqa: S101
+        status = next((code for kind, code in _ERROR_STATUSES if isinstance(error, kind)), 500)
+        is_database = isinstance(error, errors.DatabaseError)
+        return await self._render_error(
+            request, status, _describe_database_error(error) if is_database else str(error)
         )
 
-    async def _logout(self, request: Request) -> Response:
-        refuse_cross_site(request)
-        return self._entrance.leave(request)
+    async def _handle_unexpected_error(self, request: Request, error: Exception) -> Response:
+        _log.error("unexpected %s on %s", type(error).__name__, request.url.path, exc_info=error)
+        return await self._render_error(request, 500, "An unexpected error occurred. It was logged.")
 
-    async def _file(self, request: Request) -> Response:
-        found = self._static.get(request.path_params["name"])
-        if found is None:
-            raise HTTPException(404, "There is no such file.")
-        body, kind = found
-        return Response(body, media_type=kind, headers={"cache-control": "public, max-age=3600"})
-
-    # What goes wrong
-
-    async def _on_http_error(self, request: Request, problem: Exception) -> Response:
-        assert isinstance(problem, HTTPException)  # noqa: S101
-        return await self._problem(request, problem.status_code, problem.detail)
-
-    async def _on_problem(self, request: Request, problem: Exception) -> Response:
-        assert isinstance(problem, errors.HoldfastError)  # noqa: S101
-        status = next((code for kind, code in _STATUS if isinstance(problem, kind)), 500)
-        text = _late(problem) if isinstance(problem, errors.DatabaseError) else str(problem)
-        return await self._problem(request, status, text)
-
-    async def _on_surprise(self, request: Request, problem: Exception) -> Response:
-        _log.error("unexpected %s on %s", type(problem).__name__, request.url.path, exc_info=problem)
-        return await self._problem(request, 500, "Something went wrong on our side. It was logged.")
-
-    async def _problem(self, request: Request, status: int, text: str) -> Response:
-        view = await self._view(request, _path(request), request.query_params, {})
-        if view is None:
+    async def _render_error(self, request: Request, status: int, text: str) -> Response:
+        page_request = await self._create_page_request(
+            request, _get_inner_path(request), request.query_params, {}
+        )
+        if page_request is None:
             return Response(text, status, media_type="text/plain")
-        page = Page(
-            "problem.html", "This did not work", {"text": text, "code": status, "flash": None}, live=False
-        )
-        return Response(self.site.render(view, page), status, media_type="text/html")
+        title = "Not found" if status == 404 else "Access denied" if status == 403 else "Request failed"
+        values = {"text": text, "code": status, "flash": None}
+        page = DashboardPage("error_page.html", title, values, live=False)
+        return Response(self.site.render_page(page_request, page), status, media_type="text/html")
 
 
-def _late(problem: errors.HoldfastError) -> str:
-    if "57014" in problem.message:
+def _describe_database_error(error: errors.HoldfastError) -> str:
+    if "57014" in error.message:  # query_canceled
         return "The database took longer than two seconds. Narrow the search, or try again."
-    return "The database does not answer. This page tries again by itself."
+    return "The database does not respond. This page retries automatically."
 
 
-def _path(request: HTTPConnection) -> str:
-    """The path below where we are mounted."""
+def _get_inner_path(request: HTTPConnection) -> str:
+    """Return the path below the mount point."""
     path, root = request.scope["path"], str(request.scope.get("root_path", "")).rstrip("/")
     inner = path[len(root) :] if root and path.startswith(root) else path
     return inner or "/"
 
 
-async def _form(request: Request) -> FormData:
-    """An ordinary form. Ours are never larger than a payload may be."""
+async def _read_form(request: Request) -> FormData:
+    """Read a URL-encoded form of limited size."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, "The form is too large.")
+        if len(body) > MAX_FORM_BYTES:
+            raise HTTPException(413, "The form is larger than 1 MB.")
     pairs: list[tuple[str, str | UploadFile]] = []
-    pairs += parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=5000)
+    pairs += parse_qsl(
+        body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
+    )
     return FormData(pairs)
 
 
-def _static_files() -> dict[str, tuple[bytes, str]]:
+def _load_static_files() -> dict[str, tuple[bytes, str]]:
     folder = resources.files("holdfast.server.dashboard") / "static"
     return {
-        entry.name: (entry.read_bytes(), _TYPES[entry.name[entry.name.rindex(".") :]])
-        for entry in folder.iterdir()
-        if entry.name.endswith(tuple(_TYPES))
+        file.name: (file.read_bytes(), _MEDIA_TYPES[file.name[file.name.rindex(".") :]])
+        for file in folder.iterdir()
+        if file.name.endswith(tuple(_MEDIA_TYPES))
     }

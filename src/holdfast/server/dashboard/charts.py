@@ -1,6 +1,6 @@
-"""Charts as SVG, drawn on the server: no script, no library, the same for everybody.
+"""Charts as SVG, drawn on the server without any script.
 
-Each chart has a table twin for those who cannot see it; colours come from the style sheet by class.
+Each chart also has a table for people who cannot see it. Colours come from the style sheet by class.
 """
 
 from __future__ import annotations
@@ -8,19 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 
-from holdfast.server.dashboard.svg import tag
-from holdfast.server.dashboard.words import NONE, compact, moment, seconds
+from holdfast.formatting import parse_time
+from holdfast.server.dashboard.filters import NO_VALUE, format_compact_number, format_duration
+from holdfast.server.dashboard.svg import render_element
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 176, 52, 26, 10
+CHART_WIDTH, CHART_HEIGHT = 640, 176
+WIDE_CHART_WIDTH = 1320
+LEFT_MARGIN, BOTTOM_MARGIN, TOP_MARGIN = 52, 26, 10
+PLOT_HEIGHT = CHART_HEIGHT - BOTTOM_MARGIN - TOP_MARGIN
 
 
 @dataclass(frozen=True)
-class Series:
-    """`values` has one entry per step; None where nothing is known."""
+class ChartSeries:
+    """One line or bar colour of a chart. `values` has one entry per time; None means unknown."""
 
     name: str
     style: str
@@ -29,154 +33,176 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
+    """A chart over time: stacked bars for counts, lines for durations in seconds."""
+
     title: str
     times: Sequence[datetime]
-    series: Sequence[Series]
-    unit: str = "count"
-    width: int = WIDTH
+    series: Sequence[ChartSeries]
+    unit: Literal["count", "seconds"] = "count"
+    width: int = CHART_WIDTH
 
     @property
-    def empty(self) -> bool:
-        return not any(value for one in self.series for value in one.values)
+    def is_empty(self) -> bool:
+        return not any(value for series in self.series for value in series.values)
 
     @property
     def svg(self) -> Markup:
-        return _stacked(self) if self.unit == "count" else _lines(self)
+        return _draw_stacked_bars(self) if self.unit == "count" else _draw_lines(self)
 
     @property
     def table(self) -> list[tuple[str, list[str]]]:
-        shown = compact if self.unit == "count" else seconds
+        """The values as text, one row per time that has any."""
         return [
-            (f"{at:%Y-%m-%d %H:%M}", [shown(one.values[n]) for one in self.series])
+            (f"{at:%Y-%m-%d %H:%M}", [self.format_value(series.values[n]) for series in self.series])
             for n, at in enumerate(self.times)
-            if any(one.values[n] for one in self.series)
+            if any(series.values[n] for series in self.series)
         ]
 
+    def format_value(self, value: float | None) -> str:
+        return format_compact_number(value) if self.unit == "count" else format_duration(value)
 
-def from_figures(
-    figures: Mapping[str, Any], title: str, series: Sequence[tuple[str, str, str]], *, width: int = WIDTH
+
+def build_chart(
+    stats: Mapping[str, Any], title: str, series: Sequence[tuple[str, str, str]], *, width: int = CHART_WIDTH
 ) -> Chart:
-    """`series`: (name, style, field of the points). Field names that begin with wait or run are seconds."""
-    begin, until = moment(figures["from"]), moment(figures["until"])
-    if begin is None or until is None:
+    """Build a chart from queue or task statistics.
+
+    `series` are (name, style, column). Columns that start with `wait` or `run_` are durations in seconds.
+    """
+    start, end = parse_time(stats["from"]), parse_time(stats["until"])
+    if start is None or end is None:
         return Chart(title, [], [])
-    step = timedelta(seconds=figures["step_s"])
-    times = [begin.astimezone(UTC) + n * step for n in range(round((until - begin) / step))]
-    source = figures["depths" if series[0][2] in {"ready", "running"} else "points"]
-    points = {moment(point["at"]): point for point in source}
-    spans = series[0][2].startswith(("wait", "run_"))
+    step = timedelta(seconds=stats["step_s"])
+    times = [start.astimezone(UTC) + n * step for n in range(round((end - start) / step))]
+    rows = stats["depths" if series[0][2] in {"ready", "running"} else "points"]
+    points = {parse_time(row["at"]): row for row in rows}
+    is_duration = series[0][2].startswith(("wait", "run_"))
     return Chart(
         title,
         times,
         [
-            Series(name, style, [_value(points.get(at), column, spans) for at in times])
+            ChartSeries(name, style, [_read_value(points.get(at), column, is_duration) for at in times])
             for name, style, column in series
         ],
-        "seconds" if spans else "count",
+        "seconds" if is_duration else "count",
         width,
     )
 
 
-def _value(point: Mapping[str, Any] | None, column: str, spans: bool) -> float | None:
-    return point.get(column) if point is not None else None if spans else 0
+def _read_value(point: Mapping[str, Any] | None, column: str, is_duration: bool) -> float | None:
+    return point.get(column) if point is not None else None if is_duration else 0
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20 …, so that the axis has readable marks."""
+    """Round up to 1, 2, 5, 10, 20 and so on, so that the axis has readable labels."""
     size = 1.0 if value >= 1 else 0.001
     while size * 10 < value:
         size *= 10
     return next(size * step for step in (1, 2, 5, 10, 100) if size * step >= value)
 
 
-def _frame(chart: Chart, top: float, body: Markup) -> Markup:
-    shown = compact if chart.unit == "count" else seconds
-    inner = HEIGHT - BOTTOM - TOP
-    marks: list[Markup] = []
+def _draw_axes(chart: Chart, max_value: float, plot: Markup) -> Markup:
+    elements: list[Markup] = []
     for share in (0, 0.5, 1):
-        y = TOP + inner * (1 - share)
-        marks.append(tag("line", class_="grid", x1=LEFT, x2=chart.width, y1=y, y2=y))
-        marks.append(tag("text", shown(top * share), class_="axis", x=LEFT - 6, y=y + 3.5, text_anchor="end"))
-    marks += _times(chart)
-    return tag(
+        y = TOP_MARGIN + PLOT_HEIGHT * (1 - share)
+        elements.append(render_element("line", class_="grid", x1=LEFT_MARGIN, x2=chart.width, y1=y, y2=y))
+        label = chart.format_value(max_value * share)
+        elements.append(
+            render_element("text", label, class_="axis", x=LEFT_MARGIN - 6, y=y + 3.5, text_anchor="end")
+        )
+    elements += _draw_time_labels(chart)
+    return render_element(
         "svg",
-        *marks,
-        body,
+        *elements,
+        plot,
         class_="chart",
-        viewBox=f"0 0 {chart.width} {HEIGHT}",
+        viewBox=f"0 0 {chart.width} {CHART_HEIGHT}",
         role="img",
         aria_label=chart.title,
     )
 
 
-def _times(chart: Chart) -> Iterator[Markup]:
+def _draw_time_labels(chart: Chart) -> Iterator[Markup]:
     count = len(chart.times)
-    within_days = chart.times[-1] - chart.times[0] < timedelta(hours=30)
+    is_short = chart.times[-1] - chart.times[0] < timedelta(hours=30)
     for n in sorted({0, count // 4, count // 2, 3 * count // 4}):
-        x = LEFT + (chart.width - LEFT) * n / max(count, 1)
-        text = f"{chart.times[n]:%H:%M}" if within_days else f"{chart.times[n]:%b %d}"
+        x = LEFT_MARGIN + (chart.width - LEFT_MARGIN) * n / max(count, 1)
+        text = f"{chart.times[n]:%H:%M}" if is_short else f"{chart.times[n]:%b %d}"
         anchor = "start" if n == 0 else "middle"
-        yield tag("text", text, class_="axis", x=x, y=HEIGHT - 4, text_anchor=anchor)
+        yield render_element("text", text, class_="axis", x=x, y=CHART_HEIGHT - 4, text_anchor=anchor)
 
 
-def _stacked(chart: Chart) -> Markup:
-    """Bars, the series on top of each other."""
-    sums = [sum(one.values[n] or 0 for one in chart.series) for n in range(len(chart.times))]
-    top = _round_up(max([*sums, 1]))
-    inner, step = HEIGHT - BOTTOM - TOP, (chart.width - LEFT) / max(len(chart.times), 1)
+def _draw_stacked_bars(chart: Chart) -> Markup:
+    totals = [sum(series.values[n] or 0 for series in chart.series) for n in range(len(chart.times))]
+    max_value = _round_up(max([*totals, 1]))
+    step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
     bars: list[Markup] = []
     for n, at in enumerate(chart.times):
-        y = float(TOP + inner)
-        for one in chart.series:
-            value = one.values[n] or 0
+        y = float(TOP_MARGIN + PLOT_HEIGHT)
+        for series in chart.series:
+            value = series.values[n] or 0
             if value <= 0:
                 continue
-            tall = max(inner * value / top, 1)
-            y -= tall
-            title = tag("title", f"{at:%H:%M} · {one.name} {compact(value)}")
-            x = LEFT + (n + 0.12) * step
-            bars.append(tag("rect", title, class_=one.style, x=x, y=y, width=step * 0.76, height=tall))
-    return _frame(chart, top, Markup("").join(bars))
+            height = max(PLOT_HEIGHT * value / max_value, 1)
+            y -= height
+            title = render_element("title", f"{at:%H:%M} · {series.name} {format_compact_number(value)}")
+            x = LEFT_MARGIN + (n + 0.12) * step
+            bars.append(
+                render_element("rect", title, class_=series.style, x=x, y=y, width=step * 0.76, height=height)
+            )
+    return _draw_axes(chart, max_value, Markup("").join(bars))
 
 
-def _lines(chart: Chart) -> Markup:
-    top = _round_up(max([value or 0 for one in chart.series for value in one.values] + [0.001]))
-    inner, step = HEIGHT - BOTTOM - TOP, (chart.width - LEFT) / max(len(chart.times), 1)
-    drawn: list[Markup] = []
-    for one in chart.series:
-        path, pen = "", False
-        for n, value in enumerate(one.values):
+def _draw_lines(chart: Chart) -> Markup:
+    max_value = _round_up(max([value or 0 for series in chart.series for value in series.values] + [0.001]))
+    step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
+    elements: list[Markup] = []
+    for series in chart.series:
+        path, is_drawing = "", False
+        for n, value in enumerate(series.values):
             if value is None:
-                pen = False
+                is_drawing = False
                 continue
-            x, y = LEFT + (n + 0.5) * step, TOP + inner * (1 - value / top)
-            path += f"{'L' if pen else 'M'}{x:.1f} {y:.1f}"
-            pen = True
-            title = tag("title", f"{chart.times[n]:%H:%M} · {one.name} {seconds(value)}")
-            drawn.append(tag("circle", title, class_=f"{one.style} point", cx=x, cy=y, r=2))
-        drawn.append(tag("path", class_=f"{one.style} line", d=path))
-    return _frame(chart, top, Markup("").join(drawn))
+            x = LEFT_MARGIN + (n + 0.5) * step
+            y = TOP_MARGIN + PLOT_HEIGHT * (1 - value / max_value)
+            path += f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}"
+            is_drawing = True
+            title = render_element(
+                "title", f"{chart.times[n]:%H:%M} · {series.name} {format_duration(value)}"
+            )
+            elements.append(render_element("circle", title, class_=f"{series.style} point", cx=x, cy=y, r=2))
+        elements.append(render_element("path", class_=f"{series.style} line", d=path))
+    return _draw_axes(chart, max_value, Markup("").join(elements))
 
 
-def spark(values: Sequence[float], style: str = "ok", title: str = "") -> Markup:
-    """A tiny bar chart for table cells."""
+def draw_sparkline(values: Sequence[float], style: str = "success", title: str = "") -> Markup:
+    """Draw a small bar chart for a table cell."""
     if not values or not any(values):
-        return Markup('<span class="none">{}</span>').format(NONE)
-    top = max(values)
-    tall = [max(15 * value / top, 1) if value else 0.5 for value in values]
-    bars = [tag("rect", x=n * 5, y=16 - one, width=4, height=one) for n, one in enumerate(tall)]
-    box = f"0 0 {len(values) * 5} 16"
-    return tag("svg", *bars, class_=f"spark {style}", viewBox=box, role="img", aria_label=title or "trend")
-
-
-def meter(share: float | None, label: str, style: str = "busy") -> Markup:
-    """A bar that is filled so far; `share` from 0 to 1."""
-    filled = min(max(share or 0, 0), 1) * 100
-    return tag(
+        return Markup('<span class="muted">{}</span>').format(NO_VALUE)
+    max_value = max(values)
+    heights = [max(15 * value / max_value, 1) if value else 0.5 for value in values]
+    bars = [
+        render_element("rect", x=n * 5, y=16 - height, width=4, height=height)
+        for n, height in enumerate(heights)
+    ]
+    return render_element(
         "svg",
-        tag("rect", class_="track", width=100, height=6),
-        tag("rect", class_="fill", width=filled, height=6),
-        class_=f"meter {style}",
+        *bars,
+        class_=f"sparkline {style}",
+        viewBox=f"0 0 {len(values) * 5} 16",
+        role="img",
+        aria_label=title or "Trend",
+    )
+
+
+def draw_progress_bar(share: float | None, label: str, style: str = "active") -> Markup:
+    """Draw a progress bar. `share` is between 0 and 1."""
+    width = min(max(share or 0, 0), 1) * 100
+    return render_element(
+        "svg",
+        render_element("rect", class_="track", width=100, height=6),
+        render_element("rect", class_="fill", width=width, height=6),
+        class_=f"progress-bar {style}",
         viewBox="0 0 100 6",
         preserveAspectRatio="none",
         role="img",

@@ -1,130 +1,141 @@
-"""Forms out of JSON schemas, and what people typed back into values.
+"""Build forms from JSON schemas, and parse submitted forms into arguments.
 
-A field of a simple type has an input of its own; anything else is edited as JSON. What was left empty and
-need not be given is left out. The check against the schema is the database's, which names the wrong field.
+A field of a simple type has an input of its own; everything else is edited as JSON. An optional field that is
+left empty is omitted. The database validates the arguments against the schema and names the invalid field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.datastructures import FormData
 
 from holdfast.errors import InvalidError
+from holdfast.server.dashboard.json_values import as_list, as_object
 from holdfast.server.dashboard.redaction import MASK
-from holdfast.server.dashboard.shapes import listed, mapped
 
-PREFIX = "arg."
+ARGUMENT_PREFIX = "arg."
+MULTILINE_MIN_CHARS = 500
+FieldKind = Literal["text", "multiline", "integer", "number", "boolean", "choice", "json"]
+_TEXT_KINDS = frozenset({"text", "multiline", "choice"})
 
 
 @dataclass(frozen=True)
-class Field:
+class FormField:
+    """One input of a form, with the text that it contains at first."""
+
     name: str
-    kind: str  # text, long, whole, number, truth, choice, json
+    kind: FieldKind
     required: bool
     value: str
     hint: str = ""
     choices: tuple[str, ...] = ()
 
 
-def fields(schema: Mapping[str, Any] | None, values: Mapping[str, Any]) -> list[Field] | None:
-    """None: nothing is known about the arguments, edit them as JSON."""
+def build_form_fields(schema: Mapping[str, Any] | None, values: Mapping[str, Any]) -> list[FormField] | None:
+    """Return one field per argument, or None to edit all arguments as JSON.
+
+    That is the case if the schema is unknown, or if a value is not part of it.
+    """
     properties = (schema or {}).get("properties")
     if not isinstance(properties, dict):
         return None
-    required: set[str] = set(listed((schema or {}).get("required")))
-    found = [
-        _field(name, _resolved(about, schema or {}), name in required, values)
-        for name, about in mapped(properties).items()
+    required: set[str] = set(as_list((schema or {}).get("required")))
+    fields = [
+        _build_field(name, _resolve_schema(definition, schema or {}), name in required, values)
+        for name, definition in as_object(properties).items()
     ]
-    extra = set(values) - {field.name for field in found}
-    return None if extra else found
+    unknown = set(values) - {field.name for field in fields}
+    return None if unknown else fields
 
 
-def _resolved(about: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    said = mapped(about) if isinstance(about, dict) else {}
-    place = str(said.get("$ref", ""))
-    if place.startswith("#/$defs/"):
-        return mapped(mapped(root.get("$defs")).get(place.rpartition("/")[2], {}))
-    for option in said.get("anyOf") or ():
-        if isinstance(option, dict) and mapped(option).get("type") != "null":
-            return {**_resolved(option, root), **{k: v for k, v in said.items() if k != "anyOf"}}
-    return said
+def _resolve_schema(definition: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Follow `$ref`, and choose the first alternative of `anyOf` that is not null."""
+    schema = as_object(definition) if isinstance(definition, dict) else {}
+    reference = str(schema.get("$ref", ""))
+    if reference.startswith("#/$defs/"):
+        return as_object(as_object(root.get("$defs")).get(reference.rpartition("/")[2], {}))
+    for option in schema.get("anyOf") or ():
+        if isinstance(option, dict) and as_object(option).get("type") != "null":
+            rest = {key: value for key, value in schema.items() if key != "anyOf"}
+            return {**_resolve_schema(option, root), **rest}
+    return schema
 
 
-def _field(name: str, about: dict[str, Any], required: bool, values: Mapping[str, Any]) -> Field:
-    kind, choices = _kind(about)
-    given = values.get(name, about.get("default"))
-    known = name in values or "default" in about
-    text = "" if not known or given is None else _text(given, kind)
-    hint = str(about.get("description") or about.get("format") or about.get("type") or "")
-    return Field(name, kind, required, text, hint, choices)
+def _build_field(name: str, schema: dict[str, Any], required: bool, values: Mapping[str, Any]) -> FormField:
+    kind, choices = _choose_field_kind(schema)
+    value = values.get(name, schema.get("default"))
+    text = "" if value is None else _format_value(value, kind)
+    hint = str(schema.get("description") or schema.get("format") or schema.get("type") or "")
+    return FormField(name, kind, required, text, hint, choices)
 
 
-def _kind(about: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    options = about.get("enum")
-    if isinstance(options, list) and all(isinstance(o, str) for o in listed(options)):
-        return "choice", tuple(listed(options))
-    match about.get("type"):
+def _choose_field_kind(schema: dict[str, Any]) -> tuple[FieldKind, tuple[str, ...]]:
+    options = schema.get("enum")
+    if isinstance(options, list) and all(isinstance(option, str) for option in as_list(options)):
+        return "choice", tuple(as_list(options))
+    match schema.get("type"):
         case "string":
-            return ("long" if about.get("maxLength", 0) > 500 else "text"), ()
+            return ("multiline" if schema.get("maxLength", 0) > MULTILINE_MIN_CHARS else "text"), ()
         case "integer":
-            return "whole", ()
+            return "integer", ()
         case "number":
             return "number", ()
         case "boolean":
-            return "truth", ()
+            return "boolean", ()
         case _:
             return "json", ()
 
 
-def _text(value: Any, kind: str) -> str:
-    if kind in {"text", "long", "choice"} and isinstance(value, str):
+def _format_value(value: Any, kind: FieldKind) -> str:
+    if kind in _TEXT_KINDS and isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
 
 
-def typed(form: FormData, schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments that somebody typed: field by field, or as one JSON object."""
+def parse_form_arguments(form: FormData, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of a submitted form: one JSON object, or field by field."""
     whole = form.get("args")
     if isinstance(whole, str):
-        value = _json(whole or "{}", "args")
+        value = _parse_json(whole or "{}", "args")
         if not isinstance(value, dict):
             raise InvalidError("args must be a JSON object.", field="args")
-        return mapped(value)
-    found: dict[str, Any] = {}
-    for field in fields(schema, {}) or ():
-        text = form.get(PREFIX + field.name)
-        if isinstance(text, str) and (text or (field.required and field.kind in {"text", "long"})):
-            found[field.name] = _typed(text, field)
-    return found
+        return as_object(value)
+    arguments: dict[str, Any] = {}
+    for field in build_form_fields(schema, {}) or ():
+        text = form.get(ARGUMENT_PREFIX + field.name)
+        if isinstance(text, str) and (text or (field.required and field.kind in {"text", "multiline"})):
+            arguments[field.name] = _parse_field(text, field)
+    return arguments
 
 
-def _typed(text: str, field: Field) -> Any:
-    if field.kind in {"text", "long", "choice"} or text == MASK:
+def _parse_field(text: str, field: FormField) -> Any:
+    if field.kind in _TEXT_KINDS or text == MASK:
         return text
-    return _json(text.strip(), field.name)
+    return _parse_json(text.strip(), field.name)
 
 
-def _json(text: str, name: str) -> Any:
+def _parse_json(text: str, name: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as problem:
-        raise InvalidError(f"{name} is not valid JSON: {problem}.", field=name) from None
+    except msgspec.DecodeError as error:
+        raise InvalidError(f"{name} is not valid JSON: {error}.", field=name) from None
 
 
-def unmasked(value: Any, old: Any) -> Any:
-    """What was masked for the one who edited it is as it was."""
+def restore_masked_values(value: Any, original: Any) -> Any:
+    """Replace every masked value by the original, which the user who edited the form could not see."""
     if value == MASK:
-        return old
-    shape = value.__class__ if value.__class__ is old.__class__ else None
-    if shape is dict:
-        before = mapped(old)
-        return {name: unmasked(inner, before.get(name)) for name, inner in mapped(value).items()}
-    if shape is list:
-        former = [*listed(old), *([None] * len(value))]
-        return [unmasked(inner, former[n]) for n, inner in enumerate(listed(value))]
+        return original
+    common = value.__class__ if value.__class__ is original.__class__ else None
+    if common is dict:
+        before = as_object(original)
+        return {
+            name: restore_masked_values(item, before.get(name)) for name, item in as_object(value).items()
+        }
+    if common is list:
+        padded = [*as_list(original), *([None] * len(value))]
+        return [restore_masked_values(item, padded[n]) for n, item in enumerate(as_list(value))]
     return value

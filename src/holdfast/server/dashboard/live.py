@@ -1,12 +1,13 @@
-"""Pages that stay true while somebody looks: one stream per visible page, one question a second for all.
+"""Live updates: pages that change while somebody looks at them.
 
-While anybody watches, a single loop asks the database whether anything at all was written since the last
-look (one statement, no table is touched). If so, each page that is watched is made once, however many watch
-it, and sent to them if it changed. A frame is the whole living part of a page, so one that was missed
-costs nothing: the next one is complete. A stream that comes back says what it has and is sent the rest.
+Every visible page holds one event stream. While there is any, a single loop polls the database for a change
+token, which differs if anything was written anywhere (one statement, no table is read). If it differs, each
+watched page is rendered once, however many users watch it, and sent to them if its content changed. An event
+holds the complete content of a page, so a missed event costs nothing: the next one is complete. A stream that
+reconnects names the version that it has, and receives only a newer one.
 
-Making a page may take long under load: a page is made again no sooner than after ten times as long as it
-took, and never more than four times a second.
+Rendering may take long under load. A page is rendered again no sooner than ten times as long as its
+last rendering took, and at most four times a second.
 """
 
 from __future__ import annotations
@@ -16,142 +17,161 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 
 import msgspec
 
-from holdfast.engine import insight
+from holdfast.engine import maintenance, overview
 from holdfast.errors import HoldfastError
-from holdfast.server.dashboard.site import Page, Site, View, place_of
+from holdfast.server.dashboard.site import DashboardSite, PageFunction, PageRequest, get_page_cache_key
 
-LOOK_SECONDS = 0.5
-UPKEEP_SECONDS = 2.0
-PING_SECONDS = 15.0
-OLDEST_SECONDS = 20.0  # times pass even if nothing happens: "quiet" and "lost" come by themselves
-TOKEN = "%%token%%"  # noqa: S105  (stands for each visitor's own in what they share)
+POLL_INTERVAL_S = 0.5
+MAINTENANCE_INTERVAL_S = 2.0
+KEEPALIVE_INTERVAL_S = 15.0
+MAX_PAGE_AGE_S = 20.0  # states such as "unresponsive" and "lost" change with time, without any write
+MAX_RENDER_PAUSE_S = 30.0
+RECONNECT_DELAY_MS = 1500
+FORM_TOKEN_PLACEHOLDER = "%%token%%"  # noqa: S105  (stands for each user's form token in shared HTML)
 
 _log = logging.getLogger("holdfast.server.dashboard")
-Make = Callable[[View], Awaitable[Page]]
 
 
-class Watched:
-    """One page, as those see it who may see the same."""
+class WatchedPage:
+    """One page that one or more users with the same permissions and preferences look at."""
 
-    def __init__(self, view: View, make: Make) -> None:
-        self.view = view
-        self.make = make
+    def __init__(self, request: PageRequest, function: PageFunction) -> None:
+        self.request = request
+        self.function = function
         self.html = ""
-        self.mark = ""
+        self.version = ""
         self.problem: str | None = None
         self.viewers: set[asyncio.Event] = set()
-        self.made_at = float("-inf")
-        self.pause = LOOK_SECONDS
-        self.stale = True
+        self.rendered_at = float("-inf")
+        self.pause_s = POLL_INTERVAL_S
+        self.is_stale = True
 
-    def due(self) -> bool:
-        age = time.monotonic() - self.made_at
-        return (self.stale and age >= self.pause) or age >= max(OLDEST_SECONDS, self.pause)
+    def is_due(self) -> bool:
+        """Return whether to render the page again now."""
+        age = time.monotonic() - self.rendered_at
+        return (self.is_stale and age >= self.pause_s) or age >= max(MAX_PAGE_AGE_S, self.pause_s)
 
-    def told(self) -> None:
+    def notify_viewers(self) -> None:
+        """Wake up every stream of this page."""
         for viewer in self.viewers:
             viewer.set()
 
 
-class Live:
-    def __init__(self, site: Site) -> None:
+class LiveUpdates:
+    """The streams of all users of one process, and the loop that feeds them."""
+
+    def __init__(self, site: DashboardSite) -> None:
         self._site = site
-        self._watched: dict[tuple[str, ...], Watched] = {}
+        self._watched: dict[tuple[str, ...], WatchedPage] = {}
         self._loop: asyncio.Task[None] | None = None
-        self._pulse = ""
-        self._upkeep_at = 0.0
+        self._change_token = ""
+        self._maintained_at = 0.0
 
     @property
     def viewers(self) -> int:
-        return sum(len(one.viewers) for one in self._watched.values())
+        """The number of open streams."""
+        return sum(len(page.viewers) for page in self._watched.values())
 
-    async def stream(self, view: View, make: Make, have: str) -> AsyncGenerator[bytes]:
-        """Frames for one viewer: `page` with the new living part, `away` while the database is."""
-        one = self._watched.setdefault(place_of(view), Watched(view, make))
+    async def stream_page(
+        self, request: PageRequest, function: PageFunction, version: str
+    ) -> AsyncGenerator[bytes]:
+        """Yield server-sent events for one viewer, who already has `version` of the page.
+
+        `page` has new content, `unavailable` and `available` say whether the database answers, and
+        `session_expired` is the last event.
+        """
+        key = get_page_cache_key(request)
+        page = self._watched.setdefault(key, WatchedPage(request, function))
         changed = asyncio.Event()
         changed.set()
-        one.viewers.add(changed)
+        page.viewers.add(changed)
         if self._loop is None or self._loop.done():
-            self._loop = asyncio.create_task(self._run(), name="dashboard-live")
-        yield b"retry: 1500\n\n"
-        told: str | None = None
+            self._loop = asyncio.create_task(self._run_loop(), name="dashboard-live")
+        yield b"retry: %d\n\n" % RECONNECT_DELAY_MS
+        shown_problem: str | None = None
         try:
-            while time.time() < view.session.expires:
+            while time.time() < request.session.expires:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PING_SECONDS):
+                    async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
                         await changed.wait()
                 changed.clear()
-                if one.problem != told:
-                    told = one.problem
-                    yield _frame("away" if told else "back", {"message": told}, have)
-                if one.mark and one.mark != have:
-                    have = one.mark
-                    html = one.html.replace(TOKEN, view.session.token)
-                    yield _frame("page", {"html": html}, have)
+                if page.problem != shown_problem:
+                    shown_problem = page.problem
+                    event = "unavailable" if shown_problem else "available"
+                    yield _encode_event(event, {"message": shown_problem}, version)
+                if page.version and page.version != version:
+                    version = page.version
+                    html = page.html.replace(FORM_TOKEN_PLACEHOLDER, request.session.token)
+                    yield _encode_event("page", {"html": html}, version)
                 else:
-                    yield b": here\n\n"
-            yield _frame("end", {"message": "Your session has ended."}, have)
+                    yield b": keep-alive\n\n"
+            yield _encode_event("session_expired", {"message": "Your session has expired."}, version)
         finally:
-            one.viewers.discard(changed)
-            if not one.viewers and self._watched.get(place_of(view)) is one:
-                del self._watched[place_of(view)]
+            page.viewers.discard(changed)
+            if not page.viewers and self._watched.get(key) is page:
+                del self._watched[key]
 
-    async def _run(self) -> None:
+    async def _run_loop(self) -> None:
         while self._watched:
             try:
-                await self._look()
+                await self._check_for_changes()
                 problem = None
             except HoldfastError:
-                problem = "The database does not answer. Trying again."
-            for one in list(self._watched.values()):
-                if problem or one.problem or one.due():
-                    await self._make(one, problem)
-            await asyncio.sleep(LOOK_SECONDS)
+                problem = "The database does not respond. Retrying…"
+            for page in list(self._watched.values()):
+                if problem or page.problem or page.is_due():
+                    await self._update_page(page, problem)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _look(self) -> None:
-        """Note whether anything was written. Also lends a hand to bulk actions, which tick drives slowly."""
-        if time.monotonic() - self._upkeep_at > UPKEEP_SECONDS:
-            self._upkeep_at = time.monotonic()
+    async def _check_for_changes(self) -> None:
+        """Mark every watched page as stale if anything was written since the last poll.
+
+        Also advance bulk actions, because the maintenance of the workers does so less often.
+        """
+        if time.monotonic() - self._maintained_at > MAINTENANCE_INTERVAL_S:
+            self._maintained_at = time.monotonic()
             async with self._site.transaction(write=True) as connection:
-                await insight.tick_views(connection)
+                await maintenance.tick_operations(connection)
         async with self._site.transaction() as connection:
-            pulse = await insight.pulse(connection)
-        if pulse != self._pulse:
-            self._pulse = pulse
-            for one in self._watched.values():
-                one.stale = True
+            token = await overview.get_database_change_token(connection)
+        if token != self._change_token:
+            self._change_token = token
+            for page in self._watched.values():
+                page.is_stale = True
 
-    async def _make(self, one: Watched, problem: str | None) -> None:
-        began = time.monotonic()
-        one.stale = False
+    async def _update_page(self, page: WatchedPage, problem: str | None) -> None:
+        started_at = time.monotonic()
+        page.is_stale = False
         try:
             if problem is None:
-                html = await self.render(one.view, one.make)
-                one.html, one.mark = html, hashlib.sha256(html.encode()).hexdigest()[:16]
-        except HoldfastError as trouble:
-            problem = f"This page could not be brought up to date: {trouble.message}"
+                html = await self.render_content(page.request, page.function)
+                page.html, page.version = html, hashlib.sha256(html.encode()).hexdigest()[:16]
+        except HoldfastError as error:
+            problem = f"This page could not be updated: {error.message}"
         except Exception:
-            # One page that cannot be made must not stop the others.
-            _log.exception("the page %s could not be made", one.view.path)
-            problem = "This page could not be brought up to date. It was logged."
-        one.made_at = time.monotonic()
-        one.pause = min(max(LOOK_SECONDS / 2, 10 * (one.made_at - began)), 30.0)
-        one.problem = problem
-        one.told()
+            # One page that cannot be rendered must not stop the others.
+            _log.exception("page %s could not be rendered", page.request.path)
+            problem = "This page could not be updated. The error was logged."
+        page.rendered_at = time.monotonic()
+        duration_s = page.rendered_at - started_at
+        page.pause_s = min(max(POLL_INTERVAL_S / 2, 10 * duration_s), MAX_RENDER_PAUSE_S)
+        page.problem = problem
+        page.notify_viewers()
 
-    async def render(self, view: View, make: Make) -> str:
-        """The living part, with a mark where each visitor's own form token goes."""
+    async def render_content(self, request: PageRequest, function: PageFunction) -> str:
+        """Render the content of a page, with a placeholder where each user's form token goes."""
         async with self._site.transaction() as connection:
-            view.connection = connection
-            page = await make(view)
-        html = self._site.render(view, page, fragment=True)
-        self._site.remember(view, html.replace(view.session.token, TOKEN))
-        return html.replace(view.session.token, TOKEN)
+            request.connection = connection
+            page = await function(request)
+        html = self._site.render_page(request, page, content_only=True)
+        html = html.replace(request.session.token, FORM_TOKEN_PLACEHOLDER)
+        self._site.cache_page(request, html)
+        return html
 
 
-def _frame(event: str, body: dict[str, str | None], mark: str) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (mark.encode(), event.encode(), msgspec.json.encode(body))
+def _encode_event(event: str, body: dict[str, str | None], version: str) -> bytes:
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (version.encode(), event.encode(), msgspec.json.encode(body))

@@ -1,8 +1,9 @@
-"""What a visitor may not read does not leave the server.
+"""Redaction: what a user may not read does not leave the server.
 
-Three layers: without `payload.view` no payload at all; without `payload.secret` every field whose name says
-that it is a secret, or that its task's schema marks as one, is masked; and the values of such fields are
-masked wherever else they turn up in the same job: errors, tracebacks, logs, progress, results.
+There are three rules. Without the permission `payload.view`, users see no payload at all. Without
+`payload.secret`, every field is masked whose name suggests a secret, or that the schema of its task marks as
+one. The values of such fields are also masked wherever else they occur in the same job: errors, tracebacks,
+logs, progress and results.
 """
 
 from __future__ import annotations
@@ -11,43 +12,50 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.errors import InvalidError
-from holdfast.redaction import MASK, SECRET, Masker
-from holdfast.search import Query
-from holdfast.server.dashboard.roles import Visitor
+from holdfast.redaction import MASK, SECRET_NAME_PATTERN, SecretMasker
+from holdfast.search import SearchQuery
+from holdfast.server.dashboard.roles import DashboardUser
 
-__all__ = ["HIDDEN", "MASK", "Redactor", "refuse_prying"]
+__all__ = ["HIDDEN_TEXT", "MASK", "PayloadRedactor", "check_search_permissions"]
 
-HIDDEN: Final = "(hidden for your role)"
+HIDDEN_TEXT: Final = "(hidden for your role)"
 
 
-class Redactor:
-    """For one visitor and one job. `learn` the payloads first, then ask for texts."""
+class PayloadRedactor:
+    """Redacts the payloads and texts of one job for one user.
 
-    def __init__(self, visitor: Visitor) -> None:
-        self.payloads = visitor.may("payload.view")
-        self.secrets = visitor.may("payload.secret")
-        self._masker = Masker()
+    Call `learn_secrets` with every payload first. `redact_text` can mask only secrets that it knows.
+    """
 
-    def learn(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
-        if not self.secrets:
+    def __init__(self, user: DashboardUser) -> None:
+        self.can_view_payloads = user.can("payload.view")
+        self.can_view_secrets = user.can("payload.secret")
+        self._masker = SecretMasker()
+
+    def learn_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
+        """Remember the secrets of a payload, so that they are masked in texts too."""
+        if not self.can_view_secrets:
             self._masker.learn(value, schema)
 
-    def payload(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
-        if not self.payloads:
-            return HIDDEN if value is not None else None
-        return value if self.secrets else self._masker.value(value, schema)
+    def redact_payload(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
+        """Return a payload as the user may see it."""
+        if not self.can_view_payloads:
+            return HIDDEN_TEXT if value is not None else None
+        return value if self.can_view_secrets else self._masker.mask_value(value, schema)
 
-    def text(self, text: str | None) -> str:
-        if not text or self.secrets:
+    def redact_text(self, text: str | None) -> str:
+        """Return a text as the user may see it; empty if there is none."""
+        if not text or self.can_view_secrets:
             return text or ""
-        return self._masker.text(text) if self.payloads else HIDDEN
+        return self._masker.mask_text(text) if self.can_view_payloads else HIDDEN_TEXT
 
 
-def refuse_prying(query: Query, visitor: Visitor) -> None:
-    """A search must not find out, guess by guess, what its visitor may not read."""
+def check_search_permissions(query: SearchQuery, user: DashboardUser) -> None:
+    """Refuse a search in values that the user may not read, because guesses would reveal them."""
     for term in query.terms:
-        if term.field in {"args", "result"} and not visitor.may("payload.view"):
+        if term.field in {"args", "result"} and not user.can("payload.view"):
             raise InvalidError(f"Your role may not search in {term.field}.", field="q")
-        secret = any(SECRET.search(name) for name in term.path)
-        if secret and not visitor.may("payload.secret"):
-            raise InvalidError(f"{term.field}.{'.'.join(term.path)} is a secret.", field="q")
+        secret = any(SECRET_NAME_PATTERN.search(name) for name in term.path)
+        if secret and not user.can("payload.secret"):
+            path = ".".join(term.path)
+            raise InvalidError(f"{term.field}.{path} is a secret. Your role may not search it.", field="q")

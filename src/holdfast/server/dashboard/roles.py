@@ -1,7 +1,7 @@
-"""Who may do what. A role is a set of named permissions; every write route names the one it needs.
+"""Roles and permissions. A role is a set of named permissions, and every route names the one it needs.
 
-The pages hide what a visitor may not do, and the server checks it again on every request: what a page shows
-is a courtesy, what the server refuses is the rule.
+Pages leave out what a user may not do, and the server checks the permission again on every request. Only the
+server's check protects anything.
 """
 
 from __future__ import annotations
@@ -11,26 +11,34 @@ from typing import Final
 
 from holdfast.errors import InvalidError
 
-_SEE = frozenset({"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit"})
-_LOOK = _SEE | {"payload.view", "artifact.download", "system.view", "message.view"}
-_ACT = _LOOK | {
+_SUPPORT = frozenset({"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit"})
+_VIEWER = _SUPPORT | {"payload.view", "artifact.download", "system.view", "message.view"}
+_OPERATOR = _VIEWER | {
     *("jobs.retry", "jobs.cancel", "jobs.submit", "jobs.edit", "bulk.run", "errors.ignore", "artifact.keep"),
     *("queue.pause", "schedule.run", "message.act", "worker.stop", "view.save", "audit.view"),
 }
-_RULE = _ACT | {"queue.limit", "schedule.edit", "artifact.delete", "payload.secret", "webhook.edit"}
+_ADMIN = _OPERATOR | {"queue.limit", "schedule.edit", "artifact.delete", "payload.secret", "webhook.edit"}
 
 ROLES: Final[dict[str, frozenset[str]]] = {
-    "viewer": _LOOK,
-    "support": _SEE,
-    "operator": _ACT,
-    "admin": _RULE,
+    "viewer": _VIEWER,
+    "support": _SUPPORT,
+    "operator": _OPERATOR,
+    "admin": _ADMIN,
 }
-PERMISSIONS: Final = tuple(sorted(_RULE))
+PERMISSIONS: Final = tuple(sorted(_ADMIN))
 
 
 @dataclass(frozen=True)
-class Visitor:
-    """Somebody who was let in. `tenant` limits what they see to jobs of that owner."""
+class DashboardUser:
+    """A signed-in user. `tenant` limits what they see to the jobs of that owner.
+
+    Raises `InvalidError` if the role does not exist.
+
+    >>> from holdfast.server import DashboardUser
+    >>> async def identify_user(request):
+    ...     user = request.session.get("user")
+    ...     return DashboardUser(user["name"], "operator") if user else None
+    """
 
     name: str
     role: str
@@ -38,16 +46,20 @@ class Visitor:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise InvalidError(f"There is no role {self.role!r}.", fix=f"Known: {', '.join(ROLES)}.")
+            raise InvalidError(
+                f"role {self.role!r} does not exist", fix=f"Choose one of: {', '.join(ROLES)}.", field="role"
+            )
 
     @property
     def permissions(self) -> frozenset[str]:
+        """The permissions of the user's role."""
         return ROLES[self.role]
 
-    def may(self, permission: str) -> bool:
+    def can(self, permission: str) -> bool:
+        """Return whether the user's role has a permission, such as `jobs.retry`."""
         return permission in self.permissions
 
     @property
     def actor(self) -> str:
-        """For the audit log."""
+        """The user as the audit log names them: `ann (operator)`."""
         return f"{self.name} ({self.role})"

@@ -1,8 +1,8 @@
-"""Who a browser belongs to: a signed cookie, and the token that our own forms carry.
+"""Sessions: a signed cookie that identifies the user, and the token that every form of the dashboard carries.
 
-The cookie says name, role, tenant and until when, and is signed: nothing is kept on the server, so every
-process knows every session. The form token is bound to the session, which makes a form on another site
-worthless even where a browser would send the cookie along.
+The cookie holds the name, role, tenant and expiry, and a signature. The server stores nothing, so every
+process accepts every session. The form token is bound to the session: a form on another site cannot know it,
+even where the browser would send the cookie along.
 """
 
 from __future__ import annotations
@@ -17,71 +17,78 @@ from typing import Any
 
 import msgspec
 
-from holdfast.server.dashboard.roles import ROLES, Visitor
+from holdfast.server.dashboard.roles import ROLES, DashboardUser
 from holdfast.settings import Settings
 
-COOKIE = "holdfast_session"
-FLASH = "holdfast_flash"
-LIFE_SECONDS = 12 * 3600
+SESSION_COOKIE = "holdfast_session"
+FLASH_COOKIE = "holdfast_flash"
+SESSION_LIFETIME_S = 12 * 3600
 
 
 @dataclass(frozen=True)
-class Session:
-    visitor: Visitor
+class DashboardSession:
+    """A signed-in user, the form token of the session, and when it expires in seconds since the epoch."""
+
+    user: DashboardUser
     token: str
     expires: float
 
 
-class Signer:
+class CookieSigner:
+    """Signs and verifies cookies with a key derived from the signing key or the service key."""
+
     def __init__(self, settings: Settings) -> None:
         key = settings.signing_key or settings.service_key
         seed = key.reveal().encode() if key is not None else secrets.token_bytes(32)
         self._key = hmac.digest(seed, b"holdfast dashboard", hashlib.sha256)
 
-    def sign(self, purpose: str, value: Any) -> str:
+    def sign_value(self, purpose: str, value: Any) -> str:
+        """Encode a value with a signature that is valid for one purpose only."""
         body = base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
-        return f"{body}.{self._mark(purpose, body)}"
+        return f"{body}.{self._compute_signature(purpose, body)}"
 
-    def read(self, purpose: str, text: str | None) -> Any:
-        """What was signed for this purpose, or None."""
-        body, _, mark = (text or "").partition(".")
-        expected = self._mark(purpose, body)
-        if not hmac.compare_digest(mark.encode("utf-8", "surrogatepass"), expected.encode()):
+    def verify_value(self, purpose: str, text: str | None) -> Any:
+        """Return the value that was signed for this purpose, or None if the signature is not valid."""
+        body, _, signature = (text or "").partition(".")
+        expected = self._compute_signature(purpose, body)
+        if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected.encode()):
             return None
         try:
             return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         except (ValueError, msgspec.DecodeError):
             return None
 
-    def _mark(self, purpose: str, body: str) -> str:
+    def _compute_signature(self, purpose: str, body: str) -> str:
         return hmac.new(
             self._key, f"{purpose}\0{body}".encode("utf-8", "surrogatepass"), hashlib.sha256
         ).hexdigest()
 
-    def start(self, visitor: Visitor) -> str:
-        """The cookie of a new session."""
-        return self.sign(
+    def create_session_cookie(self, user: DashboardUser) -> str:
+        """Return the cookie value of a new session."""
+        return self.sign_value(
             "session",
             {
-                "name": visitor.name,
-                "role": visitor.role,
-                "tenant": visitor.tenant,
-                "expires": time.time() + LIFE_SECONDS,
+                "name": user.name,
+                "role": user.role,
+                "tenant": user.tenant,
+                "expires": time.time() + SESSION_LIFETIME_S,
                 "token": secrets.token_urlsafe(16),
             },
         )
 
-    def session(self, cookie: str | None) -> Session | None:
-        found = self.read("session", cookie)
-        if not isinstance(found, dict):
+    def read_session_cookie(self, cookie: str | None) -> DashboardSession | None:
+        """Return the session of a cookie, or None if it is forged, expired or names an unknown role."""
+        value = self.verify_value("session", cookie)
+        if not isinstance(value, dict):
             return None
-        said: dict[str, Any] = found  # pyright: ignore[reportUnknownVariableType]
-        if said.get("role") not in ROLES or float(said.get("expires", 0)) < time.time():
+        body: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        if body.get("role") not in ROLES or float(body.get("expires", 0)) < time.time():
             return None
-        visitor = Visitor(str(said["name"]), said["role"], said.get("tenant"))
-        return Session(visitor, str(said["token"]), float(said["expires"]))
+        user = DashboardUser(str(body["name"]), body["role"], body.get("tenant"))
+        return DashboardSession(user, str(body["token"]), float(body["expires"]))
 
-    def hosted(self, visitor: Visitor) -> Session:
-        """The session of somebody whom the host application vouches for, on every request anew."""
-        seed = f"{visitor.name}\0{visitor.role}\0{visitor.tenant}"
-        return Session(visitor, self._mark("hosted", seed)[:32], time.time() + LIFE_SECONDS)
+    def create_host_session(self, user: DashboardUser) -> DashboardSession:
+        """Return a session for a user whom the host application identified on this request."""
+        seed = f"{user.name}\0{user.role}\0{user.tenant}"
+        token = self._compute_signature("hosted", seed)[:32]
+        return DashboardSession(user, token, time.time() + SESSION_LIFETIME_S)

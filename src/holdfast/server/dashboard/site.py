@@ -1,12 +1,12 @@
-"""The frame around every page: who asks, what they may, the one transaction, and how it is rendered.
+"""What every page of the dashboard uses: the request, the database transaction and the templates.
 
-A screen is a function from a `View` to a `Page`: a template and its values. A deed is a function that
-changes something and answers with where to go next. Both say which permission they need when they are
-registered, so nothing is reachable that was not thought about; a test walks the two registries.
+A page is a function from a `PageRequest` to a `DashboardPage`: a template and its values. An action is a
+function from an `ActionRequest` that changes something and returns the path to redirect to. Both name the
+permission that they need when they are registered (`registry`).
 
-Screens read in a transaction of their own that is read only, acts as the service role and may take two
-seconds. When the database does not answer in time the visitor sees the last good state of that page with a
-banner, and the page goes on trying.
+Pages read in a transaction that is read-only, acts as the service role and may take two seconds. If the
+database does not answer in time, the user sees the last good version of the page with a banner, and the page
+keeps trying.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.engine import access
+from holdfast.engine import access, audit
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
-from holdfast.search import quoted
-from holdfast.server.api.services import Services
-from holdfast.server.dashboard import charts, words
-from holdfast.server.dashboard.redaction import Redactor
-from holdfast.server.dashboard.roles import Visitor
-from holdfast.server.dashboard.sessions import FLASH, Session, Signer
+from holdfast.formatting import seconds_between
+from holdfast.server.api.services import AppServices
+from holdfast.server.dashboard import charts, filters, state_badges
+from holdfast.server.dashboard.navigation import list_navigation_links
+from holdfast.server.dashboard.redaction import PayloadRedactor
+from holdfast.server.dashboard.roles import DashboardUser
+from holdfast.server.dashboard.sessions import FLASH_COOKIE, CookieSigner, DashboardSession
+from holdfast.server.dashboard.template_source import CompactSource
 from holdfast.version import __version__
 
-READ_SECONDS = 2.0
-REMEMBERED = 200
+READ_TIMEOUT_S = 2.0
+MAX_CACHED_PAGES = 200
+FLASH_LIFETIME_S = 30
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _THEMES = ("system", "light", "dark")
-_ZONES = ("relative", "utc")
 
 
 @dataclass(frozen=True)
-class Page:
+class DashboardPage:
+    """A page before it is rendered. A live page is rendered again whenever the database changes."""
+
     template: str
     title: str
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -56,11 +60,11 @@ class Page:
 
 
 @dataclass
-class View:
-    """One request for one page, by one visitor."""
+class PageRequest:
+    """One request by one user: where, for what, and the transaction to read in."""
 
-    site: Site
-    session: Session
+    site: DashboardSite
+    session: DashboardSession
     base: str
     path: str
     query: QueryParams
@@ -69,211 +73,241 @@ class View:
     connection: Connection = field(init=False)
 
     @property
-    def visitor(self) -> Visitor:
-        return self.session.visitor
+    def user(self) -> DashboardUser:
+        return self.session.user
 
     @property
     def tenant(self) -> str | None:
-        return self.visitor.tenant
+        return self.user.tenant
 
     @property
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def may(self, permission: str) -> bool:
-        return self.visitor.may(permission)
+    def can(self, permission: str) -> bool:
+        """Return whether the user has a permission."""
+        return self.user.can(permission)
 
-    def redactor(self) -> Redactor:
-        return Redactor(self.visitor)
+    def can_see_owner(self, owner: str | None) -> bool:
+        """Return whether the user may see what belongs to this owner."""
+        return self.tenant is None or owner == self.tenant
 
-    def url(self, path: str, **query: Any) -> str:
-        """An address of ours, wherever we are mounted."""
-        kept = {name: value for name, value in query.items() if value is not None and value != ""}
-        return f"{self.base}{path}" + (f"?{urlencode(kept, doseq=True)}" if kept else "")
+    def create_redactor(self) -> PayloadRedactor:
+        """Return a redactor that hides what this user may not read."""
+        return PayloadRedactor(self.user)
 
-    def uuid(self, name: str = "id") -> UUID:
-        return as_uuid(self.params.get(name) or self.query.get(name))
+    def build_url(self, path: str, **query: Any) -> str:
+        """Return the URL of a dashboard path, below the mount point. Empty parameters are left out."""
+        return self.base + build_path(path, **query)
+
+    def parse_id(self, name: str = "id") -> UUID:
+        """Return a UUID from the path or the query, or respond with 404."""
+        return parse_uuid_or_404(self.params.get(name) or self.query.get(name))
 
     @property
     def before(self) -> UUID | None:
-        given = self.query.get("before")
-        return as_uuid(given) if given else None
-
-    def owns(self, owner: str | None) -> bool:
-        """Whether this visitor may know of something that belongs to this owner."""
-        return self.tenant is None or owner == self.tenant
+        """The id that the listed page ends before, from the query."""
+        text = self.query.get("before")
+        return parse_uuid_or_404(text) if text else None
 
 
 @dataclass
-class Deed:
-    """A change that somebody asked for, with its form, inside its transaction."""
+class ActionRequest:
+    """A change that a user requested, with its form, inside its transaction."""
 
-    view: View
+    request: PageRequest
     form: FormData
     connection: Connection
 
     @property
-    def by(self) -> str:
-        return self.view.visitor.name
+    def actor_name(self) -> str:
+        return self.request.user.name
 
-    def text(self, name: str, *, most: int = 2000) -> str:
+    def text(self, name: str, *, max_chars: int = 2000) -> str:
+        """Return a field of the form as trimmed text; empty if it is missing."""
         value = self.form.get(name)
-        return value.replace("\0", "")[:most].strip() if isinstance(value, str) else ""
+        return value.replace("\0", "")[:max_chars].strip() if isinstance(value, str) else ""
 
-    def needed(self, name: str) -> str:
-        found = self.text(name)
-        if not found:
-            raise InvalidError(f"{name} is missing.", field=name)
-        return found
+    def required_text(self, name: str) -> str:
+        """Return a field of the form, or raise `InvalidError` if it is empty."""
+        text = self.text(name)
+        if not text:
+            raise InvalidError(f"{name} is required.", field=name)
+        return text
 
-    async def audit(self, action: str, target: object = None, **detail: Any) -> None:
-        said = {name: value for name, value in detail.items() if value not in (None, "")}
-        await access.record(
+    def number(self, name: str) -> float | None:
+        """Return a field of the form as a number, or None if it is empty."""
+        text = self.text(name)
+        try:
+            return float(text) if text else None
+        except ValueError:
+            raise InvalidError(f"{name} must be a number.", field=name) from None
+
+    async def record_audit(self, action: str, target: object = None, **detail: Any) -> None:
+        """Add an entry to the audit log. Empty details are left out."""
+        recorded = {name: value for name, value in detail.items() if value not in (None, "")}
+        await audit.record_audit_entry(
             self.connection,
-            self.view.visitor.actor,
+            self.request.user.actor,
             action,
             None if target is None else str(target),
-            said or None,
+            recorded or None,
         )
 
 
-Screen = Callable[[View], Awaitable[Page]]
-Download = Callable[[View], Awaitable[Response]]
-Action = Callable[[Deed], Awaitable["tuple[str, str] | Page | Response"]]
+PageFunction = Callable[[PageRequest], Awaitable[DashboardPage]]
+DownloadFunction = Callable[[PageRequest], Awaitable[Response]]
+ActionFunction = Callable[[ActionRequest], Awaitable["tuple[str, str] | DashboardPage | Response"]]
 
 
-def as_uuid(text: object) -> UUID:
+def build_path(path: str, **query: Any) -> str:
+    """Return a path below the mount point with a query string. Empty parameters are left out."""
+    parameters = {name: value for name, value in query.items() if value is not None and value != ""}
+    return path + (f"?{urlencode(parameters, doseq=True)}" if parameters else "")
+
+
+def parse_uuid_or_404(text: object) -> UUID:
+    """Parse a UUID from a URL. A malformed one leads nowhere, so the response is 404."""
     try:
         return UUID(str(text))
     except ValueError:
-        raise HTTPException(404, "There is no such thing here.") from None
+        raise HTTPException(404, "This address contains an invalid id.") from None
 
 
-class Site:
-    """What all requests share."""
+class DashboardSite:
+    """State that all requests share: services, cookie signer, templates and the last good pages."""
 
-    def __init__(self, services: Services, *, environment: str = "") -> None:
+    def __init__(self, services: AppServices, *, environment: str = "") -> None:
         self.services = services
-        self.signer = Signer(services.settings)
+        self.signer = CookieSigner(services.settings)
         self.environment = environment
-        self._good: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        self.templates = _create_template_environment()
+        self._cached_pages: OrderedDict[tuple[str, ...], str] = OrderedDict()
         self._role: str | None = None
-        self._asked_role = False
-        self.templates = _templates()
+        self._role_is_known = False
 
     @asynccontextmanager
     async def transaction(
-        self, *, seconds: float = READ_SECONDS, write: bool = False
+        self, *, timeout_s: float = READ_TIMEOUT_S, write: bool = False
     ) -> AsyncGenerator[Connection]:
+        """Open a transaction as the service role; read-only unless `write` is set."""
         role = await self._service_role()
         async with self.services.database.transaction() as connection:
-            await access.act_as(connection, role, {"role": "service_role"}, timedelta(seconds=seconds))
+            await access.set_transaction_role(
+                connection, role, {"role": "service_role"}, timedelta(seconds=timeout_s)
+            )
             if not write:
                 await connection.execute("set transaction read only")
             yield connection
 
     async def _service_role(self) -> str | None:
-        if not self._asked_role:
-            self._role = "service_role" if "service_role" in await self.services.roles() else None
-            self._asked_role = True
+        if not self._role_is_known:
+            self._role = "service_role" if "service_role" in await self.services.fetch_roles() else None
+            self._role_is_known = True
         return self._role
 
-    def render(self, view: View, page: Page, *, fragment: bool = False, problem: str | None = None) -> str:
-        """The whole page, or the part of it that lives."""
-        values = self._values(view, page, problem)
+    def render_page(
+        self,
+        request: PageRequest,
+        page: DashboardPage,
+        *,
+        content_only: bool = False,
+        problem: str | None = None,
+    ) -> str:
+        """Render a whole page, or only the content that live updates replace."""
+        values = self._template_values(request, page, problem)
         template = self.templates.get_template(page.template)
-        if fragment:
+        if content_only:
             context = template.new_context(values)
-            return "".join(template.blocks["live"](context))
+            return "".join(template.blocks["content"](context))
         return template.render(values)
 
-    def _values(self, view: View, page: Page, problem: str | None) -> dict[str, Any]:
-        theme = view.cookies.get("holdfast_theme", "system")
-        now = view.now
-        absolute = view.cookies.get("holdfast_time") == "utc"
+    def _template_values(
+        self, request: PageRequest, page: DashboardPage, problem: str | None
+    ) -> dict[str, Any]:
+        theme = request.cookies.get("holdfast_theme", "system")
+        absolute = request.cookies.get("holdfast_time") == "utc"
         return {
             **page.values,
             "page": page,
-            "view": view,
-            "visitor": view.visitor,
-            "may": view.may,
-            "url": view.url,
-            "base": view.base,
-            "token": view.session.token,
-            "now": now,
-            "when": partial(words.when, now=now, absolute=absolute),
+            "request": request,
+            "user": request.user,
+            "can": request.can,
+            "navigation": list_navigation_links(request.can),
+            "url": request.build_url,
+            "base": request.base,
+            "token": request.session.token,
+            "time": partial(filters.render_time, now=request.now, absolute=absolute),
             "theme": theme if theme in _THEMES else "system",
-            "keys_off": view.cookies.get("holdfast_keys") == "off",
-            "dense": view.cookies.get("holdfast_density") == "dense",
-            "previews": view.cookies.get("holdfast_previews") != "off",
+            "shortcuts_off": request.cookies.get("holdfast_keys") == "off",
+            "dense": request.cookies.get("holdfast_density") == "dense",
+            "show_payloads": request.cookies.get("holdfast_previews") != "off",
             "environment": self.environment,
             "problem": problem,
             "version": __version__,
         }
 
-    def remember(self, view: View, html: str) -> None:
-        key = _place(view)
-        self._good[key] = html
-        self._good.move_to_end(key)
-        while len(self._good) > REMEMBERED:
-            self._good.popitem(last=False)
+    def cache_page(self, request: PageRequest, html: str) -> None:
+        """Keep the content of a page, to show it while the database does not answer."""
+        key = get_page_cache_key(request)
+        self._cached_pages[key] = html
+        self._cached_pages.move_to_end(key)
+        while len(self._cached_pages) > MAX_CACHED_PAGES:
+            self._cached_pages.popitem(last=False)
 
-    def recall(self, view: View) -> str | None:
-        return self._good.get(_place(view))
-
-
-def _place(view: View) -> tuple[str, ...]:
-    """What decides how a page looks: two visitors who may see the same are shown the same."""
-    who = view.visitor
-    looks = [view.cookies.get(f"holdfast_{name}", "") for name in ("time", "density", "previews")]
-    saved = who.name if view.path.startswith("/jobs") else ""
-    return (view.base, view.path, str(view.query), who.role, who.tenant or "", saved, *looks)
+    def get_cached_page(self, request: PageRequest) -> str | None:
+        """Return the last good content of a page, or None."""
+        return self._cached_pages.get(get_page_cache_key(request))
 
 
-def place_of(view: View) -> tuple[str, ...]:
-    return _place(view)
+def get_page_cache_key(request: PageRequest) -> tuple[str, ...]:
+    """Return everything that decides how a page looks. Users with the same key see the same content."""
+    user = request.user
+    preferences = [request.cookies.get(f"holdfast_{name}", "") for name in ("time", "density", "previews")]
+    name = user.name if request.path.startswith("/jobs") else ""  # the jobs page lists the user's saved views
+    return (request.base, request.path, str(request.query), user.role, user.tenant or "", name, *preferences)
 
 
-def base_of(connection: HTTPConnection) -> str:
-    """Where we are mounted: the ASGI root path, behind what a proxy says it took away."""
-    taken = connection.headers.get("x-forwarded-prefix", "").rstrip("/")
-    if taken and not _PREFIX.fullmatch(taken):
-        taken = ""
+def get_base_path(connection: HTTPConnection) -> str:
+    """Return the path where the dashboard is mounted: the prefix that a proxy removed, and the root path."""
+    removed = connection.headers.get("x-forwarded-prefix", "").rstrip("/")
+    if removed and not _PREFIX.fullmatch(removed):
+        removed = ""
     root = str(connection.scope.get("root_path", "")).rstrip("/")
-    return quote(taken + root, safe="/~")
+    return quote(removed + root, safe="/~")
 
 
-def redirect(site: Site, view: View, path: str, message: str) -> Response:
-    answer = RedirectResponse(view.base + path, status_code=303)
+def redirect_with_message(site: DashboardSite, request: PageRequest, path: str, message: str) -> Response:
+    """Redirect to a dashboard path, where the message is shown once."""
+    response = RedirectResponse(request.base + path, status_code=303)
     if message:
-        answer.set_cookie(
-            FLASH,
-            site.signer.sign("flash", message),
-            max_age=30,
+        response.set_cookie(
+            FLASH_COOKIE,
+            site.signer.sign_value("flash", message),
+            max_age=FLASH_LIFETIME_S,
             httponly=True,
             samesite="lax",
-            path=view.base or "/",
+            path=request.base or "/",
         )
-    return answer
+    return response
 
 
-def _templates() -> jinja2.Environment:
-    env = jinja2.Environment(
+def _create_template_environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("holdfast.server.dashboard"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        extensions=[CompactSource],
     )
-    for name in (
-        *("number", "compact", "upto", "seconds", "size", "short", "pretty", "preview", "clip", "plural"),
-        *("safe_link", "relative"),
-    ):
-        env.filters[name] = getattr(words, name)
-    env.filters["quoted"] = quoted
-    known = cast("dict[str, Any]", env.globals)
-    known.update(
-        state=words.state, icon=words.icon, between=words.between, spark=charts.spark, meter=charts.meter
+    environment.filters.update(filters.FILTERS)
+    functions = cast("dict[str, Any]", environment.globals)
+    functions.update(
+        icon=state_badges.render_icon,
+        state_badge=state_badges.render_state_badge,
+        seconds_between=seconds_between,
+        sparkline=charts.draw_sparkline,
+        progress_bar=charts.draw_progress_bar,
     )
-    known["m"] = env.get_template("macros.html").module  # for blocks that are rendered alone
-    return env
+    return environment

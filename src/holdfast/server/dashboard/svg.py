@@ -1,28 +1,30 @@
-"""Elements of SVG, with every value escaped."""
+"""SVG elements with every value escaped."""
 
 from __future__ import annotations
 
 from markupsafe import Markup, escape
 
 
-def tag(name: str, *inner: str, **attributes: str | float | bool) -> Markup:
-    """`tag("rect", tag("title", "x"), class_="bad", x=1.25)`; a trailing or inner _ becomes nothing or -."""
-    written = Markup("").join(
-        Markup(' {}="{}"').format(_attribute(key), _value(value))
+def render_element(name: str, *children: str, **attributes: str | float | bool) -> Markup:
+    """Render an element, such as `render_element("rect", class_="danger", x=1.25)`.
+
+    In attribute names, a trailing underscore is dropped and other underscores become hyphens. An attribute
+    whose value is True has no value. Text children are escaped.
+    """
+    rendered = Markup("").join(
+        Markup(' {}="{}"').format(_format_name(key), _format_value(value))
         if value is not True
-        else Markup(" {}").format(_attribute(key))
+        else Markup(" {}").format(_format_name(key))
         for key, value in attributes.items()
     )
     return Markup("<{0}{1}>{2}</{0}>").format(
-        _attribute(name),
-        written,
-        Markup("").join(escape(one) for one in inner),
+        _format_name(name), rendered, Markup("").join(escape(child) for child in children)
     )
 
 
-def _attribute(name: str) -> Markup:
-    return Markup(name.rstrip("_").replace("_", "-"))  # noqa: S704  (names are in our own code)
+def _format_name(name: str) -> Markup:
+    return Markup(name.rstrip("_").replace("_", "-"))  # noqa: S704  (names are in this package's code)
 
 
-def _value(value: str | float) -> str:
+def _format_value(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")

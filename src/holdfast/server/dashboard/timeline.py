@@ -1,7 +1,7 @@
-"""The tasks of a job in time and in order, as SVG: a Gantt chart and a graph in layers.
+"""The tasks of a job as SVG: a Gantt chart over time, and a graph of their dependencies in layers.
 
-Both are laid out here and only moved in the browser. Beyond `MOST` tasks they show the first ones and say so;
-on narrow screens the page shows the list instead.
+The layout is computed here; the browser only pans and zooms. Both show at most `MAX_DRAWN_TASKS` tasks, and
+the page says how many are left out.
 """
 
 from __future__ import annotations
@@ -13,181 +13,207 @@ from typing import Any
 
 from markupsafe import Markup
 
-from holdfast.server.dashboard.svg import tag
-from holdfast.server.dashboard.words import TONES, between, clip, moment, seconds
+from holdfast.formatting import parse_time, seconds_between, truncate_text
+from holdfast.server.dashboard.filters import format_duration
+from holdfast.server.dashboard.state_badges import DEFAULT_STYLE, STATE_STYLES
+from holdfast.server.dashboard.svg import render_element
 
-MOST = 300
-ROW, LABEL, WIDTH = 24, 190, 960
-NODE_W, NODE_H, GAP_X, GAP_Y = 150, 34, 46, 14
+MAX_DRAWN_TASKS = 300
+ROW_HEIGHT, LABEL_WIDTH, NOTE_WIDTH, GANTT_WIDTH = 24, 190, 110, 960
+PLOT_WIDTH = GANTT_WIDTH - LABEL_WIDTH - NOTE_WIDTH
+NODE_WIDTH, NODE_HEIGHT, NODE_GAP_X, NODE_GAP_Y = 150, 34, 46, 14
+MIN_SPAN_S = 0.05
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Scale:
-    begin: datetime
-    span: float
+class TimeScale:
+    """Maps times to horizontal positions in the Gantt chart."""
 
-    def x(self, at: Any) -> float:
-        gone = between(self.begin, at) or 0
-        return LABEL + (WIDTH - LABEL - 110) * min(max(gone / self.span, 0), 1)
+    start: datetime
+    span_s: float
+
+    def x_of(self, at: Any) -> float:
+        elapsed = seconds_between(self.start, at) or 0
+        return LABEL_WIDTH + PLOT_WIDTH * min(max(elapsed / self.span_s, 0), 1)
 
 
-def gantt(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Markup:
-    """One line per task: waiting pale, running solid, attempts that failed red."""
-    shown = sorted(tasks[:MOST], key=lambda t: (str(t["started_at"] or "9"), str(t["due_at"]), t["id"]))
-    if not shown:
-        return Markup("")
-    scale = _scale(shown, attempts, now)
-    tried: dict[str, list[Row]] = {}
-    for attempt in attempts:
-        tried.setdefault(attempt["task_id"], []).append(attempt)
-    rows = Markup("").join(
-        _line(task, tried.get(task["id"], []), scale, n * ROW + 22, now) for n, task in enumerate(shown)
+def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Markup:
+    """Draw one row per task: waiting time pale, running time solid, failed attempts red."""
+    drawn = sorted(
+        tasks[:MAX_DRAWN_TASKS],
+        key=lambda task: (str(task["started_at"] or "9"), str(task["due_at"]), task["id"]),
     )
-    height = len(shown) * ROW + 28
-    return tag(
+    if not drawn:
+        return Markup("")
+    scale = _compute_scale(drawn, attempts, now)
+    attempts_by_task: dict[str, list[Row]] = {}
+    for attempt in attempts:
+        attempts_by_task.setdefault(attempt["task_id"], []).append(attempt)
+    rows = Markup("").join(
+        _draw_task_row(task, attempts_by_task.get(task["id"], []), scale, n * ROW_HEIGHT + 22, now)
+        for n, task in enumerate(drawn)
+    )
+    height = len(drawn) * ROW_HEIGHT + 28
+    return render_element(
         "svg",
-        _marks(scale, height),
+        _draw_time_grid(scale, height),
         rows,
         class_="gantt",
-        viewBox=f"0 0 {WIDTH} {height}",
+        viewBox=f"0 0 {GANTT_WIDTH} {height}",
         role="img",
         aria_label="Timeline of the tasks",
     )
 
 
-def _scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Scale:
-    begins = [
-        at for t in tasks for at in [moment(t["started_at"]) or moment(t["due_at"])] if at and at <= now
-    ]
-    begins += [at for a in attempts for at in [moment(a["started_at"])] if at]
-    ends = [moment(t["finished_at"]) or now for t in tasks if t["started_at"]]
-    begin = min(begins, default=now)
-    return Scale(begin, max((max(ends, default=now) - begin).total_seconds(), 0.05))
+def _compute_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> TimeScale:
+    first_times = [parse_time(task["started_at"]) or parse_time(task["due_at"]) for task in tasks]
+    starts = [at for at in first_times if at and at <= now]
+    starts += [at for at in (parse_time(attempt["started_at"]) for attempt in attempts) if at]
+    ends = [parse_time(task["finished_at"]) or now for task in tasks if task["started_at"]]
+    start = min(starts, default=now)
+    return TimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_SPAN_S))
 
 
-def _marks(scale: Scale, height: int) -> Markup:
-    marks: list[Markup] = []
+def _draw_time_grid(scale: TimeScale, height: int) -> Markup:
+    elements: list[Markup] = []
     for share in (0, 0.25, 0.5, 0.75, 1):
-        x = LABEL + (WIDTH - LABEL - 110) * share
-        marks.append(tag("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
-        marks.append(tag("text", seconds(scale.span * share), class_="axis", x=x, y=10))
-    return Markup("").join(marks)
+        x = LABEL_WIDTH + PLOT_WIDTH * share
+        elements.append(render_element("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
+        elements.append(
+            render_element("text", format_duration(scale.span_s * share), class_="axis", x=x, y=10)
+        )
+    return Markup("").join(elements)
 
 
-def _line(task: Row, tried: Sequence[Row], scale: Scale, y: int, now: datetime) -> Markup:
-    parts = [
-        tag("text", clip(task["name"], 28), class_="name", x=0, y=y + 13),
-        *_bars(task, scale, y, now),
-        *(_failed(one, scale, y) for one in tried if _shows(one)),
-        tag("text", _note(task, now), class_="note", x=WIDTH, y=y + 13, text_anchor="end"),
-    ]
-    return tag("g", *parts, class_="row")
-
-
-def _shows(attempt: Row) -> bool:
-    return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
-
-
-def _failed(attempt: Row, scale: Scale, y: int) -> Markup:
-    why = f"attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
-    return _bar("bad", scale.x(attempt["started_at"]), scale.x(attempt["ended_at"]), y, why)
-
-
-def _ended(task: Row, now: datetime) -> datetime | None:
-    """Until when a task ran, or runs."""
-    if not task["started_at"] or task["status"] not in {"running", "succeeded", "cancelled"}:
-        return None
-    return moment(task["finished_at"]) or (now if task["status"] == "running" else None)
-
-
-def _bars(task: Row, scale: Scale, y: int, now: datetime) -> Iterator[Markup]:
-    ended = _ended(task, now)
-    if ended:
-        tone = TONES.get(task["status"], ("ring", "idle"))[1]
-        yield _bar("pale", scale.x(task["due_at"]), scale.x(task["started_at"]), y, "waiting")
-        yield _bar(tone, scale.x(task["started_at"]), scale.x(ended), y, task["status"])
-    elif task["status"] in {"ready", "scheduled"}:
-        due = min(moment(task["due_at"]) or now, now)
-        yield _bar("pale", scale.x(due), scale.x(now), y, "waiting")
-
-
-def _note(task: Row, now: datetime) -> str:
-    if task["status"] == "running" and task["percent"] is not None:
-        return f"{task['percent']:.0f}%"
-    ended = _ended(task, now)
-    return seconds(between(task["started_at"], ended)) if ended else str(task["status"])
-
-
-def _bar(style: str, x1: float, x2: float, y: int, title: str) -> Markup:
-    return tag(
-        "rect", tag("title", title), class_=style, x=x1, y=y + 2, width=max(x2 - x1, 2), height=14, rx=3
+def _draw_task_row(task: Row, attempts: Sequence[Row], scale: TimeScale, y: int, now: datetime) -> Markup:
+    note = _describe_task(task, now)
+    return render_element(
+        "g",
+        render_element("text", truncate_text(task["name"], 28), class_="name", x=0, y=y + 13),
+        *_draw_task_bars(task, scale, y, now),
+        *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_failure(attempt)),
+        render_element("text", note, class_="note", x=GANTT_WIDTH, y=y + 13, text_anchor="end"),
+        class_="row",
     )
 
 
-def graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Markup:
-    """Tasks in layers by their longest way from the start, with an arrow for each dependency."""
-    shown = list(tasks[:MOST])
-    if len(shown) < 2:
+def _is_failure(attempt: Row) -> bool:
+    return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
+
+
+def _draw_failed_attempt(attempt: Row, scale: TimeScale, y: int) -> Markup:
+    title = f"Attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
+    return _draw_bar("danger", scale.x_of(attempt["started_at"]), scale.x_of(attempt["ended_at"]), y, title)
+
+
+def _find_run_end(task: Row, now: datetime) -> datetime | None:
+    """Return when the last run of a task ended; now if it is running; None if it did not run."""
+    if not task["started_at"] or task["status"] not in {"running", "succeeded", "cancelled"}:
+        return None
+    return parse_time(task["finished_at"]) or (now if task["status"] == "running" else None)
+
+
+def _draw_task_bars(task: Row, scale: TimeScale, y: int, now: datetime) -> Iterator[Markup]:
+    end = _find_run_end(task, now)
+    if end:
+        tone = STATE_STYLES.get(task["status"], DEFAULT_STYLE).tone
+        yield _draw_bar("pale", scale.x_of(task["due_at"]), scale.x_of(task["started_at"]), y, "Waiting")
+        title = str(task["status"]).capitalize()
+        yield _draw_bar(tone, scale.x_of(task["started_at"]), scale.x_of(end), y, title)
+    elif task["status"] in {"ready", "scheduled"}:
+        due = min(parse_time(task["due_at"]) or now, now)
+        yield _draw_bar("pale", scale.x_of(due), scale.x_of(now), y, "Waiting")
+
+
+def _describe_task(task: Row, now: datetime) -> str:
+    if task["status"] == "running" and task["percent"] is not None:
+        return f"{task['percent']:.0f}%"
+    end = _find_run_end(task, now)
+    return format_duration(seconds_between(task["started_at"], end)) if end else str(task["status"])
+
+
+def _draw_bar(style: str, start_x: float, end_x: float, y: int, title: str) -> Markup:
+    return render_element(
+        "rect",
+        render_element("title", title),
+        class_=style,
+        x=start_x,
+        y=y + 2,
+        width=max(end_x - start_x, 2),
+        height=14,
+        rx=3,
+    )
+
+
+def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Markup:
+    """Draw tasks in layers by their longest path from the start, with a line per dependency."""
+    drawn = list(tasks[:MAX_DRAWN_TASKS])
+    if len(drawn) < 2:
         return Markup("")
-    layers = _layers([t["id"] for t in shown], edges)
-    place: dict[str, tuple[int, int]] = {}
-    filled: dict[int, int] = {}
-    for task in shown:
+    layers = _assign_layers([task["id"] for task in drawn], edges)
+    positions: dict[str, tuple[int, int]] = {}
+    layer_sizes: dict[int, int] = {}
+    for task in drawn:
         layer = layers[task["id"]]
-        place[task["id"]] = (layer * (NODE_W + GAP_X), filled.get(layer, 0) * (NODE_H + GAP_Y))
-        filled[layer] = filled.get(layer, 0) + 1
-    width = (max(filled) + 1) * (NODE_W + GAP_X) - GAP_X + 4
-    height = max(filled.values()) * (NODE_H + GAP_Y) + 4
-    arrows = Markup("").join(_arrow(place[a], place[b]) for a, b in edges if a in place and b in place)
-    nodes = Markup("").join(_node(task, *place[task["id"]]) for task in shown)
-    return tag(
+        row = layer_sizes.get(layer, 0)
+        positions[task["id"]] = (layer * (NODE_WIDTH + NODE_GAP_X), row * (NODE_HEIGHT + NODE_GAP_Y))
+        layer_sizes[layer] = row + 1
+    width = (max(layer_sizes) + 1) * (NODE_WIDTH + NODE_GAP_X) - NODE_GAP_X + 4
+    height = max(layer_sizes.values()) * (NODE_HEIGHT + NODE_GAP_Y) + 4
+    lines = [
+        _draw_edge(positions[parent], positions[child])
+        for parent, child in edges
+        if parent in positions and child in positions
+    ]
+    nodes = [_draw_node(task, *positions[task["id"]]) for task in drawn]
+    return render_element(
         "svg",
-        arrows,
-        nodes,
+        *lines,
+        *nodes,
         class_="graph",
         data_pan=True,
         viewBox=f"-2 -2 {max(width, 420)} {max(height, 90)}",
         role="img",
-        aria_label="Graph of the tasks",
+        aria_label="Dependency graph of the tasks",
     )
 
 
-def _layers(ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
-    known = set(ids)
-    parents: dict[str, list[str]] = {}
+def _assign_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the layer of each task: one more than the highest layer of its parents."""
+    known = set(task_ids)
     children: dict[str, list[str]] = {}
+    missing_parents = dict.fromkeys(task_ids, 0)
     for parent, child in edges:
         if parent in known and child in known:
-            parents.setdefault(child, []).append(parent)
             children.setdefault(parent, []).append(child)
-    left = {one: len(parents.get(one, ())) for one in ids}
-    layers = dict.fromkeys(ids, 0)
-    ready = [one for one in ids if not left[one]]
+            missing_parents[child] += 1
+    layers = dict.fromkeys(task_ids, 0)
+    ready = [task_id for task_id in task_ids if not missing_parents[task_id]]
     while ready:
-        one = ready.pop()
-        for child in children.get(one, ()):
-            layers[child] = max(layers[child], layers[one] + 1)
-            left[child] -= 1
-            if not left[child]:
+        parent = ready.pop()
+        for child in children.get(parent, ()):
+            layers[child] = max(layers[child], layers[parent] + 1)
+            missing_parents[child] -= 1
+            if not missing_parents[child]:
                 ready.append(child)
     return layers
 
 
-def _arrow(start: tuple[int, int], end: tuple[int, int]) -> Markup:
-    x1, y1, x2, y2 = start[0] + NODE_W, start[1] + NODE_H / 2, end[0], end[1] + NODE_H / 2
+def _draw_edge(start: tuple[int, int], end: tuple[int, int]) -> Markup:
+    x1, y1, x2, y2 = start[0] + NODE_WIDTH, start[1] + NODE_HEIGHT / 2, end[0], end[1] + NODE_HEIGHT / 2
     bend = (x2 - x1) / 2
-    return tag("path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}")
+    return render_element("path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}")
 
 
-def _node(task: Row, x: int, y: int) -> Markup:
-    tone = TONES.get(task["status"], ("ring", "idle"))[1]
-    return tag(
+def _draw_node(task: Row, x: int, y: int) -> Markup:
+    tone = STATE_STYLES.get(task["status"], DEFAULT_STYLE).tone
+    return render_element(
         "g",
-        tag("title", task["name"]),
-        tag("rect", x=x, y=y, width=NODE_W, height=NODE_H, rx=6),
-        tag("text", clip(task["name"], 20), class_="name", x=x + 10, y=y + 14),
-        tag("text", task["status"], class_="note", x=x + 10, y=y + 27),
+        render_element("title", task["name"]),
+        render_element("rect", x=x, y=y, width=NODE_WIDTH, height=NODE_HEIGHT, rx=6),
+        render_element("text", truncate_text(task["name"], 20), class_="name", x=x + 10, y=y + 14),
+        render_element("text", task["status"], class_="note", x=x + 10, y=y + 27),
         class_=f"node {tone}",
     )

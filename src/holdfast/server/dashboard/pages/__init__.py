@@ -1,16 +1,33 @@
-"""The pages, one file per noun. Importing them registers them."""
+"""The pages, one module per noun. Importing a module registers its pages and actions."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-NOUNS = (
-    *("overview", "jobs", "job", "rerun", "errors", "queues", "tasks", "messages", "workers", "schedules"),
+PAGE_MODULES = (
+    "overview",
+    "jobs",
+    "job",
+    "rerun",
+    "errors",
+    "bulk",
+    "batches",
+    "files",
+    "queues",
+    "tasks",
+    "schedules",
     "schedule_edit",
-    *("bulk", "files", "limits", "webhooks", "database", "preferences"),
+    "messages",
+    "limits",
+    "webhooks",
+    "workers",
+    "database",
+    "audit",
+    "preferences",
 )
 
 
-def register() -> None:
-    for noun in NOUNS:
-        import_module(f"{__name__}.{noun}")
+def register_pages() -> None:
+    """Import every page module."""
+    for name in PAGE_MODULES:
+        import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""Batches and bulk actions: watched, paused, stopped, undone."""
+"""Bulk actions: retry or cancel many jobs in waves, with a preview, and pause, stop or undo them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from uuid import UUID
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import insight, jobs, search
-from holdfast.engine.search import Control, Ramp, Verb
+from holdfast.engine import batches as engine_batches
+from holdfast.engine import bulk_actions, search
+from holdfast.engine.bulk_actions import BulkCommand, BulkRamp, BulkVerb
 from holdfast.errors import InvalidError
-from holdfast.server.dashboard.pages.jobs import query_of
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View, as_uuid
-from holdfast.server.dashboard.words import between, plural
+from holdfast.formatting import format_count, seconds_between
+from holdfast.server.dashboard.pages.jobs import parse_permitted_search
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, parse_uuid_or_404
 
-AT_ONCE = 1000  # members of a batch that one press of the button cancels, in one transaction
+MAX_SELECTED_JOBS = 100
+MAX_WAVES = 10
+MAX_UNDO_STEPS = 100
+DEFAULT_STOP_PERCENT = 20.0
+CONTROL_MESSAGES = {
+    "pause": "Bulk action paused.",
+    "resume": "Bulk action resumed.",
+    "stop": "Bulk action stopped.",
+}
 
 
-def _verb(text: str) -> Verb:
+def _parse_verb(text: str) -> BulkVerb:
     if text == "retry":
         return "retry"
     if text == "cancel":
@@ -26,146 +35,110 @@ def _verb(text: str) -> Verb:
     raise InvalidError("Choose retry or cancel.", field="verb")
 
 
-@screen("/bulk", "batch.view")
-async def bulks(view: View) -> Page:
-    batches = await insight.list_batches(view.connection, owner=view.tenant, before=None)
-    found = await search.list_bulk(view.connection) if view.may("bulk.run") else []
-    actions = [one for one in found if view.owns(one.owner)]
-    return Page("bulks.html", "Batches and bulk", {"batches": batches, "actions": actions})
+@register_page("/bulk", "batch.view")
+async def list_batches_and_bulk_actions(request: PageRequest) -> DashboardPage:
+    batches = await engine_batches.list_batches(request.connection, owner=request.tenant, before=None)
+    actions = await bulk_actions.list_bulk_actions(request.connection) if request.can("bulk.run") else []
+    visible = [bulk for bulk in actions if request.can_see_owner(bulk.owner)]
+    return DashboardPage(
+        "bulk_actions.html", "Batches and bulk actions", {"batches": batches, "bulk_actions": visible}
+    )
 
 
-def _chosen(view: View) -> tuple[Verb, str]:
-    """What a form or link asks for: ticked jobs, or all that fit a search."""
-    verb, ids = _verb(view.query.get("verb", "")), view.query.getlist("id")
-    text = view.query.get("q", "").strip()
-    if ids and view.query.get("all") != "yes":
-        text = "job:" + ",".join(str(as_uuid(one)) for one in ids[:100])
+def _parse_selection(request: PageRequest) -> tuple[BulkVerb, str]:
+    """Return the verb and a search for the selected jobs, or for all jobs that match the search."""
+    verb, ids = _parse_verb(request.query.get("verb", "")), request.query.getlist("id")
+    text = request.query.get("q", "").strip()
+    if ids and request.query.get("all") != "yes":
+        text = "job:" + ",".join(str(parse_uuid_or_404(job_id)) for job_id in ids[:MAX_SELECTED_JOBS])
     return verb, text
 
 
-@screen("/bulk/new", "bulk.run")
-async def preview(view: View) -> Page:
-    verb, text = _chosen(view)
-    query = query_of(view, text)
-    count = await search.bulk_preview(view.connection, verb, query, owner=view.tenant)
-    sample = await search.search_jobs(view.connection, query, limit=5, owner=view.tenant)
-    return Page(
-        "bulk_new.html",
-        f"{verb.capitalize()} many",
+@register_page("/bulk/new", "bulk.run")
+async def preview_bulk_action(request: PageRequest) -> DashboardPage:
+    verb, text = _parse_selection(request)
+    query = parse_permitted_search(request, text)
+    count = await bulk_actions.preview_bulk_action(request.connection, verb, query, owner=request.tenant)
+    sample = await search.search_jobs(request.connection, query, limit=5, owner=request.tenant)
+    return DashboardPage(
+        "bulk_action_preview.html",
+        f"{verb.capitalize()} jobs",
         {"verb": verb, "q": text, "count": count, "sample": sample.rows},
         live=False,
     )
 
 
-@screen("/bulk/{id}", "bulk.run")
-async def bulk(view: View) -> Page:
-    found = await search.get_bulk(view.connection, view.uuid())
-    if found is None or not view.owns(found.owner):
-        raise HTTPException(404, "There is no such bulk action.")
-    after = view.query.get("after")
-    members = await search.bulk_members(view.connection, found.id, after=as_uuid(after) if after else None)
-    return Page(
-        "bulk.html",
-        f"Bulk {found.verb}",
-        {
-            "bulk": found,
-            "members": members,
-            "took_s": between(found.created_at, found.finished_at or view.now),
-        },
+@register_page("/bulk/{id}", "bulk.run")
+async def show_bulk_action(request: PageRequest) -> DashboardPage:
+    bulk = await bulk_actions.get_bulk_action(request.connection, request.parse_id())
+    if bulk is None or not request.can_see_owner(bulk.owner):
+        raise HTTPException(404, "This bulk action does not exist.")
+    after = request.query.get("after")
+    jobs = await bulk_actions.list_bulk_jobs(
+        request.connection, bulk.id, after=parse_uuid_or_404(after) if after else None
+    )
+    elapsed_s = seconds_between(bulk.created_at, bulk.finished_at or request.now)
+    return DashboardPage(
+        "bulk_action.html", f"Bulk {bulk.verb}", {"bulk": bulk, "jobs": jobs, "elapsed_s": elapsed_s}
     )
 
 
-@deed("/bulk", "bulk.run")
-async def start(asked: Deed) -> tuple[str, str]:
-    verb = _verb(asked.needed("verb"))
-    needed = "jobs.retry" if verb == "retry" else "jobs.cancel"
-    if not asked.view.may(needed):
-        raise HTTPException(403, f"Your role may not do this: it needs {needed}.")
-    query = query_of(asked.view, asked.text("q", most=8000))
-    ramp = Ramp(
-        waves=_waves(asked.text("ramp")),
-        per_s=_number(asked, "per_s"),
-        stop_share=(_number(asked, "stop") if asked.text("stop") else 20.0) / 100,  # type: ignore[operator]
+@register_action("/bulk", "bulk.run")
+async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
+    verb = _parse_verb(action.required_text("verb"))
+    permission = "jobs.retry" if verb == "retry" else "jobs.cancel"
+    if not action.request.can(permission):
+        raise HTTPException(403, f"Your role does not have the permission {permission}.")
+    query = parse_permitted_search(action.request, action.text("q", max_chars=8000))
+    stop_percent = action.number("stop")
+    ramp = BulkRamp(
+        waves=_parse_waves(action.text("ramp")),
+        per_s=action.number("per_s"),
+        stop_share=(DEFAULT_STOP_PERCENT if stop_percent is None else stop_percent) / 100,
     )
-    bulk_id = await search.bulk_start(
-        asked.connection,
-        verb,
-        query,
-        by=asked.by,
-        why=asked.text("why"),
-        ramp=ramp,
-        owner=asked.view.tenant,
+    why = action.text("why")
+    bulk_id = await bulk_actions.start_bulk_action(
+        action.connection, verb, query, by=action.actor_name, why=why, ramp=ramp, owner=action.request.tenant
     )
-    made = await search.get_bulk(asked.connection, bulk_id)
-    count = made.total if made else 0
-    await asked.audit(f"bulk.{verb}", bulk_id, search=query.text, jobs=count, why=asked.text("why"))
-    return f"/bulk/{bulk_id}", f"Started for {plural(count, 'job')}."
+    bulk = await bulk_actions.get_bulk_action(action.connection, bulk_id)
+    count = bulk.total if bulk else 0
+    await action.record_audit(f"bulk.{verb}", bulk_id, search=query.text, jobs=count, why=why)
+    return f"/bulk/{bulk_id}", f"Bulk {verb} of {format_count(count, 'job')} started."
 
 
-def _waves(text: str) -> tuple[int, ...]:
-    """`10, 100`: sizes of the first waves; empty means all at once."""
+def _parse_waves(text: str) -> tuple[int, ...]:
+    """Parse the sizes of the first waves, such as `10, 100`. Empty means all at once."""
     try:
-        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:10]
+        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:MAX_WAVES]
     except ValueError:
-        raise InvalidError("Waves are whole numbers, as in 10, 100.", field="ramp") from None
+        raise InvalidError("Waves must be whole numbers, such as 10, 100.", field="ramp") from None
 
 
-def _number(asked: Deed, name: str) -> float | None:
-    text = asked.text(name)
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidError(f"{name} must be a number.", field=name) from None
+async def _parse_visible_bulk_id(action: ActionRequest) -> UUID:
+    bulk = await bulk_actions.get_bulk_action(action.connection, action.request.parse_id())
+    if bulk is None or not action.request.can_see_owner(bulk.owner):
+        raise HTTPException(404, "This bulk action does not exist.")
+    return bulk.id
 
 
-async def _own(asked: Deed) -> UUID:
-    found = await search.get_bulk(asked.connection, asked.view.uuid())
-    if found is None or not asked.view.owns(found.owner):
-        raise HTTPException(404, "There is no such bulk action.")
-    return found.id
-
-
-@deed("/bulk/{id}/control", "bulk.run")
-async def control(asked: Deed) -> tuple[str, str]:
-    bulk_id, verb = await _own(asked), asked.needed("verb")
-    if verb not in {"pause", "resume", "stop"}:
+@register_action("/bulk/{id}/control", "bulk.run")
+async def control_bulk_action(action: ActionRequest) -> tuple[str, str]:
+    bulk_id, verb = await _parse_visible_bulk_id(action), action.required_text("verb")
+    if verb not in CONTROL_MESSAGES:
         raise InvalidError("Choose pause, resume or stop.", field="verb")
-    changed = await search.bulk_control(asked.connection, bulk_id, cast("Control", verb))
-    await asked.audit(f"bulk.{verb}", bulk_id, changed=changed)
-    return f"/bulk/{bulk_id}", f"{verb.capitalize()}: done." if changed else "Nothing to change."
+    changed = await bulk_actions.control_bulk_action(action.connection, bulk_id, cast("BulkCommand", verb))
+    await action.record_audit(f"bulk.{verb}", bulk_id, changed=changed)
+    return f"/bulk/{bulk_id}", CONTROL_MESSAGES[verb] if changed else "Nothing changed."
 
 
-@deed("/bulk/{id}/undo", "bulk.run")
-async def undo(asked: Deed) -> tuple[str, str]:
-    bulk_id = await _own(asked)
+@register_action("/bulk/{id}/undo", "bulk.run")
+async def undo_bulk_action(action: ActionRequest) -> tuple[str, str]:
+    bulk_id = await _parse_visible_bulk_id(action)
     count = 0
-    for _ in range(100):
-        taken = await search.bulk_undo(asked.connection, bulk_id)
-        count += taken
-        if not taken:
+    for _ in range(MAX_UNDO_STEPS):
+        undone = await bulk_actions.undo_bulk_action(action.connection, bulk_id)
+        count += undone
+        if not undone:
             break
-    await asked.audit("bulk.undo", bulk_id, jobs=count)
-    return f"/bulk/{bulk_id}", f"{plural(count, 'job')} taken back."
-
-
-@screen("/batches/{id}", "batch.view")
-async def batch(view: View) -> Page:
-    found = await jobs.get_batch(view.connection, view.uuid())
-    if found is None or not view.owns(found["owner"]):
-        raise HTTPException(404, "There is no such batch.")
-    members = await search.search_jobs(view.connection, f"batch:{view.uuid()}", before=view.before)
-    return Page("batch.html", f"Batch {found['name'] or ''}", {"batch": found, "found": members})
-
-
-@deed("/batches/{id}/cancel", "jobs.cancel")
-async def cancel_batch(asked: Deed) -> tuple[str, str]:
-    found = await jobs.get_batch(asked.connection, asked.view.uuid())
-    if found is None or not asked.view.owns(found["owner"]):
-        raise HTTPException(404, "There is no such batch.")
-    reason = asked.text("reason") or None
-    count = await jobs.cancel_jobs(asked.connection, {"batch": found["id"]}, reason, limit=AT_ONCE)
-    await asked.audit("batch.cancel", found["id"], jobs=count)
-    rest = " There may be more: cancel again." if count == AT_ONCE else ""
-    return f"/batches/{found['id']}", f"{plural(count, 'job')} cancelled.{rest}"
+    await action.record_audit("bulk.undo", bulk_id, jobs=count)
+    return f"/bulk/{bulk_id}", f"Undone for {format_count(count, 'job')}."

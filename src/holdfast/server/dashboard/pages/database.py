@@ -1,24 +1,24 @@
-"""Database: does the schema fit, what is large, what holds it up."""
+"""The database page: schema version, table sizes, retention, and what delays clean-up."""
 
 from __future__ import annotations
 
-from holdfast.engine import insight, schema
-from holdfast.server.dashboard.registry import screen
-from holdfast.server.dashboard.site import Page, View
-from holdfast.server.dashboard.words import between
+from holdfast.engine import overview, schema
+from holdfast.formatting import seconds_between
+from holdfast.server.dashboard.registry import register_page
+from holdfast.server.dashboard.site import DashboardPage, PageRequest
 
 
-@screen("/database", "system.view")
-async def database(view: View) -> Page:
-    found = await insight.database_page(view.connection)
-    installed = max((m["version"] for m in found["migrations"] or ()), default=0)
-    return Page(
+@register_page("/database", "system.view")
+async def show_database(request: PageRequest) -> DashboardPage:
+    health = await overview.get_database_health(request.connection)
+    installed = max((migration["version"] for migration in health["migrations"] or ()), default=0)
+    return DashboardPage(
         "database.html",
         "Database",
         {
-            "db": found,
-            "installed": installed,
-            "wanted": schema.packaged().latest,
-            "skew_s": between(view.now, found["clock"]),
+            "health": health,
+            "installed_version": installed,
+            "expected_version": schema.load_packaged_schema().latest,
+            "clock_difference_s": seconds_between(request.now, health["clock"]),
         },
     )

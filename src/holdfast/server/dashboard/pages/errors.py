@@ -1,4 +1,4 @@
-"""Errors: causes, not rows."""
+"""The error pages: failed attempts grouped by cause."""
 
 from __future__ import annotations
 
@@ -8,82 +8,89 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import search
+from holdfast.engine import bulk_actions, error_groups
 from holdfast.errors import InvalidError
-from holdfast.search import quoted
-from holdfast.server.dashboard.pages.job import frames
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.search import quote_search_value
+from holdfast.server.dashboard.pages.job import redact_attempt
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
-SPANS = {"1h": 1, "24h": 24, "7d": 168, "30d": 720}
-IGNORED = {"1h": 1, "1d": 24, "7d": 168, "30d": 720, "always": 24 * 36500}
+TIME_RANGES_H = {"1h": 1, "24h": 24, "7d": 168, "30d": 720}
+# Values that the form submits, with their labels and their length in hours.
+IGNORE_OPTIONS = {
+    "1h": ("1 hour", 1),
+    "1d": ("1 day", 24),
+    "7d": ("7 days", 168),
+    "30d": ("30 days", 720),
+    "always": ("Always", 24 * 36500),
+}
 
 
-@screen("/errors", "errors.view")
-async def errors(view: View) -> Page:
-    span = view.query.get("span", "24h")
-    hours = SPANS.get(span, 24)
-    ignored = view.query.get("ignored") == "yes"
-    groups = await search.error_groups(
-        view.connection, since=view.now - timedelta(hours=hours), owner=view.tenant, ignored=ignored
+@register_page("/errors", "errors.view")
+async def list_errors(request: PageRequest) -> DashboardPage:
+    time_range = request.query.get("span", "24h")
+    hours = TIME_RANGES_H.get(time_range, 24)
+    show_ignored = request.query.get("ignored") == "yes"
+    groups = await error_groups.list_error_groups(
+        request.connection,
+        since=request.now - timedelta(hours=hours),
+        owner=request.tenant,
+        ignored=show_ignored,
     )
-    redactor = view.redactor()
-    return Page(
+    redactor = request.create_redactor()
+    return DashboardPage(
         "errors.html",
         "Errors",
         {
-            "groups": [{**group, "message": redactor.text(group.get("message"))} for group in groups],
-            "spans": list(SPANS),
-            "span": span if span in SPANS else "24h",
-            "ignored": ignored,
+            "groups": [{**group, "message": redactor.redact_text(group.get("message"))} for group in groups],
+            "time_ranges": list(TIME_RANGES_H),
+            "time_range": time_range if time_range in TIME_RANGES_H else "24h",
+            "show_ignored": show_ignored,
         },
     )
 
 
-@screen("/error", "errors.view")
-async def error(view: View) -> Page:
-    cause = view.query.get("cause", "")
-    group = await search.error_group(view.connection, cause, owner=view.tenant)
+@register_page("/error", "errors.view")
+async def show_error(request: PageRequest) -> DashboardPage:
+    cause = request.query.get("cause", "")
+    group = await error_groups.get_error_group(request.connection, cause, owner=request.tenant)
     if group is None:
-        raise HTTPException(404, "Nothing failed from this cause within seven days.")
-    query = f"cause:{quoted(cause)}"
-    failed = await search.bulk_preview(view.connection, "retry", query, owner=view.tenant)
-    return Page(
+        raise HTTPException(404, "No attempt failed with this error in the last 7 days.")
+    query = f"cause:{quote_search_value(cause)}"
+    retryable = await bulk_actions.preview_bulk_action(
+        request.connection, "retry", query, owner=request.tenant
+    )
+    return DashboardPage(
         "error.html",
         group.get("type") or cause,
         {
-            "group": {**group, "message": view.redactor().text(group.get("message"))},
-            "samples": [_sample(view, one) for one in group["samples"]],
-            "failed": failed,
-            "query": query,
-            "spans": list(IGNORED),
+            "group": {**group, "message": request.create_redactor().redact_text(group.get("message"))},
+            "attempts": [_redact_sample(request, sample) for sample in group["samples"]],
+            "retryable": retryable,
+            "jobs_query": query,
+            "ignore_options": {value: label for value, (label, _) in IGNORE_OPTIONS.items()},
         },
     )
 
 
-def _sample(view: View, one: Mapping[str, Any]) -> dict[str, Any]:
-    redactor = view.redactor()
-    redactor.learn(one.get("args"))
-    trace = redactor.text(one.get("traceback"))
-    return {
-        **one,
-        "message": redactor.text(one.get("message")),
-        "frames": frames(trace),
-        "traceback": trace,
-        "args": redactor.payload(one.get("args")),
-    }
+def _redact_sample(request: PageRequest, sample: Mapping[str, Any]) -> dict[str, Any]:
+    redactor = request.create_redactor()
+    redactor.learn_secrets(sample.get("args"))
+    return {**redact_attempt(sample, redactor), "args": redactor.redact_payload(sample.get("args"))}
 
 
-@deed("/error/ignore", "errors.ignore")
-async def ignore(asked: Deed) -> tuple[str, str]:
-    cause, span = asked.needed("cause"), asked.text("span")
-    if span not in {*IGNORED, "never"}:
-        raise InvalidError("Choose for how long.", field="span")
-    until = None if span == "never" else asked.view.now + timedelta(hours=IGNORED[span])
-    link = asked.text("link") or None
-    await search.ignore_cause(
-        asked.connection, cause, until=until, by=asked.by, why=asked.text("why"), link=link
+@register_action("/error/ignore", "errors.ignore")
+async def ignore_error(action: ActionRequest) -> tuple[str, str]:
+    """Hide an error from the list for a while. The value `never` shows it again."""
+    cause, value = action.required_text("cause"), action.text("span")
+    if value not in {*IGNORE_OPTIONS, "never"}:
+        raise InvalidError("Choose how long to ignore the error.", field="span")
+    hours = None if value == "never" else IGNORE_OPTIONS[value][1]
+    until = None if hours is None else action.request.now + timedelta(hours=hours)
+    why, link = action.text("why"), action.text("link") or None
+    await error_groups.ignore_error_group(
+        action.connection, cause, until=until, by=action.actor_name, why=why, link=link
     )
-    await asked.audit("error.ignore", cause, span=span, why=asked.text("why"), link=link)
-    back = asked.view.url("/error", cause=cause)[len(asked.view.base) :]
-    return back, "Shown again." if until is None else f"Ignored: {span}."
+    await action.record_audit("error.ignore", cause, span=value, why=why, link=link)
+    message = "The error is no longer ignored." if until is None else "The error is ignored."
+    return build_path("/error", cause=cause), message

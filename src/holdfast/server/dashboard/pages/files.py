@@ -1,149 +1,124 @@
-"""Files that jobs made: what is in them, who made them, how long they stay, what they cost."""
+"""The file pages: files that jobs created, with previews, retention and storage per owner."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Any
 from urllib.parse import quote
-from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.engine import artifacts, insight, jobs
+from holdfast.engine import artifacts
 from holdfast.errors import InvalidError, NotFoundError, StorageError
 from holdfast.model import Artifact
-from holdfast.server.api.batches import batch_told
-from holdfast.server.api.files import store_of
-from holdfast.server.api.zips import ZipEntry, entry_of, zip_response
-from holdfast.server.dashboard.previews import preview_of
-from holdfast.server.dashboard.registry import deed, download, screen
-from holdfast.server.dashboard.site import Deed, Page, Site, View
-from holdfast.storage import Store
+from holdfast.server.dashboard.file_previews import load_preview
+from holdfast.server.dashboard.registry import register_action, register_download, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
+from holdfast.storage import ObjectStore
 
-LIMIT = 50
-AWAY = "The store of files does not answer."
-PAGE = 200
-KEEP = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "for ever": None}
-# Nothing in a file may run or reach anything. PDF viewers of browsers are plug-ins: no sandbox lets them in.
-_SAFELY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
+PAGE_ROWS = 50
+RETENTION_DAYS = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "Forever": None}
+# A previewed file may not run scripts or load anything. The PDF viewers of browsers do not work in a sandbox.
+_PREVIEW_CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
 
 
-@screen("/files", "artifact.view")
-async def files(view: View) -> Page:
-    found = await insight.files_page(view.connection, owner=view.tenant, before=view.before)
-    rows = found["files"]
-    following = rows[-1]["id"] if len(rows) == LIMIT else None
-    return Page("files.html", "Files", {**found, "next": following})
+@register_page("/files", "artifact.view")
+async def list_files(request: PageRequest) -> DashboardPage:
+    overview = await artifacts.get_files_overview(
+        request.connection, owner=request.tenant, before=request.before
+    )
+    files = overview["files"]
+    next_id = files[-1]["id"] if len(files) == PAGE_ROWS else None
+    return DashboardPage("files.html", "Files", {**overview, "next": next_id})
 
 
-async def _visible(view: View) -> Artifact:
-    found = await artifacts.get_artifact(view.connection, view.uuid())
-    if not view.owns(found.owner):
-        raise HTTPException(404, "There is no such file.")
-    return found
+async def _get_file_or_404(request: PageRequest) -> Artifact:
+    file = await artifacts.get_artifact(request.connection, request.parse_id())
+    if not request.can_see_owner(file.owner):
+        raise HTTPException(404, "This file does not exist, or you do not have access to it.")
+    return file
 
 
-@screen("/files/{id}", "artifact.view")
-async def one(view: View) -> Page:
-    file = await _visible(view)
-    shown, trouble = None, ""
-    if view.may("artifact.download"):
+@register_page("/files/{id}", "artifact.view")
+async def show_file(request: PageRequest) -> DashboardPage:
+    file = await _get_file_or_404(request)
+    preview, preview_error = None, ""
+    if request.can("artifact.download"):
         try:
-            shown = await preview_of(store_of(view.site.services), file)
-        except (StorageError, NotFoundError) as problem:
-            trouble = "The store does not have it any more." if isinstance(problem, NotFoundError) else AWAY
-    return Page(
-        "file.html", file.name, {"file": file, "shown": shown, "trouble": trouble, "keep": KEEP}, live=False
+            preview = await load_preview(request.site.services.get_store(), file)
+        except NotFoundError:
+            preview_error = "The object store no longer has this file."
+        except StorageError:
+            preview_error = "The object store does not respond."
+    return DashboardPage(
+        "file.html",
+        file.name,
+        {"file": file, "preview": preview, "preview_error": preview_error, "retentions": RETENTION_DAYS},
+        live=False,
     )
 
 
-@download("/files/{id}/preview", "artifact.download")
-async def preview(view: View) -> Response:
-    """The bytes for the browser's own viewers, with our word for their type."""
-    store, file = store_of(view.site.services), await _visible(view)
-    found = await preview_of(store, file)
-    if found is None or found.kind == "text":
-        raise HTTPException(404, "There is no preview of this file.")
-    sandbox = "" if found.kind == "pdf" else "; sandbox"
+@register_download("/files/{id}/preview", "artifact.download")
+async def preview_file(request: PageRequest) -> Response:
+    """Send the content to the browser's own viewer, with the detected type and never the declared one."""
+    store, file = request.site.services.get_store(), await _get_file_or_404(request)
+    preview = await load_preview(store, file)
+    if preview is None or preview.kind == "text":
+        raise HTTPException(404, "This file has no preview.")
+    sandbox = "" if preview.kind == "pdf" else "; sandbox"
     return StreamingResponse(
-        _pieces(store, file.key),
-        media_type=found.media_type,
+        _read_chunks(store, file.key),
+        media_type=preview.media_type,
         headers={
             "content-disposition": "inline",
             "content-length": str(file.size),
-            "content-security-policy": _SAFELY + sandbox,
+            "content-security-policy": _PREVIEW_CSP + sandbox,
             "x-frame-options": "SAMEORIGIN",
         },
     )
 
 
-@deed("/files/{id}/keep", "artifact.keep")
-async def keep(asked: Deed) -> tuple[str, str]:
-    found, chosen = await _visible(asked.view), asked.needed("span")
-    if chosen not in KEEP:
-        raise InvalidError("Choose how long.", field="span")
-    days = KEEP[chosen]
-    until = await artifacts.keep_artifact(
-        asked.connection, found.id, None if days is None else timedelta(days=days)
-    )
-    await asked.audit("artifact.keep", found.id, name=found.name, until=until and until.isoformat())
-    lasts = "for ever" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
-    return f"/files/{found.id}", f"{found.name} is kept {lasts}."
-
-
-@download("/files/{id}/content", "artifact.download")
-async def content(view: View) -> Response:
-    """Always as an attachment and never with a type that a browser would run."""
-    store = store_of(view.site.services)
-    found = await _visible(view)
-    await artifacts.count_download(view.connection, found.id)
-    name = quote(found.name.rpartition("/")[2], safe="")
+@register_download("/files/{id}/content", "artifact.download")
+async def download_file(request: PageRequest) -> Response:
+    """Send the content as an attachment, with a type that no browser runs."""
+    store, file = request.site.services.get_store(), await _get_file_or_404(request)
+    await artifacts.count_artifact_download(request.connection, file.id)
+    name = quote(file.name.rpartition("/")[2], safe="")
     return StreamingResponse(
-        _pieces(store, found.key),
+        _read_chunks(store, file.key),
         media_type="application/octet-stream",
         headers={
             "content-disposition": f"attachment; filename*=UTF-8''{name}",
-            "content-length": str(found.size),
+            "content-length": str(file.size),
             "content-security-policy": "sandbox; default-src 'none'",
         },
     )
 
 
-async def _pieces(store: Store, key: str) -> AsyncGenerator[bytes]:
-    async with store.open(key) as pieces:
-        async for piece in pieces:
-            yield piece
+async def _read_chunks(store: ObjectStore, key: str) -> AsyncGenerator[bytes]:
+    async with store.open(key) as chunks:
+        async for chunk in chunks:
+            yield chunk
 
 
-@download("/batches/{id}/zip", "artifact.download")
-async def zip_of_batch(view: View) -> Response:
-    """All files of a batch, written while they are read, with a manifest."""
-    batch = await jobs.get_batch(view.connection, view.uuid())
-    if batch is None or not view.owns(batch["owner"]):
-        raise HTTPException(404, "There is no such batch.")
-    where = {"batch": batch["id"]}
-    first = await artifacts.list_artifacts(view.connection, where, limit=PAGE)
-
-    async def about() -> dict[str, Any]:
-        async with view.site.transaction() as connection:
-            return await batch_told(connection, UUID(batch["id"]))
-
-    return zip_response(_entries(view.site, where, first), f"{batch['id']}.zip", about)
+@register_action("/files/{id}/keep", "artifact.keep")
+async def set_file_retention(action: ActionRequest) -> tuple[str, str]:
+    file, retention = await _get_file_or_404(action.request), action.required_text("span")
+    if retention not in RETENTION_DAYS:
+        raise InvalidError("Choose how long to keep the file.", field="span")
+    days = RETENTION_DAYS[retention]
+    until = await artifacts.set_artifact_ttl(
+        action.connection, file.id, None if days is None else timedelta(days=days)
+    )
+    await action.record_audit("artifact.keep", file.id, name=file.name, until=until and until.isoformat())
+    expiry = "does not expire" if until is None else f"expires on {until:%Y-%m-%d at %H:%M} UTC"
+    return f"/files/{file.id}", f"{file.name} {expiry}."
 
 
-async def _entries(site: Site, where: dict[str, str], page: Sequence[Artifact]) -> AsyncGenerator[ZipEntry]:
-    while page:
-        for file in page:
-            yield entry_of(store_of(site.services), file)
-        async with site.transaction() as connection:
-            page = await artifacts.list_artifacts(connection, where, after=page[-1].id, limit=PAGE)
-
-
-@deed("/files/{id}/delete", "artifact.delete")
-async def delete(asked: Deed) -> tuple[str, str]:
-    found = await _visible(asked.view)
-    done = await artifacts.delete_artifact(asked.connection, found.id)
-    await asked.audit("artifact.delete", found.id, name=found.name, changed=done)
-    return "/files", f"{found.name} is deleted."
+@register_action("/files/{id}/delete", "artifact.delete")
+async def delete_file(action: ActionRequest) -> tuple[str, str]:
+    file = await _get_file_or_404(action.request)
+    deleted = await artifacts.delete_artifact(action.connection, file.id)
+    await action.record_audit("artifact.delete", file.id, name=file.name, changed=deleted)
+    return "/files", f"{file.name} deleted."

@@ -1,4 +1,4 @@
-"""One job: its timeline and graph, why it does not run, attempts, logs, files, payload, events."""
+"""One job: timeline, dependency graph, why it is not running, attempts, logs, files, payload and events."""
 
 from __future__ import annotations
 
@@ -8,225 +8,232 @@ from uuid import UUID
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import artifacts, insight, jobs, logs
+from holdfast.engine import artifacts, explain, job_detail, jobs, logs, task_types
 from holdfast.engine.connection import Connection
+from holdfast.formatting import describe_reason, format_count
+from holdfast.model import Reason
 from holdfast.server.dashboard import timeline
-from holdfast.server.dashboard.pages.jobs import shown
-from holdfast.server.dashboard.redaction import HIDDEN, Redactor
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
-from holdfast.server.dashboard.words import between, plural
+from holdfast.server.dashboard.pages.jobs import redact_job_row
+from holdfast.server.dashboard.redaction import PayloadRedactor
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
-TABS = ("attempts", "logs", "files", "payload", "events", "tasks")
-MOST = 300
-EXPLAINED = 5
-OURS = ("holdfast/", "asyncio/", "concurrent/", "threading.py", "site-packages/")
+TABS = {
+    "attempts": "Attempts",
+    "logs": "Logs",
+    "files": "Files",
+    "payload": "Payload",
+    "events": "Events",
+    "tasks": "Tasks",
+}
+MAX_TASKS = 300
+MAX_EXPLAINED_TASKS = 5
+MAX_PAYLOAD_TASKS = 20
+MAX_LOG_LINES = 500
+MAX_EVENTS = 500
+MAX_FILES = 200
+LIBRARY_PATHS = ("holdfast/", "asyncio/", "concurrent/", "threading.py", "site-packages/")
 Row = Mapping[str, Any]
 
 
-@screen("/jobs/{id}", "jobs.view")
-async def job(view: View) -> Page:
-    found = await found_job(view)
-    tab = view.query.get("tab", "attempts")
+@register_page("/jobs/{id}", "jobs.view")
+async def show_job(request: PageRequest) -> DashboardPage:
+    detail = await get_job_or_404(request)
+    tab = request.query.get("tab", "attempts")
     tab = tab if tab in TABS else "attempts"
-    redactor = await _redactor(view, found)
-    tasks = [_task(task, redactor) for task in found["tasks"] or ()]
-    row = shown(view, found)
-    row["progress"]["message"] = redactor.text(found["progress"].get("message"))
-    if row["error"]:
-        row["error"]["message"] = redactor.text(found["error"].get("message"))
-    return Page(
+    redactor = await _create_job_redactor(request, detail)
+    tasks = [_redact_task(task, redactor) for task in detail["tasks"] or ()]
+    job = redact_job_row(request, detail)
+    job["progress"]["message"] = redactor.redact_text(detail["progress"].get("message"))
+    if job["error"]:
+        job["error"]["message"] = redactor.redact_text(detail["error"].get("message"))
+    return DashboardPage(
         "job.html",
-        f"{found['type']} {str(found['id'])[-5:]}",
+        f"{detail['type']} {str(detail['id'])[-5:]}",
         {
-            "job": row,
+            "job": job,
             "tasks": tasks,
-            "hidden": found["counts"]["total"] - len(tasks),
-            "why": await _why(view, tasks),
-            "gantt": timeline.gantt(tasks, found["attempts"], view.now),
-            "graph": timeline.graph(tasks, found["edges"]),
+            "omitted_tasks": detail["counts"]["total"] - len(tasks),
+            "reasons": await _explain_tasks(request, tasks),
+            "gantt_chart": timeline.draw_gantt_chart(tasks, detail["attempts"], request.now),
+            "task_graph": timeline.draw_task_graph(tasks, detail["edges"]),
             "tab": tab,
             "tabs": TABS,
-            "reruns": await insight.job_reruns(view.connection, view.uuid()),
-            **await _tab(view, tab, found, tasks, redactor),
+            "reruns": await job_detail.get_job_reruns(request.connection, request.parse_id()),
+            **await _load_tab(request, tab, tasks, redactor),
         },
     )
 
 
-async def found_job(view: View) -> dict[str, Any]:
-    found = await insight.job_page(view.connection, view.uuid(), most=MOST)
-    if found is None or not view.owns(found["owner"]):
-        raise HTTPException(404, "There is no such job, or it is not yours to see.")
-    return found
+async def get_job_or_404(request: PageRequest) -> dict[str, Any]:
+    """Return the job of a request, if it exists and the user may see it."""
+    detail = await job_detail.get_job_detail(request.connection, request.parse_id(), max_tasks=MAX_TASKS)
+    if detail is None or not request.can_see_owner(detail["owner"]):
+        raise HTTPException(404, "This job does not exist, or you do not have access to it.")
+    return detail
 
 
-async def _redactor(view: View, found: Row) -> Redactor:
-    """Knows the secrets in the payload before anything of this job is shown."""
-    redactor = view.redactor()
-    redactor.learn(found.get("params"))
-    for task in (found["tasks"] or ())[:20]:
-        if not found["single"] and not redactor.secrets:
-            payload = await insight.task_payload(view.connection, UUID(task["id"]))
-            redactor.learn(payload["args"] if payload else None)
+async def _create_job_redactor(request: PageRequest, detail: Row) -> PayloadRedactor:
+    """Create a redactor that knows the secrets in the payloads before anything of the job is shown."""
+    redactor = request.create_redactor()
+    redactor.learn_secrets(detail.get("params"))
+    if not detail["single"] and not redactor.can_view_secrets:
+        for task in (detail["tasks"] or ())[:MAX_PAYLOAD_TASKS]:
+            payload = await job_detail.get_task_payload(request.connection, UUID(task["id"]))
+            redactor.learn_secrets(payload["args"] if payload else None)
     return redactor
 
 
-def _task(task: Row, redactor: Redactor) -> dict[str, Any]:
+def _redact_task(task: Row, redactor: PayloadRedactor) -> dict[str, Any]:
     error = task.get("error")
-    failing = task["failures"] + task["crashes"] > 0
+    has_failed = task["failures"] + task["crashes"] > 0
     return {
         **task,
-        "state": "retrying" if task["status"] == "scheduled" and failing else task["status"],
-        "message": redactor.text(task["message"]),
-        "error": {**error, "message": redactor.text(error.get("message"))} if error else None,
+        "state": "retrying" if task["status"] == "scheduled" and has_failed else task["status"],
+        "message": redactor.redact_text(task["message"]),
+        "error": {**error, "message": redactor.redact_text(error.get("message"))} if error else None,
     }
 
 
-async def _why(view: View, tasks: Sequence[Row]) -> list[dict[str, Any]]:
-    """Why tasks that could run do not; in sentences, for the first few."""
-    said: list[dict[str, Any]] = []
-    for task in [t for t in tasks if t["status"] in {"ready", "scheduled", "waiting"}][:EXPLAINED]:
-        told = await insight.explain_task(view.connection, UUID(task["id"]))
-        said += [{"task": task["name"], **_sentence(reason, told, view)} for reason in told["reasons"] or ()]
-    return said
-
-
-def _sentence(reason: Row, told: Row, view: View) -> dict[str, Any]:
-    """One reason as text, with the time it ends and a link where there is one."""
-    kind = reason["reason"]
-    if kind == "paused":
-        why = f" “{reason['why']}”" if reason.get("why") else ""
-        text = f"queue {told['queue']} was paused by {reason.get('by') or 'somebody'}{why}"
-        return {"text": text, "until": reason.get("until"), "link": view.url("/queue", name=told["queue"])}
-    if kind == "no_worker":
-        text = f"no live worker serves {reason['type']} on queue {reason['queue']}"
-        return {"text": text, "until": None, "link": view.url("/workers")}
-    if kind in {"limit", "rate", "asleep"}:
-        key = f" for {reason['key']}" if reason.get("key") else ""
-        held = f": {reason['running']} of {reason['max_running']} in use" if kind == "limit" else ""
-        word = {"limit": "is full", "rate": "is used up", "asleep": "sleeps"}[kind]
-        text = f"limit {reason['limit']}{key} {word}{held}"
-        found = {"text": text, "until": reason.get("until"), "link": view.url("/limits")}
-        return {**found, "holders": reason.get("held_by") or []}
-    if kind == "dependency":
-        return {
-            "text": f"waits for {reason['task']}, which is {reason['status']}",
-            "until": None,
-            "link": None,
+async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dict[str, Any]]:
+    """Explain why the first few unfinished tasks are not running."""
+    waiting = [task for task in tasks if task["status"] in {"ready", "scheduled", "waiting"}]
+    named = [(UUID(task["id"]), str(task["name"])) for task in waiting[:MAX_EXPLAINED_TASKS]]
+    return [
+        {
+            "task": reason.task,
+            # The page shows the error elsewhere, redacted.
+            "description": describe_reason(
+                {**reason.about, "reason": reason.reason, "error": None}, request.now
+            ),
+            "link": _link_reason(reason, request),
         }
-    if kind == "scheduled":
-        overdue = (between(reason["until"], view.now) or 0) > 1
-        text = "is tried again" if told["attempt"] else "is due"
-        text = "fell due, and no worker has taken it up yet" if overdue else text
-        return {"text": text, "until": reason["until"], "link": None}
-    if kind == "queued":
-        text = f"is next: {plural(reason['ahead'], 'task')} ahead of it"
-        return {"text": text, "until": None, "link": view.url("/queue", name=told["queue"])}
-    return {"text": kind, "until": reason.get("start_before"), "link": None}
+        for reason in await explain.explain_tasks(request.connection, named)
+    ]
 
 
-async def _tab(view: View, tab: str, found: Row, tasks: Sequence[Row], redactor: Redactor) -> dict[str, Any]:
-    on, job_id = view.connection, view.uuid()
+def _link_reason(reason: Reason, request: PageRequest) -> tuple[str, str] | None:
+    """Return the page where the user can do something about a reason, as (label, URL)."""
+    if reason.reason in {"paused", "queued"}:
+        return "Queue", request.build_url("/queue", name=reason.about["queue"])
+    if reason.reason == "no_worker":
+        return "Workers", request.build_url("/workers")
+    if reason.reason in {"limit", "rate", "asleep"}:
+        return "Limits", request.build_url("/limits")
+    return None
+
+
+async def _load_tab(
+    request: PageRequest, tab: str, tasks: Sequence[Row], redactor: PayloadRedactor
+) -> dict[str, Any]:
+    connection, job_id = request.connection, request.parse_id()
     if tab == "attempts":
-        return {"attempts": [_attempt(a, redactor) for a in await insight.job_attempts(on, job_id)]}
+        attempts = await job_detail.list_job_attempts(connection, job_id)
+        return {"attempts": [redact_attempt(attempt, redactor) for attempt in attempts]}
     if tab == "logs":
-        lines = await logs.read_logs(on, job_id, limit=500, newest=True)
-        names = {task["id"]: task["name"] for task in tasks}
-        return {
-            "lines": [
-                (
-                    line,
-                    names.get(str(line.task_id), ""),
-                    redactor.text(line.message),
-                    redactor.payload(line.fields) if line.fields else None,
-                )
-                for line in lines
-            ]
-        }
+        return {"log_lines": await _load_log_lines(connection, job_id, tasks, redactor)}
     if tab == "files":
-        return {"files": await artifacts.list_artifacts(on, {"job": str(job_id)}, limit=200)}
+        return {"files": await artifacts.list_artifacts(connection, {"job": str(job_id)}, limit=MAX_FILES)}
     if tab == "events":
-        return {"events": [_event(e, redactor) for e in await jobs.job_events(on, job_id, limit=500)]}
+        events = await jobs.list_job_events(connection, job_id, limit=MAX_EVENTS)
+        return {"events": [_redact_event(event, redactor) for event in events]}
     if tab == "payload":
-        return {"payloads": await _payloads(on, tasks, redactor)}
+        return {"payloads": await _load_payloads(connection, tasks, redactor)}
     return {}
 
 
-def _attempt(attempt: Row, redactor: Redactor) -> dict[str, Any]:
-    trace = redactor.text(attempt.get("traceback"))
+async def _load_log_lines(
+    connection: Connection, job_id: UUID, tasks: Sequence[Row], redactor: PayloadRedactor
+) -> list[dict[str, Any]]:
+    names = {task["id"]: task["name"] for task in tasks}
+    return [
+        {
+            "at": line.at,
+            "level": line.level,
+            "task": names.get(str(line.task_id), ""),
+            "attempt": line.attempt,
+            "message": redactor.redact_text(line.message),
+            "fields": redactor.redact_payload(line.fields) if line.fields else None,
+        }
+        for line in await logs.read_logs(connection, job_id, limit=MAX_LOG_LINES, newest=True)
+    ]
+
+
+def redact_attempt(attempt: Row, redactor: PayloadRedactor) -> dict[str, Any]:
+    """Return an attempt as the user may see it, with its traceback split into frames."""
+    traceback = redactor.redact_text(attempt.get("traceback"))
     return {
         **attempt,
-        "message": redactor.text(attempt.get("message")),
-        "frames": frames(trace),
-        "traceback": trace,
+        "message": redactor.redact_text(attempt.get("message")),
+        "frames": split_traceback(traceback),
+        "traceback": traceback,
     }
 
 
-def frames(trace: str) -> list[tuple[bool, str]]:
-    """A traceback in pieces: (whether it is the user's own code, text). Library frames are folded away."""
-    pieces: list[tuple[bool, str]] = []
-    for line in trace.splitlines():
+def split_traceback(traceback: str) -> list[tuple[bool, str]]:
+    """Split a traceback into (is application code, text). The page folds frames of libraries."""
+    frames: list[tuple[bool, str]] = []
+    for line in traceback.splitlines():
         if line.startswith('  File "'):
-            pieces.append((not any(part in line for part in OURS), line))
-        elif line.startswith("    ") and pieces:
-            own, text = pieces[-1]
-            pieces[-1] = (own, f"{text}\n{line}")
+            frames.append((not any(path in line for path in LIBRARY_PATHS), line))
+        elif line.startswith("    ") and frames:
+            is_application, text = frames[-1]
+            frames[-1] = (is_application, f"{text}\n{line}")
         else:
-            pieces.append((True, line))
-    return pieces
+            frames.append((True, line))
+    return frames
 
 
-def _event(event: jobs.Event, redactor: Redactor) -> dict[str, Any]:
+def _redact_event(event: jobs.JobEvent, redactor: PayloadRedactor) -> dict[str, Any]:
     body = dict(event.body or {})
     if "message" in body:
-        body["message"] = redactor.text(body["message"])
+        body["message"] = redactor.redact_text(body["message"])
     for name in ("output", "result", "error", "args"):
         if name in body:
-            body[name] = redactor.payload(body[name])
+            body[name] = redactor.redact_payload(body[name])
     return {"seq": event.seq, "at": event.at, "kind": event.kind, "body": body}
 
 
-async def _payloads(on: Connection, tasks: Sequence[Row], redactor: Redactor) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for task in tasks[:20]:
-        payload = await insight.task_payload(on, UUID(task["id"]))
+async def _load_payloads(
+    connection: Connection, tasks: Sequence[Row], redactor: PayloadRedactor
+) -> list[dict[str, Any]]:
+    payloads: list[dict[str, Any]] = []
+    for task in tasks[:MAX_PAYLOAD_TASKS]:
+        payload = await job_detail.get_task_payload(connection, UUID(task["id"]))
         if payload is None:
             continue
-        known = await insight.task_type(on, task["type"])
-        schema = known["schema"] if known else None
-        redactor.learn(payload["args"], schema)
-        found.append(
+        task_type = await task_types.get_task_type(connection, task["type"])
+        schema = task_type["schema"] if task_type else None
+        redactor.learn_secrets(payload["args"], schema)
+        payloads.append(
             {
                 "name": task["name"],
-                "args": redactor.payload(payload["args"], schema),
-                "output": redactor.payload(payload["output"]),
-                "hidden": HIDDEN if not redactor.payloads else None,
+                "args": redactor.redact_payload(payload["args"], schema),
+                "output": redactor.redact_payload(payload["output"]),
             }
         )
-    return found
+    return payloads
 
 
-async def _owned(asked: Deed) -> UUID:
-    """The job of an action, if its visitor may know of it at all."""
-    return UUID(str((await found_job(asked.view))["id"]))
+async def _parse_visible_job_id(action: ActionRequest) -> UUID:
+    return UUID(str((await get_job_or_404(action.request))["id"]))
 
 
-@deed("/jobs/{id}/retry", "jobs.retry")
-async def retry(asked: Deed) -> tuple[str, str]:
-    job_id = await _owned(asked)
-    names = [name for name in asked.form.getlist("from") if isinstance(name, str) and name]
-    count = await jobs.retry_job(asked.connection, job_id, from_tasks=names or None)
-    await asked.audit("job.retry", job_id, tasks=count, reason=asked.text("reason"))
-    return f"/jobs/{job_id}", f"{plural(count, 'task')} put back to work." if count else "Nothing to retry."
+@register_action("/jobs/{id}/retry", "jobs.retry")
+async def retry_job(action: ActionRequest) -> tuple[str, str]:
+    job_id = await _parse_visible_job_id(action)
+    names = [name for name in action.form.getlist("from") if isinstance(name, str) and name]
+    count = await jobs.retry_job(action.connection, job_id, from_tasks=names or None)
+    await action.record_audit("job.retry", job_id, tasks=count, reason=action.text("reason"))
+    message = f"{format_count(count, 'task')} will run again." if count else "There is nothing to retry."
+    return f"/jobs/{job_id}", message
 
 
-@deed("/jobs/{id}/cancel", "jobs.cancel")
-async def cancel(asked: Deed) -> tuple[str, str]:
-    job_id = await _owned(asked)
-    told = await jobs.cancel_job(
-        asked.connection, job_id, asked.text("reason") or f"Cancelled by {asked.by}."
-    )
-    await asked.audit("job.cancel", job_id, done=told["cancelled"], reason=asked.text("reason"))
-    return f"/jobs/{job_id}", "Cancelled." if told[
-        "cancelled"
-    ] else f"It had ended already: {told['status']}."
+@register_action("/jobs/{id}/cancel", "jobs.cancel")
+async def cancel_job(action: ActionRequest) -> tuple[str, str]:
+    job_id = await _parse_visible_job_id(action)
+    reason = action.text("reason") or f"Cancelled by {action.actor_name}."
+    result = await jobs.cancel_job(action.connection, job_id, reason)
+    await action.record_audit("job.cancel", job_id, done=result["cancelled"], reason=action.text("reason"))
+    message = "Job cancelled." if result["cancelled"] else f"The job has already ended: {result['status']}."
+    return f"/jobs/{job_id}", message

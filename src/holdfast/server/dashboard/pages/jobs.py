@@ -1,10 +1,10 @@
-"""Jobs: find them, see them, act on the ones that were found."""
+"""The job list: search, saved views and export."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,189 +12,193 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response
 
-from holdfast.engine import insight, operate, search
+from holdfast.engine import overview, queues, saved_views, search
 from holdfast.errors import InvalidError
-from holdfast.search import FIELDS, STATES, Query, parse, with_term
-from holdfast.server.dashboard.redaction import Redactor, refuse_prying
-from holdfast.server.dashboard.registry import deed, download, screen
-from holdfast.server.dashboard.shapes import mapped
-from holdfast.server.dashboard.site import Deed, Page, View, as_uuid
-from holdfast.server.dashboard.words import between
+from holdfast.formatting import format_error, seconds_between
+from holdfast.search import SEARCH_FIELDS, SEARCH_STATES, SearchQuery, parse_search, replace_search_term
+from holdfast.server.dashboard.json_values import as_object
+from holdfast.server.dashboard.redaction import check_search_permissions
+from holdfast.server.dashboard.registry import register_action, register_download, register_page
+from holdfast.server.dashboard.site import (
+    ActionRequest,
+    DashboardPage,
+    PageRequest,
+    build_path,
+    parse_uuid_or_404,
+)
 
-LIMIT = 50
-EXPORTED = 5000
-SIDE = ("running", "ready", "scheduled", "retrying", "failed", "succeeded", "cancelled", "partial")
+PAGE_ROWS = 50
+MAX_EXPORTED_JOBS = 5000
+EXPORT_PAGE_ROWS = 500
+MAX_SUGGESTED_QUEUES = 50
+MAX_SUGGESTED_TASKS = 100
+FILTER_STATES = ("running", "ready", "scheduled", "retrying", "failed", "succeeded", "cancelled", "partial")
+EXPORT_COLUMNS = (
+    *("id", "state", "queue", "type", "owner", "created_at", "started_at", "finished_at", "error", "params"),
+)
 
 
-def query_of(view: View, text: str) -> Query:
-    query = parse(text)
-    refuse_prying(query, view.visitor)
+def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery:
+    """Parse a search, and refuse one that would reveal what the user may not read."""
+    query = parse_search(text)
+    check_search_permissions(query, request.user)
     return query
 
 
-@screen("/jobs", "jobs.view")
-async def jobs(view: View) -> Page:
-    text = view.query.get("q", "").strip()
-    wrong: str | None = None
-    page = search.Page(rows=[])
+@register_page("/jobs", "jobs.view")
+async def list_jobs(request: PageRequest) -> DashboardPage:
+    text = request.query.get("q", "").strip()
+    error: str | None = None
+    result = search.SearchPage(rows=[])
     try:
-        query = query_of(view, text)
-        page = await search.search_jobs(
-            view.connection,
-            query,
-            before=view.before,
-            limit=LIMIT,
-            owner=view.tenant,
-            counted=view.before is None,
+        result = await search.search_jobs(
+            request.connection,
+            parse_permitted_search(request, text),
+            before=request.before,
+            limit=PAGE_ROWS,
+            owner=request.tenant,
+            with_count=request.before is None,
         )
-    except InvalidError as problem:
-        wrong = str(problem)
-    return Page(
+    except InvalidError as invalid:
+        error = str(invalid)
+    return DashboardPage(
         "jobs.html",
         "Jobs",
         {
             "q": text,
-            "wrong": wrong,
-            "found": page,
-            "rows": [shown(view, row) for row in page.rows],
-            "side": await _side(view, text if wrong is None else ""),
-            "views": await insight.list_views(view.connection, view.visitor.name),
-            "hints": await _hints(view),
+            "error": error,
+            "result": result,
+            "jobs": [redact_job_row(request, row) for row in result.rows],
+            "state_filters": await _build_state_filters(request, text if error is None else ""),
+            "saved_views": await saved_views.list_saved_views(request.connection, request.user.name),
+            "suggestions": await _list_suggestions(request),
         },
     )
 
 
-def shown(view: View, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as this visitor may see it."""
-    redactor = view.redactor()
-    payload = redactor.payload(row.get("params"))
-    error = mapped(row.get("error"))
-    now = view.now
+def redact_job_row(request: PageRequest, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job as the user may see it, with its wait and run time in seconds."""
+    redactor = request.create_redactor()
+    error = as_object(row.get("error"))
+    due_at, started_at, finished_at = row["due_at"], row["started_at"], row["finished_at"]
+    is_scheduled = row["state"] == "scheduled"
     return {
         **dict.fromkeys(("attempt", "failures", "worker", "queue", "batch", "limit_key"), None),
         **row,
-        "params": payload,
-        "error": {"type": error.get("type"), "message": redactor.text(error.get("message"))}
+        "params": redactor.redact_payload(row.get("params")),
+        "error": {"type": error.get("type"), "message": redactor.redact_text(error.get("message"))}
         if error
         else None,
-        "progress": _progress(row["progress"], redactor),
-        "wait_s": between(row["due_at"], row["started_at"] or now) if row["state"] != "scheduled" else None,
-        "run_s": between(row["started_at"], row["finished_at"] or now) if row["started_at"] else None,
+        "progress": {**row["progress"], "message": redactor.redact_text(row["progress"].get("message"))},
+        "wait_s": None if is_scheduled else seconds_between(due_at, started_at or request.now),
+        "run_s": seconds_between(started_at, finished_at or request.now) if started_at else None,
     }
 
 
-def _progress(progress: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
-    return {**progress, "message": redactor.text(progress.get("message"))}
-
-
-async def _side(view: View, text: str) -> list[dict[str, Any]]:
-    """States with what the database can count at once; the others are links."""
+async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str, Any]]:
+    """Return a filter per state, with a count for the states that the database can count quickly."""
     counts: dict[str, int | None] = {}
-    stopped = False
-    if view.tenant is None:
-        found = await operate.task_queues(view.connection)
-        troubles = await insight.troubles(view.connection, view.now - timedelta(hours=24))
-        stopped = not all(q["ready_exact"] for q in found)
+    ready_exact = True
+    if request.tenant is None:
+        task_queues = await queues.list_task_queues(request.connection)
+        totals = await overview.count_problems(request.connection, request.now - timedelta(hours=24))
+        ready_exact = all(queue["ready_exact"] for queue in task_queues)
         counts = {
-            "ready": sum(q["ready"] for q in found),
-            "running": sum(q["running"] for q in found),
-            "scheduled": troubles["scheduled"],
-            "retrying": troubles["retrying"],
-            "failed": troubles["failed"],
+            "ready": sum(queue["ready"] for queue in task_queues),
+            "running": sum(queue["running"] for queue in task_queues),
+            "scheduled": totals["scheduled"],
+            "retrying": totals["retrying"],
+            "failed": totals["failed"],
         }
-    asked = parse(text).of("state")
+    chosen = parse_search(text).get_values("state")
     return [
         {
             "state": state,
             "count": counts.get(state),
-            "exact": state != "ready" or not stopped,
-            "on": state in asked,
-            "q": with_term(text, "state", None if asked == (state,) else state),
+            "exact": state != "ready" or ready_exact,
+            "is_chosen": state in chosen,
+            "q": replace_search_term(text, "state", None if chosen == (state,) else state),
         }
-        for state in SIDE
+        for state in FILTER_STATES
     ]
 
 
-async def _hints(view: View) -> list[str]:
-    """What the search box offers: fields first, then values that there are."""
-    found = await operate.task_queues(view.connection)
-    types = {kind for queue in found for kind in queue["types"] or ()}
+async def _list_suggestions(request: PageRequest) -> list[str]:
+    """Return what the search box suggests: the fields first, then values that exist."""
+    task_queues = await queues.list_task_queues(request.connection)
+    task_types = {task_type for queue in task_queues for task_type in queue["types"] or ()}
     return [
-        *(f"{name}:" for name in FIELDS),
-        *(f"state:{state}" for state in STATES),
-        *(f"queue:{queue['queue']}" for queue in found[:50]),
-        *(f"task:{kind}" for kind in sorted(types)[:100]),
+        *(f"{name}:" for name in SEARCH_FIELDS),
+        *(f"state:{state}" for state in SEARCH_STATES),
+        *(f"queue:{queue['queue']}" for queue in task_queues[:MAX_SUGGESTED_QUEUES]),
+        *(f"task:{task_type}" for task_type in sorted(task_types)[:MAX_SUGGESTED_TASKS]),
     ]
 
 
-@download("/jobs/export", "jobs.view")
-async def exported(view: View) -> Response:
-    kind = view.query.get("format", "jsonl")
-    if kind not in {"csv", "jsonl"}:
+@register_download("/jobs/export", "jobs.view")
+async def export_jobs(request: PageRequest) -> Response:
+    file_format = request.query.get("format", "jsonl")
+    if file_format not in {"csv", "jsonl"}:
         raise InvalidError("Choose a format: csv or jsonl.", field="format")
-    lines = [line async for line in _lines(view, kind)]
-    media = "text/csv" if kind == "csv" else "application/x-ndjson"
+    lines = [line async for line in _export_lines(request, file_format)]
     return Response(
         "".join(lines),
-        media_type=media,
-        headers={"content-disposition": f'attachment; filename="jobs.{kind}"'},
+        media_type="text/csv" if file_format == "csv" else "application/x-ndjson",
+        headers={"content-disposition": f'attachment; filename="jobs.{file_format}"'},
     )
 
 
-async def _lines(view: View, kind: str) -> AsyncGenerator[str]:
-    query = query_of(view, view.query.get("q", ""))
-    columns = (
-        "id",
-        "state",
-        "queue",
-        "type",
-        "owner",
-        "created_at",
-        "started_at",
-        "finished_at",
-        "error",
-        "params",
-    )
-    if kind == "csv":
-        yield _csv(columns)
+async def _export_lines(request: PageRequest, file_format: str) -> AsyncGenerator[str]:
+    query = parse_permitted_search(request, request.query.get("q", ""))
+    if file_format == "csv":
+        yield _format_csv_line(EXPORT_COLUMNS)
     before: UUID | None = None
-    for _ in range(EXPORTED // 500):
-        page = await search.search_jobs(view.connection, query, before=before, limit=500, owner=view.tenant)
-        for row in page.rows:
-            one = shown(view, row)
-            one["error"] = f"{one['error']['type']}: {one['error']['message']}" if one["error"] else None
-            kept = {name: one.get(name) for name in columns}
-            yield _csv(kept.values()) if kind == "csv" else msgspec.json.encode(kept).decode() + "\n"
-        before = page.next
+    for _ in range(MAX_EXPORTED_JOBS // EXPORT_PAGE_ROWS):
+        result = await search.search_jobs(
+            request.connection, query, before=before, limit=EXPORT_PAGE_ROWS, owner=request.tenant
+        )
+        for row in result.rows:
+            job = redact_job_row(request, row)
+            job["error"] = format_error(job) or None
+            exported = {name: job.get(name) for name in EXPORT_COLUMNS}
+            if file_format == "csv":
+                yield _format_csv_line(exported.values())
+            else:
+                yield msgspec.json.encode(exported).decode() + "\n"
+        before = result.next
         if before is None:
             return
 
 
-def _csv(values: Any) -> str:
-    """One line. What a spreadsheet would run as a formula is made text."""
-    out = io.StringIO()
+def _format_csv_line(values: Iterable[Any]) -> str:
+    """Format one line. A value that a spreadsheet would run as a formula is marked as text."""
+    output = io.StringIO()
     texts = [
-        v if isinstance(v, str) else "" if v is None else msgspec.json.encode(v).decode() for v in values
+        value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+        for value in values
     ]
-    csv.writer(out).writerow([f"'{t}" if t[:1] in {"=", "+", "-", "@", "\t", "\r"} else t for t in texts])
-    return out.getvalue()
+    formula_starts = {"=", "+", "-", "@", "\t", "\r"}
+    csv.writer(output).writerow([f"'{text}" if text[:1] in formula_starts else text for text in texts])
+    return output.getvalue()
 
 
-@deed("/views/save", "view.save")
-async def save_view(asked: Deed) -> tuple[str, str]:
-    text = asked.text("q", most=4000)
-    query_of(asked.view, text)
-    name = asked.needed("name")
-    await insight.save_view(
-        asked.connection, name, "jobs", text, by=asked.by, shared=asked.text("shared") == "yes"
+@register_action("/views/save", "view.save")
+async def save_view(action: ActionRequest) -> tuple[str, str]:
+    text = action.text("q", max_chars=4000)
+    parse_permitted_search(action.request, text)
+    name = action.required_text("name")
+    shared = action.text("shared") == "yes"
+    await saved_views.put_saved_view(
+        action.connection, name, "jobs", text, by=action.actor_name, shared=shared
     )
-    await asked.audit("view.save", name, search=text)
-    return asked.view.url("/jobs", q=text)[len(asked.view.base) :], f"Saved as “{name}”."
+    await action.record_audit("view.save", name, search=text)
+    return build_path("/jobs", q=text), f"View “{name}” saved."
 
 
-@deed("/views/delete", "view.save")
-async def delete_view(asked: Deed) -> tuple[str, str]:
-    done = await insight.delete_view(asked.connection, as_uuid(asked.text("id")), asked.by)
-    if done:
-        await asked.audit("view.delete", asked.text("id"))
-    return "/jobs", "Deleted." if done else "That view is not yours."
+@register_action("/views/delete", "view.save")
+async def delete_view(action: ActionRequest) -> tuple[str, str]:
+    view_id = parse_uuid_or_404(action.text("id"))
+    deleted = await saved_views.delete_saved_view(action.connection, view_id, action.actor_name)
+    if deleted:
+        await action.record_audit("view.delete", action.text("id"))
+    return "/jobs", "View deleted." if deleted else "You can delete only your own views."

@@ -1,61 +1,56 @@
-"""Limits: how many at once and how often, and who holds them."""
+"""The limits page: how many tasks may run at once and how often they may start, and what is in use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.engine import limits, operate
-from holdfast.engine.limits import Limit
-from holdfast.errors import InvalidError
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
-from holdfast.server.dashboard.words import between
+from holdfast.engine import limits
+from holdfast.engine.limits import LimitRule
+from holdfast.formatting import seconds_between
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
 
-@screen("/limits", "system.view")
-async def every(view: View) -> Page:
-    found = await operate.list_limits(view.connection)
-    return Page("limits.html", "Limits", {"rows": [{**row, "state": _state(view, row)} for row in found]})
-
-
-def _state(view: View, row: Mapping[str, Any]) -> str:
-    if (between(view.now, row["asleep_until"]) or 0) > 0:
-        return "asleep"
-    most = row["max_running"]
-    return "full" if most is not None and not row["per_key"] and row["running"] >= most else "free"
-
-
-def _number(asked: Deed, name: str) -> float | None:
-    text = asked.text(name)
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise InvalidError(f"{name} must be a number.", field=name) from None
-
-
-@deed("/limits/set", "queue.limit")
-async def put(asked: Deed) -> tuple[str, str]:
-    most = _number(asked, "max_running")
-    limit = Limit(
-        name=asked.needed("name"),
-        queue=asked.text("queue") or None,
-        type=asked.text("type") or None,
-        per_key=asked.text("per_key") == "yes",
-        max_running=None if most is None else int(most),
-        rate=_number(asked, "rate"),
-        burst=_number(asked, "burst"),
+@register_page("/limits", "system.view")
+async def list_limits(request: PageRequest) -> DashboardPage:
+    rows = await limits.list_limits(request.connection)
+    return DashboardPage(
+        "limits.html", "Limits", {"rows": [{**row, "state": _get_limit_state(request, row)} for row in rows]}
     )
-    await limits.put_limit(asked.connection, limit)
-    await asked.audit(
+
+
+def _get_limit_state(request: PageRequest, row: Mapping[str, Any]) -> str:
+    """Return `paused`, `full` or `available`. A limit per key has no common maximum, so it is never full."""
+    if (seconds_between(request.now, row["paused_until"]) or 0) > 0:
+        return "paused"
+    max_running = row["max_running"]
+    is_full = max_running is not None and not row["per_key"] and row["running"] >= max_running
+    return "full" if is_full else "available"
+
+
+@register_action("/limits/set", "queue.limit")
+async def set_limit(action: ActionRequest) -> tuple[str, str]:
+    max_running = action.number("max_running")
+    limit = LimitRule(
+        name=action.required_text("name"),
+        queue=action.text("queue") or None,
+        type=action.text("type") or None,
+        per_key=action.text("per_key") == "yes",
+        max_running=None if max_running is None else int(max_running),
+        rate=action.number("rate"),
+        burst=action.number("burst"),
+    )
+    await limits.put_limit(action.connection, limit)
+    await action.record_audit(
         "limit.set", limit.name, max_running=limit.max_running, rate=limit.rate, queue=limit.queue
     )
-    return "/limits", f"{limit.name} is set."
+    return "/limits", f"Limit {limit.name} saved."
 
 
-@deed("/limits/remove", "queue.limit")
-async def remove(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("name")
-    done = await limits.remove_limit(asked.connection, name)
-    await asked.audit("limit.remove", name, changed=done)
-    return "/limits", f"{name} is removed." if done else f"There is no limit {name}."
+@register_action("/limits/remove", "queue.limit")
+async def delete_limit(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("name")
+    removed = await limits.delete_limit(action.connection, name)
+    await action.record_audit("limit.remove", name, changed=removed)
+    return "/limits", f"Limit {name} removed." if removed else f"Limit {name} does not exist."

@@ -1,4 +1,4 @@
-"""Messages: what lies in a queue of messages, without taking it; and dead letters."""
+"""The message pages: what is in a message queue, without reading it, and dead letters."""
 
 from __future__ import annotations
 
@@ -10,86 +10,87 @@ from starlette.exceptions import HTTPException
 from holdfast.client.messages import arguments
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError
+from holdfast.formatting import format_count
 from holdfast.model import MessagePlace
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
-from holdfast.server.dashboard.words import plural
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
-LIMIT = 50
+PAGE_ROWS = 50
+MAX_REQUEUED_MESSAGES = 1000
+MAX_BODY_CHARS = 500_000
 
 
-def _place(text: str | None) -> MessagePlace:
+def _parse_place(text: str | None) -> MessagePlace:
     return "archive" if text == "archive" else "dead" if text == "dead" else "queue"
 
 
-@screen("/messages", "message.view")
-async def messages(view: View) -> Page:
-    metrics = await queues.metrics(view.connection)
-    name = view.query.get("queue")
+@register_page("/messages", "message.view")
+async def list_messages(request: PageRequest) -> DashboardPage:
+    """List the message queues, or the messages of one queue."""
+    metrics = await queues.list_message_metrics(request.connection)
+    name = request.query.get("queue")
     if name is None:
-        return Page("messages.html", "Messages", {"metrics": metrics, "queue": None})
-    mine = next((one for one in metrics if one.queue == name), None)
-    if mine is None:
-        raise HTTPException(404, "There is no such queue of messages.")
-    place = _place(view.query.get("place"))
-    given = view.query.get("after", "")
-    after = int(given) if given.isdigit() and len(given) < 19 else None
-    found = await queues.peek(view.connection, name, LIMIT, place, after)
-    redactor = view.redactor()
+        return DashboardPage("message_queues.html", "Messages", {"queues": metrics})
+    queue = next((row for row in metrics if row.queue == name), None)
+    if queue is None:
+        raise HTTPException(404, f"Message queue {name} does not exist.")
+    place = _parse_place(request.query.get("place"))
+    text = request.query.get("after", "")
+    after = int(text) if text.isdigit() and len(text) < 19 else None
+    messages = await queues.peek_messages(request.connection, name, PAGE_ROWS, place, after)
+    redactor = request.create_redactor()
     rows: list[dict[str, Any]] = [
         {
-            "message": one,
-            "body": redactor.payload(one.body),
-            "headers": redactor.payload(one.headers),
-            "error": redactor.text(one.error),
+            "message": message,
+            "body": redactor.redact_payload(message.body),
+            "headers": redactor.redact_payload(message.headers),
+            "error": redactor.redact_text(message.error),
         }
-        for one in found
+        for message in messages
     ]
-    return Page(
+    return DashboardPage(
         "messages.html",
         f"Messages in {name}",
         {
-            "metrics": metrics,
-            "queue": mine,
-            "policy": await queues.policy(view.connection, name),
+            "queue": queue,
+            "policy": await queues.get_message_policy(request.connection, name),
             "place": place,
             "rows": rows,
-            "next": found[-1].id if len(found) == LIMIT else None,
+            "next": messages[-1].id if len(messages) == PAGE_ROWS else None,
         },
     )
 
 
-def _back(asked: Deed, name: str) -> str:
-    place = asked.text("place") or "queue"
-    return asked.view.url("/messages", queue=name, place=place)[len(asked.view.base) :]
+def _build_queue_path(action: ActionRequest, name: str) -> str:
+    return build_path("/messages", queue=name, place=action.text("place") or "queue")
 
 
-def _ids(asked: Deed) -> list[int]:
+def _parse_message_ids(action: ActionRequest) -> list[int]:
     try:
-        return [int(str(one)) for one in asked.form.getlist("id")]
+        return [int(str(text)) for text in action.form.getlist("id")]
     except ValueError:
-        raise InvalidError("An id is not a number.", field="id") from None
+        raise InvalidError("A message id must be a number.", field="id") from None
 
 
-@deed("/messages/requeue", "message.act")
-async def requeue(asked: Deed) -> tuple[str, str]:
-    name, place = asked.needed("queue"), asked.text("place")
+@register_action("/messages/requeue", "message.act")
+async def requeue_messages(action: ActionRequest) -> tuple[str, str]:
+    name, place = action.required_text("queue"), action.text("place")
     if place not in {"dead", "archive"}:
-        raise InvalidError("Only archived and dead messages can be requeued.", field="place")
-    ids = None if asked.text("all") == "yes" else _ids(asked)
-    moved = await queues.requeue(asked.connection, name, _place(place), ids, 1000)
-    await asked.audit("message.requeue", name, place=place, messages=len(moved))
-    return _back(asked, name), f"{plural(len(moved), 'message')} put back."
+        raise InvalidError("Only dead letters and archived messages can be requeued.", field="place")
+    ids = None if action.text("all") == "yes" else _parse_message_ids(action)
+    requeued = await queues.requeue_messages(action.connection, name, _parse_place(place), ids, MAX_REQUEUED_MESSAGES)
+    await action.record_audit("message.requeue", name, place=place, messages=len(requeued))
+    return _build_queue_path(action, name), f"{format_count(len(requeued), 'message')} requeued."
 
 
-@deed("/messages/send", "message.act")
-async def send(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("queue")
-    body = asked.text("body", most=500_000)
+@register_action("/messages/send", "message.act")
+async def send_message(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("queue")
+    body = action.text("body", max_chars=MAX_BODY_CHARS)
     try:
         value = msgspec.json.decode(body)
-    except msgspec.DecodeError as problem:
-        raise InvalidError(f"The body is not valid JSON: {problem}.", field="body") from None
-    [sent] = await queues.ask(asked.connection, arguments.sending(name, [value], [None], None))
-    await asked.audit("message.send", name, id=sent)
-    return _back(asked, name), f"Sent as message {sent}."
+    except msgspec.DecodeError as error:
+        raise InvalidError(f"The body is not valid JSON: {error}.", field="body") from None
+    [message_id] = await queues.run_statement(action.connection, arguments.build_send_statement(name, [value], [None], None))
+    await action.record_audit("message.send", name, id=message_id)
+    return _build_queue_path(action, name), f"Message {message_id} sent."

@@ -1,183 +1,227 @@
-"""Overview: is it healthy, and if not, where do I click."""
+"""The overview: what needs attention, the current totals, and the throughput."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
-from holdfast.engine import insight, operate, schedules, search, webhooks
+from holdfast.engine import (
+    bulk_actions as engine_bulk_actions,
+)
+from holdfast.engine import (
+    error_groups as engine_error_groups,
+)
+from holdfast.engine import overview, schedules, webhooks
+from holdfast.engine import (
+    queues as engine_queues,
+)
+from holdfast.engine import (
+    workers as engine_workers,
+)
+from holdfast.engine.bulk_actions import BulkAction
 from holdfast.engine.messages import queues
-from holdfast.engine.search import Bulk
 from holdfast.engine.webhooks import Webhook
+from holdfast.formatting import (
+    format_compact_number,
+    format_count,
+    format_long_duration,
+    seconds_between,
+    truncate_text,
+)
 from holdfast.model import MessageMetrics, StoredSchedule
-from holdfast.search import quoted
+from holdfast.search import quote_search_value
 from holdfast.server.dashboard import charts
-from holdfast.server.dashboard.pages.webhooks import address, state_of
-from holdfast.server.dashboard.registry import screen
-from holdfast.server.dashboard.site import Page, View
-from holdfast.server.dashboard.words import between, clip, compact, plural, seconds
+from holdfast.server.dashboard.pages.webhooks import get_webhook_state, hide_query_string
+from holdfast.server.dashboard.registry import register_page
+from holdfast.server.dashboard.site import DashboardPage, PageRequest
 
-SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
-OLD_SECONDS = 60.0
-LATE_SECONDS = 120.0
+TIME_RANGES_H = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
+UNSERVED_AFTER_S = 60.0
+BACKLOG_AFTER_S = 600.0
+LATE_SCHEDULE_AFTER_S = 120.0
+MIN_FAILED_ATTEMPTS = 3
+RECENT_FAILURE_S = 3600
 Row = Mapping[str, Any]
-Item = dict[str, Any]
 
 
-@screen("/", "jobs.view")
-async def overview(view: View) -> Page:
-    span = view.query.get("span", "1h")
-    hours = SPANS.get(span, 1)
-    found = await _figures(view, hours)
-    return Page(
+@dataclass(frozen=True)
+class AttentionItem:
+    """A problem that an operator should look at: what it concerns, a sentence, and links as (label, URL)."""
+
+    tone: Literal["danger", "warning"]
+    subject: str
+    text: str
+    links: Sequence[tuple[str, str]]
+
+
+@register_page("/", "jobs.view")
+async def show_overview(request: PageRequest) -> DashboardPage:
+    time_range = request.query.get("span", "1h")
+    values = await _load_values(request, TIME_RANGES_H.get(time_range, 1))
+    return DashboardPage(
         "overview.html",
         "Overview",
         {
-            **found,
-            "spans": list(SPANS),
-            "span": span if span in SPANS else "1h",
-            "attention": list(_attention(view, found)),
+            **values,
+            "time_ranges": list(TIME_RANGES_H),
+            "time_range": time_range if time_range in TIME_RANGES_H else "1h",
+            "attention_items": list(_find_attention_items(request, values)),
         },
     )
 
 
-async def _figures(view: View, hours: float) -> dict[str, Any]:
-    on = view.connection
-    figures = await insight.figures(on, hours)
-    by_type = await insight.type_figures(on, 6)
-    task_queues = await operate.task_queues(on)
-    groups = await search.error_groups(on, owner=view.tenant, limit=20)
+async def _load_values(request: PageRequest, hours: float) -> dict[str, Any]:
+    connection = request.connection
+    stats = await overview.get_throughput_chart(connection, hours)
+    type_stats = await overview.get_task_type_stats(connection, 6)
+    task_queues = await engine_queues.list_task_queues(connection)
+    workers = await engine_workers.list_workers(connection)
+    live_workers = [worker for worker in workers if worker["state"] == "live"]
     return {
-        "throughput": charts.from_figures(
-            figures,
-            "Throughput",
-            [
-                ("succeeded", "ok", "succeeded"),
-                ("failed", "bad", "failed"),
-                ("cancelled", "mute", "cancelled"),
-            ],
+        "throughput_chart": build_throughput_chart(stats),
+        "wait_chart": build_wait_chart(stats),
+        "backlog_chart": charts.build_chart(
+            stats,
+            "Backlog",
+            [("ready", "pale", "ready"), ("running", "active", "running")],
+            width=charts.WIDE_CHART_WIDTH,
         ),
-        "waits": charts.from_figures(
-            figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]
+        "busiest_queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
+        "slowest_tasks": sorted((t for t in type_stats if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
+        "workers": workers,
+        "live_workers": len(live_workers),
+        "slots": sum(int((worker.get("about") or {}).get("slots") or 0) for worker in live_workers),
+        "unresponsive_workers": sum(worker["state"] == "quiet" for worker in workers),
+        "totals": await overview.count_problems(connection, request.now - timedelta(hours=24)),
+        "error_groups": await engine_error_groups.list_error_groups(
+            connection, owner=request.tenant, limit=20
         ),
-        "depth": charts.from_figures(
-            figures, "Depth", [("ready", "pale", "ready"), ("running", "busy", "running")], width=1320
-        ),
-        "queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
-        "slowest": sorted((t for t in by_type if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
-        "workers": await operate.list_workers(on),
-        "troubles": await insight.troubles(on, view.now - timedelta(hours=24)),
-        "groups": groups,
-        "messages": await queues.metrics(on) if view.may("message.view") else [],
-        "schedules": await schedules.list_schedules(on, limit=200) if view.may("system.view") else [],
-        "bulks": await search.list_bulk(on, limit=20) if view.may("bulk.run") else [],
-        "webhooks": await webhooks.list_webhooks(on) if view.may("system.view") else [],
+        "message_queues": await queues.list_message_metrics(connection) if request.can("message.view") else [],
+        "schedules": await schedules.list_schedules(connection, limit=200)
+        if request.can("system.view")
+        else [],
+        "bulk_actions": await engine_bulk_actions.list_bulk_actions(connection, limit=20)
+        if request.can("bulk.run")
+        else [],
+        "webhooks": await webhooks.list_webhooks(connection) if request.can("system.view") else [],
         "ready": sum(q["ready"] for q in task_queues),
         "ready_exact": all(q["ready_exact"] for q in task_queues),
         "running": sum(q["running"] for q in task_queues),
-        "all_queues": task_queues,
+        "task_queues": task_queues,
     }
 
 
-def _attention(view: View, found: Mapping[str, Any]) -> Iterator[Item]:
-    """What somebody should look at, worst first."""
-    yield from _stuck(view, found["all_queues"])
-    yield from _failing(view, found["groups"])
-    yield from _lost(view, found["workers"])
-    yield from _late(view, found["schedules"])
-    yield from _dead(view, found["messages"])
-    yield from _halted(view, found["bulks"])
-    yield from _unheard(view, found["webhooks"])
+def build_throughput_chart(stats: Row) -> charts.Chart:
+    """Build the chart of finished tasks by outcome."""
+    return charts.build_chart(
+        stats,
+        "Throughput",
+        [
+            ("succeeded", "success", "succeeded"),
+            ("failed", "danger", "failed"),
+            ("cancelled", "muted", "cancelled"),
+        ],
+    )
 
 
-def _stuck(view: View, found: Sequence[Row]) -> Iterator[Item]:
-    for queue in found:
-        oldest, link = queue["oldest_s"] or 0, view.url("/queue", name=queue["queue"])
+def build_wait_chart(stats: Row) -> charts.Chart:
+    """Build the chart of the time between due and started."""
+    return charts.build_chart(stats, "Wait time", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")])
+
+
+def _find_attention_items(request: PageRequest, values: Mapping[str, Any]) -> Iterator[AttentionItem]:
+    """Find what an operator should look at, the worst first."""
+    yield from _find_blocked_queues(request, values["task_queues"])
+    yield from _find_failing_tasks(request, values["error_groups"])
+    yield from _find_lost_workers(request, values["workers"])
+    yield from _find_late_schedules(request, values["schedules"])
+    yield from _find_dead_letters(request, values["message_queues"])
+    yield from _find_stopped_bulk_actions(request, values["bulk_actions"])
+    yield from _find_failing_webhooks(request, values["webhooks"])
+
+
+def _find_blocked_queues(request: PageRequest, task_queues: Sequence[Row]) -> Iterator[AttentionItem]:
+    for queue in task_queues:
+        name, oldest_s = queue["queue"], queue["oldest_s"] or 0
+        queue_link = ("Queue", request.build_url("/queue", name=name))
+        waiting = f"{format_count(queue['ready'], 'task')} waiting"
+        age = format_long_duration(oldest_s)
         if queue["ready"] and queue.get("paused_at"):
-            why = f" “{clip(queue['paused_why'], 60)}”" if queue.get("paused_why") else ""
-            text = f"paused by {queue['paused_by']}{why}, {plural(queue['ready'], 'task')} waiting"
-            yield {"tone": "warn", "what": queue["queue"], "text": text, "links": [("queue", link)]}
-        elif queue["ready"] and oldest > OLD_SECONDS and not queue["workers"]:
-            text = f"oldest ready {seconds(oldest)}, no live worker serves it"
-            waiting = view.url("/jobs", q=f"state:ready queue:{quoted(queue['queue'])}")
-            yield {
-                "tone": "bad",
-                "what": queue["queue"],
-                "text": text,
-                "links": [("jobs", waiting), ("queue", link)],
-            }
-        elif queue["ready"] and oldest > 10 * OLD_SECONDS:
-            text = f"oldest ready {seconds(oldest)}, {plural(queue['ready'], 'task')} waiting"
-            yield {"tone": "warn", "what": queue["queue"], "text": text, "links": [("queue", link)]}
+            why = f" (“{truncate_text(queue['paused_reason'], 60)}”)" if queue.get("paused_reason") else ""
+            text = f"is paused by {queue['paused_by']}{why}, {waiting}"
+            yield AttentionItem("warning", name, text, [queue_link])
+        elif queue["ready"] and oldest_s > UNSERVED_AFTER_S and not queue["workers"]:
+            text = f"has no live worker, {waiting}, the oldest for {age}"
+            jobs_link = ("Jobs", request.build_url("/jobs", q=f"state:ready queue:{quote_search_value(name)}"))
+            yield AttentionItem("danger", name, text, [jobs_link, queue_link])
+        elif queue["ready"] and oldest_s > BACKLOG_AFTER_S:
+            yield AttentionItem("warning", name, f"has {waiting}, the oldest for {age}", [queue_link])
 
 
-def _failing(view: View, groups: Sequence[Row]) -> Iterator[Item]:
-    for group in groups[:5]:
-        age = between(group["last_at"], view.now)
-        if group["attempts"] >= 3 and age is not None and age < 3600:
+def _find_failing_tasks(request: PageRequest, error_groups: Sequence[Row]) -> Iterator[AttentionItem]:
+    for group in error_groups[:5]:
+        age_s = seconds_between(group["last_at"], request.now)
+        if group["attempts"] >= MIN_FAILED_ATTEMPTS and age_s is not None and age_s < RECENT_FAILURE_S:
             tasks = ", ".join(group.get("tasks") or [])[:80]
-            more = "" if group["exact"] else "more than "
-            yield {
-                "tone": "bad",
-                "what": group.get("type") or group["cause"],
-                "text": f"{more}{compact(group['attempts'])} failed attempts in 24 h"
-                + (f" in {tasks}" if tasks else ""),
-                "links": [("group", view.url("/error", cause=group["cause"]))],
-            }
+            bound = "" if group["exact"] else "more than "
+            text = f"{bound}{format_compact_number(group['attempts'])} failed attempts in the last 24 hours"
+            link = ("Error", request.build_url("/error", cause=group["cause"]))
+            subject = group.get("type") or group["cause"]
+            yield AttentionItem("danger", subject, text + (f" in {tasks}" if tasks else ""), [link])
 
 
-def _lost(view: View, workers: Sequence[Row]) -> Iterator[Item]:
+def _find_lost_workers(request: PageRequest, workers: Sequence[Row]) -> Iterator[AttentionItem]:
     for worker in workers:
         if worker["state"] == "lost":
-            held = f", held {plural(worker['running'], 'task')}" if worker["running"] else ""
-            yield {
-                "tone": "warn",
-                "what": worker["name"],
-                "text": f"worker lost: no sign of life for {seconds(worker['seen_s'])}{held}",
-                "links": [("worker", view.url("/worker", name=worker["name"]))],
-            }
+            held = f"; it was running {format_count(worker['running'], 'task')}" if worker["running"] else ""
+            text = f"is lost: no heartbeat for {format_long_duration(worker['seen_s'])}{held}"
+            link = ("Worker", request.build_url("/worker", name=worker["name"]))
+            yield AttentionItem("warning", worker["name"], text, [link])
 
 
-def _late(view: View, found: Sequence[StoredSchedule]) -> Iterator[Item]:
-    for one in found:
-        late = between(one.next_at, view.now)
-        link = [("schedule", view.url("/schedules") + "#" + one.name)]
-        if one.last_error:
-            text = f"could not be submitted: {clip(one.last_error, 120)}"
-            yield {"tone": "bad", "what": one.name, "text": text, "links": link}
-        elif late is not None and late > LATE_SECONDS:
-            yield {"tone": "warn", "what": one.name, "text": f"is {seconds(late)} late", "links": link}
+def _find_late_schedules(
+    request: PageRequest, stored_schedules: Sequence[StoredSchedule]
+) -> Iterator[AttentionItem]:
+    for schedule in stored_schedules:
+        late_s = seconds_between(schedule.next_at, request.now)
+        link = ("Schedule", request.build_url("/schedules") + "#" + schedule.name)
+        if schedule.last_error:
+            text = f"could not submit its job: {truncate_text(schedule.last_error, 120)}"
+            yield AttentionItem("danger", schedule.name, text, [link])
+        elif late_s is not None and late_s > LATE_SCHEDULE_AFTER_S:
+            yield AttentionItem("warning", schedule.name, f"is {format_long_duration(late_s)} late", [link])
 
 
-def _dead(view: View, found: Sequence[MessageMetrics]) -> Iterator[Item]:
-    for one in found:
-        if one.dead:
-            link = view.url("/messages", queue=one.queue, place="dead")
-            yield {
-                "tone": "warn",
-                "what": one.queue,
-                "text": plural(one.dead, "dead letter"),
-                "links": [("open", link)],
-            }
+def _find_dead_letters(
+    request: PageRequest, message_queues: Sequence[MessageMetrics]
+) -> Iterator[AttentionItem]:
+    for queue in message_queues:
+        if queue.dead:
+            link = ("Messages", request.build_url("/messages", queue=queue.queue, place="dead"))
+            text = f"has {format_count(queue.dead, 'dead letter')}"
+            yield AttentionItem("warning", queue.queue, text, [link])
 
 
-def _halted(view: View, found: Sequence[Bulk]) -> Iterator[Item]:
-    for one in found:
-        if one.status == "stopped" and one.stopped_why and "hand" not in one.stopped_why:
-            text = f"bulk {one.verb} stopped by itself: {one.stopped_why}"
-            link = view.url(f"/bulk/{one.id}")
-            yield {"tone": "warn", "what": one.search or "all jobs", "text": text, "links": [("open", link)]}
+def _find_stopped_bulk_actions(
+    request: PageRequest, bulk_actions: Sequence[BulkAction]
+) -> Iterator[AttentionItem]:
+    for bulk in bulk_actions:
+        if bulk.status == "stopped" and "failed again" in (bulk.stopped_why or ""):
+            text = f"bulk {bulk.verb} stopped automatically: {bulk.stopped_why}"
+            link = ("Bulk action", request.build_url(f"/bulk/{bulk.id}"))
+            yield AttentionItem("warning", bulk.search or "all jobs", text, [link])
 
 
-def _unheard(view: View, found: Sequence[Webhook]) -> Iterator[Item]:
-    for one in found:
-        if not view.owns(one.owner) or state_of(one) == "on" or not (one.off_why or one.last_error):
+def _find_failing_webhooks(request: PageRequest, all_webhooks: Sequence[Webhook]) -> Iterator[AttentionItem]:
+    for webhook in all_webhooks:
+        if not request.can_see_owner(webhook.owner) or get_webhook_state(webhook) == "active":
             continue
-        text = f"switched off: {one.off_why}" if not one.active else f"fails: {one.last_error}"
-        yield {
-            "tone": "warn",
-            "what": "webhook",
-            "text": f"{address(one.url)} {clip(text, 160)}",
-            "links": [("open", view.url("/webhooks"))],
-        }
+        if webhook.off_why or webhook.last_error:
+            state = (
+                f"is disabled: {webhook.off_why}" if not webhook.active else f"fails: {webhook.last_error}"
+            )
+            text = f"{hide_query_string(webhook.url)} {truncate_text(state, 160)}"
+            link = ("Webhooks", request.build_url("/webhooks"))
+            yield AttentionItem("warning", "Webhook", text, [link])

@@ -1,55 +1,60 @@
-"""What was done by whom, and how a visitor likes the pages to look."""
+"""The settings page: display preferences of a browser, and what each role may do."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from holdfast.engine import access
-from holdfast.server.dashboard.registry import deed, screen
+from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.roles import PERMISSIONS, ROLES
-from holdfast.server.dashboard.site import Deed, Page, View, redirect
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, redirect_with_message
 
-CHOICES = {
-    "theme": ("system", "light", "dark"),
-    "time": ("relative", "utc"),
-    "density": ("normal", "dense"),
-    "keys": ("on", "off"),
-    "previews": ("on", "off"),
+COOKIE_LIFETIME_S = 365 * 86400
+
+
+class Preference(NamedTuple):
+    """A preference: its label, and its options as value and label. The first option is the default."""
+
+    label: str
+    options: dict[str, str]
+
+
+PREFERENCES = {
+    "theme": Preference("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
+    "time": Preference("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
+    "density": Preference("Row height", {"normal": "Normal", "dense": "Compact"}),
+    "keys": Preference("Keyboard shortcuts", {"on": "On", "off": "Off"}),
+    "previews": Preference("Payloads in the job list", {"on": "Show", "off": "Hide"}),
 }
-LIMIT = 100
 
 
-@screen("/audit", "audit.view")
-async def audit(view: View) -> Page:
-    given = view.query.get("before", "")
-    before = int(given) if given.isdigit() and len(given) < 19 else None
-    rows = await access.list_audit(view.connection, before=before, limit=LIMIT)
-    return Page("audit.html", "Audit", {"rows": rows, "next": rows[-1].id if len(rows) == LIMIT else None})
-
-
-@screen("/settings", "settings.edit")
-async def settings(view: View) -> Page:
+@register_page("/settings", "settings.edit")
+async def show_settings(request: PageRequest) -> DashboardPage:
     chosen: dict[str, Any] = {
-        name: view.cookies.get(f"holdfast_{name}", options[0]) for name, options in CHOICES.items()
+        name: request.cookies.get(f"holdfast_{name}", next(iter(preference.options)))
+        for name, preference in PREFERENCES.items()
     }
-    return Page(
+    return DashboardPage(
         "settings.html",
         "Settings",
-        {"choices": CHOICES, "chosen": chosen, "roles": ROLES, "permissions": PERMISSIONS},
+        {"preferences": PREFERENCES, "chosen": chosen, "roles": ROLES, "permissions": PERMISSIONS},
         live=False,
     )
 
 
-@deed("/settings", "settings.edit")
-async def choose(asked: Deed) -> Response:
-    """The choices are cookies: they belong to the browser, not to the person."""
-    answer = redirect(asked.view.site, asked.view, "/settings", "Saved.")
-    for name, options in CHOICES.items():
-        value = asked.text(name)
-        if value in options:
-            answer.set_cookie(
-                f"holdfast_{name}", value, max_age=365 * 86400, samesite="lax", path=asked.view.base or "/"
+@register_action("/settings", "settings.edit")
+async def save_settings(action: ActionRequest) -> Response:
+    """Store the preferences in cookies, because they belong to the browser and not to the user."""
+    response = redirect_with_message(action.request.site, action.request, "/settings", "Settings saved.")
+    for name, preference in PREFERENCES.items():
+        value = action.text(name)
+        if value in preference.options:
+            response.set_cookie(
+                f"holdfast_{name}",
+                value,
+                max_age=COOKIE_LIFETIME_S,
+                samesite="lax",
+                path=action.request.base or "/",
             )
-    return answer
+    return response

@@ -1,4 +1,4 @@
-"""Queues of tasks: depth, pace, pauses, limits, and how many workers they could use."""
+"""The queue pages: backlog, throughput, pauses, limits, and how many workers a queue needs."""
 
 from __future__ import annotations
 
@@ -8,99 +8,104 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import insight, limits, operate
+from holdfast.engine import limits, overview, queues
+from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
-from holdfast.server.dashboard import charts
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.server.dashboard.pages.overview import (
+    TIME_RANGES_H,
+    build_throughput_chart,
+    build_wait_chart,
+)
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
-PAUSES = {"15m": 0.25, "1h": 1, "4h": 4, "1d": 24, "until resumed": None}
+# Values that the form submits, with their labels and their length in hours.
+PAUSE_OPTIONS: dict[str, tuple[str, float | None]] = {
+    "15m": ("15 minutes", 0.25),
+    "1h": ("1 hour", 1),
+    "4h": ("4 hours", 4),
+    "1d": ("1 day", 24),
+    "until resumed": ("Until resumed", None),
+}
+SLOTS_PER_WORKER = 8
+TREND_POINTS = 12
 Row = Mapping[str, Any]
 
 
-@screen("/queues", "system.view")
-async def queues(view: View) -> Page:
-    found = await operate.task_queues(view.connection)
-    by_type = await insight.type_figures(view.connection, 6)
-    return Page(
-        "queues.html",
-        "Queues",
-        {"queues": [{**q, **pace(by_type, q["queue"])} for q in found], "pauses": PAUSES},
-    )
+@register_page("/queues", "system.view")
+async def list_queues(request: PageRequest) -> DashboardPage:
+    task_queues = await queues.list_task_queues(request.connection)
+    type_stats = await overview.get_task_type_stats(request.connection, 6)
+    rows = [{**queue, **summarize_queue(type_stats, queue["queue"])} for queue in task_queues]
+    return DashboardPage("queues.html", "Queues", {"queues": rows})
 
 
-def pace(by_type: Sequence[Row], queue: str) -> dict[str, Any]:
-    """What ended in a queue within six hours: how many failed, how long they waited, and the trend."""
-    mine = [row for row in by_type if row["queue"] == queue]
-    ended = sum(row["succeeded"] + row["failed"] for row in mine)
+def summarize_queue(type_stats: Sequence[Row], queue: str) -> dict[str, Any]:
+    """Summarize the tasks of a queue that ended within six hours: failures, wait time and trend."""
+    rows = [row for row in type_stats if row["queue"] == queue]
+    ended = sum(row["succeeded"] + row["failed"] for row in rows)
     trend: dict[str, float] = {}
-    for row in mine:
+    for row in rows:
         for at, succeeded, failed in row["trend"]:
             trend[at] = trend.get(at, 0) + succeeded + failed
     return {
         "ended": ended,
-        "fail_share": sum(row["failed"] for row in mine) / ended if ended else None,
-        "wait_p95": max((row["wait_p95"] for row in mine if row["wait_p95"] is not None), default=None),
-        "trend": [trend[at] for at in sorted(trend)][-12:],
+        "fail_share": sum(row["failed"] for row in rows) / ended if ended else None,
+        "wait_p95": max((row["wait_p95"] for row in rows if row["wait_p95"] is not None), default=None),
+        "trend": [trend[at] for at in sorted(trend)][-TREND_POINTS:],
     }
 
 
-@screen("/queue", "system.view")
-async def queue(view: View) -> Page:
-    name = view.query.get("name", "")
-    found = await operate.task_queues(view.connection, name)
-    if not found:
-        raise HTTPException(404, "There is no such queue.")
-    hours = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}.get(view.query.get("span", "1h"), 1)
-    figures = await insight.figures(view.connection, hours, queue=name)
-    workers = [w for w in await operate.list_workers(view.connection) if name in (w["queues"] or ())]
-    return Page(
+@register_page("/queue", "system.view")
+async def show_queue(request: PageRequest) -> DashboardPage:
+    name, connection = request.query.get("name", ""), request.connection
+    task_queues = await queues.list_task_queues(connection, name)
+    if not task_queues:
+        raise HTTPException(404, f"Queue {name} does not exist.")
+    time_range = request.query.get("span", "1h")
+    stats = await overview.get_throughput_chart(connection, TIME_RANGES_H.get(time_range, 1), queue=name)
+    workers = await engine_workers.list_workers(connection)
+    type_stats = await overview.get_task_type_stats(connection, 24)
+    return DashboardPage(
         "queue.html",
         f"Queue {name}",
         {
-            "queue": found[0],
-            "throughput": charts.from_figures(
-                figures,
-                "Throughput",
-                [
-                    ("succeeded", "ok", "succeeded"),
-                    ("failed", "bad", "failed"),
-                    ("cancelled", "mute", "cancelled"),
-                ],
+            "queue": task_queues[0],
+            "throughput_chart": build_throughput_chart(stats),
+            "wait_chart": build_wait_chart(stats),
+            "task_types": [row for row in type_stats if row["queue"] == name],
+            "workers": [worker for worker in workers if name in (worker["queues"] or ())],
+            "limits": [
+                limit for limit in await limits.list_limits(connection) if limit["queue"] in (None, name)
+            ],
+            "desired_workers": await engine_workers.count_desired_workers(
+                connection, name, per_worker=SLOTS_PER_WORKER
             ),
-            "waits": charts.from_figures(
-                figures, "Wait to start", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]
-            ),
-            "types": [t for t in await insight.type_figures(view.connection, 24) if t["queue"] == name],
-            "workers": workers,
-            "limits": [r for r in await operate.list_limits(view.connection) if r["queue"] in (None, name)],
-            "desired": await operate.desired_workers(view.connection, name),
-            "pauses": PAUSES,
-            "spans": ["1h", "6h", "24h", "7d"],
-            "span": view.query.get("span", "1h"),
+            "slots_per_worker": SLOTS_PER_WORKER,
+            "pause_options": {value: label for value, (label, _) in PAUSE_OPTIONS.items()},
+            "time_ranges": list(TIME_RANGES_H),
+            "time_range": time_range,
         },
     )
 
 
-def _back(asked: Deed, name: str) -> str:
-    return asked.view.url("/queue", name=name)[len(asked.view.base) :]
+@register_action("/queue/pause", "queue.pause")
+async def pause_queue(action: ActionRequest) -> tuple[str, str]:
+    name, value = action.required_text("name"), action.text("span")
+    if value not in PAUSE_OPTIONS:
+        raise InvalidError("Choose how long to pause the queue.", field="span")
+    hours = PAUSE_OPTIONS[value][1]
+    until = None if hours is None else action.request.now + timedelta(hours=hours)
+    why = action.text("why")
+    await queues.pause_queue_until(action.connection, name, until, why=why or None, by=action.actor_name)
+    await action.record_audit("queue.pause", name, until=until.isoformat() if until else None, why=why)
+    return build_path("/queue", name=name), f"Queue {name} paused."
 
 
-@deed("/queue/pause", "queue.pause")
-async def pause(asked: Deed) -> tuple[str, str]:
-    name, span = asked.needed("name"), asked.text("span")
-    if span not in PAUSES:
-        raise InvalidError("Choose for how long.", field="span")
-    hours = PAUSES[span]
-    until = None if hours is None else asked.view.now + timedelta(hours=hours)
-    await insight.pause_queue_until(asked.connection, name, until, why=asked.text("why") or None, by=asked.by)
-    await asked.audit("queue.pause", name, until=until.isoformat() if until else None, why=asked.text("why"))
-    return _back(asked, name), f"{name} is paused."
-
-
-@deed("/queue/resume", "queue.pause")
-async def resume(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("name")
-    done = await limits.resume_queue(asked.connection, name)
-    await asked.audit("queue.resume", name, changed=done)
-    return _back(asked, name), f"{name} goes on." if done else f"{name} was not paused."
+@register_action("/queue/resume", "queue.pause")
+async def resume_queue(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("name")
+    resumed = await limits.resume_queue(action.connection, name)
+    await action.record_audit("queue.resume", name, changed=resumed)
+    message = f"Queue {name} resumed." if resumed else f"Queue {name} was not paused."
+    return build_path("/queue", name=name), message

@@ -1,4 +1,4 @@
-"""Run a job again as a new one, with another payload: the old one stays, and both know each other."""
+"""Run a job again as a new job with changed arguments. The original stays, and the two link to each other."""
 
 from __future__ import annotations
 
@@ -7,80 +7,85 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import insight, jobs, operate
-from holdfast.engine.connection import translated
+from holdfast.engine import job_detail, jobs, task_types
+from holdfast.engine.connection import translate_driver_errors
 from holdfast.errors import HoldfastError, InvalidError
+from holdfast.formatting import shorten_id
 from holdfast.server.dashboard import forms
-from holdfast.server.dashboard.pages.job import found_job
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.server.dashboard.pages.job import get_job_or_404
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
 
-@screen("/jobs/{id}/rerun", "jobs.edit")
-async def rerun(view: View) -> Page:
-    return await _page(view, None, None)
+@register_page("/jobs/{id}/rerun", "jobs.edit")
+async def edit_rerun(request: PageRequest) -> DashboardPage:
+    return await _build_rerun_page(request, None, None)
 
 
-async def _page(view: View, typed: dict[str, Any] | None, wrong: HoldfastError | None) -> Page:
-    found = await found_job(view)
-    if not view.may("payload.view"):
-        raise HTTPException(403, "Your role may not see payloads, and so not edit them.")
-    body = await operate.submission(view.connection, view.uuid())
-    schema = await _schema(view, body)
-    shown = view.redactor().payload(_arguments(body), schema)
-    values = shown if typed is None else typed
-    return Page(
+async def _build_rerun_page(
+    request: PageRequest, edited: dict[str, Any] | None, error: HoldfastError | None
+) -> DashboardPage:
+    job = await get_job_or_404(request)
+    if not request.can("payload.view"):
+        raise HTTPException(403, "Your role may not view payloads, so it cannot edit them.")
+    body = await job_detail.get_job_submission(request.connection, request.parse_id())
+    schema = await _find_schema(request, body)
+    original = request.create_redactor().redact_payload(_get_arguments(body), schema)
+    arguments = original if edited is None else edited
+    return DashboardPage(
         "rerun.html",
-        f"Run {found['type']} again",
+        f"Run {job['type']} again",
         {
-            "job": found,
-            "fields": forms.fields(schema, values) if "tasks" not in body else None,
-            "args": values,
-            "several": "tasks" in body,
-            "wrong": wrong,
+            "job": job,
+            "fields": forms.build_form_fields(schema, arguments) if "tasks" not in body else None,
+            "args": arguments,
+            "has_several_tasks": "tasks" in body,
+            "error": error,
         },
         live=False,
-        status=200 if wrong is None else 422,
+        status=200 if error is None else 422,
     )
 
 
-async def _schema(view: View, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    known = await insight.task_type(view.connection, str(body["type"]))
-    return known["schema"] if known else None
+async def _find_schema(request: PageRequest, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    task_type = await task_types.get_task_type(request.connection, str(body["type"]))
+    return task_type["schema"] if task_type else None
 
 
-def _arguments(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Of one task its own; of several the arguments of each, by name."""
+def _get_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a single task, or those of each task by its name."""
     if "tasks" in body:
         return {task["name"]: task.get("args") for task in body["tasks"]}
     return body.get("args") or {}
 
 
-def _with_arguments(body: Mapping[str, Any], args: dict[str, Any]) -> dict[str, Any]:
+def _replace_arguments(body: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     if "tasks" not in body:
-        return {**body, "args": args}
-    unknown = set(args) - {task["name"] for task in body["tasks"]}
+        return {**body, "args": arguments}
+    unknown = set(arguments) - {task["name"] for task in body["tasks"]}
     if unknown:
         raise InvalidError(f"The job has no task {min(unknown)!r}.", field="args")
-    tasks = [{**task, "args": args.get(task["name"], task.get("args"))} for task in body["tasks"]]
+    tasks = [{**task, "args": arguments.get(task["name"], task.get("args"))} for task in body["tasks"]]
     return {**body, "tasks": tasks}
 
 
-@deed("/jobs/{id}/rerun", "jobs.edit")
-async def again(asked: Deed) -> tuple[str, str] | Page:
-    view, on = asked.view, asked.connection
-    found = await found_job(view)
-    body = await operate.submission(on, view.uuid())
-    schema = await _schema(view, body) if "tasks" not in body else None
-    typed: dict[str, Any] | None = None
+@register_action("/jobs/{id}/rerun", "jobs.edit")
+async def submit_rerun(action: ActionRequest) -> tuple[str, str] | DashboardPage:
+    request, connection = action.request, action.connection
+    job = await get_job_or_404(request)
+    body = await job_detail.get_job_submission(connection, request.parse_id())
+    schema = await _find_schema(request, body) if "tasks" not in body else None
+    edited: dict[str, Any] | None = None
     try:
-        typed = forms.typed(asked.form, schema)
-        args = forms.unmasked(typed, _arguments(body))
-        with translated(view.site.services.database.url):
-            async with on.transaction():
-                made = await jobs.submit(on, {**_with_arguments(body, args), "check": True})
-    except InvalidError as wrong:
-        return await _page(view, typed, wrong)
-    await insight.link_rerun(on, view.uuid(), made.id, asked.by)
-    await asked.audit("job.rerun", made.id, of=str(found["id"]), reason=asked.text("reason"))
-    return f"/jobs/{made.id}", f"A new job was made out of {str(found['id'])[:8]}…; the old one is unchanged."
+        edited = forms.parse_form_arguments(action.form, schema)
+        arguments = forms.restore_masked_values(edited, _get_arguments(body))
+        with translate_driver_errors(request.site.services.database.url):
+            async with connection.transaction():
+                submitted = await jobs.submit(
+                    connection, {**_replace_arguments(body, arguments), "check": True}
+                )
+    except InvalidError as error:
+        return await _build_rerun_page(request, edited, error)
+    await job_detail.record_rerun(connection, request.parse_id(), submitted.id, action.actor_name)
+    await action.record_audit("job.rerun", submitted.id, of=str(job["id"]), reason=action.text("reason"))
+    return f"/jobs/{submitted.id}", f"New job submitted. Job {shorten_id(job['id'])} is unchanged."

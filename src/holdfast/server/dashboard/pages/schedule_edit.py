@@ -1,4 +1,4 @@
-"""Change a schedule: its times, what it does about missed ones, and its job; looked at before it is kept."""
+"""Edit a schedule: its times, its policy for missed runs and its job, with a preview before saving."""
 
 from __future__ import annotations
 
@@ -9,110 +9,129 @@ from typing import Any
 import msgspec
 
 from holdfast.engine import schedules
-from holdfast.engine.connection import translated
+from holdfast.engine.connection import translate_driver_errors
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.model import StoredSchedule
-from holdfast.server.dashboard.cronwords import in_words
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
-from holdfast.server.dashboard.words import pretty
+from holdfast.server.dashboard.filters import format_json
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.schedule_text import describe_schedule
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
-MISSED = {
-    "coalesce": "one run for all that were missed",
-    "skip": "none",
-    "catch_up": "each of them",
+PREVIEWED_RUNS = 5
+MAX_JOB_CHARS = 100_000
+MISSED_RUN_POLICIES = {
+    "coalesce": "Run once",
+    "skip": "Skip",
+    "catch_up": "Run all",
 }
 FIELDS = ("cron", "every_s", "timezone", "missed", "most", "job")
+FIELD_LABELS = {"every_s": "Interval", "most": "Maximum missed runs"}
 
 
-@screen("/schedules/edit", "schedule.edit")
-async def edit(view: View) -> Page:
-    one = await schedules.get_schedule(view.connection, view.query.get("name", ""))
-    times = await schedules.preview_schedule(view.connection, one.name, 5)
-    return _page(one, _written(one), times)
+@register_page("/schedules/edit", "schedule.edit")
+async def edit_schedule(request: PageRequest) -> DashboardPage:
+    schedule = await schedules.get_schedule(request.connection, request.query.get("name", ""))
+    next_runs = await schedules.preview_schedule(request.connection, schedule.name, PREVIEWED_RUNS)
+    return _build_edit_page(schedule, _get_form_values(schedule), next_runs)
 
 
-def _page(
-    one: StoredSchedule, typed: dict[str, str], times: Sequence[datetime], wrong: HoldfastError | None = None
-) -> Page:
-    words = "" if wrong else in_words(typed["cron"] or None, _number(typed["every_s"], "every_s"))
-    return Page(
-        "schedule.html",
-        f"Schedule {one.name}",
-        {"one": one, "typed": typed, "times": times, "words": words, "missed": MISSED, "wrong": wrong},
+def _build_edit_page(
+    schedule: StoredSchedule,
+    values: dict[str, str],
+    next_runs: Sequence[datetime],
+    error: HoldfastError | None = None,
+) -> DashboardPage:
+    description = ""
+    if error is None:
+        description = describe_schedule(values["cron"] or None, _parse_number(values["every_s"], "every_s"))
+    return DashboardPage(
+        "schedule_edit.html",
+        f"Schedule {schedule.name}",
+        {
+            "schedule": schedule,
+            "values": values,
+            "next_runs": next_runs,
+            "description": description,
+            "missed_run_policies": MISSED_RUN_POLICIES,
+            "error": error,
+        },
         live=False,
-        status=200 if wrong is None else 422,
+        status=200 if error is None else 422,
     )
 
 
-def _written(one: StoredSchedule) -> dict[str, str]:
+def _get_form_values(schedule: StoredSchedule) -> dict[str, str]:
     return {
-        "cron": one.cron or "",
-        "every_s": "" if one.every_s is None else f"{one.every_s:g}",
-        "timezone": one.timezone,
-        "missed": one.missed,
-        "most": str(one.most),
-        "job": pretty(one.job),
+        "cron": schedule.cron or "",
+        "every_s": "" if schedule.every_s is None else f"{schedule.every_s:g}",
+        "timezone": schedule.timezone,
+        "missed": schedule.missed,
+        "most": str(schedule.most),
+        "job": format_json(schedule.job),
     }
 
 
-@deed("/schedules/edit", "schedule.edit")
-async def change(asked: Deed) -> tuple[str, str] | Page:
-    """`look` shows what it would mean; without it, it is kept."""
-    on, name = asked.connection, asked.needed("name")
-    one = await schedules.get_schedule(on, name)
-    typed = {field: asked.text(field, most=100_000) for field in FIELDS}
-    looking = asked.text("look") == "yes"
+@register_action("/schedules/edit", "schedule.edit")
+async def save_schedule(action: ActionRequest) -> tuple[str, str] | DashboardPage:
+    """Save a schedule. With `preview`, only show when it would run."""
+    connection, name = action.connection, action.required_text("name")
+    schedule = await schedules.get_schedule(connection, name)
+    values = {field: action.text(field, max_chars=MAX_JOB_CHARS) for field in FIELDS}
+    is_preview = action.text("preview") == "yes"
     try:
-        given = _given(one, typed)
-        with translated(asked.view.site.services.database.url):
-            async with on.transaction():
-                times = await schedules.next_times(
-                    on, cron=given["cron"], every_s=given["every_s"], timezone=given["timezone"], count=5
+        changed = _parse_schedule(schedule, values)
+        with translate_driver_errors(action.request.site.services.database.url):
+            async with connection.transaction():
+                next_runs = await schedules.list_next_times(
+                    connection,
+                    cron=changed["cron"],
+                    every_s=changed["every_s"],
+                    timezone=changed["timezone"],
+                    count=PREVIEWED_RUNS,
                 )
-                if not looking:
-                    await schedules.put_schedule(on, given)
-    except InvalidError as wrong:
-        return _page(one, typed, [], wrong)
-    if looking:
-        return _page(one, typed, times)
-    await asked.audit("schedule.edit", name, **_changes(_written(one), typed))
-    return "/schedules", f"{name} is changed."
+                if not is_preview:
+                    await schedules.put_schedule(connection, changed)
+    except InvalidError as error:
+        return _build_edit_page(schedule, values, [], error)
+    if is_preview:
+        return _build_edit_page(schedule, values, next_runs)
+    await action.record_audit("schedule.edit", name, **_describe_changes(_get_form_values(schedule), values))
+    return "/schedules", f"Schedule {name} saved."
 
 
-def _given(one: StoredSchedule, typed: dict[str, str]) -> dict[str, Any]:
-    if bool(typed["cron"]) == bool(typed["every_s"]):
-        raise InvalidError("Give a cron expression or a number of seconds, and not both.", field="cron")
+def _parse_schedule(schedule: StoredSchedule, values: dict[str, str]) -> dict[str, Any]:
+    if bool(values["cron"]) == bool(values["every_s"]):
+        raise InvalidError("Enter either a cron expression or an interval, not both.", field="cron")
     try:
-        job = msgspec.json.decode(typed["job"], type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError) as problem:
-        raise InvalidError(f"The job is no JSON object: {problem}.", field="job") from None
-    if typed["missed"] not in MISSED:
-        raise InvalidError("Choose what is done about missed runs.", field="missed")
-    most = _number(typed["most"], "most")
+        job = msgspec.json.decode(values["job"], type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidError(f"The job is not a valid JSON object: {error}.", field="job") from None
+    if values["missed"] not in MISSED_RUN_POLICIES:
+        raise InvalidError("Choose what happens to missed runs.", field="missed")
+    max_missed_runs = _parse_number(values["most"], "most")
     return {
-        "name": one.name,
-        "owner": one.owner,
+        "name": schedule.name,
+        "owner": schedule.owner,
         "job": job,
-        "cron": typed["cron"] or None,
-        "every_s": _number(typed["every_s"], "every_s"),
-        "timezone": typed["timezone"] or "UTC",
-        "missed": typed["missed"],
-        "most": None if most is None else int(most),
+        "cron": values["cron"] or None,
+        "every_s": _parse_number(values["every_s"], "every_s"),
+        "timezone": values["timezone"] or "UTC",
+        "missed": values["missed"],
+        "most": None if max_missed_runs is None else int(max_missed_runs),
     }
 
 
-def _number(text: str, field: str) -> float | None:
+def _parse_number(text: str, field: str) -> float | None:
     try:
-        found = float(text) if text else None
+        number = float(text) if text else None
     except ValueError:
-        found = float("nan")
-    if found is not None and not 0 < found < 1e9:
-        raise InvalidError(f"{field} must be a number above zero.", field=field)
-    return found
+        number = float("nan")
+    if number is not None and not 0 < number < 1e9:
+        raise InvalidError(f"{FIELD_LABELS[field]} must be a number greater than zero.", field=field)
+    return number
 
 
-def _changes(before: dict[str, str], after: dict[str, str]) -> dict[str, Any]:
-    """What is written down: which times it had and has; of the job only that it changed."""
+def _describe_changes(before: dict[str, str], after: dict[str, str]) -> dict[str, Any]:
+    """Return what the audit log keeps: the changed fields, and of the job only whether it changed."""
     changed = {name: after[name] for name in FIELDS if name != "job" and after[name] != before[name]}
     return {**changed, "was": before["cron"] or before["every_s"], "job": after["job"] != before["job"]}

@@ -1,63 +1,74 @@
-"""Schedules: in words, with their next times; run now, pause, resume, delete."""
+"""The schedule list: when each schedule runs; run now, pause, resume and delete."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.engine import insight, schedules
+from holdfast.engine import job_detail, schedules
 from holdfast.engine.connection import Connection
 from holdfast.model import StoredSchedule
-from holdfast.server.dashboard.cronwords import in_words
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.schedule_text import describe_schedule
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
+
+PAGE_ROWS = 100
+PREVIEWED_RUNS = 5
 
 
-@screen("/schedules", "system.view")
-async def every(view: View) -> Page:
-    found = await schedules.list_schedules(view.connection, after=view.query.get("after"), limit=100)
-    rows = [await _row(view.connection, one) for one in found]
-    return Page(
-        "schedules.html", "Schedules", {"rows": rows, "next": found[-1].name if len(found) == 100 else None}
+@register_page("/schedules", "system.view")
+async def list_schedules(request: PageRequest) -> DashboardPage:
+    page = await schedules.list_schedules(
+        request.connection, after=request.query.get("after"), limit=PAGE_ROWS
     )
+    rows = [await _build_schedule_row(request.connection, schedule) for schedule in page]
+    next_name = page[-1].name if len(page) == PAGE_ROWS else None
+    return DashboardPage("schedules.html", "Schedules", {"rows": rows, "next": next_name})
 
 
-async def _row(on: Connection, one: StoredSchedule) -> dict[str, Any]:
-    last = await insight.job_page(on, one.last_job, most=1) if one.last_job else None
+async def _build_schedule_row(connection: Connection, schedule: StoredSchedule) -> dict[str, Any]:
+    last_job = (
+        await job_detail.get_job_detail(connection, schedule.last_job, max_tasks=1)
+        if schedule.last_job
+        else None
+    )
+    is_paused = schedule.paused_at is not None
     return {
-        "schedule": one,
-        "words": in_words(one.cron, one.every_s),
-        "last": last,
-        "times": await schedules.preview_schedule(on, one.name, 5) if one.paused_at is None else [],
+        "schedule": schedule,
+        "description": describe_schedule(schedule.cron, schedule.every_s),
+        "last_job": last_job,
+        "next_runs": []
+        if is_paused
+        else await schedules.preview_schedule(connection, schedule.name, PREVIEWED_RUNS),
     }
 
 
-@deed("/schedules/run", "schedule.run")
-async def run(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("name")
-    made = await schedules.run_schedule(asked.connection, name)
-    await asked.audit("schedule.run", name, job=str(made.id))
-    return f"/jobs/{made.id}", f"{name} runs now."
+@register_action("/schedules/run", "schedule.run")
+async def run_schedule(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("name")
+    submitted = await schedules.run_schedule(action.connection, name)
+    await action.record_audit("schedule.run", name, job=str(submitted.id))
+    return f"/jobs/{submitted.id}", f"Job of schedule {name} submitted."
 
 
-@deed("/schedules/pause", "schedule.edit")
-async def pause(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("name")
-    done = await schedules.pause_schedule(asked.connection, name, asked.by)
-    await asked.audit("schedule.pause", name, changed=done)
-    return "/schedules", f"{name} is paused."
+@register_action("/schedules/pause", "schedule.edit")
+async def pause_schedule(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("name")
+    changed = await schedules.pause_schedule(action.connection, name, action.actor_name)
+    await action.record_audit("schedule.pause", name, changed=changed)
+    return "/schedules", f"Schedule {name} paused."
 
 
-@deed("/schedules/resume", "schedule.edit")
-async def resume(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("name")
-    done = await schedules.resume_schedule(asked.connection, name)
-    await asked.audit("schedule.resume", name, changed=done)
-    return "/schedules", f"{name} is on again."
+@register_action("/schedules/resume", "schedule.edit")
+async def resume_schedule(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("name")
+    changed = await schedules.resume_schedule(action.connection, name)
+    await action.record_audit("schedule.resume", name, changed=changed)
+    return "/schedules", f"Schedule {name} resumed."
 
 
-@deed("/schedules/delete", "schedule.edit")
-async def delete(asked: Deed) -> tuple[str, str]:
-    name = asked.needed("name")
-    done = await schedules.delete_schedule(asked.connection, name)
-    await asked.audit("schedule.delete", name, changed=done)
-    return "/schedules", f"{name} is deleted."
+@register_action("/schedules/delete", "schedule.edit")
+async def delete_schedule(action: ActionRequest) -> tuple[str, str]:
+    name = action.required_text("name")
+    deleted = await schedules.delete_schedule(action.connection, name)
+    await action.record_audit("schedule.delete", name, changed=deleted)
+    return "/schedules", f"Schedule {name} deleted."

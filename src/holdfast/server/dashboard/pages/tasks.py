@@ -1,4 +1,4 @@
-"""Tasks: the catalogue of what workers can run, with a form to run it."""
+"""The task type pages: what workers can run, how long it takes, and a form to submit it."""
 
 from __future__ import annotations
 
@@ -7,126 +7,152 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import catalogue, insight, jobs, operate, schedules
-from holdfast.engine.connection import translated
+from holdfast.engine import (
+    jobs,
+    limits,
+    overview,
+    schedules,
+    task_types,
+)
+from holdfast.engine import (
+    queues as engine_queues,
+)
+from holdfast.engine import (
+    workers as engine_workers,
+)
+from holdfast.engine.connection import translate_driver_errors
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.server.dashboard import charts, forms
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.shapes import mapped
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.server.dashboard.json_values import as_object
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
+TREND_POINTS = 12
 Row = Mapping[str, Any]
 
 
-@screen("/tasks", "system.view")
-async def tasks(view: View) -> Page:
-    known = {row["name"]: row for row in await catalogue.list_types(view.connection)}
-    figures = await insight.type_figures(view.connection, 24)
-    workers = await operate.list_workers(view.connection)
-    seen = {row["type"] for row in figures}
-    for queue in await operate.task_queues(view.connection):
-        seen |= set(queue["types"] or ())
-    rows = [_row(name, known.get(name), figures, workers) for name in sorted(seen | set(known))]
-    return Page("tasks.html", "Tasks", {"rows": rows})
+@register_page("/tasks", "system.view")
+async def list_task_types(request: PageRequest) -> DashboardPage:
+    registered = {row["name"]: row for row in await task_types.list_task_types(request.connection)}
+    stats = await overview.get_task_type_stats(request.connection, 24)
+    workers = await engine_workers.list_workers(request.connection)
+    names = {row["type"] for row in stats} | set(registered)
+    for queue in await engine_queues.list_task_queues(request.connection):
+        names |= set(queue["types"] or ())
+    rows = [_summarize_task_type(name, registered.get(name), stats, workers) for name in sorted(names)]
+    return DashboardPage("tasks.html", "Tasks", {"rows": rows})
 
 
-def _row(name: str, known: Row | None, figures: Sequence[Row], workers: Sequence[Row]) -> dict[str, Any]:
-    mine = [row for row in figures if row["type"] == name]
-    ended = sum(row["succeeded"] + row["failed"] for row in mine)
-    queue = known["queue"] if known else (mine[0]["queue"] if mine else None)
-    serving = [
-        w
-        for w in workers
-        if w["state"] == "live"
-        and (name in w["types"] if w["types"] is not None else queue in (w["queues"] or ()))
-    ]
-    versions = {w["about"]["version"] for w in serving if mapped(w.get("about")).get("version")}
-    slow = max(mine, key=lambda row: row["run_p95"] or 0, default=None)
+def _summarize_task_type(
+    name: str, registered: Row | None, all_stats: Sequence[Row], workers: Sequence[Row]
+) -> dict[str, Any]:
+    stats = [row for row in all_stats if row["type"] == name]
+    ended = sum(row["succeeded"] + row["failed"] for row in stats)
+    queue = registered["queue"] if registered else (stats[0]["queue"] if stats else None)
+    serving = [worker for worker in workers if _can_run(worker, name, queue)]
+    versions = {
+        worker["about"]["version"] for worker in serving if as_object(worker.get("about")).get("version")
+    }
+    slowest = max(stats, key=lambda row: row["run_p95"] or 0, default=None)
+    doc = (registered["doc"] or "").strip() if registered else ""
     return {
         "name": name,
         "queue": queue,
-        "doc": (known["doc"] or "").strip().splitlines()[0] if known and (known["doc"] or "").strip() else "",
-        "known": known is not None,
-        "run_p50": slow["run_p50"] if slow else None,
-        "run_p95": slow["run_p95"] if slow else None,
+        "doc": doc.splitlines()[0] if doc else "",
+        "is_registered": registered is not None,
+        "run_p50": slowest["run_p50"] if slowest else None,
+        "run_p95": slowest["run_p95"] if slowest else None,
         "ended": ended,
-        "fail_share": sum(row["failed"] for row in mine) / ended if ended else None,
-        "trend": [ok + bad for _, ok, bad in mine[0]["trend"]][-12:] if mine else [],
-        "last_ok_at": max((row["last_ok_at"] for row in mine if row["last_ok_at"]), default=None),
-        "versions": sorted(versions) or ([known["version"]] if known and known["version"] else []),
+        "fail_share": sum(row["failed"] for row in stats) / ended if ended else None,
+        "trend": [ok + failed for _, ok, failed in stats[0]["trend"]][-TREND_POINTS:] if stats else [],
+        "last_ok_at": max((row["last_ok_at"] for row in stats if row["last_ok_at"]), default=None),
+        "versions": sorted(versions)
+        or ([registered["version"]] if registered and registered["version"] else []),
         "workers": len(serving),
     }
 
 
-@screen("/task", "system.view")
-async def task(view: View) -> Page:
-    return await _page(view, view.query.get("name", ""), {}, None)
+def _can_run(worker: Row, task_type: str, queue: str | None) -> bool:
+    """Return whether a live worker runs a task type. A worker without a list of types runs every type."""
+    if worker["state"] != "live":
+        return False
+    if worker["types"] is not None:
+        return task_type in worker["types"]
+    return queue in (worker["queues"] or ())
 
 
-async def _page(view: View, name: str, values: dict[str, Any], wrong: HoldfastError | None) -> Page:
-    on = view.connection
-    known = await insight.task_type(on, name)
-    figures = [row for row in await insight.type_figures(on, 24) if row["type"] == name]
-    queues = [q for q in await operate.task_queues(on) if name in (q["types"] or ())]
-    if known is None and not figures and not queues:
-        raise HTTPException(404, "There is no such task.")
-    drawn = await insight.figures(on, 24, kind=name)
-    rules = [r for r in await operate.list_limits(on) if r["type"] == name]
-    used_by = [s for s in await schedules.list_schedules(on, limit=500) if s.job.get("type") == name]
-    return Page(
+@register_page("/task", "system.view")
+async def show_task_type(request: PageRequest) -> DashboardPage:
+    return await _build_task_type_page(request, request.query.get("name", ""), {}, None)
+
+
+async def _build_task_type_page(
+    request: PageRequest, name: str, arguments: dict[str, Any], error: HoldfastError | None
+) -> DashboardPage:
+    connection = request.connection
+    registered = await task_types.get_task_type(connection, name)
+    stats = [row for row in await overview.get_task_type_stats(connection, 24) if row["type"] == name]
+    queues = [q for q in await engine_queues.list_task_queues(connection) if name in (q["types"] or ())]
+    if registered is None and not stats and not queues:
+        raise HTTPException(404, f"Task {name} does not exist.")
+    chart_stats = await overview.get_throughput_chart(connection, 24, task_type=name)
+    all_schedules = await schedules.list_schedules(connection, limit=500)
+    return DashboardPage(
         "task.html",
         f"Task {name}",
         {
             "name": name,
-            "known": known,
-            "figures": figures,
-            "queues": [q["queue"] for q in queues] or ([known["queue"]] if known else []),
-            "throughput": charts.from_figures(
-                drawn, "Throughput", [("succeeded", "ok", "succeeded"), ("failed", "bad", "failed")]
+            "registered": registered,
+            "stats": stats,
+            "queues": [q["queue"] for q in queues] or ([registered["queue"]] if registered else []),
+            "throughput_chart": charts.build_chart(
+                chart_stats,
+                "Throughput",
+                [("succeeded", "success", "succeeded"), ("failed", "danger", "failed")],
             ),
-            "runs": charts.from_figures(
-                drawn, "Run time", [("p50", "p50", "run_p50"), ("p95", "p95", "run_p95")]
+            "run_chart": charts.build_chart(
+                chart_stats, "Run time", [("p50", "p50", "run_p50"), ("p95", "p95", "run_p95")]
             ),
-            "limits": rules,
-            "schedules": used_by,
-            "fields": forms.fields(known["schema"], values) if known else None,
-            "args": values,
-            "wrong": wrong,
+            "limits": [limit for limit in await limits.list_limits(connection) if limit["type"] == name],
+            "schedules": [schedule for schedule in all_schedules if schedule.job.get("type") == name],
+            "fields": forms.build_form_fields(registered["schema"], arguments) if registered else None,
+            "args": arguments,
+            "error": error,
         },
-        live=wrong is None,
-        status=200 if wrong is None else 422,
+        live=error is None,
+        status=200 if error is None else 422,
     )
 
 
-@deed("/task/submit", "jobs.submit")
-async def submit(asked: Deed) -> tuple[str, str] | Page:
-    view, on, name = asked.view, asked.connection, asked.needed("name")
-    known = await insight.task_type(on, name)
-    args: dict[str, Any] = {}
+@register_action("/task/submit", "jobs.submit")
+async def submit_task(action: ActionRequest) -> tuple[str, str] | DashboardPage:
+    request, connection, name = action.request, action.connection, action.required_text("name")
+    registered = await task_types.get_task_type(connection, name)
+    arguments: dict[str, Any] = {}
     try:
-        args = forms.typed(asked.form, known["schema"] if known else None)
-        body: dict[str, Any] = {"type": name, "args": args, "check": True}
-        body |= _options(asked, known)
-        with translated(view.site.services.database.url):
-            async with on.transaction():
-                made = await jobs.submit(on, body)
-    except InvalidError as wrong:
-        return await _page(view, name, args, wrong)
-    await asked.audit("job.submit", made.id, type=name, key=asked.text("key"))
-    return f"/jobs/{made.id}", "Submitted." if made.created else "A job with this key was there already."
+        arguments = forms.parse_form_arguments(action.form, registered["schema"] if registered else None)
+        body: dict[str, Any] = {"type": name, "args": arguments, "check": True}
+        body |= _parse_submit_options(action, registered)
+        with translate_driver_errors(request.site.services.database.url):
+            async with connection.transaction():
+                submitted = await jobs.submit(connection, body)
+    except InvalidError as error:
+        return await _build_task_type_page(request, name, arguments, error)
+    await action.record_audit("job.submit", submitted.id, type=name, key=action.text("key"))
+    message = (
+        "Job submitted." if submitted.created else "A job with this key already exists. This is that job."
+    )
+    return f"/jobs/{submitted.id}", message
 
 
-def _options(asked: Deed, known: Row | None) -> dict[str, Any]:
-    found: dict[str, Any] = dict((known or {}).get("options") or {})
-    found["queue"] = asked.text("queue") or (known["queue"] if known else "default")
+def _parse_submit_options(action: ActionRequest, registered: Row | None) -> dict[str, Any]:
+    options: dict[str, Any] = dict((registered or {}).get("options") or {})
+    options["queue"] = action.text("queue") or (registered["queue"] if registered else "default")
     for name in ("key", "owner"):
-        if asked.text(name):
-            found[name] = asked.text(name)
+        if action.text(name):
+            options[name] = action.text(name)
     for name in ("delay_s", "priority"):
-        text = asked.text(name)
-        if text:
-            try:
-                found[name] = float(text)
-            except ValueError:
-                raise InvalidError(f"{name} must be a number.", field=name) from None
-    return found
+        number = action.number(name)
+        if number is not None:
+            options[name] = number
+    return options

@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what, which of them fail, and those that were switched off."""
+"""The webhooks page: endpoints that are notified when jobs end, and which of them fail."""
 
 from __future__ import annotations
 
@@ -8,35 +8,43 @@ from starlette.exceptions import HTTPException
 
 from holdfast.engine import webhooks
 from holdfast.engine.webhooks import Webhook
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
 
-@screen("/webhooks", "system.view")
-async def every(view: View) -> Page:
-    found = [one for one in await webhooks.list_webhooks(view.connection) if view.owns(one.owner)]
-    rows = [{"hook": one, "state": state_of(one), "address": address(one.url)} for one in found]
-    return Page("webhooks.html", "Webhooks", {"rows": rows})
+@register_page("/webhooks", "system.view")
+async def list_webhooks(request: PageRequest) -> DashboardPage:
+    visible = [
+        webhook
+        for webhook in await webhooks.list_webhooks(request.connection)
+        if request.can_see_owner(webhook.owner)
+    ]
+    rows = [
+        {"webhook": webhook, "state": get_webhook_state(webhook), "url": hide_query_string(webhook.url)}
+        for webhook in visible
+    ]
+    return DashboardPage("webhooks.html", "Webhooks", {"rows": rows})
 
 
-def state_of(one: Webhook) -> str:
-    if not one.active:
-        return "off"
-    return "failing" if one.failing_since else "on"
+def get_webhook_state(webhook: Webhook) -> str:
+    """Return `active`, `failing` or `disabled`."""
+    if not webhook.active:
+        return "disabled"
+    return "failing" if webhook.failing_since else "active"
 
 
-def address(url: str) -> str:
-    """Without what stands behind the question mark: it is often a secret."""
+def hide_query_string(url: str) -> str:
+    """Return a URL without its query string, which often contains a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}" + ("?…" if parts.query else "")
 
 
-@deed("/webhooks/{id}/switch", "webhook.edit")
-async def switch(asked: Deed) -> tuple[str, str]:
-    on, webhook = asked.text("on") == "yes", asked.view.uuid()
-    if not await webhooks.switch_webhook(
-        asked.connection, webhook, on=on, why=f"Switched off by {asked.by}."
+@register_action("/webhooks/{id}/switch", "webhook.edit")
+async def switch_webhook(action: ActionRequest) -> tuple[str, str]:
+    enable, webhook_id = action.text("on") == "yes", action.request.parse_id()
+    if not await webhooks.set_webhook_active(
+        action.connection, webhook_id, on=enable, why=f"Disabled by {action.actor_name}."
     ):
-        raise HTTPException(404, "There is no such webhook.")
-    await asked.audit("webhook.on" if on else "webhook.off", webhook)
-    return "/webhooks", f"The webhook is {'on' if on else 'off'}."
+        raise HTTPException(404, "This webhook does not exist.")
+    await action.record_audit("webhook.enabled" if enable else "webhook.disabled", webhook_id)
+    return "/webhooks", f"Webhook {'enabled' if enable else 'disabled'}."

@@ -1,4 +1,4 @@
-"""Workers: who lives, how loaded they are, and telling them to stop."""
+"""The worker pages: state, load and version of each worker, and the commands to drain or stop it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,44 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from holdfast.engine import operate, outside
+from holdfast.engine import leases
+from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
-from holdfast.search import quoted
-from holdfast.server.dashboard.registry import deed, screen
-from holdfast.server.dashboard.shapes import mapped
-from holdfast.server.dashboard.site import Deed, Page, View
+from holdfast.search import quote_search_value
+from holdfast.server.dashboard.json_values import as_object
+from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
+
+MAX_WORKER_AGE_S = 40 * 86400
+COMMAND_MESSAGES = {
+    "drain": "Drain requested.",
+    "stop": "Stop requested.",
+    "none": "The pending command was withdrawn.",
+}
 
 
-@screen("/workers", "system.view")
-async def workers(view: View) -> Page:
-    found = await operate.list_workers(view.connection)
-    rows = [_shown(row) for row in found]
-    live = [row for row in rows if row["state"] in {"live", "quiet"}]
-    newest = max((row["version"] or "" for row in live), default="")
-    return Page(
+@register_page("/workers", "system.view")
+async def list_workers(request: PageRequest) -> DashboardPage:
+    workers = [_flatten_worker(row) for row in await engine_workers.list_workers(request.connection)]
+    live = [worker for worker in workers if worker["state"] in {"live", "quiet"}]
+    newest = max((worker["version"] or "" for worker in live), default="")
+    return DashboardPage(
         "workers.html",
         "Workers",
-        {"live": live, "gone": [row for row in rows if row not in live], "newest": newest},
+        {
+            "live_workers": live,
+            "former_workers": [worker for worker in workers if worker not in live],
+            "newest_version": newest,
+        },
     )
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    about = mapped(row.get("about"))
-    state = "left" if row["state"] == "stopped" else row["state"]
+def _flatten_worker(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a worker with the fields of its `about` object beside its own."""
+    about = as_object(row.get("about"))
     return {
         **row,
-        "state": state,
+        "state": "exited" if row["state"] == "stopped" else row["state"],
         **{name: about.get(name) for name in ("host", "pid", "version", "slots", "processes")},
         "lag_ms": about.get("loop_lag_ms"),
         "rss": about.get("rss"),
@@ -41,34 +52,37 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@screen("/worker", "system.view")
-async def worker(view: View) -> Page:
-    name = view.query.get("name", "")
-    found = [
-        row for row in await operate.list_workers(view.connection, within_s=40 * 86400) if row["name"] == name
-    ]
-    if not found:
-        raise HTTPException(404, "There is no such worker.")
-    running = await operate.worker_tasks(view.connection, name)
-    redactor = view.redactor()
-    return Page(
+@register_page("/worker", "system.view")
+async def show_worker(request: PageRequest) -> DashboardPage:
+    name = request.query.get("name", "")
+    workers = await engine_workers.list_workers(request.connection, within_s=MAX_WORKER_AGE_S)
+    row = next((worker for worker in workers if worker["name"] == name), None)
+    if row is None:
+        raise HTTPException(404, f"Worker {name} does not exist.")
+    running = await engine_workers.list_worker_tasks(request.connection, name)
+    redactor = request.create_redactor()
+    return DashboardPage(
         "worker.html",
         f"Worker {name}",
         {
-            "worker": _shown(found[0]),
-            "about": found[0].get("about") or {},
-            "running": [{**task, "message": redactor.text(task["message"])} for task in running],
-            "query": f"worker:{quoted(name)}",
+            "worker": _flatten_worker(row),
+            "about": row.get("about") or {},
+            "running": [{**task, "message": redactor.redact_text(task["message"])} for task in running],
+            "jobs_query": f"worker:{quote_search_value(name)}",
         },
     )
 
 
-@deed("/worker/command", "worker.stop")
-async def command(asked: Deed) -> tuple[str, str]:
-    name, word = asked.needed("name"), asked.needed("command")
-    if word not in {"drain", "stop", "none"}:
+@register_action("/worker/command", "worker.stop")
+async def send_command(action: ActionRequest) -> tuple[str, str]:
+    name, command = action.required_text("name"), action.required_text("command")
+    if command not in COMMAND_MESSAGES:
         raise InvalidError("Choose drain or stop.", field="command")
-    heard = await outside.command_worker(asked.connection, name, None if word == "none" else word)
-    await asked.audit(f"worker.{word}", name, heard=heard, reason=asked.text("reason"))
-    told = "It was told." if heard else "It was told, but shows no sign of life."
-    return asked.view.url("/worker", name=name)[len(asked.view.base) :], told
+    is_alive = await leases.set_worker_command(
+        action.connection, name, None if command == "none" else command
+    )
+    await action.record_audit(f"worker.{command}", name, heard=is_alive, reason=action.text("reason"))
+    message = COMMAND_MESSAGES[command] + (
+        "" if is_alive else " The worker sends no heartbeats at the moment."
+    )
+    return build_path("/worker", name=name), message

@@ -1,220 +1,259 @@
-// What the pages do besides being pages: stay true while they are looked at, and obey the keyboard.
-// Everything works without this file, only slower and by hand.
+// Live updates, keyboard shortcuts, relative times and copy buttons.
+// Every page also works without JavaScript: you reload it yourself, and forms submit as usual.
 
 const body = document.body;
 const base = body.dataset.base;
-const live = document.getElementById("live");
-const pulse = document.getElementById("pulse");
+const content = document.getElementById("content");
+const statusLabel = document.getElementById("live-status");
 const banner = document.getElementById("banner");
-const waiting = document.getElementById("waiting");
-const help = document.getElementById("help");
-const $$ = (query, from = document) => [...from.querySelectorAll(query)];
+const pendingButton = document.getElementById("pending-updates");
+const helpDialog = document.getElementById("shortcuts-help");
+const findAll = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-// The only HTML that is ever parsed came from our own server, which escaped every value in it.
-const policy = window.trustedTypes
+const RECONNECT_DELAY_MS = 5000;
+const GO_TO_WINDOW_MS = 1500;
+
+// The only HTML that is parsed comes from this server, which escaped every value in it.
+const trustedPolicy = window.trustedTypes
   ? window.trustedTypes.createPolicy("holdfast", { createHTML: (html) => html })
   : { createHTML: (html) => html };
-const parse = (html) => new DOMParser().parseFromString(policy.createHTML(`<div id="live">${html}</div>`), "text/html").getElementById("live");
 
-// Ticked boxes live here and not in the page, so that no refresh can lose them.
-const ticked = new Set();
-const boxes = () => $$('input[type="checkbox"][name="id"]', live);
+function parseContent(html) {
+  const source = trustedPolicy.createHTML(`<div id="content">${html}</div>`);
+  return new DOMParser().parseFromString(source, "text/html").getElementById("content");
+}
 
-function showTicks() {
-  for (const box of boxes()) box.checked = ticked.has(box.value);
-  const all = live.querySelector("[data-tick-all]");
-  if (all) {
-    const here = boxes();
-    const on = here.filter((box) => box.checked).length;
-    all.checked = on > 0 && on === here.length;
-    all.indeterminate = on > 0 && on < here.length;
+// Selected rows. They are stored here and not in the page, so that no update can lose them.
+
+const selectedIds = new Set();
+const listRowCheckboxes = () => findAll('input[type="checkbox"][name="id"]', content);
+
+function setSelected(checkbox, selected) {
+  if (selected) selectedIds.add(checkbox.value);
+  else selectedIds.delete(checkbox.value);
+}
+
+function showSelection() {
+  const checkboxes = listRowCheckboxes();
+  for (const checkbox of checkboxes) checkbox.checked = selectedIds.has(checkbox.value);
+  const selectAll = content.querySelector("[data-select-all]");
+  if (selectAll) {
+    const checked = checkboxes.filter((checkbox) => checkbox.checked).length;
+    selectAll.checked = checked > 0 && checked === checkboxes.length;
+    selectAll.indeterminate = checked > 0 && checked < checkboxes.length;
   }
-  for (const place of $$("[data-selected]", live)) place.textContent = ticked.size ? `${ticked.size} selected` : "";
+  for (const label of findAll("[data-selected-count]", content)) {
+    label.textContent = selectedIds.size ? `${selectedIds.size} selected` : "";
+  }
 }
 
 document.addEventListener("change", (event) => {
-  const box = event.target;
-  if (!(box instanceof HTMLInputElement) || box.type !== "checkbox") return;
-  if (box.matches("[data-tick-all]")) {
-    for (const one of boxes()) box.checked ? ticked.add(one.value) : ticked.delete(one.value);
-  } else if (box.name === "id" && live.contains(box)) {
-    box.checked ? ticked.add(box.value) : ticked.delete(box.value);
-  } else return;
-  showTicks();
-  settle();
+  const checkbox = event.target;
+  if (!(checkbox instanceof HTMLInputElement) || checkbox.type !== "checkbox") return;
+  if (checkbox.matches("[data-select-all]")) {
+    for (const row of listRowCheckboxes()) setSelected(row, checkbox.checked);
+  } else if (checkbox.name === "id" && content.contains(checkbox)) {
+    setSelected(checkbox, checkbox.checked);
+  } else {
+    return;
+  }
+  showSelection();
+  applyPendingUpdate();
 });
 
-// Patching: nodes that stay the same stay the same nodes. Keyed by id or row, else by position. Asked as attributes:
-// a form that has a field called "id" answers form.id with that field.
-const key = (node) => (node.nodeType === 1 ? node.getAttribute("id") || node.getAttribute("data-row") || "" : "");
+// Patching. Nodes that did not change stay in the page, so that focus, scroll position and open details survive.
+// Nodes are matched by id or row, otherwise by position. The id is read as an attribute, because a form with a
+// field named "id" returns that field for `form.id`.
 
-function sameKind(a, b) {
-  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
+function getKey(node) {
+  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("id") || node.getAttribute("data-row") || "" : "";
 }
 
-function patch(old, fresh) {
-  if (old.nodeType === 3) {
-    if (old.data !== fresh.data) old.data = fresh.data;
+function isSameElement(a, b) {
+  return a.nodeType === b.nodeType && a.nodeName === b.nodeName && getKey(a) === getKey(b);
+}
+
+function patchNode(oldNode, newNode) {
+  if (oldNode.nodeType === Node.TEXT_NODE) {
+    if (oldNode.data !== newNode.data) oldNode.data = newNode.data;
     return;
   }
-  if (old.nodeType !== 1) return;
-  patchAttributes(old, fresh);
-  if (old === document.activeElement && /^(INPUT|TEXTAREA|SELECT)$/.test(old.nodeName)) return;
-  if (old.nodeName === "TEXTAREA") return;
-  patchChildren(old, fresh);
+  if (oldNode.nodeType !== Node.ELEMENT_NODE) return;
+  patchAttributes(oldNode, newNode);
+  const isInput = /^(INPUT|TEXTAREA|SELECT)$/.test(oldNode.nodeName);
+  if (oldNode.nodeName === "TEXTAREA" || (isInput && oldNode === document.activeElement)) return;
+  patchChildren(oldNode, newNode);
 }
 
-function patchAttributes(old, fresh) {
-  // What the visitor opened or typed is theirs.
-  const kept = old.nodeName === "DETAILS" ? ["open"] : old.nodeName === "INPUT" ? ["value", "checked"] : [];
-  for (const { name } of [...old.attributes]) {
-    if (!fresh.hasAttribute(name) && !kept.includes(name) && name !== "class") old.removeAttribute(name);
+function patchAttributes(oldNode, newNode) {
+  // Keep what the user opened or typed.
+  const kept = oldNode.nodeName === "DETAILS" ? ["open"] : oldNode.nodeName === "INPUT" ? ["value", "checked"] : [];
+  for (const { name } of [...oldNode.attributes]) {
+    if (!newNode.hasAttribute(name) && !kept.includes(name) && name !== "class") oldNode.removeAttribute(name);
   }
-  for (const { name, value } of fresh.attributes) {
-    const typed = kept.includes(name) && old.type !== "hidden";
-    if (!typed && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name, value } of newNode.attributes) {
+    const isKept = kept.includes(name) && oldNode.type !== "hidden";
+    if (!isKept && oldNode.getAttribute(name) !== value) oldNode.setAttribute(name, value);
   }
-  if (!fresh.hasAttribute("class") && old.hasAttribute("class") && !old.classList.contains("at")) old.removeAttribute("class");
-  if (old.nodeName === "INPUT" && old.type === "hidden") old.value = fresh.value;
+  const isCurrentRow = oldNode.classList.contains("current-row");
+  if (!newNode.hasAttribute("class") && oldNode.hasAttribute("class") && !isCurrentRow) {
+    oldNode.removeAttribute("class");
+  }
+  if (oldNode.nodeName === "INPUT" && oldNode.type === "hidden") oldNode.value = newNode.value;
 }
 
-function patchChildren(old, fresh) {
-  const keyed = new Map();
-  for (const child of old.childNodes) if (key(child)) keyed.set(key(child), child);
-  let at = old.firstChild;
-  for (const wanted of [...fresh.childNodes]) {
-    const match = key(wanted) && keyed.get(key(wanted));
-    if (match && sameKind(match, wanted)) {
-      if (match === at) at = at.nextSibling;
-      else old.insertBefore(match, at);
-      keyed.delete(key(wanted));
-      patch(match, wanted);
-    } else if (at && !key(at) && sameKind(at, wanted)) {
-      const next = at.nextSibling;
-      patch(at, wanted);
-      at = next;
+function patchChildren(oldParent, newParent) {
+  const oldByKey = new Map();
+  for (const child of oldParent.childNodes) if (getKey(child)) oldByKey.set(getKey(child), child);
+  let position = oldParent.firstChild;
+  for (const newChild of [...newParent.childNodes]) {
+    const key = getKey(newChild);
+    const match = key && oldByKey.get(key);
+    if (match && isSameElement(match, newChild)) {
+      if (match === position) position = position.nextSibling;
+      else oldParent.insertBefore(match, position);
+      oldByKey.delete(key);
+      patchNode(match, newChild);
+    } else if (position && !getKey(position) && isSameElement(position, newChild)) {
+      const next = position.nextSibling;
+      patchNode(position, newChild);
+      position = next;
     } else {
-      old.insertBefore(document.importNode(wanted, true), at);
+      oldParent.insertBefore(document.importNode(newChild, true), position);
     }
   }
-  while (at) {
-    const next = at.nextSibling;
-    at.remove();
-    at = next;
+  while (position) {
+    const next = position.nextSibling;
+    position.remove();
+    position = next;
   }
 }
 
-// The stream. While rows are ticked, a form is open or text is selected, new content waits behind a button.
-let source = null;
-let mark = "";
-let paused = false;
-let pending = null;
-let count = 0;
+// Live updates. While rows are selected, a popover is open or text is selected, updates wait behind a button.
 
-const busy = () =>
-  ticked.size > 0 || help.open || live.querySelector(".ask[open]") !== null || !window.getSelection().isCollapsed;
+let stream = null;
+let version = "";
+let isPaused = false;
+let pendingHtml = null;
+let pendingCount = 0;
 
-function show(html) {
-  const row = live.querySelector("tr.at")?.dataset.row;
-  patchChildren(live, parse(html));
-  if (row) live.querySelector(`tr[data-row="${CSS.escape(row)}"]`)?.classList.add("at");
-  showTicks();
-  times();
+function isUserBusy() {
+  const hasOpenPopover = content.querySelector(".popover[open]") !== null;
+  return selectedIds.size > 0 || helpDialog.open || hasOpenPopover || !window.getSelection().isCollapsed;
 }
 
-function settle() {
-  if (pending === null) return;
-  if (paused || busy()) {
-    waiting.hidden = false;
-    waiting.textContent = count === 1 ? "1 update" : `${count} updates`;
+function showContent(html) {
+  const row = content.querySelector("tr.current-row")?.dataset.row;
+  patchChildren(content, parseContent(html));
+  if (row) content.querySelector(`tr[data-row="${CSS.escape(row)}"]`)?.classList.add("current-row");
+  showSelection();
+  updateTimes();
+}
+
+function takePendingUpdate() {
+  const html = pendingHtml;
+  pendingHtml = null;
+  pendingCount = 0;
+  pendingButton.hidden = true;
+  if (html !== null) showContent(html);
+}
+
+function applyPendingUpdate() {
+  if (pendingHtml === null) return;
+  if (isPaused || isUserBusy()) {
+    pendingButton.hidden = false;
+    pendingButton.textContent = pendingCount === 1 ? "Show 1 update" : `Show ${pendingCount} updates`;
     return;
   }
-  const html = pending;
-  pending = null;
-  count = 0;
-  waiting.hidden = true;
-  show(html);
+  takePendingUpdate();
 }
 
-function say(state, text) {
-  pulse.hidden = false;
-  pulse.className = `pulse ${state}`;
-  pulse.textContent = text;
+function showStatus(state, text) {
+  statusLabel.hidden = false;
+  statusLabel.className = `live-status ${state}`;
+  statusLabel.textContent = text;
 }
 
-function open() {
-  if (source || paused || document.hidden || !("live" in body.dataset)) return;
-  source = new EventSource(`${base}/live?path=${encodeURIComponent(body.dataset.path)}&have=${mark}`);
-  source.onopen = () => say("on", "live");
-  source.onerror = () => {
-    say("off", "reconnecting");
-    if (source && source.readyState === EventSource.CLOSED) {
-      source = null;
-      setTimeout(open, 5000);
+function openStream() {
+  if (stream || isPaused || document.hidden || !("live" in body.dataset)) return;
+  stream = new EventSource(`${base}/live?path=${encodeURIComponent(body.dataset.path)}&version=${version}`);
+  stream.onopen = () => showStatus("on", "Live");
+  stream.onerror = () => {
+    showStatus("off", "Reconnecting…");
+    if (stream && stream.readyState === EventSource.CLOSED) {
+      stream = null;
+      setTimeout(openStream, RECONNECT_DELAY_MS);
     }
   };
-  source.addEventListener("page", (event) => {
-    mark = event.lastEventId;
-    pending = JSON.parse(event.data).html;
-    count += 1;
+  stream.addEventListener("page", (event) => {
+    version = event.lastEventId;
+    pendingHtml = JSON.parse(event.data).html;
+    pendingCount += 1;
     banner.hidden = true;
-    say("on", "live");
-    settle();
+    showStatus("on", "Live");
+    applyPendingUpdate();
   });
-  source.addEventListener("away", (event) => {
+  stream.addEventListener("unavailable", (event) => {
     banner.textContent = JSON.parse(event.data).message;
     banner.hidden = false;
-    say("off", "waiting for the database");
+    showStatus("off", "Waiting for the database");
   });
-  source.addEventListener("back", () => {
+  stream.addEventListener("available", () => {
     banner.hidden = true;
-    say("on", "live");
+    showStatus("on", "Live");
   });
-  source.addEventListener("end", () => location.reload());
+  stream.addEventListener("session_expired", () => location.reload());
 }
 
-function close() {
-  source?.close();
-  source = null;
+function closeStream() {
+  stream?.close();
+  stream = null;
 }
 
-document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-window.addEventListener("pagehide", close);
-waiting.addEventListener("click", () => {
-  const html = pending;
-  pending = null;
-  count = 0;
-  waiting.hidden = true;
-  if (html !== null) show(html);
-});
-document.addEventListener("toggle", () => settle(), true);
-document.addEventListener("selectionchange", () => settle());
+document.addEventListener("visibilitychange", () => (document.hidden ? closeStream() : openStream()));
+window.addEventListener("pagehide", closeStream);
+pendingButton.addEventListener("click", takePendingUpdate);
+document.addEventListener("toggle", applyPendingUpdate, true);
+document.addEventListener("selectionchange", applyPendingUpdate);
 
-// Times move on by themselves; the local time is added to the title.
-const spans = [[86400, 129600, "d"], [3600, 5400, "h"], [60, 90, "m"]];
-function span(seconds) {
-  for (const [size, from, unit] of spans) if (seconds >= from) return `${Math.round(seconds / size)} ${unit}`;
-  return `${seconds < 9.95 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+// Relative times. The texts match `format_relative_time` of the server; the tooltip also shows the local time.
+
+const DURATION_UNITS = [
+  { seconds: 86400, from: 129600, suffix: "d" },
+  { seconds: 3600, from: 5400, suffix: "h" },
+  { seconds: 60, from: 90, suffix: "m" },
+];
+
+function formatDuration(seconds) {
+  const unit = DURATION_UNITS.find(({ from }) => seconds >= from);
+  if (unit) return `${Math.round(seconds / unit.seconds)}${unit.suffix}`;
+  return `${seconds < 9.95 ? seconds.toFixed(1) : Math.round(seconds)}s`;
 }
-function times() {
-  for (const one of $$("time[data-rel]")) {
-    const at = Date.parse(one.dateTime);
-    const ahead = (at - Date.now()) / 1000;
-    const text = Math.abs(ahead) < 1 ? "now" : ahead > 0 ? `in ${span(ahead)}` : `${span(-ahead)} ago`;
-    if (one.textContent !== text) one.firstChild.data = text;
-    if (!one.dataset.local) {
-      one.dataset.local = "yes";
-      one.title += ` · ${new Date(at).toLocaleString()} here`;
+
+function formatRelativeTime(secondsAhead) {
+  if (Math.abs(secondsAhead) < 1) return "now";
+  return secondsAhead > 0 ? `in ${formatDuration(secondsAhead)}` : `${formatDuration(-secondsAhead)} ago`;
+}
+
+function updateTimes() {
+  for (const element of findAll("time[data-relative]")) {
+    const at = Date.parse(element.dateTime);
+    const text = formatRelativeTime((at - Date.now()) / 1000);
+    if (element.textContent !== text) element.firstChild.data = text;
+    if (!element.dataset.hasLocalTime) {
+      element.dataset.hasLocalTime = "yes";
+      element.title += ` · ${new Date(at).toLocaleString()} local time`;
     }
   }
 }
-setInterval(() => document.hidden || busy() || times(), 1000);
+setInterval(() => document.hidden || isUserBusy() || updateTimes(), 1000);
 
-// Copying, with a way for pages that are not served over HTTPS.
+// Copy buttons. The clipboard API needs HTTPS; on other pages, copy through a text area.
+
 document.addEventListener("click", async (event) => {
-  const one = event.target.closest?.("[data-copy], [data-copy-text]");
-  if (!one) return;
-  const text = one.dataset.copyText ?? one.textContent;
+  const element = event.target.closest?.("[data-copy], [data-copy-text]");
+  if (!element) return;
+  const text = element.dataset.copyText ?? element.textContent;
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -225,121 +264,135 @@ document.addEventListener("click", async (event) => {
     document.execCommand("copy");
     area.remove();
   }
-  say("on", "copied");
-});
-document.addEventListener("click", (event) => {
-  for (const one of $$(".ask[open]")) if (!one.contains(event.target)) one.open = false;
+  showStatus("on", "Copied");
 });
 
-// Graphs can be moved and enlarged.
+// Popovers close on a click elsewhere.
+
+document.addEventListener("click", (event) => {
+  for (const popover of findAll(".popover[open]")) if (!popover.contains(event.target)) popover.open = false;
+});
+
+// Graphs: drag to pan, Ctrl and wheel to zoom.
+
 document.addEventListener("wheel", (event) => {
   const svg = event.target.closest?.("svg[data-pan]");
   if (!svg || !event.ctrlKey) return;
   event.preventDefault();
   const box = svg.viewBox.baseVal;
-  const by = event.deltaY > 0 ? 1.15 : 1 / 1.15;
-  svg.setAttribute("viewBox", `${box.x} ${box.y} ${box.width * by} ${box.height * by}`);
+  const factor = event.deltaY > 0 ? 1.15 : 1 / 1.15;
+  svg.setAttribute("viewBox", `${box.x} ${box.y} ${box.width * factor} ${box.height * factor}`);
 }, { passive: false });
+
 document.addEventListener("pointerdown", (event) => {
   const svg = event.target.closest?.("svg[data-pan]");
   if (!svg) return;
-  const box = svg.viewBox.baseVal;
-  const [x, y, left, top, scale] = [event.clientX, event.clientY, box.x, box.y, box.width / svg.clientWidth];
-  const move = (to) => svg.setAttribute("viewBox", `${left - (to.clientX - x) * scale} ${top - (to.clientY - y) * scale} ${box.width} ${box.height}`);
+  const { x, y, width, height } = svg.viewBox.baseVal;
+  const [startX, startY, scale] = [event.clientX, event.clientY, width / svg.clientWidth];
+  const pan = (move) => {
+    const [left, top] = [x - (move.clientX - startX) * scale, y - (move.clientY - startY) * scale];
+    svg.setAttribute("viewBox", `${left} ${top} ${width} ${height}`);
+  };
   svg.setPointerCapture(event.pointerId);
-  svg.addEventListener("pointermove", move);
-  svg.addEventListener("pointerup", () => svg.removeEventListener("pointermove", move), { once: true });
+  svg.addEventListener("pointermove", pan);
+  svg.addEventListener("pointerup", () => svg.removeEventListener("pointermove", pan), { once: true });
 });
 
-// Keys.
-const rows = () => $$("tr[data-row]", live);
-const current = () => live.querySelector("tr.at");
-let going = 0;
+// Keyboard shortcuts.
 
-function step(by) {
-  const all = rows();
-  if (!all.length) return;
-  const old = current();
-  const next = all[Math.min(Math.max((old ? all.indexOf(old) : by > 0 ? -1 : all.length) + by, 0), all.length - 1)];
-  old?.classList.remove("at");
-  next.classList.add("at");
+const getCurrentRow = () => content.querySelector("tr.current-row");
+let goToPressedAt = 0;
+
+function moveToRow(offset) {
+  const rows = findAll("tr[data-row]", content);
+  if (!rows.length) return;
+  const current = getCurrentRow();
+  const start = current ? rows.indexOf(current) : offset > 0 ? -1 : rows.length;
+  const next = rows[Math.min(Math.max(start + offset, 0), rows.length - 1)];
+  current?.classList.remove("current-row");
+  next.classList.add("current-row");
   next.scrollIntoView({ block: "nearest" });
   next.querySelector("a")?.focus({ preventScroll: true });
 }
 
-function act(verb) {
-  const sheet = document.getElementById(verb === "r" ? "retry" : "cancel");
-  if (sheet) {
-    sheet.open = true;
-    sheet.querySelector("input:not([type=hidden]), select, button")?.focus();
+// Opens the retry or cancel form of a job page, or presses the button of a list for the selected rows.
+function startAction(shortcut) {
+  const popover = document.getElementById(shortcut === "r" ? "retry" : "cancel");
+  if (popover) {
+    popover.open = true;
+    popover.querySelector("input:not([type=hidden]), select, button")?.focus();
     return;
   }
-  const button = live.querySelector(`[data-verb="${verb}"]`);
+  const button = content.querySelector(`[data-verb="${shortcut}"]`);
   if (!button) return;
-  const row = current()?.querySelector('input[name="id"]');
-  if (!ticked.size && row) ticked.add(row.value);
-  showTicks();
-  if (ticked.size) button.click();
+  const checkbox = getCurrentRow()?.querySelector('input[name="id"]');
+  if (!selectedIds.size && checkbox) selectedIds.add(checkbox.value);
+  showSelection();
+  if (selectedIds.size) button.click();
 }
 
-function theme() {
-  const all = ["system", "light", "dark"];
-  const next = all[(all.indexOf(document.documentElement.dataset.theme) + 1) % 3];
-  document.documentElement.dataset.theme = next;
-  document.cookie = `holdfast_theme=${next}; path=${base || "/"}; max-age=31536000; samesite=lax`;
-  say("on", `theme: ${next}`);
+function switchTheme() {
+  const themes = ["system", "light", "dark"];
+  const root = document.documentElement;
+  root.dataset.theme = themes[(themes.indexOf(root.dataset.theme) + 1) % themes.length];
+  document.cookie = `holdfast_theme=${root.dataset.theme}; path=${base || "/"}; max-age=31536000; samesite=lax`;
+  showStatus("on", `Theme: ${root.dataset.theme}`);
 }
 
-const keys = {
+function togglePause() {
+  isPaused = !isPaused;
+  if (isPaused) {
+    closeStream();
+    showStatus("off", "Updates paused");
+  } else {
+    openStream();
+    applyPendingUpdate();
+  }
+}
+
+const shortcuts = {
   "/": () => document.getElementById("q")?.select(),
-  "?": () => (help.open ? help.close() : help.showModal()),
-  j: () => step(1),
-  k: () => step(-1),
-  x: () => current()?.querySelector('input[name="id"]')?.click(),
-  r: () => act("r"),
-  c: () => act("c"),
-  t: theme,
-  p: () => {
-    paused = !paused;
-    if (paused) {
-      close();
-      say("off", "paused");
-    } else {
-      open();
-      settle();
-    }
-  },
-  g: () => (going = Date.now()),
+  "?": () => (helpDialog.open ? helpDialog.close() : helpDialog.showModal()),
+  j: () => moveToRow(1),
+  k: () => moveToRow(-1),
+  x: () => getCurrentRow()?.querySelector('input[name="id"]')?.click(),
+  r: () => startAction("r"),
+  c: () => startAction("c"),
+  t: switchTheme,
+  p: togglePause,
+  g: () => (goToPressedAt = Date.now()),
 };
 
 document.addEventListener("keydown", (event) => {
-  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName) && !/^(checkbox|radio)$/.test(event.target.type);
+  const target = event.target;
+  const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(target.nodeName) && !/^(checkbox|radio)$/.test(target.type);
   if (event.key === "Escape") {
-    for (const one of $$(".ask[open]")) one.open = false;
-    if (typing) event.target.blur();
+    for (const popover of findAll(".popover[open]")) popover.open = false;
+    if (isTyping) target.blur();
     return;
   }
-  if ("keysOff" in body.dataset || typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (Date.now() - going < 1500 && event.key !== "g") {
-    going = 0;
-    const link = document.querySelector(`[data-go="${CSS.escape(event.key)}"]`);
+  if ("shortcutsOff" in body.dataset || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (Date.now() - goToPressedAt < GO_TO_WINDOW_MS && event.key !== "g") {
+    goToPressedAt = 0;
+    const link = document.querySelector(`[data-shortcut="${CSS.escape(event.key)}"]`);
     if (link) {
       event.preventDefault();
       link.click();
     }
     return;
   }
-  const does = keys[event.key];
-  if (does) {
+  const run = shortcuts[event.key];
+  if (run) {
     event.preventDefault();
-    does();
+    run();
   }
 });
 
-// A link to a form on the page opens it.
-const wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-if (wanted instanceof HTMLDetailsElement) wanted.open = true;
+// A link to a popover on the page, such as `#pause`, opens it.
 
-showTicks();
-times();
-open();
+const linked = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+if (linked instanceof HTMLDetailsElement) linked.open = true;
+
+showSelection();
+updateTimes();
+openStream();

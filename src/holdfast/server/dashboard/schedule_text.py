@@ -1,10 +1,10 @@
-"""A schedule in words. What cannot be said simply is shown as it was written."""
+"""Describe schedules in English. A cron expression that has no simple description is shown unchanged."""
 
 from __future__ import annotations
 
-from holdfast.server.dashboard.words import number, seconds
+from holdfast.formatting import format_duration, format_number
 
-DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (
     "",
     "January",
@@ -20,7 +20,7 @@ MONTHS = (
     "November",
     "December",
 )
-NICKNAMES = {
+CRON_ALIASES = {
     "@hourly": "every hour",
     "@daily": "every day at 00:00",
     "@midnight": "every day at 00:00",
@@ -29,20 +29,21 @@ NICKNAMES = {
     "@yearly": "on 1 January at 00:00",
     "@annually": "on 1 January at 00:00",
 }
-_DAY_NAMES = {day[:3].lower(): n for n, day in enumerate(DAYS[:7])}
-_MONTH_NAMES = {month[:3].lower(): n for n, month in enumerate(MONTHS) if month}
+_WEEKDAY_NUMBERS = {day[:3].lower(): n for n, day in enumerate(WEEKDAYS[:7])}
+_MONTH_NUMBERS = {month[:3].lower(): n for n, month in enumerate(MONTHS) if month}
 
 
-def in_words(cron: str | None, every_s: float | None) -> str:
+def describe_schedule(cron: str | None, every_s: float | None) -> str:
+    """Describe a cron expression or an interval: `every day at 06:00`, `every 5 minutes`."""
     if cron is None:
-        return f"every {_span(every_s or 0)}"
-    if cron in NICKNAMES:
-        return NICKNAMES[cron]
-    parts = cron.lower().split()
-    if len(parts) != 5:
+        return f"every {_describe_interval(every_s or 0)}"
+    if cron in CRON_ALIASES:
+        return CRON_ALIASES[cron]
+    fields = cron.lower().split()
+    if len(fields) != 5:
         return cron
-    minute, hour, day, month, weekday = parts
-    time, date = _time(minute, hour), _date(day, month, weekday)
+    minute, hour, day, month, weekday = fields
+    time, date = _describe_time(minute, hour), _describe_date(day, month, weekday)
     if time is None or date is None:
         return cron
     if not time.startswith("at "):
@@ -50,15 +51,15 @@ def in_words(cron: str | None, every_s: float | None) -> str:
     return f"{date} {time}"
 
 
-def _span(span: float) -> str:
+def _describe_interval(seconds: float) -> str:
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
-        if span >= size and span % size == 0:
-            count = span / size
-            return unit if count == 1 else f"{number(count)} {unit}s"
-    return seconds(span)
+        if seconds >= size and seconds % size == 0:
+            count = seconds / size
+            return unit if count == 1 else f"{format_number(count)} {unit}s"
+    return format_duration(seconds)
 
 
-def _time(minute: str, hour: str) -> str | None:
+def _describe_time(minute: str, hour: str) -> str | None:
     if minute.isdigit() and hour.isdigit():
         return f"at {int(hour):02}:{int(minute):02}"
     if minute == "*" and hour == "*":
@@ -74,26 +75,26 @@ def _time(minute: str, hour: str) -> str | None:
     return None
 
 
-def _date(day: str, month: str, weekday: str) -> str | None:
+def _describe_date(day: str, month: str, weekday: str) -> str | None:
     if (day, month, weekday) == ("*", "*", "*"):
         return "every day"
     if day == "*" and month == "*":
-        return _weekdays(weekday)
+        return _describe_weekdays(weekday)
     if day.isdigit() and weekday == "*" and month == "*":
         return f"on day {int(day)} of every month"
     if day.isdigit() and weekday == "*":
-        number_of = int(month) if month.isdigit() else _MONTH_NAMES.get(month, 0)
-        return f"on {int(day)} {MONTHS[number_of]}" if 1 <= number_of <= 12 else None
+        number = int(month) if month.isdigit() else _MONTH_NUMBERS.get(month, 0)
+        return f"on {int(day)} {MONTHS[number]}" if 1 <= number <= 12 else None
     return None
 
 
-def _weekdays(text: str) -> str | None:
-    if text in {"1-5", "mon-fri"}:
+def _describe_weekdays(field: str) -> str | None:
+    if field in {"1-5", "mon-fri"}:
         return "Monday to Friday"
-    found: list[str] = []
-    for part in text.split(","):
-        n = int(part) if part.isdigit() else _DAY_NAMES.get(part, -1)
-        if not 0 <= n <= 7:
+    names: list[str] = []
+    for part in field.split(","):
+        number = int(part) if part.isdigit() else _WEEKDAY_NUMBERS.get(part, -1)
+        if not 0 <= number <= 7:
             return None
-        found.append(DAYS[n])
-    return "every " + " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+        names.append(WEEKDAYS[number])
+    return "every " + " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

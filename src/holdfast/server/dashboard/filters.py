@@ -1,0 +1,72 @@
+"""Template filters and functions: `holdfast.formatting` for HTML, with an en dash for a missing value."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from markupsafe import Markup, escape
+
+from holdfast import formatting
+from holdfast.formatting import format_count, format_relative_time, parse_time, shorten_id, truncate_text
+from holdfast.search import quote_search_value
+
+NO_VALUE = "\N{EN DASH}"
+
+format_number = partial(formatting.format_number, missing=NO_VALUE)
+format_compact_number = partial(formatting.format_compact_number, missing=NO_VALUE)
+format_bounded_count = partial(formatting.format_bounded_count, missing=NO_VALUE)
+format_duration = partial(formatting.format_duration, missing=NO_VALUE)
+format_size = partial(formatting.format_size, missing=NO_VALUE)
+
+
+def render_time(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
+    """Render a time relative to now, with the exact time as its tooltip.
+
+    The script of the page updates relative times every second and adds the local time to the tooltip.
+    """
+    at = parse_time(value)
+    if at is None:
+        return Markup('<span class="muted">{}</span>').format(NO_VALUE)
+    exact = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    shown = exact[:19] if absolute else format_relative_time((at - now).total_seconds())
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
+        at.astimezone(UTC).isoformat(), exact, Markup("") if absolute else Markup(" data-relative"), shown
+    )
+
+
+def format_json(value: Any) -> str:
+    """Format a value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def preview_json(value: Any, max_chars: int = 160) -> str:
+    """Format a value as JSON on one line, shortened to `max_chars` characters."""
+    return truncate_text(value if isinstance(value, str) else msgspec.json.encode(value).decode(), max_chars)
+
+
+def render_external_link(value: str | None) -> Markup:
+    """Render a link if the value is a web URL, otherwise its text: `javascript:` must not become a link."""
+    if value and value.startswith(("https://", "http://")):
+        return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(
+            value, truncate_text(value, 60)
+        )
+    return escape(value or "")
+
+
+FILTERS = {
+    "number": format_number,
+    "compact_number": format_compact_number,
+    "bounded_count": format_bounded_count,
+    "count_of": format_count,
+    "duration": format_duration,
+    "file_size": format_size,
+    "short_id": shorten_id,
+    "shorten": truncate_text,
+    "pretty_json": format_json,
+    "json_preview": preview_json,
+    "external_link": render_external_link,
+    "search_quoted": quote_search_value,
+}

@@ -1,0 +1,161 @@
+"""Sign in and sign out.
+
+The dashboard is closed by default. There are three ways in: a login link that works once (printed by
+`holdfast api` on this machine, or created with `create_login_link`), an API key, or the host application,
+which identifies its user on every request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from datetime import timedelta
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+
+from holdfast.engine import access, audit
+from holdfast.engine.access import ALL_SCOPES
+from holdfast.engine.connection import Connection
+from holdfast.server.api.identity import reject_cross_site_request
+from holdfast.server.api.services import AppServices
+from holdfast.server.dashboard.roles import ROLES, DashboardUser
+from holdfast.server.dashboard.sessions import SESSION_COOKIE, SESSION_LIFETIME_S
+from holdfast.server.dashboard.site import DashboardSite, get_base_path
+
+MAX_LOGIN_ATTEMPTS = 10
+LOGIN_WINDOW_S = 60.0
+MAX_TRACKED_HOSTS = 1000
+
+
+async def create_login_link(
+    connection: Connection,
+    base: str,
+    *,
+    name: str = "operator",
+    role: str = "admin",
+    life: timedelta = timedelta(minutes=15),
+) -> str:
+    """Create a URL that signs in the first person who opens it, once.
+
+        link = await create_login_link(connection, "https://ops.example/dashboard", name="ann", role="viewer")
+
+    `base` is the URL of the dashboard, and `life` is how long the link is valid.
+    """
+    secret = secrets.token_urlsafe(24)
+    await access.store_login_link(connection, _hash_secret(secret), name=name, role=role, lifetime=life)
+    return f"{base.rstrip('/')}/in?t={secret}"
+
+
+def _hash_secret(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+class LoginHandler:
+    """Serves the login page, checks keys and links, and starts sessions."""
+
+    def __init__(self, site: DashboardSite) -> None:
+        self._site = site
+        self._attempts: OrderedDict[str, list[float]] = OrderedDict()
+
+    def render_login_page(self, request: HTTPConnection, *, error: str = "", status: int = 200) -> Response:
+        template = self._site.templates.get_template("login.html")
+        html = template.render(
+            base=get_base_path(request),
+            next=sanitize_redirect_path(request.query_params.get("next")),
+            error=error,
+            theme=request.cookies.get("holdfast_theme", "system"),
+            environment=self._site.environment,
+        )
+        return Response(html, status, media_type="text/html")
+
+    async def login_with_key(self, request: Request, key: str, next_path: str) -> Response:
+        """Sign in with an API key that has a dashboard role."""
+        reject_cross_site_request(request)
+        if self._is_rate_limited(request):
+            return self.render_login_page(
+                request, error="Too many attempts. Try again in a minute.", status=429
+            )
+        user = await find_user_by_key(self._site.services, key)
+        if user is None:
+            return self.render_login_page(request, error="This key has no access.", status=403)
+        return await self._start_session(request, user, next_path, "key")
+
+    async def login_with_link(self, request: Request) -> Response:
+        """Sign in with a link from `create_login_link`, which then stops working."""
+        if "prefetch" in request.headers.get("sec-purpose", ""):
+            return Response(status_code=503)  # a browser that prefetches must not use up the link
+        async with self._site.transaction(write=True) as connection:
+            link = await access.redeem_login_link(connection, _hash_secret(request.query_params.get("t", "")))
+        if link is None or link["role"] not in ROLES:
+            return self.render_login_page(
+                request, error="This login link was already used or has expired.", status=403
+            )
+        return await self._start_session(request, DashboardUser(link["name"], link["role"]), "/", "link")
+
+    def logout(self, request: Request) -> Response:
+        """Delete the session cookie."""
+        response = RedirectResponse(f"{get_base_path(request)}/login", status_code=303)
+        response.delete_cookie(SESSION_COOKIE, path=get_base_path(request) or "/")
+        return response
+
+    async def _start_session(
+        self, request: Request, user: DashboardUser, next_path: str, method: str
+    ) -> Response:
+        async with self._site.transaction(write=True) as connection:
+            await audit.record_audit_entry(connection, user.actor, "dashboard.login", None, {"by": method})
+        response = RedirectResponse(get_base_path(request) + next_path, status_code=303)
+        response.set_cookie(
+            SESSION_COOKIE,
+            self._site.signer.create_session_cookie(user),
+            max_age=SESSION_LIFETIME_S,
+            httponly=True,
+            samesite="lax",
+            secure=request.url.scheme == "https",
+            path=get_base_path(request) or "/",
+        )
+        return response
+
+    def _is_rate_limited(self, request: HTTPConnection) -> bool:
+        """Record an attempt, and return whether this host has made too many within a minute."""
+        host = request.client.host if request.client else "?"
+        now = time.monotonic()
+        recent = [at for at in self._attempts.get(host, ()) if at > now - LOGIN_WINDOW_S]
+        self._attempts[host] = [*recent, now]
+        self._attempts.move_to_end(host)
+        while len(self._attempts) > MAX_TRACKED_HOSTS:
+            self._attempts.popitem(last=False)
+        return len(recent) >= MAX_LOGIN_ATTEMPTS
+
+
+async def find_user_by_key(services: AppServices, key: str) -> DashboardUser | None:
+    """Return the user of an API key, or None if the key has no access.
+
+    A key with the scope `dashboard:<role>` has that role. A key for everything is an admin.
+    """
+    if services.key_verifier.is_configured_key(key):
+        return DashboardUser("service key", "admin")
+    found = await services.key_verifier.find_key(key)
+    if found is None:
+        return None
+    if ALL_SCOPES in found.scopes:
+        return DashboardUser(found.name, "admin")
+    roles = [role for role in ROLES if f"dashboard:{role}" in found.scopes]
+    return DashboardUser(found.name, roles[-1]) if roles else None
+
+
+def sanitize_redirect_path(text: str | None) -> str:
+    """Return the path if it stays within the dashboard, otherwise `/`.
+
+    The path to return to after the login comes from the URL, which anybody can write.
+    """
+    if (
+        not text
+        or not text.startswith("/")
+        or text.startswith(("//", "/\\"))
+        or any(c in text for c in "\r\n\\")
+    ):
+        return "/"
+    return text

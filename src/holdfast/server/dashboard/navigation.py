@@ -1,0 +1,53 @@
+"""The main navigation: every section with its label, permission and keyboard shortcut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class NavigationLink(NamedTuple):
+    """A link of the sidebar. `g` followed by `shortcut` opens it. `prefixes` are the paths below it."""
+
+    path: str
+    label: str
+    permission: str
+    shortcut: str
+    prefixes: tuple[str, ...] = ()
+
+    def is_current(self, path: str) -> bool:
+        """Return whether a path belongs to this section."""
+        if self.path == "/":
+            return path == "/"
+        return path == self.path or path.startswith((f"{self.path}/", *self.prefixes))
+
+
+NAVIGATION = {
+    "Monitor": (
+        NavigationLink("/", "Overview", "jobs.view", "o"),
+        NavigationLink("/jobs", "Jobs", "jobs.view", "j"),
+        NavigationLink("/errors", "Errors", "errors.view", "e", ("/error",)),
+        NavigationLink("/bulk", "Batches and bulk actions", "batch.view", "b", ("/batches",)),
+        NavigationLink("/files", "Files", "artifact.view", "f"),
+    ),
+    "Manage": (
+        NavigationLink("/queues", "Queues", "system.view", "q", ("/queue",)),
+        NavigationLink("/tasks", "Tasks", "system.view", "t", ("/task",)),
+        NavigationLink("/schedules", "Schedules", "system.view", "s"),
+        NavigationLink("/messages", "Messages", "message.view", "m"),
+        NavigationLink("/limits", "Limits", "system.view", "l"),
+        NavigationLink("/webhooks", "Webhooks", "system.view", "h"),
+    ),
+    "System": (
+        NavigationLink("/workers", "Workers", "system.view", "w", ("/worker",)),
+        NavigationLink("/database", "Database", "system.view", "d"),
+        NavigationLink("/audit", "Audit log", "audit.view", "a"),
+        NavigationLink("/settings", "Settings", "settings.edit", ","),
+    ),
+}
+
+
+def list_navigation_links(can: Callable[[str], bool]) -> dict[str, list[NavigationLink]]:
+    """Return the links that a user may open, by the title of their group. Empty groups are left out."""
+    visible = {title: [link for link in links if can(link.permission)] for title, links in NAVIGATION.items()}
+    return {title: links for title, links in visible.items() if links}
