@@ -1,24 +1,35 @@
-"""Ready-made systems: document export and multi-document reports. They use public names only.
+"""Ready-made systems: document export and multi-document reports. They use public names only, as yours can.
 
     app = create_app(settings, **mount(exports, reports))
 
-Each system is a package with `mount` (what `create_app` is given), `install` and `ensure` (its tables), and
-`tasks` and `lifespan` for a worker.
+Each system is a package with `mount` (arguments for `create_app`), `install` and `install_if_needed` (its
+tables), and `tasks` and `lifespan` for a worker.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeAlias
 
-Mounted: TypeAlias = dict[str, Any]
-_PARTS = ("routes", "tasks", "types")
+__all__ = ["AppArguments", "System", "mount"]
+
+AppArguments: TypeAlias = dict[str, Any]
+_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
 
 
 class System(Protocol):
-    def mount(self) -> Mounted: ...
+    """A system that can be added to an application."""
+
+    def mount(self) -> AppArguments:
+        """Return the routes, tasks and job types of the system, as keyword arguments of `create_app`."""
+        ...
 
 
-def mount(*systems: System | Mounted) -> Mounted:
-    """Several systems in one application: the packages, or what their `mount` answered."""
-    given = [each if isinstance(each, dict) else each.mount() for each in systems]
-    return {part: [item for each in given for item in each.get(part, ())] for part in _PARTS}
+def mount(*systems: System | AppArguments) -> AppArguments:
+    """Combine several systems into keyword arguments of `create_app`.
+
+    Pass the packages, or what their own `mount` returned: `mount(exports.mount(limits), reports)`.
+    """
+    mounted = [system if isinstance(system, dict) else system.mount() for system in systems]
+    return {
+        name: [item for arguments in mounted for item in arguments.get(name, ())] for name in _ARGUMENT_NAMES
+    }

@@ -1,4 +1,4 @@
-"""Installing a system's tables, and queries that name them in the schema of the user's choice."""
+"""Installs the tables of a system, and puts the schema that the user chose into its queries."""
 
 from __future__ import annotations
 
@@ -10,45 +10,53 @@ from typing import Any
 
 from holdfast.errors import InvalidError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
+INSTALL_LOCK_KEYS = (7263481, 1)
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 
 
-def quoted(schema: str) -> str:
-    if not _NAME.fullmatch(schema):
-        raise InvalidError(f"{schema!r} is no name for a schema.", field="systems_schema")
+def quote_schema(schema: str) -> str:
+    """Return the name of a schema as a quoted SQL identifier."""
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise InvalidError(
+            f"{schema!r} is not a valid schema name.",
+            fix="Use letters, digits, _ and $, at most 63 characters.",
+            field="systems_schema",
+        )
     return f'"{schema}"'
 
 
-def sql(text: str, schema: str) -> str:
-    """A query with its tables in place: `{}.documents` becomes `"public".documents`."""
-    return text.replace("{}.", f"{quoted(schema)}.")
+def qualify_tables(query: str, schema: str) -> str:
+    """Put the schema into a query: `{}.documents` becomes `"public".documents`."""
+    return query.replace("{}.", f"{quote_schema(schema)}.")
 
 
-async def install_script(connection: Any, script: Path, schema: str, mark: str) -> None:
-    """Run a tables.sql: whole or not at all, and again without harm.
+async def run_install_script(connection: Any, script: Path, schema: str, relation: str) -> None:
+    """Run a tables.sql in one transaction. Running it again changes nothing.
 
-    `mark` is a table or view of it ("table documents"); its comment says which text was run.
+    `relation` is a table or view of the script ("table documents"). Its comment records which version of the
+    script was run.
     """
-    text = sql(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
-    kind, _, name = mark.partition(" ")
+    text = qualify_tables(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
+    kind, _, name = relation.partition(" ")
     async with connection.transaction():
-        # Two installers at once would both find a table missing.
-        await connection.execute("select pg_catalog.pg_advisory_xact_lock(7263481, 1)")
+        # Without the lock, two installers at once would both see that a table is missing.
+        await connection.execute("select pg_catalog.pg_advisory_xact_lock($1, $2)", *INSTALL_LOCK_KEYS)
         if schema != "public":
-            await connection.execute(f"create schema if not exists {quoted(schema)}")
+            await connection.execute(f"create schema if not exists {quote_schema(schema)}")
         await connection.execute(text)
-        await connection.execute(f"comment on {kind} {quoted(schema)}.{name} is '{_comment(text)}'")
+        comment = _format_version_comment(text)
+        await connection.execute(f"comment on {kind} {quote_schema(schema)}.{name} is '{comment}'")
 
 
-async def is_current(connection: Any, script: Path, schema: str, mark: str) -> bool:
-    """Whether this very text was run in this schema."""
-    text = sql(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
-    name = f"{quoted(schema)}.{mark.partition(' ')[2]}"
-    found = await connection.fetchval(
+async def is_script_installed(connection: Any, script: Path, schema: str, relation: str) -> bool:
+    """Return whether this version of the script was run in this schema."""
+    text = qualify_tables(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
+    name = f"{quote_schema(schema)}.{relation.partition(' ')[2]}"
+    comment = await connection.fetchval(
         "select pg_catalog.obj_description(pg_catalog.to_regclass($1)::oid, 'pg_class')", name
     )
-    return bool(found == _comment(text))
+    return bool(comment == _format_version_comment(text))
 
 
-def _comment(text: str) -> str:
+def _format_version_comment(text: str) -> str:
     return f"made by Holdfast, {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,10 +1,10 @@
-"""Document export: documents become PDF files, one by one or in batches, with progress, history and limits.
+"""Document export: PDF files from documents, one by one or in batches, with progress, history and limits.
 
     app = create_app(settings, **exports.mount())        # or: holdfast api --system exports
     holdfast worker holdfast.systems.exports
 
-`install` makes the tables (`documents`, `export_history`, the view `export_jobs`, ...) and the limits: three
-exports at once per user, twenty in total. docs/guide/exports.md has the rest.
+`install` creates the tables (`documents`, `export_history`, the view `export_jobs`, ...) and the limits:
+three exports at once per user, and twenty in total. See docs/guide/exports.md.
 """
 
 from __future__ import annotations
@@ -14,60 +14,71 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from holdfast.systems import pages
-from holdfast.systems.exports.batches import Batches
-from holdfast.systems.exports.endpoints import Routes
-from holdfast.systems.exports.ordering import Limits
-from holdfast.systems.exports.previews import Previews
-from holdfast.systems.exports.work import QUEUE, export_cleanup, export_pdf
-from holdfast.systems.tables import install_script, is_current
-from holdfast.systems.workshop import workshop
+from holdfast import JobType
+from holdfast.systems import AppArguments
+from holdfast.systems.exports.batch_endpoints import BatchEndpoints
+from holdfast.systems.exports.export_endpoints import ExportEndpoints
+from holdfast.systems.exports.export_tasks import EXPORT_QUEUE, export_cleanup, export_pdf
+from holdfast.systems.exports.preview_endpoints import PreviewEndpoints
+from holdfast.systems.exports.submission import ExportLimits
+from holdfast.systems.page_routes import create_page_routes
+from holdfast.systems.tables import is_script_installed, run_install_script
+from holdfast.systems.worker_state import systems_lifespan
 
 __all__ = [
-    "Limits",
-    "ensure",
+    "ExportLimits",
+    "create_routes",
     "export_cleanup",
     "export_pdf",
     "install",
+    "install_if_needed",
+    "job_types",
     "lifespan",
     "mount",
-    "routes",
     "tasks",
-    "types",
 ]
 
-PER_USER = 3
-IN_TOTAL = 20
-TABLES, MARK = Path(__file__).parent / "tables.sql", "table documents"
-lifespan = workshop
+MAX_RUNNING_PER_USER = 3
+MAX_RUNNING_IN_TOTAL = 20
+FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = FOLDER / "tables.sql", "table documents"
+lifespan = systems_lifespan
 tasks = (export_pdf, export_cleanup)
-types = ()
+job_types: tuple[JobType[Any], ...] = ()
 
 
-def routes(limits: Limits | None = None) -> list[BaseRoute]:
-    """The routes of the contract, and the page at /exports."""
-    chosen = limits or Limits()
-    made = [*Routes(chosen).routes(), *Batches(chosen).routes(), *Previews().routes()]
-    return [*made, *pages.routes("/exports", Path(__file__).parent / "page")]
+def create_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
+    """Return the routes of the export API, and of the page at /exports."""
+    limits = limits or ExportLimits()
+    return [
+        *ExportEndpoints(limits).create_routes(),
+        *BatchEndpoints(limits).create_routes(),
+        *PreviewEndpoints().create_routes(),
+        *create_page_routes("/exports", FOLDER / "page"),
+    ]
 
 
-def mount(limits: Limits | None = None) -> dict[str, Any]:
-    """What `create_app` is to be given: `create_app(settings, **exports.mount())`."""
-    return {"routes": routes(limits), "tasks": tasks, "types": types}
+def mount(limits: ExportLimits | None = None) -> AppArguments:
+    """Return keyword arguments of `create_app`: `create_app(settings, **exports.mount())`."""
+    return {"routes": create_routes(limits), "tasks": tasks, "job_types": job_types}
 
 
-async def ensure(connection: Any, schema: str = "public") -> None:
-    """Install what is missing or was made by another version; otherwise change nothing."""
-    if not await is_current(connection, TABLES, schema, MARK):
+async def install_if_needed(connection: Any, schema: str = "public") -> None:
+    """Install the system unless this version of it is already installed in the schema."""
+    if not await is_script_installed(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION):
         await install(connection, schema)
 
 
 async def install(connection: Any, schema: str = "public") -> None:
-    """Make the tables and the limits. Run again, it keeps what is there, limits that were tuned included."""
-    await install_script(connection, TABLES, schema, MARK)
-    known = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
-    for name, per_key, most in (("exports of one user", True, PER_USER), ("exports", False, IN_TOTAL)):
-        if name not in known:
+    """Create the tables and the limits. Existing rows, and limits that were changed, are kept."""
+    await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
+    existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
+    for name, per_key, max_running in (
+        ("exports of one user", True, MAX_RUNNING_PER_USER),
+        ("exports", False, MAX_RUNNING_IN_TOTAL),
+    ):
+        if name not in existing:
             await connection.execute(
-                "select holdfast.put_limit($1, $2, $3, $4, $5)", name, QUEUE, export_pdf.name, per_key, most
+                "select holdfast.put_limit($1, $2, $3, $4, $5)",
+                *(name, EXPORT_QUEUE, export_pdf.name, per_key, max_running),
             )

@@ -1,130 +1,158 @@
-// What the pages of the systems share: who is signed in, requests, and event streams.
+// Functions that the pages of all systems share: sign-in, requests, event streams, and elements.
 
-const KEPT = "holdfast-token";
+const TOKEN_KEY = "holdfast-token";
+const MAX_RECONNECTS = 60;
+const RECONNECT_DELAY_MS = 1000;
 
-export function token() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given) {
-    sessionStorage.setItem(KEPT, given);
+// Returns the token of the user. A token in the address (#token=...) is stored and removed from the address.
+export function getToken() {
+  const tokenInAddress = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (tokenInAddress) {
+    sessionStorage.setItem(TOKEN_KEY, tokenInAddress);
     history.replaceState(null, "", location.pathname + location.search);
   }
-  return sessionStorage.getItem(KEPT);
+  return sessionStorage.getItem(TOKEN_KEY);
 }
 
-export function sign(out) {
-  if (out) sessionStorage.setItem(KEPT, out); else sessionStorage.removeItem(KEPT);
+function setToken(token) {
+  if (token) sessionStorage.setItem(TOKEN_KEY, token);
+  else sessionStorage.removeItem(TOKEN_KEY);
 }
 
-function headers(more = {}) {
-  const shown = token();
-  return shown ? { Authorization: `Bearer ${shown}`, ...more } : more;
+function createHeaders(headers = {}) {
+  const token = getToken();
+  return token ? { Authorization: `Bearer ${token}`, ...headers } : headers;
 }
 
-export class Refused extends Error {
+// An error response of the API.
+export class ApiError extends Error {
   constructor(status, body) {
-    const fields = (body.errors || []).map((each) => `${each.field} ${each.message}`).join("; ");
-    super(fields || body.detail || body.title || `The server answered ${status}.`);
+    const fields = (body.errors || []).map((error) => `${error.field} ${error.message}`).join("; ");
+    super(fields || body.detail || body.title || `The server returned HTTP ${status}.`);
     this.status = status;
   }
 }
 
-export async function ask(path, method = "GET", body) {
-  const sent = body === undefined ? undefined : JSON.stringify(body);
+export async function sendRequest(path, method = "GET", body) {
+  const content = body === undefined ? undefined : JSON.stringify(body);
   const response = await fetch(path, {
-    method, body: sent, headers: headers(sent ? { "Content-Type": "application/json" } : {}),
+    method,
+    body: content,
+    headers: createHeaders(content ? { "Content-Type": "application/json" } : {}),
   });
-  if (!response.ok) throw new Refused(response.status, await response.json().catch(() => ({})));
+  if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => ({})));
   return response.status === 204 ? null : response.json();
 }
 
-export async function image(path) {
-  const response = await fetch(path, { headers: headers() });
-  if (!response.ok) throw new Refused(response.status, {});
+// Fetches a file with the token and returns a URL that the page can show or download.
+export async function fetchObjectUrl(path) {
+  const response = await fetch(path, { headers: createHeaders() });
+  if (!response.ok) throw new ApiError(response.status, {});
   return URL.createObjectURL(await response.blob());
 }
 
-// Server-sent events with a header, which EventSource cannot send. Comes back by itself after a cut, from where it was.
-export async function watch(path, told, ends) {
-  let last = null;
-  for (let tries = 0; tries < 60; tries += 1) {
+// Reads server-sent events with fetch, because EventSource cannot send the token in a header. After a lost
+// connection it reconnects and continues after the last event.
+export async function streamEvents(path, onEvent, finalEvents) {
+  let lastId = null;
+  for (let attempts = 0; attempts < MAX_RECONNECTS; attempts += 1) {
     try {
-      const response = await fetch(path, { headers: headers(last ? { "Last-Event-ID": last } : {}) });
+      const response = await fetch(path, { headers: createHeaders(lastId ? { "Last-Event-ID": lastId } : {}) });
       if (response.status === 204) return;
-      if (!response.ok) throw new Refused(response.status, await response.json().catch(() => ({})));
+      if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => ({})));
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      let text = "";
+      let buffer = "";
       for (;;) {
         const { value, done } = await reader.read();
         if (done) break;
-        text += value;
+        buffer += value;
         let end;
-        while ((end = text.indexOf("\n\n")) >= 0) {
-          const frame = Object.fromEntries(text.slice(0, end).split("\n").map((line) => {
-            const colon = line.indexOf(": ");
-            return [line.slice(0, colon), line.slice(colon + 2)];
-          }));
-          text = text.slice(end + 2);
-          if (frame.id) last = frame.id;
-          if (frame.event) told(frame.event, JSON.parse(frame.data));
-          if (ends.includes(frame.event)) return;
-          tries = 0;
+        while ((end = buffer.indexOf("\n\n")) >= 0) {
+          const frame = parseFrame(buffer.slice(0, end));
+          buffer = buffer.slice(end + 2);
+          if (frame.id) lastId = frame.id;
+          if (frame.event) onEvent(frame.event, JSON.parse(frame.data));
+          if (finalEvents.includes(frame.event)) return;
+          attempts = 0;
         }
       }
-    } catch (problem) {
-      if (problem instanceof Refused) throw problem;
+    } catch (error) {
+      if (error instanceof ApiError) throw error;
     }
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await new Promise((resolve) => setTimeout(resolve, RECONNECT_DELAY_MS));
   }
 }
 
-export function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+function parseFrame(text) {
+  return Object.fromEntries(text.split("\n").map((line) => {
+    const colon = line.indexOf(": ");
+    return [line.slice(0, colon), line.slice(colon + 2)];
+  }));
+}
+
+export function createElement(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (key === "class") made.className = value;
-    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value != null) made.setAttribute(key, value);
+    if (key === "class") element.className = value;
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== false && value != null) element.setAttribute(key, value);
   }
-  made.append(...children.filter((child) => child != null));
-  return made;
+  element.append(...children.filter((child) => child != null));
+  return element;
 }
 
 export const find = (selector) => document.querySelector(selector);
 
-export function bar(percent, kind = "", label = "Progress") {
-  const inner = make("i");
-  inner.style.width = `${percent}%`;
-  return make("div", {
-    class: `bar ${kind}`, role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": percent, "aria-label": label,
-  }, inner);
+export function createProgressBar(percent, kind = "", label = "Progress") {
+  const fill = createElement("i");
+  fill.style.width = `${percent}%`;
+  return createElement("div", {
+    class: `bar ${kind}`,
+    role: "progressbar",
+    "aria-valuemin": 0,
+    "aria-valuemax": 100,
+    "aria-valuenow": percent,
+    "aria-label": label,
+  }, fill);
 }
 
-export const bytes = (size) => size < 1048576 ? `${Math.max(1, Math.round(size / 1024))} kB` : `${(size / 1048576).toFixed(1)} MB`;
-
-export function notice(problem) {
-  const place = find("#notice");
-  place.hidden = !problem;
-  place.textContent = problem ? problem.message || String(problem) : "";
+export function formatBytes(size) {
+  return size < 1048576 ? `${Math.max(1, Math.round(size / 1024))} kB` : `${(size / 1048576).toFixed(1)} MB`;
 }
 
-// Shows the sign-in card until there is a token that works, then runs the page.
-export async function signedIn(run) {
-  const door = find("#door");
-  const enter = async () => {
+// Starts a download of a URL in the browser.
+export function startDownload(url, fileName) {
+  const link = createElement("a", { href: url, download: fileName });
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+// Shows an error at the top of the page. Without an error, hides the last one.
+export function showError(error) {
+  const notice = find("#notice");
+  notice.hidden = !error;
+  notice.textContent = error ? error.message || String(error) : "";
+}
+
+// Loads the page. Shows the sign-in form until the user has entered a valid token.
+export async function startPage(load) {
+  const tryToLoad = async () => {
     try {
-      await run();
-      door.hidden = true;
-      find("#inside").hidden = false;
-      notice(null);
-    } catch (problem) {
-      door.hidden = false;
-      if (problem.status !== 401 || token()) notice(problem);
+      await load();
+      find("#sign-in").hidden = true;
+      find("#content").hidden = false;
+      showError(null);
+    } catch (error) {
+      find("#sign-in").hidden = false;
+      if (error.status !== 401 || getToken()) showError(error);
     }
   };
-  find("#enter").addEventListener("submit", (event) => {
+  find("#sign-in-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    sign(find("#token").value.trim());
-    enter();
+    setToken(find("#token").value.trim());
+    tryToLoad();
   });
-  await enter();
+  await tryToLoad();
 }

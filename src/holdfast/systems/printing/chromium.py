@@ -1,4 +1,4 @@
-"""HTML templates to PDF by a Chromium of the machine: the whole page, no scripts, no network."""
+"""Prints HTML templates as PDF with the Chromium of this machine, without scripts and without network."""
 
 from __future__ import annotations
 
@@ -9,78 +9,83 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import InvalidError, RefusedError
+from holdfast.systems.printing.page_layout import PageMargins
 
-if TYPE_CHECKING:
-    from holdfast.systems.printing import Margins
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SECONDS = 60.0
-# The page may style itself and show inline images; everything else, scripts first of all, is shut off.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+CHROMIUM_COMMANDS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PRINT_TIMEOUT_S = 60.0
+# The page may use inline styles, images and fonts. Scripts and everything else are blocked.
+CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
 
-class Chromium:
+class ChromiumPrinter:
+    """Starts one browser process per document."""
+
     def __init__(self, path: str | None = None) -> None:
         self._path = path
 
-    async def pdf(self, template: Path, inputs: dict[str, str], margins: Margins) -> bytes:
-        html = await asyncio.to_thread(fill, template, inputs, margins)
+    async def print_pdf(self, template: Path, inputs: dict[str, str], margins: PageMargins) -> bytes:
+        html = await asyncio.to_thread(fill_html_template, template, inputs, margins)
         with tempfile.TemporaryDirectory(prefix="holdfast-print-", ignore_cleanup_errors=True) as folder:
-            place = Path(folder)
-            page, made = place / "page.html", place / "page.pdf"
-            await asyncio.to_thread(page.write_text, html, encoding="utf-8")
-            await self._print(page, made)
+            html_file, pdf_file = Path(folder) / "page.html", Path(folder) / "page.pdf"
+            await asyncio.to_thread(html_file.write_text, html, encoding="utf-8")
+            await self._run_browser(html_file, pdf_file)
             try:
-                return await asyncio.to_thread(made.read_bytes)
+                return await asyncio.to_thread(pdf_file.read_bytes)
             except FileNotFoundError:
-                raise RuntimeError("the browser printed nothing") from None
+                raise RuntimeError("Chromium exited without writing a PDF") from None
 
-    def _found(self) -> str:
-        found = self._path or next((name for name in NAMES if shutil.which(name)), None)
-        if found is None:
-            raise RefusedError("HTML templates need Chromium.", fix="Install it, or choose a Typst template.")
-        return found
+    def _find_browser(self) -> str:
+        browser = self._path or next((name for name in CHROMIUM_COMMANDS if shutil.which(name)), None)
+        if browser is None:
+            raise RefusedError(
+                "HTML templates need Chromium, which is not installed.",
+                fix="Install Chromium, or choose a Typst template.",
+            )
+        return browser
 
-    async def _print(self, page: Path, made: Path) -> None:
-        as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    async def _run_browser(self, html_file: Path, pdf_file: Path) -> None:
+        is_root = hasattr(os, "geteuid") and os.geteuid() == 0
         process = await asyncio.create_subprocess_exec(
-            self._found(),
+            self._find_browser(),
             "--headless",
-            *as_root,
+            *(["--no-sandbox"] if is_root else []),
             "--disable-gpu",
             "--disable-extensions",
             "--disable-background-networking",
             "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={page.parent / 'profile'}",
+            f"--user-data-dir={html_file.parent / 'profile'}",
             "--no-pdf-header-footer",
-            f"--print-to-pdf={made}",
-            page.as_uri(),
+            f"--print-to-pdf={pdf_file}",
+            html_file.as_uri(),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PRINT_TIMEOUT_S):
                 await process.wait()
         finally:
-            # The browser has children of its own; none of them may outlive an export that was cancelled.
+            # The browser starts child processes. None of them may outlive a cancelled export.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 
-def fill(template: Path, inputs: dict[str, str], margins: Margins) -> str:
-    """The template with the content in it. Autoescape is on: a field is text, whatever it says."""
+def fill_html_template(template: Path, inputs: dict[str, str], margins: PageMargins) -> str:
+    """Fill the template with content. Autoescape is on, so markup in a field is printed as text."""
     try:
-        import jinja2  # noqa: PLC0415  (an extra, and only HTML templates need it)
+        import jinja2  # noqa: PLC0415  (an optional dependency that only HTML templates need)
         from jinja2 import sandbox  # noqa: PLC0415
     except ImportError:
-        raise RefusedError("HTML templates need jinja2.", fix="Install holdfast[server].") from None
+        raise RefusedError(
+            "HTML templates need the package 'jinja2', which is not installed.",
+            fix="pip install 'holdfast[server]'",
+        ) from None
     environment = sandbox.SandboxedEnvironment(
         autoescape=True, loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.ChainableUndefined
     )
@@ -88,9 +93,11 @@ def fill(template: Path, inputs: dict[str, str], margins: Margins) -> str:
     content: dict[str, Any] = msgspec.json.decode(inputs["content"])
     try:
         return environment.get_template(template.name).render(
-            content=content, layout=layout, policy=POLICY, margins=margins
+            content=content, layout=layout, policy=CONTENT_SECURITY_POLICY, margins=margins
         )
-    except jinja2.TemplateError as problem:
+    except jinja2.TemplateError as error:
         raise InvalidError(
-            f"The template {template.stem} cannot print this document.", field="templateSlug"
-        ) from problem
+            f"The template {template.stem} cannot render this document.",
+            fix="Check the template with a sample document.",
+            field="templateSlug",
+        ) from error

@@ -1,8 +1,9 @@
-"""Text and speech from outside, each behind one small protocol, with a local default that needs no network.
+"""Text and speech providers: one protocol for each, remote clients, and local defaults without network or
+key.
 
-What a provider answers is not trusted: it is bounded, checked, and only ever used as text or sound. What
-went wrong is one of three things for the task that asked: `RateLimited` (the provider's key rests, for all
-workers), `ProviderError` (try again later), or `Reject` (asking again is no use).
+Responses of providers are not trusted: their size is limited, they are validated, and they are used only as
+text or audio. A failed call raises one of three errors: `RateLimited` (every task with the provider's limit
+key pauses, on all workers), `ProviderError` (the task retries later) or `Reject` (a retry cannot succeed).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-__all__ = ["ProviderError", "Sound", "TextProvider", "Voice", "Written"]
+__all__ = ["GeneratedText", "ProviderError", "SpeechAudio", "SpeechProvider", "TextProvider"]
 
 
 class ProviderError(Exception):
-    """The provider did not give what was asked, this time. `retry_after` is the wait it asked for."""
+    """A provider failed and may succeed later. `retry_after` is the delay that the provider requested."""
 
     def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
@@ -23,35 +24,47 @@ class ProviderError(Exception):
 
 
 @dataclass(frozen=True)
-class Written:
-    """`by` names who wrote it, so that a reader of the report can tell."""
+class GeneratedText:
+    """A text and the name of its author, so that readers know which model wrote it."""
 
     text: str
-    by: str
+    author: str
 
 
 @dataclass(frozen=True)
-class Sound:
-    """An MP3 file and its length, measured and not guessed."""
+class SpeechAudio:
+    """An MP3 file with its measured duration, and the name of the voice."""
 
     mp3: bytes
-    seconds: float
+    duration_s: float
     bit_rate: int
-    by: str
+    voice: str
 
 
 class TextProvider(Protocol):
+    """Writes texts."""
+
     @property
-    def key(self) -> str:
-        """What rests when the provider says that it is too much."""
+    def limit_key(self) -> str:
+        """The key that pauses when the provider limits the rate."""
         ...
 
-    async def write(self, instructions: str, subject: str) -> Written:
-        """A text. `subject` is data from users: it is quoted to the model and never given as an order."""
+    async def generate_text(self, instructions: str, subject: str) -> GeneratedText:
+        """Write a text about `subject` by `instructions`.
+
+        `subject` is data from users. It is passed to the model as quoted data, never as instructions.
+        """
         ...
 
 
-class Voice(Protocol):
+class SpeechProvider(Protocol):
+    """Turns text into recordings."""
+
     @property
-    def key(self) -> str: ...
-    async def speak(self, text: str, language: str) -> Sound: ...
+    def limit_key(self) -> str:
+        """The key that pauses when the provider limits the rate."""
+        ...
+
+    async def synthesize(self, text: str, language: str) -> SpeechAudio:
+        """Read the text aloud in the language with this code."""
+        ...

@@ -1,4 +1,4 @@
-"""MP3: making it with LAME, and measuring it frame by frame."""
+"""MP3 files: encoding with LAME, and measuring duration and bit rate frame by frame."""
 
 from __future__ import annotations
 
@@ -8,73 +8,91 @@ from typing import Any
 
 from holdfast.errors import RefusedError
 
-BIT_RATE = 128
-_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
-_KBPS_1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
-_KBPS_2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+MP3_BIT_RATE_KBPS = 128
+DEFAULT_SAMPLE_RATE_HZ = 44100
+LAME_QUALITY = 5  # 0 is best and slowest, 9 is worst and fastest
+# By the two version bits of a frame header: MPEG 1, MPEG 2 and MPEG 2.5.
+_SAMPLE_RATES_HZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+_MPEG1_BIT_RATES_KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_MPEG2_BIT_RATES_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
 @dataclass(frozen=True)
-class Measured:
-    seconds: float
+class Mp3Properties:
+    """Duration, bit rate (kbit/s) and sample rate (Hz) of an MP3 file."""
+
+    duration_s: float
     bit_rate: int
     sample_rate: int
 
 
-def encode(samples: bytes, rate: int, channels: int = 1) -> bytes:
-    """16-bit samples to MP3 of a constant 128 kbit/s."""
-    encoder = _encoder()
-    encoder.set_bit_rate(BIT_RATE)
-    encoder.set_in_sample_rate(rate)
-    encoder.set_out_sample_rate(
-        rate if rate in {r for rates in _RATES.values() for r in rates[:2]} else 44100
-    )
+@dataclass(frozen=True)
+class _FrameHeader:
+    byte_length: int
+    sample_count: int
+    sample_rate: int
+    bit_rate: int
+
+
+def encode_mp3(samples: bytes, sample_rate: int, channels: int = 1) -> bytes:
+    """Encode 16-bit samples as MP3 with a constant 128 kbit/s."""
+    supported = {rate for rates in _SAMPLE_RATES_HZ.values() for rate in rates[:2]}
+    encoder = _create_encoder()
+    encoder.set_bit_rate(MP3_BIT_RATE_KBPS)
+    encoder.set_in_sample_rate(sample_rate)
+    encoder.set_out_sample_rate(sample_rate if sample_rate in supported else DEFAULT_SAMPLE_RATE_HZ)
     encoder.set_channels(channels)
-    encoder.set_quality(5)
+    encoder.set_quality(LAME_QUALITY)
     encoder.silence()
     return bytes(encoder.encode(samples) + encoder.flush())
 
 
-def _encoder() -> Any:
+def _create_encoder() -> Any:
     try:
         return importlib.import_module("lameenc").Encoder()
     except ImportError:
-        raise RefusedError("MP3 needs lameenc.", fix="Install holdfast[speech].") from None
+        raise RefusedError(
+            "The package 'lameenc', which encodes MP3, is not installed.",
+            fix="pip install 'holdfast[speech]'",
+        ) from None
 
 
-def measure(mp3: bytes) -> Measured | None:
-    """The length by counting frames; None when this is no MP3."""
-    place = _after_tag(mp3)
-    seconds, frames, bits, sample_rate = 0.0, 0, 0, 0
-    while place + 4 <= len(mp3):
-        frame = _frame(mp3[place : place + 4])
+def measure_mp3(mp3: bytes) -> Mp3Properties | None:
+    """Measure an MP3 file by its frames. Returns None if the content is not MP3."""
+    position = _find_first_frame(mp3)
+    duration_s, frame_count, total_bit_rate, sample_rate = 0.0, 0, 0, 0
+    while position + 4 <= len(mp3):
+        frame = _parse_frame_header(mp3[position : position + 4])
         if frame is None:
             break
-        length, samples, sample_rate, kbps = frame
-        seconds += samples / sample_rate
-        bits += kbps
-        frames += 1
-        place += length
-    if frames < 2:
+        sample_rate = frame.sample_rate
+        duration_s += frame.sample_count / sample_rate
+        total_bit_rate += frame.bit_rate
+        frame_count += 1
+        position += frame.byte_length
+    if frame_count < 2:
         return None
-    return Measured(round(seconds, 3), round(bits / frames), sample_rate)
+    return Mp3Properties(round(duration_s, 3), round(total_bit_rate / frame_count), sample_rate)
 
 
-def _after_tag(mp3: bytes) -> int:
+def _find_first_frame(mp3: bytes) -> int:
+    """Return the position after the ID3 tag, if there is one."""
     if mp3[:3] != b"ID3" or len(mp3) < 10:
         return 0
     a, b, c, d = mp3[6:10]
     return 10 + (a << 21 | b << 14 | c << 7 | d)
 
 
-def _frame(head: bytes) -> tuple[int, int, int, int] | None:
-    """Length in bytes, samples, samples a second and kbit/s of a layer III frame."""
-    if head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
+def _parse_frame_header(header: bytes) -> _FrameHeader | None:
+    """Parse the header of a layer III frame. Returns None for anything else."""
+    if header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
         return None
-    version, rate_index, kbps_index = head[1] >> 3 & 3, head[2] >> 2 & 3, head[2] >> 4
-    if version == 1 or rate_index == 3 or kbps_index in (0, 15):
+    version, rate_index, bit_rate_index = header[1] >> 3 & 3, header[2] >> 2 & 3, header[2] >> 4
+    if version == 1 or rate_index == 3 or bit_rate_index in (0, 15):
         return None
-    rate = _RATES[version][rate_index]
-    kbps = (_KBPS_1 if version == 3 else _KBPS_2)[kbps_index]
-    samples = 1152 if version == 3 else 576
-    return samples // 8 * kbps * 1000 // rate + (head[2] >> 1 & 1), samples, rate, kbps
+    sample_rate = _SAMPLE_RATES_HZ[version][rate_index]
+    bit_rate = (_MPEG1_BIT_RATES_KBPS if version == 3 else _MPEG2_BIT_RATES_KBPS)[bit_rate_index]
+    sample_count = 1152 if version == 3 else 576
+    padding = header[2] >> 1 & 1
+    byte_length = sample_count // 8 * bit_rate * 1000 // sample_rate + padding
+    return _FrameHeader(byte_length, sample_count, sample_rate, bit_rate)

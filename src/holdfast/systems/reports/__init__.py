@@ -1,10 +1,10 @@
-"""Reports of many documents: texts, PDFs and recordings, made side by side by workers of any kind.
+"""Multi-document reports: texts, PDFs and recordings, generated in parallel by workers in any language.
 
     app = create_app(settings, **reports.mount())        # or: holdfast api --system reports
     holdfast worker holdfast.systems.reports
 
-`install` makes the views `jobs`, `job_tasks`, `job_artifacts`, the SQL functions with which a worker in any
-language takes part, and the limits of the providers. docs/guide/reports.md has the rest.
+`install` creates the views `jobs`, `job_tasks` and `job_artifacts`, the SQL functions for external workers,
+and the limits of the providers. See docs/guide/reports.md.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.systems import pages
-from holdfast.systems.reports import endpoints
-from holdfast.systems.reports.work import (
-    QUEUE,
+from holdfast.systems import AppArguments
+from holdfast.systems.page_routes import create_page_routes
+from holdfast.systems.reports.report_endpoints import create_report_routes
+from holdfast.systems.reports.report_tasks import (
+    REPORT_QUEUE,
     audio_generation,
     calculating,
     finalizing,
@@ -23,57 +24,59 @@ from holdfast.systems.reports.work import (
     pdf_generation,
     text_generation,
 )
-from holdfast.systems.tables import install_script, is_current
-from holdfast.systems.workshop import workshop
+from holdfast.systems.tables import is_script_installed, run_install_script
+from holdfast.systems.worker_state import systems_lifespan
 
 __all__ = [
     "audio_generation",
     "calculating",
-    "ensure",
     "finalizing",
     "install",
+    "install_if_needed",
+    "job_types",
     "lifespan",
     "mount",
     "nuclear_v2",
     "pdf_generation",
     "tasks",
     "text_generation",
-    "types",
 ]
 
-TEXTS_AT_ONCE, RECORDINGS_AT_ONCE = 16, 8
-TABLES, MARK = Path(__file__).parent / "tables.sql", "view jobs"
-lifespan = workshop
+MAX_RUNNING_TEXTS, MAX_RUNNING_RECORDINGS = 16, 8
+FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = FOLDER / "tables.sql", "view jobs"
+lifespan = systems_lifespan
 tasks = (calculating, text_generation, pdf_generation, audio_generation, finalizing)
-types = (nuclear_v2,)
+job_types = (nuclear_v2,)
 
 
-def mount() -> dict[str, Any]:
-    """What `create_app` is to be given: `create_app(settings, **reports.mount())`.
+def mount() -> AppArguments:
+    """Return keyword arguments of `create_app`: `create_app(settings, **reports.mount())`.
 
-    The routes are at `/api/jobs`, as their clients know them, in front of the API's own of the same paths: a
-    user is told of reports in their words, and of all else in ours. The page is at `/reports`.
+    The routes have the same paths as the API's own routes, `/api/jobs`, and take precedence. Users receive
+    reports in the format of the report contract, and all other jobs in the format of the API. The page is at
+    `/reports`.
     """
-    page = pages.routes("/reports", Path(__file__).parent / "page")
-    return {"routes": [*endpoints.routes(), *page], "tasks": tasks, "types": types}
+    routes = [*create_report_routes(), *create_page_routes("/reports", FOLDER / "page")]
+    return {"routes": routes, "tasks": tasks, "job_types": job_types}
 
 
-async def ensure(connection: Any, schema: str = "public") -> None:
-    """Install what is missing or was made by another version; otherwise change nothing."""
-    if not await is_current(connection, TABLES, schema, MARK):
+async def install_if_needed(connection: Any, schema: str = "public") -> None:
+    """Install the system unless this version of it is already installed in the schema."""
+    if not await is_script_installed(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION):
         await install(connection, schema)
 
 
 async def install(connection: Any, schema: str = "public") -> None:
-    """Make the views, the functions and the limits. Run again, it keeps limits that were tuned."""
-    await install_script(connection, TABLES, schema, MARK)
-    known = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
-    for name, kind, most in (
-        ("texts of a provider", text_generation.name, TEXTS_AT_ONCE),
-        ("recordings of a provider", audio_generation.name, RECORDINGS_AT_ONCE),
+    """Create the views, the functions and the limits. Limits that were changed are kept."""
+    await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
+    existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
+    for name, task_type, max_running in (
+        ("texts of a provider", text_generation.name, MAX_RUNNING_TEXTS),
+        ("recordings of a provider", audio_generation.name, MAX_RUNNING_RECORDINGS),
     ):
-        # Per key: when a provider says that it is too much, all that ask it rest.
-        if name not in known:
+        # The limits are per key: when a provider limits the rate, all tasks that use it pause.
+        if name not in existing:
             await connection.execute(
-                "select holdfast.put_limit($1, $2, $3, true, $4)", name, QUEUE, kind, most
+                "select holdfast.put_limit($1, $2, $3, true, $4)", name, REPORT_QUEUE, task_type, max_running
             )

@@ -1,8 +1,8 @@
-"""The sixteen documents of a report, and what the phases of the work weigh.
+"""The sixteen chapters of a report, and the weights of its tasks.
 
-A job's percent is the weighted share of its tasks, so the weights are the contract: 10 for calculating (5
-while it runs), 40 for the texts, 20 for the PDFs, 25 for the recordings, 5 for finalizing. The phase is the
-one whose range the percent is in.
+The percentage of a job is the weighted share of its finished tasks, so the weights implement the contract: 10
+for calculating (5 while it runs), 40 for the texts, 20 for the PDFs, 25 for the recordings, 5 for finalizing.
+The phase follows from the range that contains the percentage.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import msgspec
 
 
 class Chapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A chapter of a report: one text, one PDF and one recording."""
+
     number: int
     slug: str
     title: str
@@ -41,12 +43,16 @@ CHAPTERS: Final = tuple(
     Chapter(number=number, slug=slug, title=title, question=question)
     for number, (slug, title, question) in enumerate(_TITLES, 1)
 )
-BY_SLUG: Final = {chapter.slug: chapter for chapter in CHAPTERS}
+CHAPTERS_BY_SLUG: Final = {chapter.slug: chapter for chapter in CHAPTERS}
 
-CALCULATING, TEXTS, PDFS, RECORDINGS, FINALIZING = 10.0, 40.0, 20.0, 25.0, 5.0
-TEXT, PDF, AUDIO = (whole / len(CHAPTERS) for whole in (TEXTS, PDFS, RECORDINGS))
-# Above which percent a phase begins.
-PHASES: Final = (
+# Weights of tasks. They add up to 100.
+CALCULATING_WEIGHT: Final = 10.0
+CHAPTER_TEXT_WEIGHT: Final = 40.0 / len(CHAPTERS)
+CHAPTER_PDF_WEIGHT: Final = 20.0 / len(CHAPTERS)
+CHAPTER_AUDIO_WEIGHT: Final = 25.0 / len(CHAPTERS)
+FINALIZING_WEIGHT: Final = 5.0
+# The percentage at which each phase begins.
+PHASE_STARTS: Final = (
     (95.0, "finalizing"),
     (70.0, "audio"),
     (50.0, "pdf"),
@@ -55,8 +61,8 @@ PHASES: Final = (
 )
 
 
-def phase_of(status: str, percent: float) -> str:
-    """The phase of a job by the contract's statuses and ranges."""
+def find_phase(status: str, percent: float) -> str:
+    """Return the phase of a report with this status and percentage."""
     if status in ("queued", "complete"):
         return status
-    return next(name for begins, name in PHASES if percent >= begins)
+    return next(name for start, name in PHASE_STARTS if percent >= start)

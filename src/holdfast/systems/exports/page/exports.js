@@ -1,143 +1,188 @@
-import { ask, bar, bytes, find, image, make, notice, signedIn, watch } from "./shared.js";
+import {
+  createElement, createProgressBar, fetchObjectUrl, find, formatBytes, sendRequest, showError, startDownload, startPage,
+  streamEvents,
+} from "./shared.js";
 
 const ROOT = "/api/v1/export";
-const chosen = new Set();
-let looked = null;
+const MAX_DOCUMENTS = 10;
+const selectedIds = new Set();
+let previewedId = null;
 
-async function load() {
-  const { documents, templates } = await ask(`${ROOT}/documents`);
-  drawDocuments(documents);
-  if (!find("#templates input")) drawTemplates(templates);
+async function loadPage() {
+  const { documents, templates } = await sendRequest(`${ROOT}/documents`);
+  renderDocuments(documents);
+  if (!find("#templates input")) renderTemplates(templates);
   await loadHistory();
 }
 
-function drawDocuments(documents) {
-  find("#none").hidden = documents.length > 0;
-  find("#documents").replaceChildren(...documents.map((each) => make("li", {},
-    make("label", { class: "row" },
-      make("input", { type: "checkbox", value: each.id, onchange: (event) => choose(each.id, event.target.checked) }),
-      make("span", { class: "grow clip" }, each.title),
-      make("span", { class: "muted" }, `v${each.version}`)))));
+function renderDocuments(documents) {
+  find("#no-documents").hidden = documents.length > 0;
+  find("#documents").replaceChildren(...documents.map((item) => createElement("li", {},
+    createElement("label", { class: "row" },
+      createElement("input", {
+        type: "checkbox",
+        value: item.id,
+        onchange: (event) => selectDocument(item.id, event.target.checked),
+      }),
+      createElement("span", { class: "grow clip" }, item.title),
+      createElement("span", { class: "muted" }, `v${item.version}`)))));
 }
 
-function drawTemplates(templates) {
-  find("#templates").append(...templates.map((name, place) => make("label", {},
-    make("input", { type: "radio", name: "template", value: name, checked: place === 0, onchange: look }), name)));
+function renderTemplates(templates) {
+  find("#templates").append(...templates.map((name, index) => createElement("label", {},
+    createElement("input", {
+      type: "radio",
+      name: "template",
+      value: name,
+      checked: index === 0,
+      onchange: showPreview,
+    }),
+    name)));
 }
 
-const template = () => find("#templates input:checked").value;
+const getTemplate = () => find("#templates input:checked").value;
 
-function choose(id, on) {
-  if (on) chosen.add(id); else chosen.delete(id);
-  looked = on ? id : [...chosen].at(-1) || null;
-  const count = chosen.size;
-  find("#export").disabled = count === 0 || count > 10;
+function selectDocument(id, selected) {
+  if (selected) selectedIds.add(id);
+  else selectedIds.delete(id);
+  previewedId = selected ? id : [...selectedIds].at(-1) || null;
+  const count = selectedIds.size;
+  find("#export").disabled = count === 0 || count > MAX_DOCUMENTS;
   find("#export").textContent = count > 1 ? `Export ${count} documents` : "Export";
-  look();
+  showPreview();
 }
 
-async function look() {
-  const picture = find("#preview");
-  const shown = looked && template() !== "paper";
-  find("#no-preview").textContent = looked ? "This template has no preview." : "Choose a document.";
-  find("#no-preview").hidden = Boolean(shown);
-  picture.hidden = true;
-  if (!shown) return;
+async function showPreview() {
+  const preview = find("#preview");
+  const hasPreview = previewedId && getTemplate() !== "paper";
+  find("#no-preview").textContent = previewedId ? "This template has no preview." : "Select a document.";
+  find("#no-preview").hidden = Boolean(hasPreview);
+  preview.hidden = true;
+  if (!hasPreview) return;
   try {
-    picture.src = await image(`${ROOT}/preview/${looked}?template=${template()}`);
-    picture.hidden = false;
-  } catch (problem) {
-    find("#no-preview").textContent = problem.message;
+    preview.src = await fetchObjectUrl(`${ROOT}/preview/${previewedId}?template=${getTemplate()}`);
+    preview.hidden = false;
+  } catch (error) {
+    find("#no-preview").textContent = error.message;
     find("#no-preview").hidden = false;
   }
 }
 
-function wanted() {
+function readOptions() {
   const margin = Number(find("#margins").value);
   return {
-    templateSlug: template(),
+    templateSlug: getTemplate(),
     options: {
-      pageSize: find("#page-size").value, quality: find("#quality").value, colorMode: find("#color").value,
+      pageSize: find("#page-size").value,
+      quality: find("#quality").value,
+      colorMode: find("#color").value,
       margins: { top: margin, bottom: margin, left: margin, right: margin },
     },
   };
 }
 
-async function start() {
-  notice(null);
+async function startExport() {
+  showError(null);
   find("#export").disabled = true;
   try {
-    const batch = await ask(`${ROOT}/batch`, "POST", { documentIds: [...chosen], ...wanted() });
-    for (const box of document.querySelectorAll("#documents input:checked")) box.checked = false;
-    chosen.clear();
+    const { batchId } = await sendRequest(`${ROOT}/batch`, "POST", { documentIds: [...selectedIds], ...readOptions() });
+    for (const checkbox of document.querySelectorAll("#documents input:checked")) checkbox.checked = false;
+    selectedIds.clear();
     find("#export").textContent = "Export";
-    await watch(`${ROOT}/batch/${batch.batchId}/stream`, (_, told) => drawBatch(told), ["completed"]);
+    await streamEvents(`${ROOT}/batch/${batchId}/stream`, (_, batch) => renderBatch(batch), ["completed"]);
     await loadHistory();
-  } catch (problem) {
-    notice(problem);
-    find("#export").disabled = chosen.size === 0;
+  } catch (error) {
+    showError(error);
+    find("#export").disabled = selectedIds.size === 0;
   }
 }
 
-function drawBatch(told) {
-  find("#idle").hidden = true;
-  const done = told.status !== "processing";
-  const zip = done && told.completedCount > 1
-    ? make("button", { class: "quiet", onclick: () => fetchZip(told.batchId) }, "All as ZIP") : null;
+function renderBatch(batch) {
+  find("#no-exports").hidden = true;
+  const finished = batch.status !== "processing";
+  const zipButton = finished && batch.completedCount > 1
+    ? createElement("button", { class: "quiet", onclick: () => downloadZip(batch.batchId) }, "Download all as ZIP")
+    : null;
+  const count = createElement("strong", { class: "grow" }, `${batch.completedCount} of ${batch.totalCount}`);
   find("#batch").replaceChildren(
-    make("div", { class: "row" }, make("strong", { class: "grow" }, `${told.completedCount} of ${told.totalCount}`), zip),
-    bar(told.progress, kind(told.status), "All documents"));
-  find("#running").replaceChildren(...told.jobs.map((job) => make("li", {},
-    make("div", { class: "row" }, make("span", { class: "grow clip" }, job.title), state(job)),
-    bar(job.status === "completed" ? 100 : job.progress, kind(job.status), job.title),
-    job.error ? make("p", { class: "bad-text" }, job.error) : null)));
+    createElement("div", { class: "row" }, count, zipButton),
+    createProgressBar(batch.progress, barKind(batch.status), "All documents"));
+  find("#exports").replaceChildren(...batch.jobs.map((job) => createElement("li", {},
+    createElement("div", { class: "row" },
+      createElement("span", { class: "grow clip" }, job.title),
+      createExportAction(job)),
+    createProgressBar(job.status === "completed" ? 100 : job.progress, barKind(job.status), job.title),
+    job.error ? createElement("p", { class: "bad-text" }, job.error) : null)));
 }
 
-const kind = (status) => status === "completed" ? "good" : status === "failed" || status === "cancelled" ? "bad" : "";
+const hasFailed = (status) => status === "failed" || status === "cancelled";
 
-function state(job) {
-  if (job.status === "completed") return make("button", { class: "quiet", onclick: () => download(job.resultUrl) }, "Download");
-  if (job.status === "failed" || job.status === "cancelled") return make("span", { class: "muted" }, job.status);
-  return make("button", { class: "quiet", onclick: () => ask(`${ROOT}/job/${job.jobId}`, "DELETE").catch(notice) }, "Cancel");
+function barKind(status) {
+  if (status === "completed") return "good";
+  return hasFailed(status) ? "bad" : "";
 }
 
-async function download(path) {
+function createExportAction(job) {
+  if (job.status === "completed") {
+    return createElement("button", { class: "quiet", onclick: () => downloadFile(job.resultUrl) }, "Download");
+  }
+  if (hasFailed(job.status)) return createElement("span", { class: "muted" }, job.status);
+  const cancel = () => sendRequest(`${ROOT}/job/${job.jobId}`, "DELETE").catch(showError);
+  return createElement("button", { class: "quiet", onclick: cancel }, "Cancel");
+}
+
+async function downloadFile(path) {
   try {
-    const { url, fileName } = await ask(`${path}?as=json`);
-    const link = make("a", { href: url, download: fileName });
-    document.body.append(link);
-    link.click();
-    link.remove();
+    const { url, fileName } = await sendRequest(`${path}?as=json`);
+    startDownload(url, fileName);
     await loadHistory();
-  } catch (problem) { notice(problem); }
+  } catch (error) {
+    showError(error);
+  }
 }
 
-async function fetchZip(batch) {
+async function downloadZip(batchId) {
   try {
-    const link = make("a", { href: await image(`${ROOT}/batch/${batch}/download?partial=true`), download: `resumes-${batch}.zip` });
-    document.body.append(link);
-    link.click();
-    link.remove();
-  } catch (problem) { notice(problem); }
+    const url = await fetchObjectUrl(`${ROOT}/batch/${batchId}/download?partial=true`);
+    startDownload(url, `resumes-${batchId}.zip`);
+  } catch (error) {
+    showError(error);
+  }
 }
 
 async function loadHistory() {
-  const { history, storage, today } = await ask(`${ROOT}/history`);
-  find("#usage").textContent = `${bytes(storage.used)} of ${bytes(storage.limit)} · ${today.used} of ${today.limit} today`;
+  const { history, storage, today } = await sendRequest(`${ROOT}/history`);
+  const storageUsage = `${formatBytes(storage.used)} of ${formatBytes(storage.limit)} used`;
+  find("#usage").textContent = `${storageUsage} · ${today.used} of ${today.limit} exports today`;
   find("#no-history").hidden = history.length > 0;
-  find("#history").replaceChildren(...history.map((each) => make("li", { class: "row" },
-    make("div", { class: "grow" },
-      make("div", { class: "clip" }, each.fileName),
-      make("div", { class: "muted" }, `${each.templateSlug} · ${bytes(each.fileSize)} · ${each.downloadCount} downloads · until ${new Date(each.expiresAt).toLocaleDateString()}`)),
-    make("button", { class: "quiet", onclick: () => download(`${ROOT}/download/${each.id}`) }, "Download"),
-    make("button", { class: "quiet", "aria-label": `Delete ${each.fileName}`, onclick: () => forget(each.id) }, "Delete"))));
+  find("#history").replaceChildren(...history.map((entry) => createElement("li", { class: "row" },
+    createElement("div", { class: "grow" },
+      createElement("div", { class: "clip" }, entry.fileName),
+      createElement("div", { class: "muted" }, formatEntry(entry))),
+    createElement("button", {
+      class: "quiet",
+      onclick: () => downloadFile(`${ROOT}/download/${entry.id}`),
+    }, "Download"),
+    createElement("button", {
+      class: "quiet",
+      "aria-label": `Delete ${entry.fileName}`,
+      onclick: () => deleteEntry(entry.id),
+    }, "Delete"))));
 }
 
-async function forget(id) {
-  await ask(`${ROOT}/history/${id}`, "DELETE").catch(notice);
+function formatEntry(entry) {
+  const downloads = `${entry.downloadCount} ${entry.downloadCount === 1 ? "download" : "downloads"}`;
+  const expiry = `expires ${new Date(entry.expiresAt).toLocaleDateString()}`;
+  return `${entry.templateSlug} · ${formatBytes(entry.fileSize)} · ${downloads} · ${expiry}`;
+}
+
+async function deleteEntry(id) {
+  await sendRequest(`${ROOT}/history/${id}`, "DELETE").catch(showError);
   await loadHistory();
 }
 
-find("#export").addEventListener("click", start);
-find("#samples").addEventListener("click", () => ask(`${ROOT}/samples`, "POST").then(load).catch(notice));
-signedIn(load);
+find("#export").addEventListener("click", startExport);
+find("#add-samples").addEventListener("click", () => {
+  sendRequest(`${ROOT}/samples`, "POST").then(loadPage).catch(showError);
+});
+startPage(loadPage);

@@ -1,23 +1,23 @@
-"""The templates that come with the system. A user's own are files beside them: see docs/guide/exports.md."""
+"""The templates of the export system. Users can add their own: see docs/guide/exports.md."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path(__file__).parent
-TEMPLATES: Final[dict[str, Path]] = {
-    "minimal": FOLDER / "minimal.typ",
-    "classic": FOLDER / "classic.typ",
-    "modern": FOLDER / "modern.typ",
-    "paper": FOLDER / "paper.html",
+TEMPLATE_FOLDER: Final = Path(__file__).parent
+BUILT_IN_TEMPLATES: Final[dict[str, Path]] = {
+    "minimal": TEMPLATE_FOLDER / "minimal.typ",
+    "classic": TEMPLATE_FOLDER / "classic.typ",
+    "modern": TEMPLATE_FOLDER / "modern.typ",
+    "paper": TEMPLATE_FOLDER / "paper.html",
 }
-DEFAULT: Final = "minimal"
+DEFAULT_TEMPLATE: Final = "minimal"
 
 
-def templates_in(folder: Path | None) -> dict[str, Path]:
-    """Those that come with the system and the user's own: files .typ and .html, by their names."""
+def find_templates(folder: Path | None) -> dict[str, Path]:
+    """Return the built-in templates and the .typ and .html files in the user's folder, by name."""
     if folder is None:
-        return TEMPLATES
-    own = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".typ", ".html")}
-    return {**TEMPLATES, **own}
+        return BUILT_IN_TEMPLATES
+    custom = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".typ", ".html")}
+    return {**BUILT_IN_TEMPLATES, **custom}

@@ -1,9 +1,9 @@
-"""The two templates of a report: a chapter alone, and all of them as a book."""
+"""The Typst templates of a report: one chapter, and the book of all chapters."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-BOOK: Final = Path(__file__).parent / "book.typ"
-CHAPTER: Final = Path(__file__).parent / "chapter.typ"
+BOOK_TEMPLATE: Final = Path(__file__).parent / "book.typ"
+CHAPTER_TEMPLATE: Final = Path(__file__).parent / "chapter.typ"

@@ -1,4 +1,4 @@
-"""What a report is about, as it is asked for, and what can be calculated about it."""
+"""The parameters of a report, and the calendar facts that are calculated from them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Line = Annotated[str, Meta(max_length=200)]
+PersonName = Annotated[str, Meta(min_length=1, max_length=200)]
+ShortText = Annotated[str, Meta(max_length=200)]
 Tradition = Annotated[str, Meta(min_length=1, max_length=50)]
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    name: Name
+    """One of the two people in a report."""
+
+    name: PersonName
     birth_date: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
-    birth_time: Line | None = None
-    birth_place: Line | None = None
+    birth_time: ShortText | None = None
+    birth_place: ShortText | None = None
 
 
 class ReportParams(msgspec.Struct, frozen=True, kw_only=True):
-    """`systems` are the traditions that the texts look through."""
+    """The parameters of a report. `systems` are the traditions from which the texts are written."""
 
     person1: Person
     person2: Person
@@ -32,8 +34,8 @@ class ReportParams(msgspec.Struct, frozen=True, kw_only=True):
     language: Annotated[str, Meta(pattern=r"^[a-z]{2,3}$")] = "en"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a calendar knows about two people; None where a date is missing or there is no such day."""
+class CalendarFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts from two birth dates. A fact is None if a date is missing or not in the calendar."""
 
     weekday1: str | None = None
     weekday2: str | None = None
@@ -43,37 +45,38 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     days_apart: int | None = None
 
 
-def calculate(params: ReportParams) -> Facts:
-    first, second = _day(params.person1), _day(params.person2)
-    apart = abs((first - second).days) if first and second else None
-    return Facts(
+def calculate_calendar_facts(params: ReportParams) -> CalendarFacts:
+    """Calculate weekdays, life path numbers and the age difference."""
+    first, second = _parse_birth_date(params.person1), _parse_birth_date(params.person2)
+    days_apart = abs((first - second).days) if first and second else None
+    return CalendarFacts(
         weekday1=WEEKDAYS[first.weekday()] if first else None,
         weekday2=WEEKDAYS[second.weekday()] if second else None,
-        path1=_path(first) if first else None,
-        path2=_path(second) if second else None,
-        days_apart=apart,
-        years_apart=None if apart is None else apart // 365,
+        path1=_sum_digits(first) if first else None,
+        path2=_sum_digits(second) if second else None,
+        days_apart=days_apart,
+        years_apart=None if days_apart is None else days_apart // 365,
     )
 
 
-def _day(person: Person) -> date | None:
+def _parse_birth_date(person: Person) -> date | None:
     try:
         return date.fromisoformat(person.birth_date or "")
     except ValueError:
         return None
 
 
-def _path(day: date) -> int:
-    """The digits of a date, summed until one is left."""
+def _sum_digits(day: date) -> int:
+    """Add the digits of a date until one digit is left."""
     number = sum(int(digit) for digit in day.strftime("%Y%m%d"))
     while number > 9:
         number = sum(int(digit) for digit in str(number))
     return number
 
 
-def subject_of(params: ReportParams, chapter: Any, facts: Facts) -> str:
-    """What the writer is told, as data."""
-    told = {
+def format_subject(params: ReportParams, chapter: Any, facts: CalendarFacts) -> str:
+    """Return the data that a text provider writes about, as JSON."""
+    subject = {
         "chapter": chapter,
         "person1": params.person1,
         "person2": params.person2,
@@ -81,4 +84,4 @@ def subject_of(params: ReportParams, chapter: Any, facts: Facts) -> str:
         "facts": {name: value for name, value in msgspec.to_builtins(facts).items() if value is not None},
         "language": params.language,
     }
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(subject).decode()

@@ -1,7 +1,8 @@
-"""The local writer: sentences from a stock, chosen by what is asked and always the same for the same.
+"""Local text: sentences from a fixed set, chosen by the subject, and always the same for the same subject.
 
-It knows no more than it is given and says so. It is there so that everything works without network or key,
-and so that tests and demonstrations have real text of a real length; for reading matter set `text_url`.
+The texts contain no knowledge beyond the subject, and say so. This provider exists so that everything works
+without network and key, and so that tests and demonstrations have text of realistic length. For texts that
+are worth reading, set `text_url`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.systems.providers import ProviderError, Written
+from holdfast.systems.providers import GeneratedText, ProviderError
 
-BY = "the local writer"
-NOTE = "Written by the local writer, without a language model."
-PARAGRAPHS, SENTENCES = 3, 4
+AUTHOR = "the local writer"
+DISCLAIMER = "Written by the local writer, without a language model."
+PARAGRAPH_COUNT, SENTENCES_PER_PARAGRAPH = 3, 4
 
 OPENINGS = (
     "{title} begins with a question: {question}",
@@ -52,26 +53,28 @@ CLOSINGS = (
 )
 
 
-class LocalWriter:
-    key = "text:local"
+class LocalTextProvider:
+    """A `TextProvider` that runs in this process."""
 
-    async def write(self, instructions: str, subject: str) -> Written:
-        del instructions  # it can do one thing only
+    limit_key = "text:local"
+
+    async def generate_text(self, instructions: str, subject: str) -> GeneratedText:
+        del instructions  # this provider writes one type of text only
         try:
-            given = msgspec.json.decode(subject, type=dict[str, Any])
+            fields = msgspec.json.decode(subject, type=dict[str, Any])
         except msgspec.MsgspecError:
-            raise ProviderError("The local writer was given something it cannot read.") from None
-        return Written(compose(given), BY)
+            raise ProviderError("The local text provider needs a subject that is a JSON object.") from None
+        return GeneratedText(compose_chapter(fields), AUTHOR)
 
 
-def compose(given: dict[str, Any]) -> str:
-    """A few paragraphs about two people, with the names as they were typed."""
-    chapter: dict[str, Any] = given.get("chapter") or {}
-    first: dict[str, Any] = given.get("person1") or {}
-    second: dict[str, Any] = given.get("person2") or {}
-    named: list[Any] = given.get("systems") or []
-    facts: dict[str, Any] = given.get("facts") or {}
-    words = {
+def compose_chapter(subject: dict[str, Any]) -> str:
+    """Write a few paragraphs about two people."""
+    chapter: dict[str, Any] = subject.get("chapter") or {}
+    first: dict[str, Any] = subject.get("person1") or {}
+    second: dict[str, Any] = subject.get("person2") or {}
+    system_names: list[Any] = subject.get("systems") or []
+    facts: dict[str, Any] = subject.get("facts") or {}
+    values = {
         "a": str(first.get("name") or "The first"),
         "b": str(second.get("name") or "the second"),
         "title": str(chapter.get("title") or "This chapter"),
@@ -82,20 +85,20 @@ def compose(given: dict[str, Any]) -> str:
         "path_a": str(facts.get("path1") or "one"),
         "path_b": str(facts.get("path2") or "two"),
     }
-    systems = [str(each) for each in named] or ["oldest"]
-    dice = random.Random(hashlib.sha256(f"{words}{systems}".encode()).digest())  # noqa: S311  (no secret)
-    stock = list(STATEMENTS)
-    dice.shuffle(stock)
-    paragraphs = [_filled(dice.choice(OPENINGS), words, systems, dice)]
-    for number in range(PARAGRAPHS):
-        chosen = stock[number * SENTENCES : (number + 1) * SENTENCES]
-        paragraphs.append(" ".join(_filled(each, words, systems, dice) for each in chosen))
-    return "\n\n".join([*paragraphs, dice.choice(CLOSINGS), NOTE])
+    systems = [str(name) for name in system_names] or ["oldest"]
+    rng = random.Random(hashlib.sha256(f"{values}{systems}".encode()).digest())  # noqa: S311  (no secret)
+    statements = list(STATEMENTS)
+    rng.shuffle(statements)
+    paragraphs = [_fill_placeholders(rng.choice(OPENINGS), values, systems, rng)]
+    for number in range(PARAGRAPH_COUNT):
+        sentences = statements[number * SENTENCES_PER_PARAGRAPH : (number + 1) * SENTENCES_PER_PARAGRAPH]
+        paragraphs.append(" ".join(_fill_placeholders(each, values, systems, rng) for each in sentences))
+    return "\n\n".join([*paragraphs, rng.choice(CLOSINGS), DISCLAIMER])
 
 
-def _filled(sentence: str, words: dict[str, str], systems: list[str], dice: random.Random) -> str:
-    """Each word put in once: a name that looks like a placeholder is a name."""
-    values = {**words, "system": dice.choice(systems).replace("_", " ")}
+def _fill_placeholders(sentence: str, values: dict[str, str], systems: list[str], rng: random.Random) -> str:
+    """Fill each placeholder once, so that a name such as "{b}" is printed unchanged."""
+    values = {**values, "system": rng.choice(systems).replace("_", " ")}
     parts = sentence.split("{")
     filled = [parts[0]]
     for part in parts[1:]:

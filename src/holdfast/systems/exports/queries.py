@@ -1,4 +1,4 @@
-"""The rows: documents, what was asked for, what was made. Every query of the system is here."""
+"""All queries of the export system: documents, export requests, usage, batches and history."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import Client
-from holdfast.model import Artifact
-from holdfast.systems.exports.documents import title_of
-from holdfast.systems.exports.options import ExportOptions
-from holdfast.systems.tables import sql
+from holdfast import Artifact, Client
+from holdfast.systems.exports.export_requests import ExportOptions
+from holdfast.systems.exports.resumes import choose_document_title
+from holdfast.systems.tables import qualify_tables
 
-SWEEP = 500
+CLEANUP_BATCH_ROWS = 500
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `documents`."""
+
     id: UUID
     title: str
     version: int
@@ -27,26 +28,29 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Made:
-    document: Document
+class ExportedFile:
+    """The result of an export, for the history."""
+
+    document: StoredDocument
     template: str
     file: Artifact
-    pages: int
-    kept: timedelta
+    page_count: int
+    retention: timedelta
 
 
 @dataclass(frozen=True)
-class Usage:
-    """What a user has used: bytes of files that still exist, exports of today, exports under way."""
+class ExportUsage:
+    """What a user has used: the size of files that still exist, and the number of exports today."""
 
     bytes: int
     operations: int
     day: date
 
 
-async def find_document(connection: Any, schema: str, document_id: UUID, owner: str) -> Document | None:
+async def find_document(connection: Any, schema: str, document_id: UUID, owner: str) -> StoredDocument | None:
+    """Return a document, if the user owns it."""
     row = await connection.fetchrow(
-        sql(
+        qualify_tables(
             "select id, title, version, data::text as data from {}.documents where id = $1 and user_id = $2",
             schema,
         ),
@@ -56,13 +60,14 @@ async def find_document(connection: Any, schema: str, document_id: UUID, owner: 
     if row is None:
         return None
     data: Any = msgspec.json.decode(row["data"])
-    shown = title_of(row["title"], data)
-    return Document(id=row["id"], title=shown, version=row["version"], data=data)
+    title = choose_document_title(row["title"], data)
+    return StoredDocument(id=row["id"], title=title, version=row["version"], data=data)
 
 
 async def list_documents(connection: Any, schema: str, owner: str) -> list[dict[str, Any]]:
+    """List the documents of a user, the last changed first."""
     rows = await connection.fetch(
-        sql(
+        qualify_tables(
             'select id, title, version, updated_at as "updatedAt" from {}.documents'
             " where user_id = $1 order by updated_at desc, id limit 500",
             schema,
@@ -73,17 +78,20 @@ async def list_documents(connection: Any, schema: str, owner: str) -> list[dict[
 
 
 async def add_document(connection: Any, schema: str, owner: str, title: str, data: object) -> UUID:
+    """Insert a document and return its id."""
     query = "insert into {}.documents (user_id, title, data) values ($1, $2, $3::jsonb) returning id"
-    made: UUID = await connection.fetchval(
-        sql(query, schema), UUID(owner), title, msgspec.json.encode(data).decode()
+    document_id: UUID = await connection.fetchval(
+        qualify_tables(query, schema), UUID(owner), title, msgspec.json.encode(data).decode()
     )
-    return made
+    return document_id
 
 
-async def write_history(connection: Any, schema: str, job_id: UUID, owner: str, made: Made) -> None:
-    """Once per job: an attempt that was repeated finds the line there and adds none."""
+async def add_history_entry(
+    connection: Any, schema: str, job_id: UUID, owner: str, exported: ExportedFile
+) -> None:
+    """Add an export to the history, once per job: a repeated attempt adds nothing."""
     await connection.execute(
-        sql(
+        qualify_tables(
             "insert into {}.export_history (id, user_id, document_id, document_version, format,"
             " template_slug, file_name, file_path, file_size, artifact_id, expires_at, created_at)"
             " select $1, $2, (select d.id from {}.documents d where d.id = $3), $4, 'pdf', $5, $6, $7, $8,"
@@ -93,30 +101,36 @@ async def write_history(connection: Any, schema: str, job_id: UUID, owner: str, 
         ),
         job_id,
         UUID(owner),
-        made.document.id,
-        made.document.version,
-        made.template,
-        f"{made.document.title}.pdf",
-        # As clients of the source know it. The object's own key is never used twice and nobody's to see.
-        f"exports/{owner}/{made.file.name}",
-        made.file.size,
-        made.file.id,
-        made.kept,
+        exported.document.id,
+        exported.document.version,
+        exported.template,
+        f"{exported.document.title}.pdf",
+        # The path in the contract. The key in the object store is different: it is unique per attempt.
+        f"exports/{owner}/{exported.file.name}",
+        exported.file.size,
+        exported.file.id,
+        exported.retention,
     )
     await connection.execute(
-        sql("update {}.export_requests set file_size = $2, page_count = $3 where id = $1", schema),
+        qualify_tables("update {}.export_requests set file_size = $2, page_count = $3 where id = $1", schema),
         job_id,
-        made.file.size,
-        made.pages,
+        exported.file.size,
+        exported.page_count,
     )
 
 
-async def write_request(
-    connection: Any, schema: str, job_id: UUID, owner: str, wanted: tuple[UUID, str, ExportOptions]
+async def add_export_request(
+    connection: Any,
+    schema: str,
+    job_id: UUID,
+    owner: str,
+    document_id: UUID,
+    template: str,
+    options: ExportOptions,
 ) -> None:
-    document_id, template, options = wanted
+    """Record which document a job exports, with which template and options."""
     await connection.execute(
-        sql(
+        qualify_tables(
             "insert into {}.export_requests (id, user_id, document_id, template_slug, options)"
             " values ($1, $2, $3, $4, $5::jsonb) on conflict (id) do nothing",
             schema,
@@ -129,10 +143,10 @@ async def write_request(
     )
 
 
-async def usage(connection: Any, schema: str, owner: str) -> Usage:
-    """Locks the user's line of today, so that two requests at once are counted one after the other."""
+async def lock_usage(connection: Any, schema: str, owner: str) -> ExportUsage:
+    """Return the usage of a user, and lock its row so that concurrent requests are counted one by one."""
     row = await connection.fetchrow(
-        sql(
+        qualify_tables(
             "insert into {}.export_usage as u (user_id, day, operations)"
             " values ($1, (holdfast.now() at time zone 'UTC')::date, 0)"
             " on conflict (user_id, day) do update set operations = u.operations returning day, operations",
@@ -140,20 +154,20 @@ async def usage(connection: Any, schema: str, owner: str) -> Usage:
         ),
         UUID(owner),
     )
-    used = await connection.fetchval(
-        sql(
+    stored_bytes = await connection.fetchval(
+        qualify_tables(
             "select coalesce(sum(file_size), 0)::bigint from {}.export_history"
             " where user_id = $1 and expires_at > holdfast.now()",
             schema,
         ),
         UUID(owner),
     )
-    return Usage(int(used), int(row["operations"]), row["day"])
+    return ExportUsage(int(stored_bytes), int(row["operations"]), row["day"])
 
 
-async def count_operations(connection: Any, schema: str, owner: str, day: date, count: int) -> None:
+async def increase_usage(connection: Any, schema: str, owner: str, day: date, count: int) -> None:
     await connection.execute(
-        sql(
+        qualify_tables(
             "update {}.export_usage set operations = operations + $3 where user_id = $1 and day = $2", schema
         ),
         UUID(owner),
@@ -162,47 +176,50 @@ async def count_operations(connection: Any, schema: str, owner: str, day: date, 
     )
 
 
-async def unfinished(connection: Any, schema: str, owner: str) -> int:
-    """Exports of a user that wait or run."""
+async def count_unfinished_exports(connection: Any, schema: str, owner: str) -> int:
+    """Count the exports of a user that are waiting or running."""
     query = (
         "select count(*) from {}.export_requests r left join {}.export_history h on h.id = r.id"
         " where r.user_id = $1 and h.id is null and r.created_at > holdfast.now() - interval '2 days'"
         " and holdfast.get_job(r.id) ->> 'status' in ('queued', 'running')"
     )
-    return int(await connection.fetchval(sql(query, schema), UUID(owner)))
+    return int(await connection.fetchval(qualify_tables(query, schema), UUID(owner)))
 
 
-async def get_export(connection: Any, schema: str, job_id: UUID, owner: str) -> dict[str, Any] | None:
-    """A row of the view export_jobs, if it is this user's."""
+async def find_export(connection: Any, schema: str, job_id: UUID, owner: str) -> dict[str, Any] | None:
+    """Return a row of the view `export_jobs`, if the user owns it."""
     row = await connection.fetchrow(
-        sql("select * from {}.export_jobs where id = $1 and user_id = $2", schema), job_id, UUID(owner)
+        qualify_tables("select * from {}.export_jobs where id = $1 and user_id = $2", schema),
+        job_id,
+        UUID(owner),
     )
     return None if row is None else dict(row)
 
 
-async def open_batch(
+async def create_batch(
     connection: Any, schema: str, owner: str, items: Sequence[tuple[UUID, UUID, str]]
 ) -> UUID:
-    """Items are (job, document, title), in the order they were asked for."""
-    batch: UUID = await connection.fetchval(
-        sql("insert into {}.export_batches (user_id) values ($1) returning id", schema), UUID(owner)
+    """Create a batch. Items are (job id, document id, title), in the order of the request."""
+    batch_id: UUID = await connection.fetchval(
+        qualify_tables("insert into {}.export_batches (user_id) values ($1) returning id", schema),
+        UUID(owner),
     )
     await connection.executemany(
-        sql(
+        qualify_tables(
             "insert into {}.export_batch_items (batch_id, position, job_id, document_id, title, user_id)"
             " values ($1, $2, $3, $4, $5, $6)",
             schema,
         ),
         [
-            (batch, place, job, document, title, UUID(owner))
-            for place, (job, document, title) in enumerate(items)
+            (batch_id, position, job_id, document_id, title, UUID(owner))
+            for position, (job_id, document_id, title) in enumerate(items)
         ],
     )
-    return batch
+    return batch_id
 
 
-async def get_batch(connection: Any, schema: str, batch_id: UUID, owner: str) -> list[dict[str, Any]]:
-    """The exports of a batch in order; none when there is no such batch of this user."""
+async def list_batch_items(connection: Any, schema: str, batch_id: UUID, owner: str) -> list[dict[str, Any]]:
+    """List the exports of a batch in order. The list is empty if the user has no such batch."""
     query = (
         "select i.job_id, i.document_id, i.title, e.status, e.progress, e.error_message, e.result_url,"
         " h.artifact_id, h.file_name,"
@@ -212,10 +229,11 @@ async def get_batch(connection: Any, schema: str, batch_id: UUID, owner: str) ->
         " left join {}.export_jobs e on e.id = i.job_id left join {}.export_history h on h.id = i.job_id"
         " where i.batch_id = $1 order by i.position"
     )
-    return [dict(row) for row in await connection.fetch(sql(query, schema), batch_id, UUID(owner))]
+    return [dict(row) for row in await connection.fetch(qualify_tables(query, schema), batch_id, UUID(owner))]
 
 
 async def list_history(connection: Any, schema: str, owner: str) -> list[dict[str, Any]]:
+    """List the exported files of a user that have not expired, newest first."""
     query = (
         'select id, document_id as "documentId", document_version as "documentVersion", format,'
         ' template_slug as "templateSlug", file_name as "fileName", file_path as "filePath",'
@@ -224,66 +242,75 @@ async def list_history(connection: Any, schema: str, owner: str) -> list[dict[st
         " from {}.export_history where user_id = $1 and expires_at > holdfast.now()"
         " order by created_at desc, id limit 200"
     )
-    return [dict(row) for row in await connection.fetch(sql(query, schema), UUID(owner))]
+    return [dict(row) for row in await connection.fetch(qualify_tables(query, schema), UUID(owner))]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported file in the history."""
+
     artifact_id: UUID | None
     file_name: str
     expires_at: datetime
     expired: bool
 
 
-async def get_history(connection: Any, schema: str, history_id: UUID, owner: str) -> Entry | None:
+async def find_history_entry(
+    connection: Any, schema: str, history_id: UUID, owner: str
+) -> HistoryEntry | None:
+    """Return an entry of the history, if the user owns it."""
     query = (
         "select artifact_id, file_name, expires_at, expires_at <= holdfast.now() as expired"
         " from {}.export_history where id = $1 and user_id = $2"
     )
-    row = await connection.fetchrow(sql(query, schema), history_id, UUID(owner))
-    return None if row is None else Entry(**dict(row))
+    row = await connection.fetchrow(qualify_tables(query, schema), history_id, UUID(owner))
+    return None if row is None else HistoryEntry(**dict(row))
 
 
 async def count_download(connection: Any, schema: str, history_id: UUID) -> None:
+    """Add one to the download count of an entry."""
     query = "update {}.export_history set download_count = download_count + 1 where id = $1"
-    await connection.execute(sql(query, schema), history_id)
+    await connection.execute(qualify_tables(query, schema), history_id)
 
 
-async def delete_history(connection: Any, schema: str, history_id: UUID, owner: str) -> UUID | None:
-    """The file that the line spoke of; its bytes go with the next sweep."""
+async def delete_history_entry(connection: Any, schema: str, history_id: UUID, owner: str) -> bool:
+    """Delete an entry and its file. Returns whether the entry existed.
+
+    The next sweep deletes the object in the store.
+    """
     query = "delete from {}.export_history where id = $1 and user_id = $2 returning artifact_id"
-    row = await connection.fetchrow(sql(query, schema), history_id, UUID(owner))
+    row = await connection.fetchrow(qualify_tables(query, schema), history_id, UUID(owner))
     if row is not None and row["artifact_id"] is not None:
         await connection.fetchval("select holdfast.delete_artifact($1)", row["artifact_id"])
-    return None if row is None else row["artifact_id"] or history_id
+    return row is not None
 
 
-async def clean_up(client: Client, schema: str) -> int:
-    """Delete what has expired: first the files, then the lines that speak of them. Answers how many lines."""
-    database = await client.open()
+async def delete_expired_exports(client: Client, schema: str) -> int:
+    """Delete expired files with their history entries, and old requests. Returns the number of entries."""
     deleted = 0
     while True:
-        async with database.transaction() as connection:
+        async with client.transaction() as connection:
             rows = await connection.fetch(
-                sql(
+                qualify_tables(
                     "delete from {}.export_history where id in (select id from {}.export_history"
                     " where expires_at <= holdfast.now() order by expires_at limit $1 for update skip locked)"
-                    # Users may write lines of their own: a file goes only with its owner's.
+                    # Users can insert history rows themselves, so a file is deleted only with its owner's
+                    # row.
                     " returning id, case when holdfast.get_artifact(artifact_id) ->> 'owner' = user_id::text"
                     " then holdfast.delete_artifact(artifact_id) end",
                     schema,
                 ),
-                SWEEP,
+                CLEANUP_BATCH_ROWS,
             )
         deleted += len(rows)
-        if len(rows) < SWEEP:
+        if len(rows) < CLEANUP_BATCH_ROWS:
             break
     await client.files.sweep()
-    async with database.transaction() as connection:
+    async with client.transaction() as connection:
         for query in (
             "delete from {}.export_usage where day < (holdfast.now() at time zone 'UTC')::date - 7",
             "delete from {}.export_batches where created_at < holdfast.now() - interval '30 days'",
             "delete from {}.export_requests r where r.created_at < holdfast.now() - interval '30 days'"
             " and not exists (select from {}.export_history h where h.id = r.id)",
         ):
-            await connection.execute(sql(query, schema))
+            await connection.execute(qualify_tables(query, schema))
     return deleted

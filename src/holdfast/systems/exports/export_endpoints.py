@@ -1,0 +1,247 @@
+"""Exports over HTTP: start, status, event stream, cancel, history, download, cleanup, and documents."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast import Artifact
+from holdfast.errors import GoneError, NotFoundError
+from holdfast.server import (
+    api_operation,
+    get_client,
+    identify_caller,
+    json_response,
+    read_json_body,
+    require_service,
+    stream_events,
+    transaction_as_caller,
+)
+from holdfast.systems.exports import queries
+from holdfast.systems.exports.export_requests import (
+    BadRequestError,
+    ExportRequestBody,
+    FieldError,
+    parse_export_request,
+)
+from holdfast.systems.exports.http_responses import (
+    ExportEventEncoder,
+    list_template_names,
+    parse_path_id,
+    with_field_errors,
+)
+from holdfast.systems.exports.resumes import choose_document_title, load_sample_documents, parse_resume
+from holdfast.systems.exports.submission import ExportLimits, load_documents, submit_exports
+from holdfast.systems.exports.templates import DEFAULT_TEMPLATE
+from holdfast.systems.request_context import (
+    find_owned_file,
+    get_schema,
+    is_admin,
+    require_owner,
+    sanitize_file_name,
+)
+
+ROOT = "/api/v1/export"
+DOWNLOAD_LINK_LIFETIME = timedelta(hours=1)
+MAX_TITLE_CHARS = 500
+EVENT_STREAM = "text/event-stream"
+START_ERRORS = {
+    400: "A field is not valid",
+    404: "The document does not exist",
+    429: "Too many exports",
+    507: "Storage quota exceeded",
+}
+
+
+class ExportJobId(msgspec.Struct, rename="camel"):
+    """The id of an export that was started."""
+
+    job_id: str
+
+
+class ExportStatus(msgspec.Struct, rename="camel"):
+    """The state of an export."""
+
+    id: str
+    status: str
+    progress: int
+    result_url: str | None
+    error: str | None
+
+
+class ExportEndpoints:
+    """The endpoints of the export system, which enforce the limits of each user."""
+
+    def __init__(self, limits: ExportLimits) -> None:
+        self._limits = limits
+
+    def create_routes(self) -> list[BaseRoute]:
+        endpoints: list[tuple[str, str, Any, str, dict[str, Any]]] = [
+            (
+                *("POST", "/pdf", self.start_export, "Export a document as PDF"),
+                {
+                    "body": ExportRequestBody,
+                    "response": ExportJobId,
+                    "status": 202,
+                    "other_responses": START_ERRORS,
+                },
+            ),
+            ("GET", "/job/{id}", self.get_status, "Get the status of an export", {"response": ExportStatus}),
+            ("DELETE", "/job/{id}", self.cancel_export, "Cancel a waiting or running export", {}),
+            (
+                *("GET", "/job/{id}/stream", self.stream_export, "Stream the events of an export"),
+                {"access": "anyone", "media_type": EVENT_STREAM},
+            ),
+            ("GET", "/history", self.list_history, "List the exports of the last seven days", {}),
+            ("DELETE", "/history/{id}", self.delete_history_entry, "Delete an exported file", {}),
+            ("GET", "/download/{id}", self.download_file, "Download an exported file", {"status": 302}),
+            ("POST", "/cleanup", self.delete_expired, "Delete expired exports (services and admins)", {}),
+            ("GET", "/documents", self.list_documents, "List your documents", {}),
+            ("POST", "/documents", self.add_document, "Add a document", {"status": 201}),
+            ("POST", "/samples", self.add_sample_documents, "Add the sample documents", {"status": 201}),
+        ]
+        return [
+            Route(ROOT + path, _describe(endpoint, summary, **options), methods=[method])
+            for method, path, endpoint, summary, options in endpoints
+        ]
+
+    async def start_export(self, request: Request) -> Response:
+        owner, schema = await require_owner(request), get_schema(request)
+        body, templates = await read_json_body(request), list_template_names(request)
+        export_request = parse_export_request(body, templates, DEFAULT_TEMPLATE, kind="one")
+        async with transaction_as_caller(request) as connection:
+            documents = await load_documents(connection, schema, owner, export_request.document_ids)
+        async with transaction_as_caller(request, as_service=True) as connection:
+            exports = await submit_exports(connection, schema, owner, documents, export_request, self._limits)
+        job_id = exports[0].job_id
+        return json_response({"jobId": job_id}, 202, {"Location": f"{ROOT}/job/{job_id}"})
+
+    async def get_status(self, request: Request) -> Response:
+        export = await _load_export(request)
+        return json_response(
+            {
+                "id": export["id"],
+                "status": export["status"],
+                "progress": export["progress"],
+                "resultUrl": export["result_url"],
+                "error": export["error_message"] if export["status"] != "completed" else None,
+            }
+        )
+
+    async def cancel_export(self, request: Request) -> Response:
+        export = await _load_export(request)
+        async with transaction_as_caller(request, as_service=True) as connection:
+            result = msgspec.json.decode(
+                await connection.fetchval(
+                    "select holdfast.cancel_job($1, 'Cancelled by the user.')", export["id"]
+                )
+            )
+        if result["cancelled"]:
+            return json_response({"message": "Job cancelled", "status": "cancelled"})
+        status = (await _load_export(request))["status"]
+        return json_response({"message": "The job had already finished", "status": status})
+
+    async def stream_export(self, request: Request) -> Response:
+        job_id = parse_path_id(request, "export")
+        return await stream_events(request, job_id, build_frames=ExportEventEncoder())
+
+    async def list_history(self, request: Request) -> Response:
+        owner, schema = await require_owner(request), get_schema(request)
+        async with transaction_as_caller(request, as_service=True) as connection:
+            entries = await queries.list_history(connection, schema, owner)
+            usage = await queries.lock_usage(connection, schema, owner)
+        limits = self._limits
+        return json_response(
+            {
+                "history": entries,
+                "storage": {"used": usage.bytes, "limit": limits.storage_bytes},
+                "today": {"used": usage.operations, "limit": limits.exports_per_day},
+            }
+        )
+
+    async def delete_history_entry(self, request: Request) -> Response:
+        owner, schema = await require_owner(request), get_schema(request)
+        history_id = parse_path_id(request, "export")
+        async with transaction_as_caller(request) as connection:
+            if not await queries.delete_history_entry(connection, schema, history_id, owner):
+                raise NotFoundError("This export does not exist.")
+        return Response(status_code=204)
+
+    async def download_file(self, request: Request) -> Response:
+        """Count the download and redirect to a link that is valid for an hour.
+
+        With `?as=json` the response contains the link instead.
+        """
+        owner, schema = await require_owner(request), get_schema(request)
+        history_id = parse_path_id(request, "export")
+        async with transaction_as_caller(request, as_service=True) as connection:
+            entry = await queries.find_history_entry(connection, schema, history_id, owner)
+            if entry is None:
+                raise NotFoundError("This export does not exist.")
+            file = await _find_exported_file(request, entry, owner)
+            await queries.count_download(connection, schema, history_id)
+        url = await get_client(request).files.sign(file, DOWNLOAD_LINK_LIFETIME)
+        if request.query_params.get("as") == "json":
+            expires_in = int(DOWNLOAD_LINK_LIFETIME.total_seconds())
+            return json_response({"url": url, "fileName": entry.file_name, "expiresIn": expires_in})
+        return RedirectResponse(url, 302)
+
+    async def delete_expired(self, request: Request) -> Response:
+        if not is_admin(await identify_caller(request)):
+            await require_service(request, "jobs")
+        deleted = await queries.delete_expired_exports(get_client(request), get_schema(request))
+        return json_response({"deleted": deleted})
+
+    async def list_documents(self, request: Request) -> Response:
+        owner = await require_owner(request)
+        async with transaction_as_caller(request) as connection:
+            documents = await queries.list_documents(connection, get_schema(request), owner)
+        return json_response({"documents": documents, "templates": list_template_names(request)})
+
+    async def add_document(self, request: Request) -> Response:
+        owner, value = await require_owner(request), await read_json_body(request)
+        body = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        data: Any = body.get("data")
+        resume, title = parse_resume(data), body.get("title")
+        if title is not None and (
+            not isinstance(title, str) or not 0 < len(title.strip()) <= MAX_TITLE_CHARS
+        ):
+            raise BadRequestError([FieldError("title", f"must have 1 to {MAX_TITLE_CHARS} characters")])
+        title = choose_document_title(title, data)
+        async with transaction_as_caller(request) as connection:
+            document_id = await queries.add_document(connection, get_schema(request), owner, title, resume)
+        return json_response({"id": document_id, "title": title}, 201)
+
+    async def add_sample_documents(self, request: Request) -> Response:
+        owner, schema = await require_owner(request), get_schema(request)
+        async with transaction_as_caller(request) as connection:
+            ids = [
+                await queries.add_document(connection, schema, owner, sample.title, sample.data)
+                for _, sample in load_sample_documents()
+            ]
+        return json_response({"ids": ids}, 201)
+
+
+def _describe(endpoint: Any, summary: str, **options: Any) -> Any:
+    return api_operation(summary, tag="exports", scope="jobs", **options)(with_field_errors(endpoint))
+
+
+async def _load_export(request: Request) -> dict[str, Any]:
+    owner, job_id = await require_owner(request), parse_path_id(request, "export")
+    async with transaction_as_caller(request, as_service=True) as connection:
+        export = await queries.find_export(connection, get_schema(request), job_id, owner)
+    if export is None:
+        raise NotFoundError("This export does not exist.")
+    return export
+
+
+async def _find_exported_file(request: Request, entry: queries.HistoryEntry, owner: str) -> Artifact:
+    file = None if entry.expired else await find_owned_file(request, entry.artifact_id, owner)
+    if file is None:
+        raise GoneError("The export has expired and was deleted.", fix="Export the document again.")
+    return msgspec.structs.replace(file, name=sanitize_file_name(entry.file_name))

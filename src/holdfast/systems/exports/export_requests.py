@@ -1,0 +1,171 @@
+"""Parses requests for exports and reports all invalid fields at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.systems.printing import ColorMode, PageLayout, PageMargins, PageSize, PdfStandard, RenderQuality
+
+T = TypeVar("T")
+MAX_DOCUMENTS_PER_BATCH: Final = 10
+MIN_MARGIN_INCHES, MAX_MARGIN_INCHES = 0.0, 2.0
+SIDES: Final = ("top", "bottom", "left", "right")
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """An invalid field of a request, and why it is invalid."""
+
+    field: str
+    message: str
+
+
+class BadRequestError(Exception):
+    """A request with invalid fields. The response is 400 with these fields."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("The request is not valid")
+        self.errors = errors
+
+
+class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Page options of an export, as stored with the job."""
+
+    page_size: PageSize = "Letter"
+    margins: PageMargins = PageMargins(top=1, bottom=1, left=1, right=1)
+    quality: RenderQuality = "normal"
+    color_mode: ColorMode = "color"
+    standard: PdfStandard | None = None
+
+    @property
+    def layout(self) -> PageLayout:
+        return PageLayout(
+            page_size=self.page_size,
+            margins=self.margins,
+            quality=self.quality,
+            color_mode=self.color_mode,
+        )
+
+
+class ExportRequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The body of a request to export one document, for OpenAPI. `parse_export_request` parses it."""
+
+    document_id: UUID
+    template_slug: str | None = None
+    options: ExportOptions = ExportOptions()
+
+
+class BatchRequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The body of a request to export several documents, for OpenAPI."""
+
+    document_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_DOCUMENTS_PER_BATCH)]
+    template_slug: str | None = None
+    options: ExportOptions = ExportOptions()
+
+
+class ExportRequest(msgspec.Struct, frozen=True):
+    """A valid request: which documents to export, with which template and options."""
+
+    document_ids: list[UUID]
+    template: str
+    options: ExportOptions
+
+
+class _RequestParser:
+    """Parses the fields of a request one by one and collects their errors."""
+
+    def __init__(self, body: object) -> None:
+        self.errors: list[FieldError] = []
+        self._body = self._parse_object(body, "body")
+
+    def _add_error(self, field: str, message: str) -> None:
+        self.errors.append(FieldError(field, message))
+
+    def _parse_object(self, value: object, field: str) -> dict[str, Any]:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self._add_error(field, "must be an object")
+            return {}
+        return cast("dict[str, Any]", value)
+
+    def parse_document_id(self) -> list[UUID]:
+        document_id = self._parse_uuid(self._body.get("documentId"), "documentId")
+        return [document_id] if document_id else []
+
+    def parse_document_ids(self) -> list[UUID]:
+        value: Any = self._body.get("documentIds")
+        if not isinstance(value, list) or not value:
+            self._add_error("documentIds", "must be a list of document ids")
+            return []
+        items = cast("list[object]", value)
+        if len(items) > MAX_DOCUMENTS_PER_BATCH:
+            self._add_error("documentIds", f"must have at most {MAX_DOCUMENTS_PER_BATCH} documents per batch")
+            return []
+        ids = [self._parse_uuid(item, f"documentIds[{index}]") for index, item in enumerate(items)]
+        return list(dict.fromkeys(document_id for document_id in ids if document_id))
+
+    def _parse_uuid(self, value: object, field: str) -> UUID | None:
+        try:
+            return UUID(value if isinstance(value, str) else "")
+        except ValueError:
+            self._add_error(field, "must be a UUID")
+            return None
+
+    def parse_template(self, templates: list[str], default: str) -> str:
+        value = self._body.get("templateSlug")
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in templates:
+            self._add_error("templateSlug", f"must be one of {', '.join(templates)}")
+            return default
+        return value
+
+    def parse_options(self) -> ExportOptions:
+        options = self._parse_object(self._body.get("options"), "options")
+        defaults = ExportOptions()
+        return ExportOptions(
+            page_size=self._parse_choice(options, "pageSize", get_args(PageSize), defaults.page_size),
+            margins=self._parse_margins(options.get("margins"), defaults.margins),
+            quality=self._parse_choice(options, "quality", get_args(RenderQuality), defaults.quality),
+            color_mode=self._parse_choice(options, "colorMode", get_args(ColorMode), defaults.color_mode),
+            standard=self._parse_choice(options, "standard", get_args(PdfStandard), defaults.standard),
+        )
+
+    def _parse_choice(self, options: dict[str, Any], name: str, choices: tuple[str, ...], default: T) -> T:
+        value = options.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in choices:
+            self._add_error(f"options.{name}", f"must be one of {', '.join(choices)}")
+            return default
+        return cast("T", value)
+
+    def _parse_margins(self, value: object, defaults: PageMargins) -> PageMargins:
+        margins = self._parse_object(value, "options.margins")
+        sizes: dict[str, float] = {}
+        for side in SIDES:
+            size = margins.get(side, getattr(defaults, side))
+            is_number = isinstance(size, int | float) and not isinstance(size, bool)
+            if not is_number or not MIN_MARGIN_INCHES <= size <= MAX_MARGIN_INCHES:
+                self._add_error(f"options.margins.{side}", "must be a number from 0 to 2 (inches)")
+            else:
+                sizes[side] = float(size)
+        return PageMargins(**sizes) if len(sizes) == len(SIDES) else defaults
+
+
+def parse_export_request(
+    body: object, templates: list[str], default_template: str, *, kind: Literal["one", "batch"]
+) -> ExportRequest:
+    """Parse the body of a request for one document or a batch. Raises BadRequestError with all errors."""
+    parser = _RequestParser(body)
+    document_ids = parser.parse_document_id() if kind == "one" else parser.parse_document_ids()
+    request = ExportRequest(
+        document_ids, parser.parse_template(templates, default_template), parser.parse_options()
+    )
+    if parser.errors:
+        raise BadRequestError(parser.errors)
+    return request

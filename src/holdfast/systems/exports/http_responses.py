@@ -1,0 +1,112 @@
+"""Responses of the export API: statuses, frames of event streams, and field errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.server import HIDDEN_ERROR_MESSAGE, Endpoint, EventFrame, get_settings
+from holdfast.systems.exports.export_requests import BadRequestError, FieldError
+from holdfast.systems.exports.templates import find_templates
+
+EXPORT_STATUS_BY_JOB_STATUS = {
+    "queued": "pending",
+    "running": "processing",
+    "succeeded": "completed",
+    "partial": "failed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+FINAL_STATUSES = frozenset({"completed", "failed", "cancelled"})
+# Errors of these types are raised by our own tasks, with messages that are written for users.
+PUBLIC_ERROR_TYPES = frozenset({"Reject", "Cancelled"})
+
+
+def format_download_path(history_id: object) -> str:
+    """Return the path that downloads an exported file."""
+    return f"/api/v1/export/download/{history_id}"
+
+
+class ExportEventEncoder:
+    """Turns stored events into frames: `progress`, then `completed`, `failed` or `cancelled`."""
+
+    merge_progress: Final = False  # every stage is sent, even if the next one follows at once
+
+    def __call__(self, kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[EventFrame]:
+        if kind == "end":
+            return _make_final_frames(body["job"])
+        if kind == "snapshot":
+            snapshot = body["job"]
+            status = EXPORT_STATUS_BY_JOB_STATUS[snapshot["status"]]
+            return [_make_progress_frame(snapshot, status, snapshot["progress"]["percent"])]
+        if kind == "progress":
+            return [_make_progress_frame(job, "processing", body.get("percent"))]
+        if kind == "job":
+            status = EXPORT_STATUS_BY_JOB_STATUS.get(body.get("status", ""), "pending")
+            if status not in FINAL_STATUSES:
+                return [_make_progress_frame(job, status, body.get("percent"))]
+        return []
+
+
+def _make_progress_frame(job: dict[str, Any], status: str, percent: float | None) -> EventFrame:
+    return EventFrame("progress", {"jobId": job["id"], "status": status, "progress": round(percent or 0)})
+
+
+def _make_final_frames(job: dict[str, Any]) -> Sequence[EventFrame]:
+    status = EXPORT_STATUS_BY_JOB_STATUS[job["status"]]
+    completed = status == "completed"
+    last_progress = _make_progress_frame(job, status, 100 if completed else job["progress"]["percent"])
+    error = None if completed else format_public_error(job["error"])
+    result_url = format_download_path(job["id"]) if completed else None
+    return [last_progress, EventFrame(status, {"jobId": job["id"], "resultUrl": result_url, "error": error})]
+
+
+def format_public_error(error: dict[str, Any] | None) -> str | None:
+    """Return the message of an error that is meant for users, and a general message for any other error."""
+    if error is None:
+        return None
+    return str(error["message"]) if error.get("type") in PUBLIC_ERROR_TYPES else HIDDEN_ERROR_MESSAGE
+
+
+def with_field_errors(endpoint: Endpoint) -> Endpoint:
+    """Make invalid requests return 400 with all invalid fields, as the contract of the system requires.
+
+    The rest of the API returns 422 with one field.
+    """
+
+    @wraps(endpoint)
+    async def respond(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except BadRequestError as error:
+            return make_field_errors_response(error.errors)
+        except InvalidError as error:
+            return make_field_errors_response([FieldError(error.field or "body", error.message)])
+
+    return respond
+
+
+def make_field_errors_response(errors: list[FieldError]) -> Response:
+    """Return a problem response (400) with the invalid fields."""
+    body = {"type": "about:blank", "title": "The request is not valid", "status": 400, "errors": errors}
+    return Response(msgspec.json.encode(body), 400, media_type="application/problem+json")
+
+
+def list_template_names(request: Request) -> list[str]:
+    """List the built-in templates and those in the user's folder."""
+    return list(find_templates(get_settings(request).template_folder))
+
+
+def parse_path_id(request: Request, noun: str) -> UUID:
+    """Return the id in the path. Text that is not a UUID is treated as an id that does not exist (404)."""
+    try:
+        return UUID(request.path_params["id"])
+    except ValueError:
+        raise NotFoundError(f"This {noun} does not exist.") from None

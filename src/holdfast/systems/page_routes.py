@@ -1,0 +1,16 @@
+"""Serves the web pages of the systems. Each system has a folder of files; all share one more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.routing import BaseRoute
+
+from holdfast.server import static_page_routes
+
+SHARED_FOLDER = Path(__file__).parent / "page"
+
+
+def create_page_routes(path: str, folder: Path) -> list[BaseRoute]:
+    """Return the routes of a system's page. Files in `folder` replace shared files of the same name."""
+    return static_page_routes(path, SHARED_FOLDER, folder)

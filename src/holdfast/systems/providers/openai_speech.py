@@ -1,0 +1,110 @@
+"""Speech from an OpenAI-compatible endpoint (`/audio/speech`), as MP3 with 128 kbit/s.
+
+The provider requests WAV and encodes it, so that the bit rate is exact. A server that returns MP3 anyway is
+accepted, and the MP3 is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import wave
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from holdfast import Secret
+from holdfast.systems.providers import ProviderError, SpeechAudio
+from holdfast.systems.providers.http_client import ProviderHttpClient
+from holdfast.systems.providers.mp3 import encode_mp3, measure_mp3
+
+MAX_RESPONSE_BYTES = 100 * 1024 * 1024
+MAX_REQUEST_CHARS = 4000  # the common API accepts 4096
+MAX_VOICE_CHARS = 100
+_SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\n])\s*")
+
+
+class OpenAISpeechProvider:
+    """A `SpeechProvider` on any server with the audio speech API."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str,
+        voice: str,
+        api_key: Secret | None = None,
+        timeout: timedelta = timedelta(seconds=180),
+        transport: Any = None,
+    ) -> None:
+        self._http = ProviderHttpClient(
+            base_url, api_key, name="speech", timeout=timeout, transport=transport
+        )
+        self._model = model
+        self._voice = voice
+
+    @property
+    def limit_key(self) -> str:
+        return self._http.limit_key
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def synthesize(self, text: str, language: str) -> SpeechAudio:
+        recordings = [await self._request_recording(part) for part in split_text(text)]
+        if all(recording[:4] == b"RIFF" for recording in recordings):
+            samples, sample_rate, channels = await asyncio.to_thread(join_wav_files, recordings)
+            mp3 = await asyncio.to_thread(encode_mp3, samples, sample_rate, channels)
+        else:
+            mp3 = b"".join(recordings)
+        properties = measure_mp3(mp3)
+        if properties is None:
+            raise ProviderError("The response of the speech provider is neither WAV nor MP3.")
+        voice = f"{self._model} {self._voice}"[:MAX_VOICE_CHARS]
+        return SpeechAudio(mp3, properties.duration_s, properties.bit_rate, voice)
+
+    async def _request_recording(self, text: str) -> bytes:
+        body = {"model": self._model, "voice": self._voice, "input": text, "response_format": "wav"}
+        recording = await self._http.post_json("audio/speech", body, max_bytes=MAX_RESPONSE_BYTES)
+        if not recording:
+            raise ProviderError("The speech provider returned an empty response.")
+        return recording
+
+
+def split_text(text: str, max_chars: int = MAX_REQUEST_CHARS) -> Iterator[str]:
+    """Split a text into parts of at most `max_chars` characters, after sentences where possible."""
+    part = ""
+    for sentence in _SENTENCE_END.split(text):
+        rest = sentence
+        if part and len(part) + 1 + len(rest) > max_chars:
+            yield part
+            part = ""
+        while len(rest) > max_chars:
+            yield rest[:max_chars]
+            rest = rest[max_chars:]
+        part = f"{part} {rest}".strip()
+    if part:
+        yield part
+
+
+def join_wav_files(files: list[bytes]) -> tuple[bytes, int, int]:
+    """Return the samples of several WAV files, their sample rate and their number of channels.
+
+    All files must have the same format, with 16 bits per sample.
+    """
+    formats: set[tuple[int, int, int]] = set()
+    samples: list[bytes] = []
+    try:
+        for file in files:
+            with wave.open(io.BytesIO(file)) as recording:
+                formats.add((recording.getframerate(), recording.getnchannels(), recording.getsampwidth()))
+                samples.append(recording.readframes(recording.getnframes()))
+    except (wave.Error, EOFError):
+        raise ProviderError("The WAV file of the speech provider is not valid.") from None
+    if len(formats) != 1:
+        raise ProviderError("The WAV files of the speech provider have different formats.")
+    sample_rate, channels, sample_bytes = formats.pop()
+    if sample_bytes != 2 or channels not in (1, 2):
+        raise ProviderError("The WAV file of the speech provider does not have 16 bits per sample.")
+    return b"".join(samples), sample_rate, channels

@@ -1,0 +1,213 @@
+"""Reports over HTTP, at paths that the API itself also uses.
+
+Requests of users for reports are handled here, in the format of the report contract. Requests for other jobs,
+and requests of services that name no user, go to the API's own endpoint at the same path.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast import Artifact, Client
+from holdfast.errors import InvalidError, NotFoundError, TooManyRequestsError
+from holdfast.server import (
+    Endpoint,
+    JobListQuery,
+    PriorityRoute,
+    UnauthenticatedError,
+    api_operation,
+    call_built_in_endpoint,
+    get_client,
+    get_idempotency_key,
+    identify_caller,
+    json_response,
+    parse_json,
+    parse_query,
+    read_body,
+    redact_job,
+    stream_events,
+    transaction_as_caller,
+)
+from holdfast.systems.reports.chapters import CHAPTERS
+from holdfast.systems.reports.http_responses import (
+    ARTIFACT_TYPE_BY_KIND,
+    REPORT_STATUS_BY_JOB_STATUS,
+    ReportEventEncoder,
+    format_report,
+)
+from holdfast.systems.reports.report_tasks import REPORT_TYPE, nuclear_v2
+from holdfast.systems.request_context import is_uuid, require_owner
+
+ROOT = "/api/jobs"
+DOWNLOAD_LINK_LIFETIME = timedelta(hours=1)
+MAX_UNFINISHED_REPORTS = 20  # per user
+TOO_MANY_RETRY_AFTER_S = 60
+_client = Client()  # opens no connection: every report is submitted on the connection of the request
+
+
+def create_report_routes() -> list[BaseRoute]:
+    """Return the routes of the report API."""
+    endpoints: list[tuple[str, str, Endpoint]] = [
+        ("POST", "/start", _describe(start_report, "Start a report", status=202)),
+        ("GET", "", _describe(list_reports, "List your reports")),
+        ("GET", "/{id}", _describe(get_report, "Get a report with its progress and files")),
+        ("DELETE", "/{id}", _describe(cancel_report, "Cancel a report")),
+    ]
+    stream = _describe(
+        stream_report, "Stream the events of a report", access="anyone", media_type="text/event-stream"
+    )
+    return [
+        *(
+            PriorityRoute(ROOT + path, _only_for_users(endpoint), methods=[method])
+            for method, path, endpoint in endpoints
+        ),
+        Route(f"{ROOT}/{{id}}/stream", stream, methods=["GET"]),
+    ]
+
+
+def _describe(endpoint: Any, summary: str, **options: Any) -> Any:
+    return api_operation(summary, tag="reports", scope="jobs", **options)(endpoint)
+
+
+def _only_for_users(endpoint: Endpoint) -> Endpoint:
+    """Pass requests that are not for a user on to the API's own endpoint."""
+
+    async def choose_endpoint(request: Request) -> Response:
+        return await (endpoint if await _is_for_user(request) else call_built_in_endpoint)(request)
+
+    return choose_endpoint
+
+
+async def _is_for_user(request: Request) -> bool:
+    try:
+        caller = await identify_caller(request)
+    except UnauthenticatedError:
+        return False
+    if caller.kind == "service":
+        return "x-user-id" in request.headers
+    return caller.kind == "user" and is_uuid(caller.id)
+
+
+async def start_report(request: Request) -> Response:
+    value: Any = parse_json(await read_body(request) or b"{}")
+    body = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if body.get("type") != REPORT_TYPE:
+        return await call_built_in_endpoint(request)
+    params: Any = body.get("params")
+    if not isinstance(params, dict):
+        raise InvalidError("params must be an object.", field="params")
+    owner, graph = await require_owner(request), nuclear_v2(cast("dict[str, Any]", params))
+    async with transaction_as_caller(request, as_service=True) as connection:
+        await _check_unfinished_reports(connection, owner)
+        key = get_idempotency_key(request, body.get("key"))
+        job = await _client.submit(graph, owner=owner, key=key, on=connection)
+    response = {"id": job.id, "jobId": job.id, "status": "queued"}
+    return json_response(response, 202 if job.created else 200, {"Location": f"{ROOT}/{job.id}"})
+
+
+async def _check_unfinished_reports(connection: Any, owner: str) -> None:
+    unfinished = await connection.fetchval(
+        "select count(*) from holdfast.list_jobs($1, null, 200) as j"
+        " where j ->> 'status' in ('queued', 'running')",
+        msgspec.json.encode({"type": REPORT_TYPE, "owner": owner}).decode(),
+    )
+    if unfinished >= MAX_UNFINISHED_REPORTS:
+        raise TooManyRequestsError(
+            f"{unfinished} of your reports are not finished; the maximum is {MAX_UNFINISHED_REPORTS}.",
+            fix="Wait until one of them has finished.",
+            retry_after=TOO_MANY_RETRY_AFTER_S,
+        )
+
+
+async def list_reports(request: Request) -> Response:
+    """List the reports of the user, newest first. With query parameters, list all jobs of the user."""
+    owner, query = await require_owner(request), parse_query(request, JobListQuery)
+    job_type = query.type if request.query_params else REPORT_TYPE
+    fields = {"owner": owner, "status": query.status, "type": job_type, "queue": query.queue}
+    filters = {name: value for name, value in fields.items() if value is not None}
+    async with transaction_as_caller(request) as connection:
+        page = msgspec.json.decode(
+            await connection.fetchval(
+                "select holdfast.list_jobs_page($1, $2, $3)",
+                *(msgspec.json.encode(filters).decode(), query.before, query.limit),
+            )
+        )
+    caller = await identify_caller(request)
+    jobs = [redact_job(row, caller) for row in page["rows"]]
+    formatted = [format_report(job) if job["type"] == REPORT_TYPE else job for job in jobs]
+    return json_response({"jobs": formatted, "next": page["next"]})
+
+
+async def get_report(request: Request) -> Response:
+    job = await _load_report(request)
+    if job is None:
+        return await call_built_in_endpoint(request)
+    files = await get_client(request).files.list(job=job["id"])
+    report = {**format_report(job), "artifacts": [await _format_artifact(request, file) for file in files]}
+    return json_response(report, headers={"Cache-Control": "private, no-store"})
+
+
+async def cancel_report(request: Request) -> Response:
+    job = await _load_report(request)
+    if job is None:
+        return await call_built_in_endpoint(request)
+    async with transaction_as_caller(request) as connection:
+        result = msgspec.json.decode(
+            await connection.fetchval("select holdfast.cancel_job($1)", UUID(job["id"]))
+        )
+    status = REPORT_STATUS_BY_JOB_STATUS[result["status"]]
+    return json_response({"id": job["id"], "status": status, "cancelled": result["cancelled"]})
+
+
+async def stream_report(request: Request) -> Response:
+    """Stream the events of a report. A ticket, which is valid for one job, replaces authentication."""
+    if "ticket" not in request.query_params and await _load_report(request) is None:
+        raise NotFoundError("This report does not exist.")
+    return await stream_events(request, _parse_job_id(request), build_frames=ReportEventEncoder())
+
+
+async def _format_artifact(request: Request, file: Artifact) -> dict[str, Any]:
+    """Return a file with a link that is created for this response and not stored."""
+    inline = file.kind in ("audio", "pdf")
+    return {
+        "type": ARTIFACT_TYPE_BY_KIND.get(file.kind, file.kind),
+        "name": file.name,
+        "title": _find_chapter_title(file.name),
+        "url": await get_client(request).files.sign(file, DOWNLOAD_LINK_LIFETIME, inline=inline),
+        "size": file.size,
+        "duration": file.meta.get("duration"),
+        "pages": file.meta.get("pages"),
+    }
+
+
+def _find_chapter_title(file_name: str) -> str | None:
+    number = file_name.removeprefix("chapter").partition(".")[0]
+    return CHAPTERS[int(number) - 1].title if number.isdigit() and 0 < int(number) <= len(CHAPTERS) else None
+
+
+async def _load_report(request: Request) -> dict[str, Any] | None:
+    """Return the job if it is a report, and None if it is another job of the user.
+
+    Raises NotFoundError if the job does not exist or belongs to another user.
+    """
+    owner, job_id = await require_owner(request), _parse_job_id(request)
+    async with transaction_as_caller(request) as connection:
+        text = await connection.fetchval("select holdfast.get_job($1)", job_id)
+    job: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    if job.get("owner") != owner:
+        raise NotFoundError("This job does not exist.")
+    return redact_job(job, await identify_caller(request)) if job["type"] == REPORT_TYPE else None
+
+
+def _parse_job_id(request: Request) -> UUID:
+    try:
+        return UUID(request.path_params["id"])
+    except ValueError:
+        raise NotFoundError("This job does not exist.") from None

@@ -1,0 +1,268 @@
+"""The tasks of a report: for each of sixteen chapters a text, then its PDF and its recording; then a book of
+all.
+
+Each type of task can run on its own workers, because tasks keep no state. A text is the output of its task.
+Files go to the object store and become visible when their task has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from holdfast import Ctx, Graph, RateLimited, Reject, RetryPolicy, job, task
+from holdfast.errors import InvalidError
+from holdfast.systems.printing import PageLayout, PageMargins, PdfMetadata, RenderedPdf
+from holdfast.systems.providers.openai_text import remove_unprintable
+from holdfast.systems.reports.chapters import (
+    CALCULATING_WEIGHT,
+    CHAPTER_AUDIO_WEIGHT,
+    CHAPTER_PDF_WEIGHT,
+    CHAPTER_TEXT_WEIGHT,
+    CHAPTERS,
+    CHAPTERS_BY_SLUG,
+    FINALIZING_WEIGHT,
+    Chapter,
+)
+from holdfast.systems.reports.report_params import (
+    CalendarFacts,
+    Person,
+    ReportParams,
+    calculate_calendar_facts,
+    format_subject,
+)
+from holdfast.systems.reports.templates import BOOK_TEMPLATE, CHAPTER_TEMPLATE
+from holdfast.systems.worker_state import SystemsState
+
+REPORT_QUEUE: Final = "reports"
+REPORT_TYPE: Final = "nuclear_v2"
+TEXT_LIMIT_KEY, SPEECH_LIMIT_KEY = "text provider", "speech provider"
+# External workers send a heartbeat once a minute.
+TASK_LEASE = timedelta(seconds=150)
+TASK_RETRY_POLICY = RetryPolicy(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
+REPORT_LAYOUT = PageLayout(page_size="A4", margins=PageMargins(top=1.1, bottom=1.0, left=1.15, right=1.15))
+WRITING_INSTRUCTIONS = (
+    "You write one chapter of a long report about two people. Write about 500 words of plain prose in "
+    "paragraphs, without headings, lists or markup, in the language whose code is given. Be kind and "
+    "concrete, claim nothing as certain, and use only what you are told."
+)
+
+
+class ChapterText(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of a chapter. In JSON, `author` is named `by`."""
+
+    slug: str
+    text: str
+    author: str = msgspec.field(name="by")
+    language: str
+
+
+class GeneratedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a task saved. PDFs have pages, and recordings have a duration in seconds."""
+
+    name: str
+    size: int
+    pages: int | None = None
+    duration: float | None = None
+
+
+@task(queue=REPORT_QUEUE, retry=TASK_RETRY_POLICY, lease=TASK_LEASE, priority=30)
+async def calculating(ctx: Ctx[SystemsState], params: ReportParams) -> CalendarFacts:
+    """Calculate the facts that the texts use. Half of this task is 5 percent of the job."""
+    await ctx.report(50, phase="calculating", message="Calculating")
+    return calculate_calendar_facts(params)
+
+
+@task(
+    queue=REPORT_QUEUE,
+    retry=TASK_RETRY_POLICY,
+    lease=TASK_LEASE,
+    priority=20,
+    timeout=timedelta(minutes=5),
+)
+async def text_generation(
+    ctx: Ctx[SystemsState], slug: str, params: ReportParams, facts: CalendarFacts
+) -> ChapterText:
+    """Write the text of a chapter."""
+    chapter = _find_chapter(slug)
+    ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
+    with _rate_limited_as(TEXT_LIMIT_KEY):
+        generated = await ctx.state.text_provider.generate_text(
+            WRITING_INSTRUCTIONS, format_subject(params, chapter, facts)
+        )
+    text = ChapterText(
+        slug=slug,
+        text=remove_unprintable(generated.text),
+        author=generated.author,
+        language=params.language,
+    )
+    await _save_metadata(ctx, chapter, text)
+    return text
+
+
+async def _save_metadata(ctx: Ctx[SystemsState], chapter: Chapter, text: ChapterText) -> None:
+    metadata = {
+        "chapter": chapter,
+        "words": len(text.text.split()),
+        "by": text.author,
+        "language": text.language,
+    }
+    name = f"chapter{chapter.number}_metadata.json"
+    await ctx.save(name, msgspec.json.encode(metadata), "application/json", kind="json")
+
+
+@task(
+    queue=REPORT_QUEUE,
+    retry=TASK_RETRY_POLICY,
+    lease=TASK_LEASE,
+    priority=10,
+    timeout=timedelta(minutes=5),
+)
+async def pdf_generation(
+    ctx: Ctx[SystemsState], slug: str, params: ReportParams, text: ChapterText
+) -> GeneratedFile:
+    """Render a chapter as PDF."""
+    chapter = _find_chapter(slug)
+    ctx.progress(1, phase="pdf", message=f"Typesetting chapter: {chapter.title}...")
+    rendered = await _render_chapters(ctx, params, [(chapter, text)], book=False)
+    name, meta = f"chapter{chapter.number}.pdf", {"pages": rendered.page_count}
+    file = await ctx.save(name, rendered.pdf, "application/pdf", kind="pdf", meta=meta)
+    return GeneratedFile(name=name, size=file.size, pages=rendered.page_count)
+
+
+@task(queue=REPORT_QUEUE, retry=TASK_RETRY_POLICY, lease=TASK_LEASE, timeout=timedelta(minutes=10))
+async def audio_generation(ctx: Ctx[SystemsState], slug: str, text: ChapterText) -> GeneratedFile:
+    """Record a chapter as MP3."""
+    chapter = _find_chapter(slug)
+    ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
+    spoken = f"Chapter {chapter.number}. {chapter.title}.\n\n{text.text}"
+    with _rate_limited_as(SPEECH_LIMIT_KEY):
+        audio = await ctx.state.speech_provider.synthesize(spoken, text.language)
+    meta = {"duration": audio.duration_s, "bit_rate": audio.bit_rate, "by": audio.voice}
+    name = f"chapter{chapter.number}.mp3"
+    file = await ctx.save(name, audio.mp3, "audio/mpeg", kind="audio", meta=meta)
+    return GeneratedFile(name=name, size=file.size, duration=audio.duration_s)
+
+
+@task(
+    queue=REPORT_QUEUE,
+    retry=TASK_RETRY_POLICY,
+    lease=TASK_LEASE,
+    priority=40,
+    timeout=timedelta(minutes=10),
+)
+async def finalizing(
+    ctx: Ctx[SystemsState],
+    params: ReportParams,
+    texts: list[ChapterText],
+    pdfs: list[GeneratedFile],
+    recordings: list[GeneratedFile],
+) -> dict[str, Any]:
+    """Save all chapters as one book, and a list of all files as JSON."""
+    ctx.progress(10, phase="finalizing", message="Rendering the book...")
+    chapters = [(_find_chapter(text.slug), text) for text in texts]
+    book = await _render_chapters(ctx, params, chapters, book=True)
+    meta = {"pages": book.page_count}
+    await ctx.save("full_nuclear.pdf", book.pdf, "application/pdf", kind="pdf", meta=meta)
+    ctx.progress(80, phase="finalizing", message="Writing the list of files...")
+    documents = [
+        {"chapter": chapter, "by": text.author, "pdf": pdf, "audio": recording}
+        for (chapter, text), pdf, recording in zip(chapters, pdfs, recordings, strict=True)
+    ]
+    duration = round(sum(recording.duration or 0 for recording in recordings), 1)
+    totals = {"pages": book.page_count, "duration": duration}
+    manifest = {"type": REPORT_TYPE, "params": params, **totals, "documents": documents}
+    await ctx.save("full_nuclear.json", msgspec.json.encode(manifest), "application/json", kind="json")
+    return {"documents": len(documents), **totals}
+
+
+@contextmanager
+def _rate_limited_as(limit_key: str) -> Generator[None]:
+    """Replace the key of a `RateLimited` error by the key with which the tasks were submitted.
+
+    The error then pauses all tasks that use the same provider.
+    """
+    try:
+        yield
+    except RateLimited as error:
+        raise RateLimited(limit_key, error.retry_after) from None
+
+
+def _find_chapter(slug: str) -> Chapter:
+    if slug not in CHAPTERS_BY_SLUG:
+        raise Reject(f"The chapter {slug!r} does not exist.")
+    return CHAPTERS_BY_SLUG[slug]
+
+
+async def _render_chapters(
+    ctx: Ctx[SystemsState], params: ReportParams, chapters: list[tuple[Chapter, ChapterText]], *, book: bool
+) -> RenderedPdf:
+    title = "The whole story" if book else chapters[0][0].title
+    people = [_format_person(params.person1), _format_person(params.person2)]
+    content = {
+        "people": people,
+        "systems": [remove_unprintable(name.replace("_", " ")) for name in params.systems],
+        "chapters": [_format_chapter(chapter, text) for chapter, text in chapters],
+    }
+    names = " and ".join(person["name"] for person in people)
+    author = remove_unprintable(chapters[0][1].author)
+    metadata = PdfMetadata(title=f"{title}: {names}", author=author, language=params.language)
+    template = BOOK_TEMPLATE if book else CHAPTER_TEMPLATE
+    try:
+        return await ctx.state.renderer.render_pdf(
+            template, content, metadata, REPORT_LAYOUT, standard="a-2b"
+        )
+    except InvalidError as error:
+        raise Reject(str(error)) from error
+
+
+def _format_chapter(chapter: Chapter, text: ChapterText) -> dict[str, Any]:
+    paragraphs = [paragraph.strip() for paragraph in text.text.split("\n\n")]
+    return {
+        "number": chapter.number,
+        "title": chapter.title,
+        "question": chapter.question,
+        "by": remove_unprintable(text.author),
+        "paragraphs": [paragraph for paragraph in paragraphs if paragraph],
+    }
+
+
+def _format_person(person: Person) -> dict[str, str]:
+    details = ", ".join(detail for detail in (person.birth_date, person.birth_place) if detail)
+    return {"name": remove_unprintable(person.name) or "?", "about": remove_unprintable(details)}
+
+
+@job(REPORT_TYPE, params=ReportParams, public=True)
+def nuclear_v2(params: ReportParams) -> Graph:
+    """Sixteen chapters about two people: a text, a PDF and a recording of each, and a book of all."""
+    graph = Graph(REPORT_TYPE)
+    facts = graph.add(calculating(params), weight=CALCULATING_WEIGHT)
+    texts: list[Any] = []
+    pdfs: list[Any] = []
+    recordings: list[Any] = []
+    for chapter in CHAPTERS:
+        slug = chapter.slug
+        text = graph.add(
+            text_generation(slug, params, facts.result),
+            name=f"text {slug}",
+            weight=CHAPTER_TEXT_WEIGHT,
+            limit_key=TEXT_LIMIT_KEY,
+        )
+        pdf = graph.add(
+            pdf_generation(slug, params, text.result), name=f"pdf {slug}", weight=CHAPTER_PDF_WEIGHT
+        )
+        recording = graph.add(
+            audio_generation(slug, text.result),
+            name=f"audio {slug}",
+            weight=CHAPTER_AUDIO_WEIGHT,
+            limit_key=SPEECH_LIMIT_KEY,
+        )
+        texts.append(text.result)
+        pdfs.append(pdf.result)
+        recordings.append(recording.result)
+    graph.add(finalizing(params, texts, pdfs, recordings), weight=FINALIZING_WEIGHT)
+    return graph

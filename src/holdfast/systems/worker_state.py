@@ -1,0 +1,76 @@
+"""The state that the tasks of the systems share in one worker: client, PDF renderer and providers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from holdfast import Client, Settings, lifespan
+from holdfast.systems.printing import FontCatalog, PdfRenderer
+from holdfast.systems.providers import SpeechProvider, TextProvider
+from holdfast.systems.providers.local_speech import LocalSpeechProvider
+from holdfast.systems.providers.local_text import LocalTextProvider
+from holdfast.systems.providers.openai_speech import OpenAISpeechProvider
+from holdfast.systems.providers.openai_text import OpenAITextProvider
+
+
+class SystemsState:
+    """`ctx.state` of the systems' tasks. Nothing is opened before it is used."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        renderer: PdfRenderer | None = None,
+        text_provider: TextProvider | None = None,
+        speech_provider: SpeechProvider | None = None,
+    ) -> None:
+        self.client = client
+        settings = client.settings
+        self.renderer = renderer or create_renderer(settings)
+        self.text_provider = text_provider or create_text_provider(settings)
+        self.speech_provider = speech_provider or create_speech_provider(settings)
+        self.schema = settings.systems_schema
+
+    async def close(self) -> None:
+        """Close the renderer and the providers."""
+        self.renderer.close()
+        for provider in (self.text_provider, self.speech_provider):
+            if isinstance(provider, OpenAITextProvider | OpenAISpeechProvider):
+                await provider.close()
+
+
+def create_renderer(settings: Settings) -> PdfRenderer:
+    """Create a renderer that also uses the fonts in `font_folders`."""
+    folders = [Path(folder.strip()) for folder in settings.font_folders.split(",") if folder.strip()]
+    return PdfRenderer(fonts=FontCatalog(folders)) if folders else PdfRenderer()
+
+
+def create_text_provider(settings: Settings) -> TextProvider:
+    """Create the provider at `text_url`, or the local one if that is not set."""
+    if settings.text_url is None:
+        return LocalTextProvider()
+    return OpenAITextProvider(settings.text_url, model=settings.text_model, api_key=settings.text_key)
+
+
+def create_speech_provider(settings: Settings) -> SpeechProvider:
+    """Create the provider at `speech_url`, or the local one if that is not set."""
+    if settings.speech_url is None:
+        return LocalSpeechProvider()
+    return OpenAISpeechProvider(
+        settings.speech_url,
+        model=settings.speech_model,
+        voice=settings.speech_voice,
+        api_key=settings.speech_key,
+    )
+
+
+@lifespan
+async def systems_lifespan() -> AsyncIterator[SystemsState]:
+    """Open the state of a worker that runs systems, and close it when the worker stops."""
+    async with Client() as client:
+        state = SystemsState(client)
+        try:
+            yield state
+        finally:
+            await state.close()
