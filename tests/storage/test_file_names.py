@@ -1,4 +1,4 @@
-"""Names in headers and archives: whatever people write, nothing breaks out."""
+"""File names in headers and archives: no name breaks out of its header or its folder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
-from holdfast.storage.names import ArchiveNames, check_name, disposition, may_be_shown, type_of
+from holdfast.storage.file_names import (
+    ArchiveNames,
+    check_file_name,
+    format_content_disposition,
+    is_safe_inline,
+    resolve_content_type,
+)
 
-ANY = st.text(max_size=300)
-NASTY = st.sampled_from(
+ANY_NAME = st.text(max_size=300)
+DANGEROUS_NAME = st.sampled_from(
     [
         *[
             "..",
@@ -41,32 +47,34 @@ NASTY = st.sampled_from(
         *["日" * 200, "COM\u00b9", "aux ", "a:b", "~", "-rf"],
     ]
 )
-HEADER = re.compile(r"attachment; filename=\"[^\"\\%;/\x00-\x1f\x7f]+\"; filename\*=UTF-8''[A-Za-z0-9%_.~-]*")
+DISPOSITION_HEADER = re.compile(
+    r"attachment; filename=\"[^\"\\%;/\x00-\x1f\x7f]+\"; filename\*=UTF-8''[A-Za-z0-9%_.~-]*"
+)
 
 
-@given(ANY | NASTY)
+@given(ANY_NAME | DANGEROUS_NAME)
 @example("日本.pdf")
-def test_a_header_is_one_header(name: str) -> None:
-    told = disposition(name)
-    assert told.isascii()
-    assert HEADER.fullmatch(told)
+def test_disposition_is_one_valid_header(name: str) -> None:
+    header = format_content_disposition(name)
+    assert header.isascii()
+    assert DISPOSITION_HEADER.fullmatch(header)
     clean = "".join(c for c in name if unicodedata.category(c) not in {"Cc", "Cs", "Zl", "Zp"})
-    assert unquote(told.split("UTF-8''")[1]) == clean
+    assert unquote(header.split("UTF-8''")[1]) == clean
     message = Message()
-    message["content-disposition"] = told
+    message["content-disposition"] = header
     assert message.get_content_disposition() == "attachment"
 
 
-def test_the_plain_form_keeps_its_ending() -> None:
-    assert 'filename="file.pdf"' in disposition("日本.pdf")
-    assert 'filename="Resume_ 1.pdf"' in disposition("Résumé; 1.pdf")
-    assert disposition("a.png", inline=True).startswith("inline; ")
+def test_ascii_name_keeps_its_extension() -> None:
+    assert 'filename="file.pdf"' in format_content_disposition("日本.pdf")
+    assert 'filename="Resume_ 1.pdf"' in format_content_disposition("Résumé; 1.pdf")
+    assert format_content_disposition("a.png", inline=True).startswith("inline; ")
 
 
-@given(st.lists(ANY | NASTY, max_size=30))
-def test_archives_unpack_everywhere(names: list[str]) -> None:
+@given(st.lists(ANY_NAME | DANGEROUS_NAME, max_size=30))
+def test_archive_names_are_safe_and_unique(names: list[str]) -> None:
     archive_names = ArchiveNames()
-    safe = [archive_names.take(name) for name in names]
+    safe = [archive_names.add(name) for name in names]
     assert len(safe) == len(names)
     folded = {unicodedata.normalize("NFKC", name).casefold() for name in safe} | {"manifest.json"}
     assert len(folded) == len(names) + 1
@@ -83,27 +91,27 @@ def test_archives_unpack_everywhere(names: list[str]) -> None:
         assert archive.namelist() == safe
 
 
-@given(NASTY)
-def test_names_that_may_be_saved(name: str) -> None:
-    wrong = re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name)
-    if wrong or name in {"", ".", ".."} or len(name) > 255:
+@given(DANGEROUS_NAME)
+def test_check_file_name(name: str) -> None:
+    forbidden = re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name)
+    if forbidden or name in {"", ".", ".."} or len(name) > 255:
         with pytest.raises(InvalidError):
-            check_name(name)
+            check_file_name(name)
     else:
-        assert check_name(name) == name
+        assert check_file_name(name) == name
 
 
-def test_types() -> None:
-    assert type_of("a.png", None) == "image/png"
-    assert type_of("a", None) == "application/octet-stream"
-    assert type_of("a.png", "text/x") == "text/x"
-    for shown in ("image/png", "application/pdf", "text/plain; charset=utf-8", "audio/mpeg"):
-        assert may_be_shown(shown)
-    for saved in (
+def test_content_types() -> None:
+    assert resolve_content_type("a.png", None) == "image/png"
+    assert resolve_content_type("a", None) == "application/octet-stream"
+    assert resolve_content_type("a.png", "text/x") == "text/x"
+    for inline in ("image/png", "application/pdf", "text/plain; charset=utf-8", "audio/mpeg"):
+        assert is_safe_inline(inline)
+    for attachment in (
         "text/html",
         "image/svg+xml",
         "application/xhtml+xml",
         "text/javascript",
         "application/zip",
     ):
-        assert not may_be_shown(saved)
+        assert not is_safe_inline(attachment)
