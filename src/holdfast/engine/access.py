@@ -104,10 +104,10 @@ async def list_usable_roles(connection: Connection) -> frozenset[str]:
 
 
 async def set_transaction_role(
-    connection: Connection, role: str | None, claims: Mapping[str, Json], timeout: timedelta
+    connection: Connection, role: str | None, claims: Mapping[str, Json], statement_timeout: timedelta
 ) -> None:
     """Run the rest of the transaction as `role` with these JWT claims and this statement timeout."""
-    timeout_ms = f"{int(timeout.total_seconds() * 1000)}"
+    timeout_ms = f"{int(statement_timeout.total_seconds() * 1000)}"
     await connection.execute(_SET_TRANSACTION_ROLE, encode_json(claims), timeout_ms, role)
 
 

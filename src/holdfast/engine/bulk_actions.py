@@ -48,7 +48,7 @@ class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
 
     @property
-    def is_open(self) -> bool:
+    def open(self) -> bool:
         """Whether the action is running or paused."""
         return self.status in {"running", "paused"}
 

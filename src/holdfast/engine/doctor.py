@@ -17,10 +17,10 @@ from typing import Literal
 import asyncpg
 
 from holdfast import errors
-from holdfast.engine import preflight, roles, schema, state
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine import preflight, roles, schema, schema_status
+from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.schema import SchemaFiles
-from holdfast.engine.state import Status
+from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret, Settings
 
 FindingLevel = Literal["ok", "warn", "fail"]
@@ -59,8 +59,8 @@ async def run_checks(url: Secret, settings: Settings, *, files: SchemaFiles | No
     """Run every check and return the findings in a fixed order."""
     settings = replace(settings, statement_cache="off")
     try:
-        async with connected(url, settings) as connection:
-            context = CheckContext(connection, url, settings, files or schema.packaged())
+        async with open_connection(url, settings) as connection:
+            context = CheckContext(connection, url, settings, files or schema.load_packaged_schema())
             findings = [await _run_check(name, check, context) for name, check in CHECKS.items()]
     except errors.DatabaseError as error:
         findings = [
@@ -78,7 +78,7 @@ async def run_checks(url: Secret, settings: Settings, *, files: SchemaFiles | No
 async def _run_check(name: str, check: Check, context: CheckContext) -> Finding:
     try:
         return await check(context)
-    except errors.DatabaseRightsError as error:
+    except errors.DatabasePermissionError as error:
         return Finding(name, "fail", error.message, error.fix)
     except asyncpg.PostgresError as error:
         return Finding(name, "warn", f"could not run: {error}", "Run the check as the owner of the schema.")
@@ -106,9 +106,9 @@ async def check_round_trip(context: CheckContext) -> Finding:
 async def check_version(context: CheckContext) -> Finding:
     """Check that the server version is supported."""
     async with context.connection.transaction():
-        server = await preflight.server(context.connection)
+        server = await preflight.read_server_info(context.connection)
     try:
-        preflight.refuse_server(server)
+        preflight.require_writable_server(server)
     except errors.DatabaseError as error:
         return Finding("version", "fail", error.message, error.fix)
     return Finding("version", "ok", f"PostgreSQL {server.version}")
@@ -137,7 +137,9 @@ async def check_pooler(context: CheckContext) -> Finding:
 async def _shares_server_processes(context: CheckContext) -> bool:
     """Return whether two open connections share a server process, or one connection uses two of them."""
     async with AsyncExitStack() as stack:
-        others = [await stack.enter_async_context(connected(context.url, context.settings)) for _ in range(2)]
+        others = [
+            await stack.enter_async_context(open_connection(context.url, context.settings)) for _ in range(2)
+        ]
         connection_by_process: dict[int, int] = {}
         for _ in range(3):
             for number, connection in enumerate((context.connection, *others)):
@@ -193,7 +195,7 @@ async def check_schema(context: CheckContext) -> Finding:
     if not status.installed.migrations:
         return Finding(name, "fail", "not installed", "Run: holdfast migrate")
     if status.unreleased:
-        return Finding(name, "fail", state.UNRELEASED_SCHEMA, state.UNRELEASED_SCHEMA_FIX)
+        return Finding(name, "fail", schema_status.UNRELEASED_SCHEMA, schema_status.UNRELEASED_SCHEMA_FIX)
     if any(migration.breaking for migration in status.unknown):
         return Finding(
             name, "fail", f"{at}: newer than this package, with a breaking change", "Upgrade the package."
@@ -215,14 +217,14 @@ async def check_schema(context: CheckContext) -> Finding:
 async def check_roles(context: CheckContext) -> Finding:
     """Check that the roles exist and that this role can call the SQL functions."""
     async with context.connection.transaction():
-        row = await context.connection.fetchrow(_RIGHTS, list(state.ROLES))
+        row = await context.connection.fetchrow(_RIGHTS, list(schema_status.ROLES))
     assert row is not None  # noqa: S101  (one row always)
-    role, owner, missing = row["role"], row["owner"], roles.missing(row["roles"])
+    role, owner, missing = row["role"], row["owner"], roles.find_missing_roles(row["roles"])
     if owner and not row["may_enter"]:
         fix = f"Run as {owner}: holdfast migrate grants --role {role}"
         return Finding("roles", "fail", f"{role} may not call the functions of Holdfast", fix)
     if row["owner_is_superuser"]:
-        fix = "Give the schema an owner of its own: dump it, drop it, migrate as another role, restore the rows."
+        fix = "Give the schema its own owner: dump it, drop it, migrate as another role, restore the rows."
         return Finding("roles", "warn", f"the owner of the schema is the superuser {owner}", fix)
     if missing:
         fix = "Create them as an administrator (create role NAME nologin), then run: holdfast migrate"
@@ -318,9 +320,10 @@ async def _get_setting(context: CheckContext, name: str) -> str:
     return value
 
 
-async def _get_status(context: CheckContext) -> Status:
+async def _get_status(context: CheckContext) -> SchemaStatus:
     async with context.connection.transaction():
-        return Status(await state.look(context.connection, context.files), context.files)
+        installed = await schema_status.read_installed_schema(context.connection, context.files)
+    return SchemaStatus(installed, context.files)
 
 
 _RIGHTS = """

@@ -96,9 +96,9 @@ async def set_webhook_active(
 async def record_webhook_delivery(
     connection: Connection, webhook_id: UUID, error: str | None = None, *, gone: bool = False
 ) -> bool:
-    """Record the result of a delivery: a success without `error`. Returns True if it switched the webhook off.
+    """Record the result of a delivery: a success has no `error`; `gone` means 410 Gone.
 
-    `gone` means that the endpoint returned 410 Gone.
+    Returns True when this call switched the webhook off.
     """
     call = "select holdfast.record_webhook_delivery($1, $2, $3)"
     return bool(await connection.fetchval(call, webhook_id, error, gone))

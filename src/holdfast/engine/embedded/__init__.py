@@ -1,8 +1,8 @@
-"""The PostgreSQL that comes with Holdfast, for development and small use.
+"""The embedded PostgreSQL server, for development and small installations.
 
-`start` makes the calling process a *user* of the one server of a home folder, and starts it if it does not
-run. The server stays up as long as a user lives that has not called `release`; keeper.py says how that is
-kept true however a process dies, docs/decisions/0003-embedded-postgresql.md says why.
+`start_server` makes the calling process a *user* of the one server of a home folder, and starts the server if
+it is not running. The server runs until its last user has called `release` or died. supervisor.py explains
+how this works for every way a process can die; docs/decisions/0003-embedded-postgresql.md explains why.
 """
 
 from __future__ import annotations
@@ -16,161 +16,177 @@ from datetime import timedelta
 from pathlib import Path
 
 from holdfast import telemetry
-from holdfast.engine.embedded import binaries, login
+from holdfast.engine.embedded import binaries, login_probe
 from holdfast.engine.embedded.account import check_owner
-from holdfast.engine.embedded.cluster import advice
-from holdfast.engine.embedded.home import Home
-from holdfast.engine.embedded.launch import STOP_SECONDS, launched, running, stopped
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded.cluster import suggest_fix
+from holdfast.engine.embedded.home import EmbeddedHome
+from holdfast.engine.embedded.launch import (
+    STOP_TIMEOUT_S,
+    find_answering_server,
+    launch_server,
+    stop_server_processes,
+)
+from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Secret, Settings, redact_url
 
-__all__ = ["Server", "find", "keep", "locate", "psql", "reset", "start", "stop"]
+__all__ = [
+    "EmbeddedServer",
+    "find_psql",
+    "find_running_server",
+    "locate_database",
+    "reset_server",
+    "start_permanent_server",
+    "start_server",
+    "stop_server",
+]
 
 
 @dataclass
-class Server:
-    """A running server, and this process's claim on it."""
+class EmbeddedServer:
+    """A running server. `claim` is the lock file descriptor that makes this process a user of it."""
 
     url: Secret
-    home: Home = field(repr=False)
+    home: EmbeddedHome = field(repr=False)
     claim: int | None = field(repr=False)
 
     @property
     def kept(self) -> bool:
+        """Whether the server keeps running without users."""
         return self.home.keep.exists()
 
     @property
     def version(self) -> str:
-        return login.server_version(self.url)
+        """The version of the server."""
+        return login_probe.get_server_version(self.url)
 
     def release(self) -> None:
-        """This process no longer needs the server. Dying, in whatever way, has the same effect."""
+        """Stop being a user of the server. The death of the process has the same effect."""
         claim, self.claim = self.claim, None
         if claim is not None:
-            # Closed and not unlocked: a forked child may share the lock and still need the server.
+            # Closed and not unlocked: a forked child may share the lock and still use the server.
             os.close(claim)
 
-    def linger(self, how_long: timedelta) -> None:
-        """Stay up that long from now on even without users."""
-        until = time.time() + how_long.total_seconds()
-        self.home.linger.unlink(missing_ok=True)  # it may be root's, in a folder that is ours
+    def linger(self, duration: timedelta) -> None:
+        """Keep the server running for `duration` from now, even without users."""
+        until = time.time() + duration.total_seconds()
+        self.home.linger.unlink(missing_ok=True)  # root may own the file, although we own the folder
         self.home.linger.touch()
         os.utime(self.home.linger, (until, until))
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> EmbeddedServer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def locate(settings: Settings) -> tuple[Secret, Server | None]:
-    """The database to use: DATABASE_URL when it is set, else the embedded one, started if need be."""
+def locate_database(settings: Settings) -> tuple[Secret, EmbeddedServer | None]:
+    """Return the database to use: DATABASE_URL if it is set, else the embedded server, started if needed."""
     if settings.database_url:
         return settings.database_url, None
-    server = start(settings)
+    server = start_server(settings)
     return server.url, server
 
 
-def start(settings: Settings, *, options: Mapping[str, str] | None = None) -> Server:
-    """A server that answers. Blocks; any number of processes may call it at once.
+def start_server(settings: Settings, *, options: Mapping[str, str] | None = None) -> EmbeddedServer:
+    """Return the running server, or start it. Blocks; any number of processes can call it at once.
 
-    `options` are PostgreSQL settings for a server that this call starts; one that runs is left as it is.
+    `options` are PostgreSQL settings for a server that this call starts. A running server is not changed.
     """
-    began = time.monotonic()
-    home = Home(settings)
-    with _explained(home):
+    started = time.monotonic()
+    home = EmbeddedHome(settings)
+    with _explain_os_errors(home):
         check_owner(home)
         home.create()
-        with home.starting():
-            claim = home.become_user(STOP_SECONDS)
+        with home.start_lock():
+            claim = home.acquire_user_lock(STOP_TIMEOUT_S)
             if claim is None:
-                raise EmbeddedError(
-                    f"The embedded PostgreSQL in {home.folder} is being stopped and does not come to an end.",
+                raise EmbeddedDatabaseError(
+                    f"The embedded PostgreSQL in {home.folder} is stopping and does not finish.",
                     fix=f"See {home.log}.",
                 )
             try:
-                url, fresh = running(home, wait=True), False
+                url, fresh = find_answering_server(home, wait=True), False
                 if url is None:
-                    url, fresh = launched(settings, home, options or {})
+                    url, fresh = launch_server(settings, home, options or {})
             except BaseException:
                 os.close(claim)
                 raise
-    seconds = round(time.monotonic() - began, 3)
+    seconds = round(time.monotonic() - started, 3)
     telemetry.emit("database.started", url=redact_url(url.reveal()), seconds=seconds, fresh=fresh)
-    return Server(url, home, claim)
+    return EmbeddedServer(url, home, claim)
 
 
-def find(settings: Settings) -> Server | None:
-    """The server if it runs and answers; nothing is started, made or mended."""
-    home = Home(settings)
-    with _explained(home):
+def find_running_server(settings: Settings) -> EmbeddedServer | None:
+    """Return the server if it is running and accepts connections. Starts, creates and repairs nothing."""
+    home = EmbeddedHome(settings)
+    with _explain_os_errors(home):
         if not home.folder.exists():
             return None
         check_owner(home)
-        if not home.has_keeper():
+        if not home.has_supervisor():
             return None
-        claim = home.become_user(0.1)
+        claim = home.acquire_user_lock(0.1)
         if claim is None:
-            return None  # it is going down
-        url = running(home, wait=False)
+            return None  # it is stopping
+        url = find_answering_server(home, wait=False)
     if url is None:
         os.close(claim)
         return None
-    return Server(url, home, claim)
+    return EmbeddedServer(url, home, claim)
 
 
-def keep(settings: Settings) -> Server:
-    """Start it, and let it stay up without users until `stop`."""
-    server = start(settings)
+def start_permanent_server(settings: Settings) -> EmbeddedServer:
+    """Start the server and keep it running without users until `stop_server`."""
+    server = start_server(settings)
     if not server.kept:
         server.home.keep.touch()
     return server
 
 
-def stop(settings: Settings) -> bool:
-    """Stop it, whoever uses it. Whether there was anything to stop."""
-    home = Home(settings)
-    with _explained(home):
+def stop_server(settings: Settings) -> bool:
+    """Stop the server, even if it has users. Returns False when it was not running."""
+    home = EmbeddedHome(settings)
+    with _explain_os_errors(home):
         if not home.folder.exists():
             return False
         check_owner(home)
-        with home.starting():
-            found = stopped(home)
-    if found:
-        telemetry.emit("database.stopped", reason="asked to")
-    return found
+        with home.start_lock():
+            was_running = stop_server_processes(home)
+    if was_running:
+        telemetry.emit("database.stopped", reason="stop requested")
+    return was_running
 
 
-def reset(settings: Settings) -> None:
-    """Stop it and destroy its data, password and port. The next start makes an empty one."""
-    home = Home(settings)
-    with _explained(home):
+def reset_server(settings: Settings) -> None:
+    """Stop the server and delete its data, password and port. The next start creates an empty database."""
+    home = EmbeddedHome(settings)
+    with _explain_os_errors(home):
         if not home.folder.exists():
             return
         check_owner(home)
-        with home.starting():
-            home.refuse_what_is_not_ours()
-            stopped(home)
+        with home.start_lock():
+            home.refuse_foreign_folder()
+            stop_server_processes(home)
             home.destroy()
 
 
-def psql(settings: Settings) -> Path:
-    """The psql to use, of the version that serves the embedded cluster if there is one."""
-    home = Home(settings)
-    with _explained(home):
+def find_psql(settings: Settings) -> Path:
+    """Return the psql to use; for an embedded cluster, the one of its version."""
+    home = EmbeddedHome(settings)
+    with _explain_os_errors(home):
         version = home.cluster_version if settings.database_url is None else None
-    return binaries.psql_for(settings, version)
+    return binaries.choose_psql(settings, version)
 
 
 @contextmanager
-def _explained(home: Home) -> Generator[None]:
-    """What the system refuses, as one sentence with a way out."""
+def _explain_os_errors(home: EmbeddedHome) -> Generator[None]:
+    """Raise errors of the operating system as EmbeddedError with a fix."""
     try:
         yield
-    except OSError as problem:
-        what = f"{problem.strerror or problem}{f': {problem.filename}' if problem.filename else ''}"
-        raise EmbeddedError(
-            f"The embedded PostgreSQL in {home.folder} cannot be used: {what}.",
-            fix=advice(what),
-        ) from problem
+    except OSError as error:
+        text = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        raise EmbeddedDatabaseError(
+            f"The embedded PostgreSQL in {home.folder} cannot be used: {text}.",
+            fix=suggest_fix(text),
+        ) from error

@@ -1,7 +1,9 @@
-"""Who the server runs as. PostgreSQL refuses root, so root's server runs as `nobody`.
+"""The operating-system account of the server. PostgreSQL refuses to run as root, so the server of root runs
+as `nobody`.
 
-No user is made and no folder that exists is opened up. What `nobody` cannot reach, because the project or the
-virtual environment is under a private folder, gets a place below /var/lib/holdfast instead.
+No user is created, and the permissions of existing folders do not change. If `nobody` cannot reach the
+project or the virtual environment because it is under a private folder, files go to /var/lib/holdfast
+instead.
 """
 
 from __future__ import annotations
@@ -16,89 +18,104 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.engine.embedded.home import Home
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded.home import EmbeddedHome
+from holdfast.errors import EmbeddedDatabaseError
 
 if sys.platform != "win32":
     import pwd
 
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "TMPDIR")
+PASSED_ENVIRONMENT_VARIABLES = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "DYLD_FALLBACK_LIBRARY_PATH",
+    "TMPDIR",
+)
 
 
 @dataclass(frozen=True)
-class Account:
+class ServerAccount:
+    """The user and group that the server runs as."""
+
     uid: int
     gid: int
 
     @property
-    def is_us(self) -> bool:
+    def is_current_user(self) -> bool:
+        """Whether this process runs as the same user."""
         return self.uid == os.geteuid()
 
-    def _options(self) -> dict[str, Any]:
-        """Become this account, with nothing of ours but what a server needs."""
-        become: dict[str, Any] = (
-            {} if self.is_us else {"user": self.uid, "group": self.gid, "extra_groups": []}
+    def _subprocess_options(self) -> dict[str, Any]:
+        """Options of subprocess that switch to this account, with only the environment a server needs."""
+        switch: dict[str, Any] = (
+            {} if self.is_current_user else {"user": self.uid, "group": self.gid, "extra_groups": []}
         )
-        return {"env": environment(), "cwd": "/", "umask": 0o077, **become}
+        return {"env": build_environment(), "cwd": "/", "umask": 0o077, **switch}
 
     def may(self, test: str, path: Path) -> bool:
-        """Ask the system, as that account, instead of guessing from modes: there are ACLs and mounts."""
+        """Run `test` as that account. File modes alone do not tell, because of ACLs and mounts."""
         return self.run(["/bin/sh", "-c", f'test {test} "$1"', "sh", os.fspath(path)]).returncode == 0
 
     def run(self, command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[bytes]:
-        """Run a program to its end as this account, feeding it `text`."""
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(
-            command, input=(text or "").encode(), capture_output=True, check=False, **self._options()
+        """Run a program as this account with `text` as its input, and wait for it."""
+        process: subprocess.CompletedProcess[bytes] = subprocess.run(
+            command,
+            input=(text or "").encode(),
+            capture_output=True,
+            check=False,
+            **self._subprocess_options(),
         )
-        return done
+        return process
 
     def own(self, path: Path) -> None:
-        if not self.is_us:
+        """Make this account the owner of a path."""
+        if not self.is_current_user:
             os.chown(path, self.uid, self.gid)
 
 
-def environment() -> dict[str, str]:
-    """No PG* variable of ours may steer the server, and its messages are read, so they are English."""
-    ours = os.environ  # house: environment (passed on, not read)
-    kept = {name: ours[name] for name in PASSED_ON if name in ours}
-    return {"PATH": os.defpath, **kept, "LC_ALL": "C", "TZ": "UTC"}
+def build_environment() -> dict[str, str]:
+    """Return the environment of the server: no PG* variables, and English messages, because we parse them."""
+    current = os.environ  # house: environment (passed on, not read)
+    passed = {name: current[name] for name in PASSED_ENVIRONMENT_VARIABLES if name in current}
+    return {"PATH": os.defpath, **passed, "LC_ALL": "C", "TZ": "UTC"}
 
 
-def account_for(home: Home) -> Account:
-    """Ourselves; or, for root, whoever else owns the cluster or its home, and `nobody` if root does."""
+def choose_account(home: EmbeddedHome) -> ServerAccount:
+    """Return the current user; for root, the owner of the cluster or home, or `nobody` if that is root."""
     if os.geteuid() != 0:
         check_owner(home)
-        return Account(os.geteuid(), os.getegid())
+        return ServerAccount(os.geteuid(), os.getegid())
     for folder in (home.data_folder, home.folder):
         if folder.exists() and (owner := folder.stat()).st_uid != 0:
-            return Account(owner.st_uid, owner.st_gid)
+            return ServerAccount(owner.st_uid, owner.st_gid)
     try:
         nobody = pwd.getpwnam("nobody")
     except KeyError:
-        return Account(65534, 65534)
-    return Account(nobody.pw_uid, nobody.pw_gid)
+        return ServerAccount(65534, 65534)
+    return ServerAccount(nobody.pw_uid, nobody.pw_gid)
 
 
-def check_owner(home: Home) -> None:
-    """An ordinary user cannot use what another one, or root, has made."""
+def check_owner(home: EmbeddedHome) -> None:
+    """Refuse a folder that another user, or root, owns, unless this process runs as root."""
     for path in (home.folder, home.data_folder):
         if os.geteuid() != 0 and path.exists() and path.stat().st_uid != os.geteuid():
-            raise EmbeddedError(
-                f"{path} belongs to {_name(path.stat().st_uid)}, and this is {_name(os.geteuid())}.",
+            raise EmbeddedDatabaseError(
+                f"{path} belongs to {_format_user(path.stat().st_uid)}, "
+                f"but you are {_format_user(os.geteuid())}.",
                 fix="Run as its owner, choose another folder with HOLDFAST_HOME, or set DATABASE_URL.",
             )
 
 
-def _name(uid: int) -> str:
+def _format_user(uid: int) -> str:
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
         return f"user {uid}"
 
 
-def adopt_files(folder: Path, account: Account) -> bool:
-    """Give a cluster that root copied back to the server's account. Whether that was necessary."""
-    if account.is_us or folder.stat().st_uid == account.uid:
+def take_over_files(folder: Path, account: ServerAccount) -> bool:
+    """Give a cluster that root copied to the server's account. Returns whether that was necessary."""
+    if account.is_current_user or folder.stat().st_uid == account.uid:
         return False
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -107,31 +124,32 @@ def adopt_files(folder: Path, account: Account) -> bool:
     return True
 
 
-def reachable_folder(home: Home, account: Account) -> Path:
-    """Where a new cluster goes: inside the home if the account gets there."""
-    if account.is_us or account.may("-x", home.folder):
+def choose_data_folder(home: EmbeddedHome, account: ServerAccount) -> Path:
+    """Return the folder for a new cluster: inside the home if the account can reach it."""
+    if account.is_current_user or account.may("-x", home.folder):
         return home.inside
     place = home.outside
-    make_public(place.parent)
+    create_public_folders(place.parent)
     if not account.may("-x", place.parent):
-        raise EmbeddedError(
-            f"The server would run as {_name(account.uid)}, which reaches neither {home.folder} nor {place}.",
+        raise EmbeddedDatabaseError(
+            f"The server would run as {_format_user(account.uid)}, "
+            f"which cannot reach {home.folder} or {place}.",
             fix="Run as an ordinary user, choose a reachable folder with HOLDFAST_HOME, or set DATABASE_URL.",
         )
-    home.note_location()
-    return place  # what may be there is of a home that was deleted
+    home.write_location()
+    return place  # an existing folder belongs to a home that was deleted
 
 
-def make_public(folder: Path) -> None:
-    """Make missing folders, passable for everybody; leave existing ones as they are."""
+def create_public_folders(folder: Path) -> None:
+    """Create missing folders that every account can enter. Existing folders do not change."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     for place in reversed(missing):
         place.mkdir()
         place.chmod(0o755)
 
 
-def readable_copy(source: Path, target: Path) -> None:
-    """A copy of a tree that every account can read, complete or not there at all."""
+def copy_readable(source: Path, target: Path) -> None:
+    """Copy a folder so that every account can read the copy."""
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
     for parent, _, files in os.walk(target):
         Path(parent).chmod(0o755)

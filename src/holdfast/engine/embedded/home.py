@@ -1,13 +1,13 @@
-"""The folder of one embedded server, `<home>/postgres`, and what is in it.
+"""The folder of one embedded server, `<home>/postgres`:
 
     data/          the cluster, 0700; elsewhere if the server's account cannot reach it, see `data.location`
-    password       of the role `holdfast`, 0600
-    port           where it listens on 127.0.0.1; kept from start to start as long as nobody else takes it
-    server.log     of the server and its keeper, bounded
-    start.lock     held by the one process that starts or stops
-    users.lock, keeper.lock, keep, linger, stop      see keeper.py
+    password       password of the role `holdfast`, 0600
+    port           port on 127.0.0.1; reused at the next start unless another program uses it
+    server.log     log of the server and its supervisor, with a maximum size
+    start.lock     held by the one process that starts or stops the server
+    users.lock, supervisor.lock, keep, linger, stop      see supervisor.py
 
-Lock files are never deleted: a lock on a deleted file excludes nobody.
+Lock files are never deleted: a lock on a deleted file excludes no other process.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast.engine.embedded.keeper import LOG_BYTES
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded.supervisor import MAX_LOG_BYTES
+from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Secret, Settings
 
 if sys.platform != "win32":
@@ -34,20 +34,21 @@ if sys.platform != "win32":
 
 ROLE = "holdfast"
 DATABASE = "holdfast"
-STATE = Path(
-    "/var/lib/holdfast"
-)  # only for root, and only for what the server's account cannot reach elsewhere
-FIRST_PORT, PORTS = 20_000, 10_000  # below the range from which systems give ports to outgoing connections
-LOCK_SECONDS = 180.0
-ASIDE = ".making-"  # in the name of folders that are not whole; the next start removes them
+# Used by root only, for files that the server's account cannot reach elsewhere.
+SHARED_STATE_FOLDER = Path("/var/lib/holdfast")
+FIRST_PORT, PORT_COUNT = 20_000, 10_000  # below the range of ports for outgoing connections
+LOCK_TIMEOUT_S = 180.0
+INCOMPLETE_SUFFIX = ".making-"  # in the names of incomplete folders; the next start removes them
 
 
-class Home:
+class EmbeddedHome:
+    """Paths, password, port, log and locks of one embedded server."""
+
     def __init__(self, settings: Settings) -> None:
         if os.name != "posix":
-            raise EmbeddedError(
+            raise EmbeddedDatabaseError(
                 "The embedded PostgreSQL runs on Linux and macOS, not on Windows.",
-                fix="Set DATABASE_URL to a server that runs, or work inside WSL.",
+                fix="Set DATABASE_URL to a running server, or use WSL.",
             )
         self.top = Path(os.path.realpath(settings.home))
         self.folder = self.top / "postgres"
@@ -59,7 +60,7 @@ class Home:
         self._digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()
 
     def create(self) -> None:
-        """Make the folders. New ones of root let the server's account through; old ones stay as they are."""
+        """Create the folders. The server's account can enter new folders of root; others stay as they are."""
         root = os.geteuid() == 0
         self.top.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -70,59 +71,63 @@ class Home:
             self.folder.mkdir()
             self.folder.chmod(0o711 if root else 0o700)
 
-    # Where the cluster is
+    # Location of the cluster
 
     @property
     def inside(self) -> Path:
+        """The data folder inside the home."""
         return self.folder / "data"
 
     @property
     def outside(self) -> Path:
-        return STATE / self._digest[:16] / "data"
+        """The data folder for a home that the server's account cannot reach."""
+        return SHARED_STATE_FOLDER / self._digest[:16] / "data"
 
     @property
     def data_folder(self) -> Path:
+        """The data folder in use."""
         if not self.inside.exists() and self.location.exists():
             return self.outside
         return Path(os.path.realpath(self.inside))
 
     @property
     def tag(self) -> str:
-        """Names this cluster in process titles. From the path, so that a copy has another one."""
+        """The name of this cluster in process titles, derived from the path, so a copy has another one."""
         return f"holdfast-{hashlib.sha256(os.fsencode(self.data_folder)).hexdigest()[:12]}"
 
     @property
     def cluster_version(self) -> int | None:
+        """The major version of the cluster, or None if there is none."""
         try:
             return int((self.data_folder / "PG_VERSION").read_text().strip().split(".")[0])
         except FileNotFoundError:
             return None
-        except ValueError as problem:
-            raise EmbeddedError(
+        except ValueError as error:
+            raise EmbeddedDatabaseError(
                 f"{self.data_folder} is not a PostgreSQL data folder: its PG_VERSION cannot be read.",
-                fix="Move it away, or run `holdfast db reset`.",
-            ) from problem
+                fix="Move the folder away, or run `holdfast db reset`.",
+            ) from error
 
-    def refuse_what_is_not_ours(self) -> None:
-        """A folder `data` that is no cluster is left alone, unless there is nothing in it."""
+    def refuse_foreign_folder(self) -> None:
+        """Refuse a folder `data` that is not a cluster. An empty one is removed."""
         folder = self.data_folder
         if not folder.exists() or (folder / "PG_VERSION").exists():
             return
         if any(folder.iterdir()):
-            raise EmbeddedError(
+            raise EmbeddedDatabaseError(
                 f"{folder} is not a PostgreSQL data folder, and it is not empty.",
-                fix="Move it away, or choose another folder with HOLDFAST_HOME.",
+                fix="Move the folder away, or choose another folder with HOLDFAST_HOME.",
             )
         folder.rmdir()
 
     def destroy(self) -> None:
-        """Remove what belongs to one cluster. The locks stay: others may be waiting for them."""
+        """Delete the cluster and its files. Lock files stay, because other processes may wait for them."""
         folder = self.data_folder
         if folder.exists():
-            # Out of the way in one step: half a cluster must never be taken for a whole one.
-            doomed = folder.with_name(f"{folder.name}{ASIDE}{secrets.token_hex(4)}")
-            folder.rename(doomed)
-            shutil.rmtree(doomed)
+            # Renamed first, so that a partly deleted cluster is never used as a complete one.
+            renamed = folder.with_name(f"{folder.name}{INCOMPLETE_SUFFIX}{secrets.token_hex(4)}")
+            folder.rename(renamed)
+            shutil.rmtree(renamed)
         for name in ("password", "port", "server.log", "server.log.1", "data.location"):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -133,41 +138,45 @@ class Home:
 
     @property
     def password(self) -> Secret | None:
+        """The stored password, or None."""
         try:
             return Secret((self.folder / "password").read_text().strip()) or None
         except FileNotFoundError:
             return None
 
     def new_password(self) -> Secret:
+        """Generate and store a password."""
         password = Secret(secrets.token_urlsafe(24))
-        self._write("password", password.reveal(), 0o600)
+        self._write_file("password", password.reveal(), 0o600)
         return password
 
     @property
     def port(self) -> int | None:
+        """The stored port, or the port of the running server, or None."""
         for path, line in ((self.folder / "port", 0), (self.data_folder / "postmaster.pid", 3)):
             with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
                 return int(path.read_bytes().split(b"\n")[line])
         return None
 
     def free_port(self, refused: int | None = None) -> int:
-        """The remembered port if it is free, else one that is; the first choice follows from the path."""
-        first = int(self._digest[:8], 16) % PORTS
-        candidates = [self.port, *(FIRST_PORT + (first + step * 7) % PORTS for step in range(200))]
+        """Return the stored port if it is free, else a free one; the first candidate depends on the path."""
+        first = int(self._digest[:8], 16) % PORT_COUNT
+        candidates = [self.port, *(FIRST_PORT + (first + step * 7) % PORT_COUNT for step in range(200))]
         for port in candidates:
-            if port and port != refused and _is_free(port):
-                self._write("port", str(port), 0o644)
+            if port and port != refused and _is_port_free(port):
+                self._write_file("port", str(port), 0o644)
                 return port
-        raise EmbeddedError(
-            "No free port for the embedded PostgreSQL: 200 were tried on 127.0.0.1, all taken or forbidden.",
-            fix="Allow this process to listen on 127.0.0.1, or set DATABASE_URL to a server that runs.",
+        raise EmbeddedDatabaseError(
+            "No free port for the embedded PostgreSQL: 200 ports on 127.0.0.1 are in use or not permitted.",
+            fix="Allow this process to listen on 127.0.0.1, or set DATABASE_URL to a running server.",
         )
 
     def url(self, password: Secret, port: int, database: str = DATABASE) -> Secret:
+        """Return the connection URL."""
         return Secret(f"postgresql://{ROLE}:{password.reveal()}@127.0.0.1:{port}/{database}")
 
-    def _write(self, name: str, text: str, mode: int) -> None:
-        """Whole or not at all: a half-written password would be a wrong one."""
+    def _write_file(self, name: str, text: str, mode: int) -> None:
+        """Write a file atomically: a partly written password would be wrong."""
         new = self.folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -180,13 +189,13 @@ class Home:
             new.unlink(missing_ok=True)
             raise
 
-    def note_location(self) -> None:
-        """Say here where the cluster is, and there whose it is."""
-        self._write("data.location", os.fspath(self.outside), 0o644)
+    def write_location(self) -> None:
+        """Write the path of the cluster into the home, and the path of the home beside the cluster."""
+        self._write_file("data.location", os.fspath(self.outside), 0o644)
         (self.outside.parent / "home").write_text(f"{self.folder}\n", errors="surrogateescape")
 
-    def follow_move(self) -> None:
-        """Take the cluster along if it is outside and this folder was moved; a copy of it has none."""
+    def follow_moved_home(self) -> None:
+        """Move an outside cluster with its moved home. Refuse a copied home, which has no cluster."""
         if self.inside.exists() or not self.location.exists():
             return
         before = Path(self.location.read_text(errors="surrogateescape").strip())
@@ -194,56 +203,60 @@ class Home:
             return
         owner = Path((before.parent / "home").read_text(errors="surrogateescape").strip())
         if (owner / "data.location").exists():
-            raise EmbeddedError(
+            raise EmbeddedDatabaseError(
                 f"{self.folder} is a copy of {owner}, whose database is in {before} and was not copied.",
-                fix="Run `holdfast db reset` here to begin with an empty one, or copy it with pg_dump.",
+                fix="Run `holdfast db reset` here to start with an empty database, or copy it with pg_dump.",
             )
         before.parent.rename(self.outside.parent)
-        self.note_location()
+        self.write_location()
 
     # Log
 
     @property
     def log_size(self) -> int:
+        """The size of the log in bytes."""
         return self.log.stat().st_size if self.log.exists() else 0
 
     def log_since(self, size: int) -> str:
+        """Return the log after the first `size` bytes."""
         with self.log.open("rb") as log:
             log.seek(size)
             return log.read().decode(errors="replace")
 
     def trim_log(self) -> None:
-        if self.log_size > LOG_BYTES:
+        """Rotate the log if it is larger than its maximum."""
+        if self.log_size > MAX_LOG_BYTES:
             self.log.replace(self.folder / "server.log.1")
 
     # Locks
 
     @contextmanager
-    def starting(self) -> Generator[None]:
-        """One process at a time starts or stops the server; the others wait here."""
-        handle = self._open_lock("start.lock")
+    def start_lock(self) -> Generator[None]:
+        """Hold the lock for starting and stopping the server. Other processes wait."""
+        handle = self._open_lock_file("start.lock")
         try:
-            if not wait_for_lock(handle, fcntl.LOCK_EX, LOCK_SECONDS):
-                raise EmbeddedError(
+            if not wait_for_lock(handle, fcntl.LOCK_EX, LOCK_TIMEOUT_S):
+                raise EmbeddedDatabaseError(
                     f"Another process has been starting or stopping the embedded PostgreSQL in {self.folder} "
-                    f"for {timedelta(seconds=LOCK_SECONDS)}.",
+                    f"for {timedelta(seconds=LOCK_TIMEOUT_S)}.",
                     fix=f"See {self.log}, or end the process that holds {self.folder / 'start.lock'}.",
                 )
             yield
         finally:
             os.close(handle)
 
-    def become_user(self, seconds: float) -> int | None:
-        """A descriptor that keeps the server up as long as it is open, or None if it is going down now."""
-        handle = self._open_lock("users.lock")
+    def acquire_user_lock(self, seconds: float) -> int | None:
+        """Return a descriptor that keeps the server running while it is open; None if it is stopping."""
+        handle = self._open_lock_file("users.lock")
         if wait_for_lock(handle, fcntl.LOCK_SH, seconds):
             return handle
         os.close(handle)
         return None
 
-    def has_keeper(self) -> bool:
+    def has_supervisor(self) -> bool:
+        """Return whether a supervisor is running."""
         try:
-            handle = os.open(self.folder / "keeper.lock", os.O_RDONLY)
+            handle = os.open(self.folder / "supervisor.lock", os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -252,17 +265,19 @@ class Home:
             os.close(handle)
 
     @property
-    def keeper_pid(self) -> int | None:
+    def supervisor_pid(self) -> int | None:
+        """The process id of the supervisor that started last, or None."""
         try:
-            return int((self.folder / "keeper.lock").read_text())
+            return int((self.folder / "supervisor.lock").read_text())
         except (FileNotFoundError, ValueError):
             return None
 
-    def _open_lock(self, name: str) -> int:
+    def _open_lock_file(self, name: str) -> int:
         return os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def wait_for_lock(handle: int, kind: int, seconds: float) -> bool:
+    """Acquire a lock within `seconds`. Returns whether that succeeded."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -275,7 +290,7 @@ def wait_for_lock(handle: int, kind: int, seconds: float) -> bool:
             return True
 
 
-def _is_free(port: int) -> bool:
+def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as PostgreSQL does
         try:

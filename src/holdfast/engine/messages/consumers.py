@@ -1,6 +1,6 @@
-"""Messages for consumers: taken without the policy's limit, kept invisible, finished, given back, buried.
+"""Messages for consumers: read, keep invisible, finish, retry, or move to the dead letters.
 
-Everything goes by receipt and leaves alone what is no longer ours.
+Every function works by receipt and skips messages that another reader has read since.
 """
 
 from __future__ import annotations
@@ -13,122 +13,131 @@ from typing import Any, Literal
 import asyncpg
 
 from holdfast.engine.connection import Connection
-from holdfast.engine.messages.queues import message_of, speaking_of
+from holdfast.engine.messages.queues import message_from_row, translate_queue_errors
 from holdfast.model import Json, Message
 
-# A consumer decides itself who is buried, because it has to tell; so it reads without the policy's limit.
-# Saying that it is going to sleep comes first, as queues_wake.sql asks; the case makes the read depend on it.
-_TAKE = """
+# A consumer reads without the policy's max_reads and moves exhausted messages to the dead letters itself,
+# because it has to call the `on_dead` handler for them.
+_READ = """
 select f.*, holdfast.message_receipt(f.msg_id, f.read_ct, f.last_read_at) as receipt,
-       (holdfast.message_policy($1)).max_reads, null::double precision as due_s
-from unnest(holdfast.take_messages($1, $2, $3, '{}')) f order by f.msg_id
+       (holdfast.get_message_policy($1)).max_reads, null::double precision as due_s
+from unnest(holdfast.read_messages_ignoring_policy($1, $2, $3, '{}')) f order by f.msg_id
 """
-_TAKE_OR_SLEEP = """
+# Registering the sleeping reader comes first, as messages/wakeups.sql requires. The case makes the read
+# depend on it.
+_REGISTER_AND_READ = """
 select f.*, holdfast.message_receipt(f.msg_id, f.read_ct, f.last_read_at) as receipt,
-       (holdfast.message_policy($1)).max_reads,
+       (holdfast.get_message_policy($1)).max_reads,
        extract(epoch from w.due - holdfast.now())::double precision as due_s
-from (select holdfast.wait_messages($1, $4) as due) w
-left join lateral unnest(holdfast.take_messages(
+from (select holdfast.register_sleeping_reader($1, $4) as due) w
+left join lateral unnest(holdfast.read_messages_ignoring_policy(
   $1, $2, case when w.due is null then $3::integer else $3::integer end, '{}')) f on true
 order by f.msg_id
 """
-# The lock limit is this statement's own: a row that its reader has locked must not hold up all others.
+# The lock timeout applies to this statement only: a row that its reader has locked must not delay all others.
 _EXTEND = """
 select v as id from (select set_config('lock_timeout', $4, true) as s) l,
 lateral holdfast.set_message_vt($1, $2, $3, l.s is null) v
 """
-
-
-@dataclass(frozen=True)
-class Taken:
-    """`max_reads` is the policy's; `due_s`: when something comes into sight, if it was asked for."""
-
-    messages: list[Message[Json]]
-    max_reads: int | None
-    due_s: float | None
-
-
-async def take(
-    connection: Connection, queue: str, *, vt: timedelta, qty: int, sleep: timedelta | None = None
-) -> Taken:
-    """Messages for a consumer. With `sleep` it has said that it will not look again for so long."""
-    arguments: list[Any] = [queue, vt.total_seconds(), qty]
-    with speaking_of(queue):
-        if sleep is None:
-            rows = await connection.fetch(_TAKE, *arguments)
-        else:
-            rows = await connection.fetch(_TAKE_OR_SLEEP, *arguments, sleep)
-    return Taken(
-        [message_of(queue, row) for row in rows if row["msg_id"] is not None],
-        rows[0]["max_reads"] if rows else None,
-        rows[0]["due_s"] if rows else None,
-    )
-
-
-async def extend(
-    connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta, *, patience: timedelta
-) -> set[int] | None:
-    """Keep messages invisible; the ids of those that are still ours.
-
-    None, and nothing done, when somebody had one of them locked for longer than `patience`.
-    """
-    limit = f"{max(1, round(patience.total_seconds() * 1000))}ms"
-    try:
-        with speaking_of(queue):
-            rows = await connection.fetch(_EXTEND, queue, list(receipts), vt, limit)
-    except asyncpg.LockNotAvailableError:
-        return None
-    return {row["id"] for row in rows}
-
-
 _FINISH = {
     "archive": "select * from holdfast.archive_messages($1, $2, false) as id",
     "delete": "select * from holdfast.delete_messages($1, $2, false) as id",
 }
 
 
-async def finish(
+@dataclass(frozen=True)
+class MessageBatch:
+    """Messages for a consumer.
+
+    `max_reads` comes from the policy of the queue. `due_s` is the time until the next message becomes
+    visible, if the reader registered as sleeping.
+    """
+
+    messages: list[Message[Json]]
+    max_reads: int | None
+    due_s: float | None
+
+
+async def read_message_batch(
+    connection: Connection, queue: str, *, vt: timedelta, qty: int, sleep: timedelta | None = None
+) -> MessageBatch:
+    """Read up to `qty` messages. With `sleep`, first register that the reader will sleep for that long."""
+    arguments: list[Any] = [queue, vt.total_seconds(), qty]
+    with translate_queue_errors(queue):
+        if sleep is None:
+            rows = await connection.fetch(_READ, *arguments)
+        else:
+            rows = await connection.fetch(_REGISTER_AND_READ, *arguments, sleep)
+    return MessageBatch(
+        [message_from_row(queue, row) for row in rows if row["msg_id"] is not None],
+        rows[0]["max_reads"] if rows else None,
+        rows[0]["due_s"] if rows else None,
+    )
+
+
+async def extend_visibility(
+    connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta, *, lock_timeout: timedelta
+) -> set[int] | None:
+    """Keep messages invisible for `vt` from now and return the ids of those whose receipt is valid.
+
+    Returns None and changes nothing when another transaction has locked one of them for longer than
+    `lock_timeout`.
+    """
+    timeout = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
+    try:
+        with translate_queue_errors(queue):
+            rows = await connection.fetch(_EXTEND, queue, list(receipts), vt, timeout)
+    except asyncpg.LockNotAvailableError:
+        return None
+    return {row["id"] for row in rows}
+
+
+async def finish_messages(
     connection: Connection, queue: str, how: Literal["archive", "delete"], receipts: Sequence[str]
 ) -> set[int]:
-    """Archive or delete what is still ours, and say which."""
-    with speaking_of(queue):
+    """Archive or delete the messages whose receipt is valid, and return their ids."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(_FINISH[how], queue, list(receipts))
     return {row["id"] for row in rows}
 
 
-async def rest(connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta) -> set[int]:
-    """Make what is still ours visible again after `vt`."""
-    with speaking_of(queue):
+async def hide_messages(
+    connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta
+) -> set[int]:
+    """Make the messages whose receipt is valid visible again after `vt`, and return their ids."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.set_message_vt($1, $2, $3, false) as id", queue, list(receipts), vt
         )
     return {row["id"] for row in rows}
 
 
-async def fail(
+async def fail_messages(
     connection: Connection, queue: str, receipts: Sequence[str], error: str
 ) -> dict[int, Literal["retry", "dead"]]:
-    """A failed attempt each: they rest as the policy says, or are dead. Leaves out what is no longer ours."""
-    with speaking_of(queue):
+    """Record a failed attempt of each message and return its outcome: retried later, or a dead letter."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.fail_messages($1, $2, $3, false)", queue, list(receipts), error
         )
     return {row["msg_id"]: row["outcome"] for row in rows}
 
 
-async def retry(connection: Connection, queue: str, receipts: Sequence[str], error: str) -> set[int]:
-    """Let what is still ours rest as after a failure, however often it was read."""
-    with speaking_of(queue):
+async def retry_messages(connection: Connection, queue: str, receipts: Sequence[str], error: str) -> set[int]:
+    """Retry messages after the backoff of the policy, however often they were read, and return their ids."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.retry_messages($1, $2, $3)", queue, list(receipts), error
         )
     return {row["msg_id"] for row in rows}
 
 
-async def bury(connection: Connection, queue: str, receipts: Sequence[str], error: str) -> set[int]:
-    """Put what is still ours to the dead letters, with the reason."""
-    with speaking_of(queue):
+async def move_to_dead_letters(
+    connection: Connection, queue: str, receipts: Sequence[str], error: str
+) -> set[int]:
+    """Move the messages whose receipt is valid to the dead letters, with the error, and return their ids."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(
-            "select * from holdfast.bury_messages($1, $2, $3) as id", queue, list(receipts), error
+            "select * from holdfast.move_to_dead_letters($1, $2, $3) as id", queue, list(receipts), error
         )
     return {row["id"] for row in rows}

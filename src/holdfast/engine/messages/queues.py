@@ -1,8 +1,9 @@
 """Message queues: one coroutine per SQL function.
 
-What may be part of somebody else's transaction (send, archive, delete, set_vt) is a `borrowed.Ask`: it runs
-on our connections and on the caller's with the same statement. Whoever names messages by receipt is fenced:
-the database refuses with HF001 when the message was read again since. Plain ids are not fenced.
+Operations that can be part of the caller's transaction (send, archive, delete, set_vt) are an
+`JsonStatement`: the same statement runs on our connections and on the caller's. Operations by receipt are
+fenced: the database refuses with HF001 when the message was read again since. Operations by plain id are not
+fenced.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import asyncpg
 import msgspec
 
 from holdfast import errors
-from holdfast.engine.borrowed import Ask
+from holdfast.engine.caller_connection import JsonStatement
 from holdfast.engine.connection import Connection, Record
+from holdfast.engine.json_rows import JsonObject, decode_object
 from holdfast.model import Json, Message, MessageMetrics, MessagePlace, MessagePolicy, MessageQueue
 
 T = TypeVar("T")
-_json = msgspec.json.Decoder()
-_ids = msgspec.json.Decoder(list[int])
+_json_decoder = msgspec.json.Decoder()
+_ids_decoder = msgspec.json.Decoder(list[int])
 
 _SEND = """
 select coalesce(jsonb_agg(s.id), '[]')::text
@@ -38,8 +40,8 @@ lateral pgmq.send_batch(
            holdfast.now() + make_interval(secs => (p.a ->> 'delay_s')::double precision), clock_timestamp())
 ) as s (id)
 """
-# Fenced and plain ones in one statement: both happen or none.
-_ACT = """
+# Operations by receipt and by id in one statement, so that either all happen or none.
+_FENCED_AND_PLAIN = """
 select to_jsonb(
   array(select * from {fenced}) || array(select * from {plain}))::text
 from (select {{}}::jsonb as a) p
@@ -47,86 +49,91 @@ from (select {{}}::jsonb as a) p
 _RECEIPTS = "array(select jsonb_array_elements_text(p.a -> 'receipts'))"
 _PLAIN_IDS = "array(select e::bigint from jsonb_array_elements_text(p.a -> 'ids') e)"
 _AFTER = "make_interval(secs => (p.a ->> 'vt_s')::double precision)"
-_ARCHIVE = _ACT.format(
+_ARCHIVE = _FENCED_AND_PLAIN.format(
     fenced=f"holdfast.archive_messages(p.a ->> 'queue', {_RECEIPTS})",
     plain=f"pgmq.archive(p.a ->> 'queue', {_PLAIN_IDS})",
 )
-_DELETE = _ACT.format(
+_DELETE = _FENCED_AND_PLAIN.format(
     fenced=f"holdfast.delete_messages(p.a ->> 'queue', {_RECEIPTS})",
     plain=f"pgmq.delete(p.a ->> 'queue', {_PLAIN_IDS})",
 )
-_SET_VT = _ACT.replace("select * from {plain}", "select v.msg_id from {plain} v").format(
+_SET_VT = _FENCED_AND_PLAIN.replace("select * from {plain}", "select v.msg_id from {plain} v").format(
     fenced=f"holdfast.set_message_vt(p.a ->> 'queue', {_RECEIPTS}, {_AFTER})",
     plain=f"pgmq.set_vt(p.a ->> 'queue', {_PLAIN_IDS}, holdfast.now() + {_AFTER})",
 )
 
-_PARTMAN = "Install the extension pg_partman, or make a plain queue: it stays fast without partitions."
+_PARTMAN_FIX = "Install the extension pg_partman, or create a queue without partitions, which stays fast too."
 
 _READ = "select * from holdfast.read_messages($1, $2, $3, $4)"
 _POP = "select *, null as receipt from pgmq.pop($1, $2)"
 _PEEK = """
 select p.*, null as receipt, coalesce(e.error, p.headers #>> '{x-holdfast-dead,error}') as error, e.failed_at
 from holdfast.peek_messages($1, $2, $3, $4) p
-left join lateral holdfast.message_error($1, p.msg_id, p.enqueued_at) e on $3 = 'queue'
+left join lateral holdfast.get_message_error($1, p.msg_id, p.enqueued_at) e on $3 = 'queue'
 order by p.msg_id
 """
 
 
 @contextmanager
-def speaking_of(queue: str) -> Generator[None]:
-    """The database's own words about a queue, in ours."""
+def translate_queue_errors(queue: str) -> Generator[None]:
+    """Raise errors of the database about a queue as HoldfastError."""
     try:
         yield
-    except asyncpg.PostgresError as problem:
-        ours = _named(queue, problem.sqlstate or "", str(problem.args[0] if problem.args else problem))
-        if ours is None:
+    except asyncpg.PostgresError as error:
+        text = str(error.args[0] if error.args else error)
+        translated = _translate_error(queue, error.sqlstate or "", text)
+        if translated is None:
             raise
-        raise ours from problem
+        raise translated from error
 
 
-def _named(queue: str, code: str, message: str) -> errors.HoldfastError | None:
+def _translate_error(queue: str, code: str, message: str) -> errors.HoldfastError | None:
     if code in {"42P01", "HF002"}:
         return errors.NotFoundError(
-            f"There is no message queue {queue!r}.",
-            fix=f"Make it with `holdfast queue create {queue}` or client.queues.create.",
+            f"Message queue {queue!r} does not exist.",
+            fix=f"Create it with `holdfast queue create {queue}` or client.queues.create.",
             field="queue",
         )
     if code in {"3F000", "42883"}:
         return errors.SchemaMissingError(
-            "This database has no message queues of ours.", fix="Run `holdfast migrate`."
+            "Message queues are not installed in this database.", fix="Run `holdfast migrate`."
         )
-    if code == "P0001":  # what the pgmq contract raises by itself
-        fix = _PARTMAN if message.startswith("pg_partman is required") else None
+    if code == "P0001":  # an error of the pgmq contract
+        fix = _PARTMAN_FIX if message.startswith("pg_partman is required") else None
         return errors.InvalidError(f"Queue {queue!r}: {message}.", fix=fix, field="queue")
     return None
 
 
-def _ask(queue: str, statement: str, **argument: Json) -> Ask[list[int]]:
+def _build_statement(queue: str, statement: str, **argument: Json) -> JsonStatement[list[int]]:
     body = msgspec.json.encode({"queue": queue, **argument})
-    return Ask(statement, body, _ids.decode, lambda code, message: _named(queue, code, message))
+    return JsonStatement(
+        statement, body, _ids_decoder.decode, lambda code, message: _translate_error(queue, code, message)
+    )
 
 
-async def ask(connection: Connection, question: Ask[T]) -> T:
-    """Put a question on a connection of our own, in a transaction or not."""
+async def run_statement(connection: Connection, statement: JsonStatement[T]) -> T:
+    """Run a statement on one of our connections, in a transaction or not."""
     try:
-        answer = await connection.fetchval(question.statement.format("$1"), question.argument.decode())
-    except asyncpg.PostgresError as problem:
-        ours = question.names(problem.sqlstate or "", str(problem.args[0] if problem.args else problem))
-        if ours is None:
+        response = await connection.fetchval(statement.statement.format("$1"), statement.argument.decode())
+    except asyncpg.PostgresError as error:
+        translated = statement.translate_error(
+            error.sqlstate or "", str(error.args[0] if error.args else error)
+        )
+        if translated is None:
             raise
-        raise ours from problem
-    return question.read(answer)
+        raise translated from error
+    return statement.read(response)
 
 
-def send_batch(
+def send_messages(
     queue: str,
     bodies: Sequence[bytes],
     *,
     headers: Sequence[bytes | None] | None = None,
     delay: timedelta | datetime | None = None,
-) -> Ask[list[int]]:
-    """`bodies` and `headers` are JSON texts. The ids come in the order of the bodies."""
-    return _ask(
+) -> JsonStatement[list[int]]:
+    """Send messages and return their ids in order. `bodies` and `headers` are JSON texts."""
+    return _build_statement(
         queue,
         _SEND,
         bodies=[msgspec.Raw(body) for body in bodies],
@@ -136,92 +143,109 @@ def send_batch(
     )
 
 
-def archive(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> Ask[list[int]]:
-    return _ask(queue, _ARCHIVE, receipts=receipts, ids=ids)
+def archive_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
+    """Archive messages by receipt or by plain id, and return their ids."""
+    return _build_statement(queue, _ARCHIVE, receipts=receipts, ids=ids)
 
 
-def delete(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> Ask[list[int]]:
-    return _ask(queue, _DELETE, receipts=receipts, ids=ids)
+def delete_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
+    """Delete messages by receipt or by plain id, and return their ids."""
+    return _build_statement(queue, _DELETE, receipts=receipts, ids=ids)
 
 
-def set_vt(queue: str, receipts: Sequence[str], ids: Sequence[int], vt: timedelta) -> Ask[list[int]]:
-    return _ask(queue, _SET_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
+def set_message_vt(
+    queue: str, receipts: Sequence[str], ids: Sequence[int], vt: timedelta
+) -> JsonStatement[list[int]]:
+    """Keep messages invisible for `vt` from now, by receipt or by plain id, and return their ids."""
+    return _build_statement(queue, _SET_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
 
 
-def finishing(queue: str, receipt: str, how: Literal["archive", "delete"]) -> Ask[None]:
-    """End a message in somebody's transaction; refused when it was read again."""
-    question = archive(queue, [receipt], []) if how == "archive" else delete(queue, [receipt], [])
-    return Ask(question.statement, question.argument, lambda _: None, question.names)
+def finish_message(queue: str, receipt: str, how: Literal["archive", "delete"]) -> JsonStatement[None]:
+    """Archive or delete a message in the caller's transaction. Refused when it was read again."""
+    finish = archive_messages if how == "archive" else delete_messages
+    statement = finish(queue, [receipt], [])
+    return JsonStatement(statement.statement, statement.argument, lambda _: None, statement.translate_error)
 
 
-async def create(connection: Connection, queue: str, *, unlogged: bool = False) -> None:
-    with speaking_of(queue):
+async def create_queue(connection: Connection, queue: str, *, unlogged: bool = False) -> None:
+    """Create a queue. Does nothing when it exists."""
+    with translate_queue_errors(queue):
         await connection.execute(f"select pgmq.create{'_unlogged' if unlogged else ''}($1)", queue)
 
 
-async def create_partitioned(
+async def create_partitioned_queue(
     connection: Connection, queue: str, *, interval: str, retention: str, premake: int
 ) -> None:
-    with speaking_of(queue):
+    """Create a partitioned queue. It needs the extension pg_partman."""
+    with translate_queue_errors(queue):
         await connection.execute(
             "select pgmq.create_partitioned($1, $2, $3, $4)", queue, interval, retention, premake
         )
 
 
-async def has_queue(connection: Connection, queue: str) -> bool:
-    with speaking_of(queue):
-        found: bool = await connection.fetchval("select holdfast.has_queue($1)", queue)
-    return found
+async def message_queue_exists(connection: Connection, queue: str) -> bool:
+    """Return whether a message queue exists."""
+    with translate_queue_errors(queue):
+        exists: bool = await connection.fetchval("select holdfast.message_queue_exists($1)", queue)
+    return exists
 
 
-async def drop(connection: Connection, queue: str) -> bool:
-    with speaking_of(queue):
+async def drop_queue(connection: Connection, queue: str) -> bool:
+    """Drop a queue with its messages and archive. Returns False when it does not exist."""
+    with translate_queue_errors(queue):
         dropped: bool = await connection.fetchval("select pgmq.drop_queue($1)", queue)
     return dropped
 
 
-async def purge(connection: Connection, queue: str) -> int:
-    with speaking_of(queue):
+async def purge_queue(connection: Connection, queue: str) -> int:
+    """Delete all messages of a queue and return their number."""
+    with translate_queue_errors(queue):
         count: int = await connection.fetchval("select pgmq.purge_queue($1)", queue)
     return count
 
 
-async def list_queues(connection: Connection) -> list[MessageQueue]:
-    with speaking_of(""):
+async def list_message_queues(connection: Connection) -> list[MessageQueue]:
+    """List message queues by name."""
+    with translate_queue_errors(""):
         rows = await connection.fetch("select * from pgmq.list_queues() order by queue_name")
     return [MessageQueue(name=r[0], partitioned=r[1], unlogged=r[2], created_at=r[3]) for r in rows]
 
 
-async def read(
+async def read_messages(
     connection: Connection, queue: str, *, vt: timedelta | None, qty: int, where: bytes | None = None
 ) -> list[Message[Json]]:
-    """`where` is JSON text that the bodies must contain."""
-    with speaking_of(queue):
+    """Read messages with receipts. `where` is a JSON text that the bodies must contain."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(_READ, queue, vt, qty, "{}" if where is None else where.decode())
-    return [message_of(queue, row) for row in rows]
+    return [message_from_row(queue, row) for row in rows]
 
 
-async def pop(connection: Connection, queue: str, qty: int) -> list[Message[Json]]:
-    with speaking_of(queue):
+async def pop_messages(connection: Connection, queue: str, qty: int) -> list[Message[Json]]:
+    """Read and delete messages."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(_POP, queue, qty)
-    return [message_of(queue, row) for row in rows]
+    return [message_from_row(queue, row) for row in rows]
 
 
-async def peek(
+async def peek_messages(
     connection: Connection, queue: str, qty: int, place: MessagePlace, after: int | None
 ) -> list[Message[Json]]:
-    with speaking_of(queue):
+    """Return messages of a queue, its archive or its dead letters after an id, without reading them."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(_PEEK, queue, qty, place, after)
-    return [replace(message_of(queue, row), error=row["error"], failed_at=row["failed_at"]) for row in rows]
+    return [
+        replace(message_from_row(queue, row), error=row["error"], failed_at=row["failed_at"]) for row in rows
+    ]
 
 
-def message_of(queue: str, row: Record) -> Message[Json]:
+def message_from_row(queue: str, row: Record) -> Message[Json]:
+    """Build a message from a row of a read."""
     body, headers = row["message"], row["headers"]
     return Message(
         id=row["msg_id"],
         queue=queue,
-        body=None if body is None else _json.decode(body),
-        headers=None if headers is None else _json.decode(headers),
+        body=None if body is None else _json_decoder.decode(body),
+        headers=None if headers is None else _json_decoder.decode(headers),
         reads=row["read_ct"],
         sent_at=row["enqueued_at"],
         read_at=row["last_read_at"],
@@ -230,11 +254,11 @@ def message_of(queue: str, row: Record) -> Message[Json]:
     )
 
 
-async def requeue(
+async def requeue_messages(
     connection: Connection, queue: str, place: MessagePlace, ids: Sequence[int] | None, limit: int
 ) -> dict[int, int]:
-    """Back into the queue as new messages: old id to new id."""
-    with speaking_of(queue):
+    """Move messages back into the queue as new messages and return the new id of each old id."""
+    with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.requeue_messages($1, $2, $3, $4)",
             queue, place, None if ids is None else list(ids), limit,
@@ -242,43 +266,45 @@ async def requeue(
     return {row["old_id"]: row["new_id"] for row in rows}
 
 
-async def enable_wakeups(connection: Connection, queue: str) -> bool:
-    """Let inserts wake readers. False when the queue is somebody else's, who would have to do it."""
+async def enable_message_wakeups(connection: Connection, queue: str) -> bool:
+    """Let inserts notify sleeping readers. Returns False when another role owns the queue."""
     try:
-        with speaking_of(queue):
-            await connection.execute("select holdfast.enable_wakeups($1)", queue)
+        with translate_queue_errors(queue):
+            await connection.execute("select holdfast.enable_message_wakeups($1)", queue)
     except asyncpg.InsufficientPrivilegeError:
         return False
     return True
 
 
-async def metrics(connection: Connection, queue: str | None = None) -> list[MessageMetrics]:
-    """Of one queue, or of all."""
-    with speaking_of(queue or ""):
+async def list_message_metrics(connection: Connection, queue: str | None = None) -> list[MessageMetrics]:
+    """Return the metrics of one queue, or of all."""
+    with translate_queue_errors(queue or ""):
         rows = await connection.fetch("select * from holdfast.message_metrics($1)", queue)
     return [MessageMetrics(queue=row["queue_name"], **dict(list(row.items())[1:])) for row in rows]
 
 
-async def policy(connection: Connection, queue: str) -> MessagePolicy:
-    with speaking_of(queue):
-        await connection.execute("select holdfast.check_queue($1)", queue)
-        row = await connection.fetchrow("select * from holdfast.message_policy($1)", queue)
-    assert row is not None  # noqa: S101  (the function answers with one row)
-    return _policy(row)
+async def get_message_policy(connection: Connection, queue: str) -> MessagePolicy:
+    """Return the policy of a queue, or the defaults. Raises NotFoundError."""
+    with translate_queue_errors(queue):
+        await connection.execute("select holdfast.get_message_tables($1)", queue)
+        row = await connection.fetchrow("select * from holdfast.get_message_policy($1)", queue)
+    assert row is not None  # noqa: S101  (the function returns one row)
+    return _policy_from_row(row)
 
 
-async def put_policy(connection: Connection, queue: str, wanted: MessagePolicy) -> MessagePolicy:
-    with speaking_of(queue):
+async def put_message_policy(connection: Connection, queue: str, policy: MessagePolicy) -> MessagePolicy:
+    """Replace the policy of a queue."""
+    with translate_queue_errors(queue):
         row = await connection.fetchrow(
             "select * from holdfast.put_message_policy($1, $2, $3, $4, $5, $6, $7)",
-            queue, wanted.max_reads, wanted.dead_letters, wanted.backoff, wanted.backoff_cap,
-            wanted.archive_retention, wanted.vt,
+            queue, policy.max_reads, policy.dead_letters, policy.backoff, policy.backoff_cap,
+            policy.archive_retention, policy.vt,
         )  # fmt: skip
-    assert row is not None  # noqa: S101  (the function answers with one row)
-    return _policy(row)
+    assert row is not None  # noqa: S101  (the function returns one row)
+    return _policy_from_row(row)
 
 
-def _policy(row: Record) -> MessagePolicy:
+def _policy_from_row(row: Record) -> MessagePolicy:
     return MessagePolicy(
         vt=row["vt"],
         max_reads=row["max_reads"],
@@ -289,8 +315,6 @@ def _policy(row: Record) -> MessagePolicy:
     )
 
 
-async def tick(connection: Connection, limit: int = 1000) -> dict[str, Json]:
-    """One step of upkeep: old archives go, messages that were read too often are buried."""
-    text = await connection.fetchval("select holdfast.tick_messages($1)", limit)
-    answer: dict[str, Json] = _json.decode(text)
-    return answer
+async def tick_messages(connection: Connection, limit: int = 1000) -> JsonObject:
+    """Run one step of maintenance: prune archives and move exhausted messages to the dead letters."""
+    return decode_object(await connection.fetchval("select holdfast.tick_messages($1)", limit))

@@ -124,7 +124,7 @@ begin
   insert into holdfast.error_causes (fingerprint, ignored_until, ignored_by, why, link)
   values (p_cause, p_until, p_by, left(p_why, 1000), left(p_link, 2000))
   on conflict (fingerprint) do update set ignored_until = excluded.ignored_until, ignored_by = excluded.ignored_by, why = excluded.why,
-    link = coalesce(excluded.link, causes.link);
+    link = coalesce(excluded.link, error_causes.link);
 end $$;
 
 call holdfast.allow('holdfast_worker', 'list_error_groups', 'get_error_group', 'ignore_error_group');

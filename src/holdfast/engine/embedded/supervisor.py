@@ -1,0 +1,400 @@
+"""The supervisor process of the embedded server. It runs as a script and imports only the standard library.
+
+Protocol. It relies on flock, because the kernel releases these locks however a process dies:
+
+- `users.lock`: every process that uses the server holds a shared lock. The supervisor stops the server only
+  while it holds the exclusive lock, so no process can become a user of a server that is stopping.
+- `supervisor.lock`: the supervisor holds it until it ends. If the lock is free, there is no supervisor.
+- `keep` (a file): keep running without users. `linger` (its mtime): keep running until then. `stop` (a
+  file): stop now, even with users. Where /proc exists (Linux), a connected TCP client counts as a user.
+
+The supervisor starts the postmaster as its child and reaps it, so it never takes a dead one for a live one.
+On Linux the kernel sends the postmaster SIGINT (fast shutdown) when the supervisor dies; elsewhere the next
+supervisor adopts it. A postmaster that dies while it is needed is restarted, with backoff.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.platform != "win32":
+    import fcntl
+
+POLL_INTERVAL_S = 0.2
+IDLE_TIMEOUT_S = 1.0
+SHUTDOWN_STEPS = (("SIGINT", 60.0), ("SIGQUIT", 5.0), ("SIGKILL", 5.0))  # fast, immediate, kill
+ORPHAN_STEPS = ((3.0, signal.SIGQUIT), (3.0, signal.SIGKILL), (5.0, None))  # wait, then signal
+MAX_RESTARTS = 5
+STEADY_UPTIME_S = 30.0
+MAX_LOG_BYTES = 5_000_000
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorPlan:
+    """What a supervisor needs to start the server. It has no secrets: the server stores its passwords."""
+
+    folder: str
+    data_folder: str
+    command: list[str]
+    environment: dict[str, str]
+    uid: int
+    gid: int
+    tag: str
+    port: int
+
+
+def list_processes(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield (pid, uid, command line as words) of running processes, without zombies."""
+    if not Path("/proc/self/cmdline").exists():
+        yield from list_processes_with_ps(only)
+        return
+    pids = [only] if only else [int(place.name) for place in Path("/proc").iterdir() if place.name.isdigit()]
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            place = Path(f"/proc/{pid}")
+            words = os.fsdecode((place / "cmdline").read_bytes()).strip("\0 ").split("\0")
+            if words != [""]:
+                yield pid, place.stat().st_uid, words
+
+
+def list_processes_with_ps(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
+    """List processes where there is no /proc. Words with blanks are split."""
+    which = ["-p", str(only)] if only else ["-ax"]
+    columns = ["-ww", "-o", "pid=", "-o", "uid=", "-o", "stat=", "-o", "command="]
+    listing = subprocess.run(["ps", *which, *columns], capture_output=True, check=False)
+    for line in os.fsdecode(listing.stdout).splitlines():
+        pid, uid, state, *words = line.split()
+        if words and not state.startswith("Z"):
+            yield int(pid), int(uid), words
+
+
+def find_postmaster(data_folder: str, tag: str, uid: int) -> int | None:
+    """Return the process id of the running postmaster of this data folder, or None.
+
+    postmaster.pid alone proves nothing: the process may be dead, its id may belong to another program now, or
+    the file came with a copied folder. It is also deleted a moment before the server has ended.
+    """
+    claimed = None
+    with contextlib.suppress(OSError, ValueError):
+        claimed = int(read_pid_file(data_folder)[0])
+    if claimed and _is_postmaster_of(claimed, data_folder, tag, uid):
+        return claimed
+    pids = (pid for pid, owner, words in list_processes() if owner == uid and f"cluster_name={tag}" in words)
+    return next(pids, None)
+
+
+def _is_postmaster_of(pid: int, data_folder: str, tag: str, uid: int) -> bool:
+    return any(
+        owner == uid and (f"cluster_name={tag}" in words or _is_foreign_postmaster(pid, words, data_folder))
+        for _, owner, words in list_processes(pid)
+    )
+
+
+def read_pid_file(data_folder: str) -> list[str]:
+    """Return pid, folder, start time, port, socket folder, address, memory and state of the pid file."""
+    return os.fsdecode(Path(data_folder, "postmaster.pid").read_bytes()).split("\n")
+
+
+def is_postmaster_ready(data_folder: str, pid: int | None = None) -> bool:
+    """Return whether the pid file says that the server accepts connections."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = read_pid_file(data_folder)
+        return pid in {None, int(lines[0] or 0)} and len(lines) > 7 and lines[7].strip() == "ready"
+    return False
+
+
+def _is_foreign_postmaster(pid: int, words: list[str], data_folder: str) -> bool:
+    """Return whether this is a postmaster that was started without us, by its name and working folder."""
+    if Path(words[0]).name not in {"postgres", "postmaster"}:
+        return False
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cwd").samefile(data_folder)
+    return False
+
+
+def list_orphan_processes(tag: str, uid: int) -> list[int]:
+    """Return the server processes of this cluster without the postmaster, by the tag in their title."""
+    title = f"postgres: {tag}: "
+    return [p for p, owner, words in list_processes() if owner == uid and " ".join(words).startswith(title)]
+
+
+def end_orphan_processes(tag: str, uid: int) -> int:
+    """Wait for the processes of a killed postmaster, then end them: they still hold the shared memory.
+
+    No data is lost, because the next start replays the write-ahead log. Returns how many there were.
+    """
+    count = len(list_orphan_processes(tag, uid))
+    for seconds, number in ORPHAN_STEPS:
+        deadline = time.monotonic() + seconds
+        while (left := list_orphan_processes(tag, uid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for pid in left:
+            if number is not None:
+                send_signal(pid, number)
+    return count
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal. Does nothing when the process has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def count_clients(port: int) -> int:
+    """Return how many TCP clients are connected; 0 where there is no /proc."""
+    try:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return 0
+    fields = (line.split() for line in lines)
+    return sum(1 for f in fields if f[1].endswith(f":{port:04X}") and f[3] == "01")
+
+
+def build_parent_death_hook(number: int) -> Callable[[], None] | None:
+    """Return a function that makes a child receive signal `number` when this process dies, or None.
+
+    It must run after the change of user, which clears the setting; subprocess runs it there.
+    """
+    if sys.platform != "linux":
+        return None
+    import ctypes  # noqa: PLC0415  (uses memory in a long-lived process, and only Linux needs it)
+
+    prctl: Callable[..., int] = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def set_parent_death_signal() -> None:
+        prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), number)
+
+    return set_parent_death_signal
+
+
+class ChildPostmaster:
+    """A postmaster that this process started and reaps."""
+
+    def __init__(self, plan: SupervisorPlan, log: int) -> None:
+        same_user = plan.uid == os.geteuid()
+        self._process = subprocess.Popen(
+            plan.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=plan.environment,
+            umask=0o077,
+            user=None if same_user else plan.uid,
+            group=None if same_user else plan.gid,
+            extra_groups=None if same_user else [],
+            preexec_fn=build_parent_death_hook(signal.SIGINT),  # noqa: PLW1509  (there is one thread here)
+        )
+        self.pid = self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+
+class AdoptedPostmaster:
+    """A running postmaster whose supervisor was killed."""
+
+    def __init__(self, plan: SupervisorPlan, pid: int) -> None:
+        self._plan = plan
+        self.pid = pid
+
+    def alive(self) -> bool:
+        return _is_postmaster_of(self.pid, self._plan.data_folder, self._plan.tag, self._plan.uid)
+
+
+class PostmasterSupervisor:
+    """Starts the postmaster, restarts it when it dies, and stops it when it has no users."""
+
+    def __init__(self, plan: SupervisorPlan) -> None:
+        self.plan = plan
+        self.folder = Path(plan.folder)
+        self.log_path = self.folder / "server.log"
+        self.log = os.open(self.log_path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        self.users = os.open(self.folder / "users.lock", os.O_RDWR)
+        self.stop_signal: str | None = None
+        self.idle_since: float | None = None
+        self.restarts = 0
+        self.up_since = time.monotonic()
+        self._wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._handle_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def _handle_signal(self, number: int, _: object) -> None:
+        if number != signal.SIGCHLD:  # SIGCHLD only ends the pause
+            self.stop_signal = signal.Signals(number).name
+
+    def log_line(self, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        os.write(self.log, f"{stamp} [{os.getpid()}] holdfast supervisor: {text}\n".encode(errors="replace"))
+
+    def run(self) -> int:
+        pid = find_postmaster(self.plan.data_folder, self.plan.tag, self.plan.uid)
+        server = AdoptedPostmaster(self.plan, pid) if pid else ChildPostmaster(self.plan, self.log)
+        if isinstance(server, ChildPostmaster) and not self._wait_until_ready(server):
+            return 1
+        while True:
+            self._pause(POLL_INTERVAL_S)
+            if reason := self._find_stop_reason():
+                return self._stop(server, reason)
+            if not server.alive():
+                revived = self._restart(server)
+                if revived is None:
+                    return 1
+                server = revived
+            self._trim_log()
+
+    def _pause(self, seconds: float) -> None:
+        if select.select([self._wake], [], [], seconds)[0]:
+            os.read(self._wake, 4096)
+
+    def _wait_until_ready(self, server: ChildPostmaster) -> bool:
+        """Wait until the server accepts connections, even during a recovery. Returns False if it dies."""
+        while server.alive():
+            if is_postmaster_ready(self.plan.data_folder, server.pid) or self._find_stop_request():
+                return True  # for a stop request, the main loop stops the server
+            self._pause(0.02)
+        return False
+
+    def _find_stop_request(self) -> str | None:
+        if self.stop_signal:
+            return self.asked_to_stop
+        if (self.folder / "stop").exists():
+            return "stop requested"
+        try:
+            here = (self.folder / "users.lock").stat()
+        except FileNotFoundError:
+            return "the folder was deleted"
+        return None if os.path.samestat(here, os.fstat(self.users)) else "the folder was replaced"
+
+    def _find_stop_reason(self) -> str | None:
+        if reason := self._find_stop_request():
+            return reason
+        if self._is_needed():
+            self.idle_since = None
+            return None
+        now = time.monotonic()
+        self.idle_since = now if self.idle_since is None else self.idle_since
+        if now - self.idle_since < IDLE_TIMEOUT_S or not try_exclusive_lock(self.users):
+            return None
+        if not self._must_stay_up() and not count_clients(self.plan.port):
+            return "the last user is gone"  # no new user can come: users.lock stays locked
+        fcntl.flock(self.users, fcntl.LOCK_UN)
+        return None
+
+    def _is_needed(self) -> bool:
+        if self._must_stay_up() or count_clients(self.plan.port):
+            return True
+        free = try_exclusive_lock(self.users)
+        if free:
+            fcntl.flock(self.users, fcntl.LOCK_UN)
+        return not free
+
+    def _must_stay_up(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if (self.folder / "linger").stat().st_mtime > time.time():
+                return True
+        return (self.folder / "keep").exists()
+
+    def _restart(self, dead: ChildPostmaster | AdoptedPostmaster) -> ChildPostmaster | None:
+        if time.monotonic() - self.up_since > STEADY_UPTIME_S:
+            self.restarts = 0
+        while self.restarts < MAX_RESTARTS:
+            if not self._is_needed():
+                self.log_line(f"the server (pid {dead.pid}) died and has no users; not restarting it")
+                return None
+            self._pause(min(3.0, 0.1 * 3**self.restarts) if self.restarts else 0)
+            self.restarts += 1
+            if self._find_stop_request():
+                return None
+            self.log_line(f"the server (pid {dead.pid}) died; restarting it, attempt {self.restarts}")
+            self._clean_up_after(dead.pid)
+            dead = ChildPostmaster(self.plan, self.log)
+            if self._wait_until_ready(dead):
+                self.up_since = time.monotonic()
+                return dead
+        self.log_line(f"gave up: the server died {MAX_RESTARTS} times in a row; see the log above")
+        return None
+
+    def _clean_up_after(self, pid: int) -> None:
+        end_orphan_processes(self.plan.tag, self.plan.uid)
+        with contextlib.suppress(OSError):
+            # Another program can get this process id at any time; PostgreSQL would then refuse to start.
+            if read_pid_file(self.plan.data_folder)[0] == str(pid):
+                Path(self.plan.data_folder, "postmaster.pid").unlink()
+
+    def _stop(self, server: ChildPostmaster | AdoptedPostmaster, reason: str) -> int:
+        self.log_line(f"stopping: {reason}")
+        for name, seconds in SHUTDOWN_STEPS:
+            if server.alive():
+                send_signal(server.pid, signal.Signals[name])
+            deadline = time.monotonic() + seconds
+            while server.alive() and time.monotonic() < deadline:
+                self._pause(0.02)
+        if server.alive():
+            self.log_line(f"the server (pid {server.pid}) did not stop")
+            return 1
+        return 0
+
+    def _trim_log(self) -> None:
+        with contextlib.suppress(OSError):
+            if self.log_path.stat().st_size > MAX_LOG_BYTES:
+                shutil.copyfile(self.log_path, f"{self.log_path}.1")
+                os.truncate(self.log_path, 0)  # every writer appends, so no offset is invalid
+
+
+def try_exclusive_lock(handle: int) -> bool:
+    """Acquire the exclusive lock without waiting. Returns whether that succeeded."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def main() -> int:
+    fields: dict[str, Any] = json.load(sys.stdin)
+    plan = SupervisorPlan(**fields)
+    lock = os.open(Path(plan.folder, "supervisor.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(50):  # a process that checks for a supervisor holds the lock for a moment
+        if try_exclusive_lock(lock):
+            break
+        time.sleep(0.01)
+    else:
+        return 3
+    if os.fork():
+        os._exit(0)  # our parent need not reap us; the child keeps the lock
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    supervisor = PostmasterSupervisor(plan)
+    try:
+        return supervisor.run()
+    except Exception:
+        supervisor.log_line(traceback.format_exc())
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())
