@@ -1,41 +1,52 @@
-"""Every exception Holdfast raises, and how each is told apart in SQL and on the command line.
+"""All exceptions that Holdfast raises.
 
     HoldfastError
-    ├── SettingsError                 a setting is unknown or has no usable value
-    ├── DatabaseError                 the database cannot serve us
-    │   ├── DatabaseAwayError         not reachable, refused the login, or went away
-    │   ├── DatabaseTooOldError       PostgreSQL before 14
-    │   ├── DatabaseReadOnlyError     a standby, or default_transaction_read_only
-    │   ├── DatabaseRightsError       the role may not do what was asked
-    │   ├── DatabaseFullError         no space left, or no connection free
-    │   └── EmbeddedError             the PostgreSQL that comes with us cannot be started
-    ├── StorageError                  the store of files cannot serve us
-    │   ├── StorageUnavailableError          not reachable, or too slow
-    │   ├── StoragePermissionError        refused our key, our region or our bucket
-    │   └── StorageFullError          no space left
-    ├── SchemaError                   the schema and this code do not fit
-    │   ├── SchemaMissingError        not installed yet
-    │   ├── SchemaOutdatedError       older than this code needs
-    │   ├── SchemaTooNewError         newer than this code understands
-    │   ├── SchemaChangedError        a released migration file differs from what was applied
-    │   └── SchemaBusyError           another migration, or a lock that was not to be had in time
-    ├── NotFoundError        HF002    no such thing, or not yours
-    ├── ConflictError        HF003    it exists already, in another shape or state
-    ├── InvalidError         HF004    an argument is wrong; `field` names it
-    ├── LeaseLostError       HF001    the lease passed to someone else; stop
-    ├── RefusedError         HF005    understood, and not done: needs a confirmation or a right
-    ├── TooManyError         HF006    too much at once or in too short a time; `retry_after` says when
-    ├── QuotaError           HF007    the room that was granted is used up
-    ├── TooLargeError                 one thing is larger than is taken
-    ├── GoneError                     it was here, and its time is over
-    ├── LifespanError                 what an application opens for its tasks did not open or close
-    └── TaskFailedError               what `result()` raises for a job that did not succeed
+    ├── SettingsError                        a setting is unknown or has the wrong value
+    ├── DatabaseError                        the database could not execute a call
+    │   ├── DatabaseUnavailableError         unreachable, or the login was refused
+    │   ├── DatabaseTooOldError              PostgreSQL before version 14
+    │   ├── DatabaseReadOnlyError            a standby, or read-only by setting
+    │   ├── DatabasePermissionError          the role lacks a privilege
+    │   ├── DatabaseFullError                no disk space or no free connection
+    │   └── EmbeddedDatabaseError            the embedded PostgreSQL failed
+    ├── StorageError                         the object store could not execute a call
+    │   ├── StorageUnavailableError          unreachable or too slow
+    │   ├── StoragePermissionError           key, region or bucket refused
+    │   └── StorageFullError                 no space left
+    ├── SchemaError                          schema and version do not match
+    │   ├── SchemaMissingError               the schema is not installed
+    │   ├── SchemaOutdatedError              the schema is older than this version
+    │   ├── SchemaTooNewError                the schema is newer than this version
+    │   ├── SchemaChangedError               an applied migration file was changed
+    │   └── SchemaBusyError                  another migration runs
+    ├── NotFoundError                  HF002 does not exist, or belongs to somebody else
+    ├── ConflictError                  HF003 exists already, or is in another state
+    ├── InvalidError                   HF004 an argument is wrong; `field` names it
+    ├── LeaseLostError                 HF001 another worker or reader has the lease
+    ├── RefusedError                   HF005 not allowed, or needs a confirmation
+    ├── TooManyRequestsError           HF006 too many calls; wait for `retry_after` seconds
+    ├── QuotaExceededError             HF007 the quota of the owner is used up
+    ├── TooLargeError                        a value is larger than the limit
+    ├── GoneError                            expired or deleted
+    ├── LifespanError                        a lifespan failed to open or to close
+    └── TaskFailedError                      `result()` of a job that did not succeed
 
-Tasks decide their own outcome by raising an `OutcomeSignal`, which is not part of this tree: `Reject`,
+Catch `HoldfastError` for all of them. `message` says what happened, `fix` what to do, and `field` names the
+argument.
+
+>>> from holdfast import task
+>>> from holdfast.errors import HoldfastError
+>>> try:
+...     task(prio=5)
+... except HoldfastError as error:
+...     print(error.field)
+prio
+
+A task decides its own outcome by raising an `OutcomeSignal`, which is not part of this tree: `Reject`,
 `Cancel`, `Snooze` or `RateLimited`. `PublicError` is an ordinary failure whose message end users may read.
 
-`sqlstate` is the contract with every language: SQL functions raise these codes, and `from_sqlstate` is
-the only place that turns them back into exceptions. `exit_code` is the contract with shells.
+SQL functions raise the codes HF001 to HF007, so that clients in every language can tell the errors apart.
+`from_sqlstate` turns the codes back into exceptions. `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -43,9 +54,56 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
+__all__ = [
+    "Cancel",
+    "ConflictError",
+    "DatabaseError",
+    "DatabaseFullError",
+    "DatabasePermissionError",
+    "DatabaseReadOnlyError",
+    "DatabaseTooOldError",
+    "DatabaseUnavailableError",
+    "EmbeddedDatabaseError",
+    "GoneError",
+    "HoldfastError",
+    "InvalidError",
+    "LeaseLostError",
+    "LifespanError",
+    "NotFoundError",
+    "OutcomeSignal",
+    "PublicError",
+    "QuotaExceededError",
+    "RateLimited",
+    "RefusedError",
+    "Reject",
+    "SchemaBusyError",
+    "SchemaChangedError",
+    "SchemaError",
+    "SchemaMissingError",
+    "SchemaOutdatedError",
+    "SchemaTooNewError",
+    "SettingsError",
+    "Snooze",
+    "StorageError",
+    "StorageFullError",
+    "StoragePermissionError",
+    "StorageUnavailableError",
+    "TaskFailedError",
+    "TooLargeError",
+    "TooManyRequestsError",
+    "from_sqlstate",
+]
+
 
 class HoldfastError(Exception):
-    """The root. `fix` says in one sentence what the reader can do about it."""
+    """The base class of all exceptions in this module.
+
+    `message` says what happened, `fix` says in one sentence what to do, `field` names the wrong argument.
+
+    >>> from holdfast import HoldfastError
+    >>> str(HoldfastError("The queue does not exist.", fix="Create it."))
+    'The queue does not exist. Create it.'
+    """
 
     sqlstate: ClassVar[str | None] = None
     exit_code: ClassVar[int] = 1
@@ -61,103 +119,130 @@ class HoldfastError(Exception):
 
 
 class SettingsError(HoldfastError):
+    """A setting is unknown or its value cannot be used."""
+
     exit_code = 2
 
 
 class DatabaseError(HoldfastError):
+    """The database could not execute a call."""
+
     exit_code = 6
 
 
-class DatabaseAwayError(DatabaseError):
-    pass
+class DatabaseUnavailableError(DatabaseError):
+    """The database is unreachable, refused the login or closed the connection."""
 
 
 class DatabaseTooOldError(DatabaseError):
-    pass
+    """The PostgreSQL server is older than version 14."""
 
 
 class DatabaseReadOnlyError(DatabaseError):
-    pass
+    """The database is read-only: a standby, or `default_transaction_read_only` is on."""
 
 
-class DatabaseRightsError(DatabaseError):
+class DatabasePermissionError(DatabaseError):
+    """The role of the connection lacks a privilege."""
+
     exit_code = 5
 
 
 class DatabaseFullError(DatabaseError):
-    pass
+    """The database has no disk space or no free connection left."""
 
 
-class EmbeddedError(DatabaseError):
-    pass
+class EmbeddedDatabaseError(DatabaseError):
+    """The embedded PostgreSQL could not be started or stopped."""
 
 
 class StorageError(HoldfastError):
+    """The object store could not execute a call."""
+
     exit_code = 6
 
 
 class StorageUnavailableError(StorageError):
-    pass
+    """The object store is unreachable or too slow."""
 
 
 class StoragePermissionError(StorageError):
+    """The object store refused the key, the region or the bucket."""
+
     exit_code = 5
 
 
 class StorageFullError(StorageError):
-    pass
+    """The object store has no space left."""
 
 
 class SchemaError(HoldfastError):
+    """The database schema and this version of Holdfast do not match."""
+
     exit_code = 4
 
 
 class SchemaMissingError(SchemaError):
-    pass
+    """The schema is not installed. Run `holdfast migrate`."""
 
 
 class SchemaOutdatedError(SchemaError):
-    pass
+    """The schema is older than this version of Holdfast. Run `holdfast migrate`."""
 
 
 class SchemaTooNewError(SchemaError):
-    pass
+    """The schema is newer than this version of Holdfast. Upgrade Holdfast."""
 
 
 class SchemaChangedError(SchemaError):
-    pass
+    """A migration file differs from the one that was applied."""
 
 
 class SchemaBusyError(SchemaError):
-    pass
+    """Another migration runs, or a lock could not be taken in time. Try again."""
 
 
 class LeaseLostError(HoldfastError):
+    """Another worker or reader has the lease now. Stop working on the task or message."""
+
     sqlstate = "HF001"
 
 
 class NotFoundError(HoldfastError):
+    """The object does not exist, or belongs to somebody else."""
+
     sqlstate = "HF002"
     exit_code = 3
 
 
 class ConflictError(HoldfastError):
+    """The object exists already with other content, or is in a state that does not allow the call."""
+
     sqlstate = "HF003"
     exit_code = 4
 
 
 class InvalidError(HoldfastError):
+    """An argument is wrong. `field` names it."""
+
     sqlstate = "HF004"
     exit_code = 2
 
 
 class RefusedError(HoldfastError):
+    """The call is valid but not allowed: it needs a confirmation, a privilege or another state."""
+
     sqlstate = "HF005"
     exit_code = 5
 
 
-class TooManyError(HoldfastError):
-    """Try again after `retry_after` seconds."""
+class TooManyRequestsError(HoldfastError):
+    """Too many calls at once or per second. Try again after `retry_after` seconds.
+
+    >>> from holdfast.errors import TooManyRequestsError
+    >>> TooManyRequestsError("Too many requests.", retry_after=2.5).retry_after
+    2.5
+    """
 
     sqlstate = "HF006"
     exit_code = 4
@@ -174,25 +259,36 @@ class TooManyError(HoldfastError):
         self.retry_after = retry_after
 
 
-class QuotaError(HoldfastError):
+class QuotaExceededError(HoldfastError):
+    """The quota of the owner is used up."""
+
     sqlstate = "HF007"
     exit_code = 4
 
 
 class TooLargeError(HoldfastError):
+    """A value is larger than the limit."""
+
     exit_code = 2
 
 
 class GoneError(HoldfastError):
+    """The object existed and has expired or was deleted."""
+
     exit_code = 3
 
 
 class LifespanError(HoldfastError):
-    pass
+    """The lifespan of an application failed to open or to close."""
 
 
 class TaskFailedError(HoldfastError):
-    """Carries the status the job ended with and the error of its failed task, if there is one."""
+    """The job of `result()` did not succeed. `status` is its status, `error_type` the class of its error.
+
+    >>> from holdfast import TaskFailedError
+    >>> TaskFailedError("Job 1 ended as failed.", status="failed").status
+    'failed'
+    """
 
     def __init__(self, message: str, *, status: str, error_type: str | None = None) -> None:
         super().__init__(message)
@@ -201,26 +297,31 @@ class TaskFailedError(HoldfastError):
 
 
 _BY_SQLSTATE: dict[str, type[HoldfastError]] = {
-    kind.sqlstate: kind
-    for kind in (
+    error_class.sqlstate: error_class
+    for error_class in (
         LeaseLostError,
         NotFoundError,
         ConflictError,
         InvalidError,
         RefusedError,
-        TooManyError,
-        QuotaError,
+        TooManyRequestsError,
+        QuotaExceededError,
     )
-    if kind.sqlstate
+    if error_class.sqlstate
 }
 
 
 def from_sqlstate(
     code: str, message: str, *, hint: str | None = None, field: str | None = None
 ) -> HoldfastError | None:
-    """The exception that an SQL function meant, or None when the code is not one of ours."""
-    kind = _BY_SQLSTATE.get(code)
-    return kind(message, fix=hint, field=field) if kind else None
+    """Return the exception for a code that an SQL function raised, or None for any other code.
+
+    >>> from holdfast.errors import from_sqlstate
+    >>> from_sqlstate("HF002", "The job does not exist.")
+    NotFoundError('The job does not exist.')
+    """
+    error_class = _BY_SQLSTATE.get(code)
+    return error_class(message, fix=hint, field=field) if error_class else None
 
 
 class OutcomeSignal(Exception):  # noqa: N818  (a decision, not an error)
@@ -228,20 +329,31 @@ class OutcomeSignal(Exception):  # noqa: N818  (a decision, not an error)
     `Reject` and `Snooze`.
 
     Raise them; a task that returns one fails, because a returned value is its result.
+
+    >>> from holdfast import Reject
+    >>> from holdfast.errors import OutcomeSignal
+    >>> issubclass(Reject, OutcomeSignal)
+    True
     """
 
 
 class Reject(OutcomeSignal):
     """Fail the task without another attempt, because no later attempt can succeed.
 
-    raise Reject("page does not exist")
+    >>> from holdfast import Reject, task
+    >>> @task
+    ... def fetch(url: str) -> str:
+    ...     raise Reject("page does not exist")
     """
 
 
 class Cancel(OutcomeSignal):
     """End the task as cancelled, because there is nothing left to do. `reason` is recorded with the task.
 
-    raise Cancel("order was withdrawn")
+    >>> from holdfast import Cancel, task
+    >>> @task
+    ... def ship(order: int) -> None:
+    ...     raise Cancel("order was withdrawn")
     """
 
     def __init__(self, reason: str) -> None:
@@ -252,7 +364,11 @@ class Cancel(OutcomeSignal):
 class Snooze(OutcomeSignal):
     """Run the task again after `delay`. The attempt is not counted.
 
-    raise Snooze(timedelta(minutes=5))
+    >>> from datetime import timedelta
+    >>> from holdfast import Snooze, task
+    >>> @task
+    ... def poll(url: str) -> None:
+    ...     raise Snooze(timedelta(minutes=5))
     """
 
     def __init__(self, delay: timedelta) -> None:
@@ -268,7 +384,11 @@ class RateLimited(OutcomeSignal):
 
     `retry_after` is the minimum pause; without it the pause grows with each rate-limited attempt.
 
-        raise RateLimited("openai", retry_after=timedelta(seconds=30))
+    >>> from datetime import timedelta
+    >>> from holdfast import RateLimited, task
+    >>> @task
+    ... def caption(url: str) -> str:
+    ...     raise RateLimited("openai", retry_after=timedelta(seconds=30))
     """
 
     def __init__(self, key: str, retry_after: timedelta | None = None) -> None:
@@ -285,4 +405,9 @@ class PublicError(Exception):
 
     End users see only that other errors happened, not their messages. The attempt is retried like after
     any other exception.
+
+    >>> from holdfast import PublicError, task
+    >>> @task
+    ... def parse(text: str) -> str:
+    ...     raise PublicError("The file is not a spreadsheet.")
     """

@@ -54,8 +54,19 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None = None
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of a job, as it is stored."""
+class JobTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a job, as it is stored.
+
+    >>> from holdfast import Client, JobTask, task
+    >>> client = Client()
+    >>> @task
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> async def main() -> None:
+    ...     job = await (await client.submit(double(21))).get()
+    ...     tasks: tuple[JobTask, ...] = job.tasks
+    ...     print([(task.name, task.status) for task in tasks])
+    """
 
     id: UUID
     name: str
@@ -86,7 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     owner: str | None = None
     progress: Progress = Progress()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[JobTask, ...] = ()
     output: Json = None
     error: Failure | None = None
     created_at: datetime

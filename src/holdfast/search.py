@@ -1,14 +1,14 @@
-"""The search text that people type: one grammar for the dashboard, the command line and the API.
+"""Parse the search text for jobs: one grammar for the dashboard, the command line and the API.
 
     state:failed queue:browser,ai -task:caption tag:team=media args.url:"https://e.example" wait:>1m since:2h
 
-A term is `field:value`. A comma means "or", a leading `-` excludes, quotes keep spaces and commas, and terms
-are joined by "and". `attempt:`, `wait:` and `run:` compare (`>3`, `<=30s`). `args.a.b:value` and
-`result.a.b:value` look into the payload: all of them together become one containment test. A word without a
-field is an id, or a part of a type, an owner or an error.
+A term is `field:value`. A comma means "or", a leading `-` excludes, quotes keep spaces and commas, and all
+terms must match. `attempt:`, `wait:` and `run:` compare numbers and durations (`>3`, `<=30s`).
+`args.a.b:value` and `result.a.b:value` search in payloads: together they become one containment test. A word
+without a field is an id, or a part of a type, an owner or an error.
 
-`parse` never guesses: what it does not understand is an InvalidError that names the term. The parsed query
-knows nothing about SQL; `Query.filter` is the JSON that `holdfast.search_jobs` takes.
+`parse_search` raises InvalidError, which names the term, for everything that it does not understand. A query
+knows nothing about SQL; `SearchQuery.filter` is the JSON that the SQL function `search_jobs` reads.
 """
 
 from __future__ import annotations
@@ -24,31 +24,41 @@ import msgspec
 
 from holdfast.errors import InvalidError
 
-LONGEST: Final = 4000
-MOST_TERMS: Final = 40
+MAX_SEARCH_CHARS: Final = 4000
+MAX_SEARCH_TERMS: Final = 40
 
-STATES: Final = (
+SEARCH_STATES: Final = (
     *("queued", "waiting", "scheduled", "ready", "retrying", "running"),
     *("succeeded", "partial", "failed", "cancelled", "ended", "alive"),
 )
-NAMES: Final = ("queue", "task", "owner", "worker", "error", "cause", "key")
-NUMBERS: Final = ("attempt",)
-DURATIONS: Final = ("wait", "run")
-TIMES: Final = ("since", "until")
-IDS: Final = ("job", "batch")
-ALIASES: Final = {"tenant": "owner", "status": "state", "type": "task", "id": "job", "label": "tag"}
-FIELDS: Final = ("state", *NAMES, *IDS, "tag", *TIMES, *NUMBERS, *DURATIONS, "args", "result")
+NAME_FIELDS: Final = ("queue", "task", "owner", "worker", "error", "cause", "key")
+NUMBER_FIELDS: Final = ("attempt",)
+DURATION_FIELDS: Final = ("wait", "run")
+TIME_FIELDS: Final = ("since", "until")
+ID_FIELDS: Final = ("job", "batch")
+FIELD_ALIASES: Final = {"tenant": "owner", "status": "state", "type": "task", "id": "job", "label": "tag"}
+SEARCH_FIELDS: Final = (
+    "state",
+    *NAME_FIELDS,
+    *ID_FIELDS,
+    "tag",
+    *TIME_FIELDS,
+    *NUMBER_FIELDS,
+    *DURATION_FIELDS,
+    "args",
+    "result",
+)
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d|w)")
-_COMPARED = re.compile(r"(>=|<=|>|<|=)?(.*)", re.DOTALL)
+_COMPARISON = re.compile(r"(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _FIELD = re.compile(r"-?([a-z]+)((?:\.[^.:\"\s]+)*):")
-_CLOSED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True)
-class Term:
-    """One `field:value[,value]`; `path` only for args and result."""
+class SearchTerm:
+    """One `field:value[,value]` of a search. `path` is set for `args` and `result` only."""
 
     field: str
     values: tuple[str, ...]
@@ -57,57 +67,62 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Query:
+class SearchQuery:
+    """A parsed search."""
+
     text: str
-    terms: tuple[Term, ...] = ()
+    terms: tuple[SearchTerm, ...] = ()
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
+        """Whether the search has no terms."""
         return not self.terms
 
-    def of(self, field: str) -> tuple[str, ...]:
-        """The values asked for in a field, without the excluded ones."""
+    def get_values(self, field: str) -> tuple[str, ...]:
+        """Return the values of a field, without the excluded ones."""
         return tuple(v for t in self.terms if t.field == field and not t.excluded for v in t.values)
 
     @property
     def filter(self) -> dict[str, Any]:
-        return _compiled(self.terms)
+        """The JSON that the SQL function `search_jobs` reads."""
+        return _compile_terms(self.terms)
 
 
-def parse(text: str) -> Query:
-    if len(text) > LONGEST:
-        raise InvalidError(f"The search is longer than {LONGEST} characters.", field="q")
+def parse_search(text: str) -> SearchQuery:
+    """Parse a search text. Raise InvalidError, which names the term, if it cannot be understood."""
+    if len(text) > MAX_SEARCH_CHARS:
+        raise InvalidError(f"The search is longer than {MAX_SEARCH_CHARS} characters.", field="q")
     if "\0" in text:
-        raise InvalidError("The search has a NUL character in it.", field="q")
-    terms = tuple(_terms(text))
-    if len(terms) > MOST_TERMS:
-        raise InvalidError(f"The search has more than {MOST_TERMS} terms.", field="q")
-    _compiled(terms)  # so that a wrong value is told here and not when it is used
-    return Query(text.strip(), terms)
+        raise InvalidError("The search contains a NUL character.", field="q")
+    terms = tuple(_parse_terms(text))
+    if len(terms) > MAX_SEARCH_TERMS:
+        raise InvalidError(f"The search has more than {MAX_SEARCH_TERMS} terms.", field="q")
+    _compile_terms(terms)  # checks the values, so that errors are raised here
+    return SearchQuery(text.strip(), terms)
 
 
-def with_term(text: str, field: str, value: str | None) -> str:
-    """The same search with this field set to one value, or without it; other terms stay as typed."""
-    kept: list[str] = []
-    for piece in _pieces(text):
-        found = _FIELD.match(piece)
-        name = ALIASES.get(found[1], found[1]) if found else None
+def replace_search_term(text: str, field: str, value: str | None) -> str:
+    """Return the search with one field set to `value`, or without that field. Other terms stay as typed."""
+    terms: list[str] = []
+    for piece in _split_at_spaces(text):
+        match = _FIELD.match(piece)
+        name = FIELD_ALIASES.get(match[1], match[1]) if match else None
         if name != field:
-            kept.append(piece)
+            terms.append(piece)
     if value is not None:
-        kept.append(f"{field}:{quoted(value)}")
-    return " ".join(kept)
+        terms.append(f"{field}:{quote_search_value(value)}")
+    return " ".join(terms)
 
 
-def quoted(value: str) -> str:
-    """A value as it must be typed to be taken literally."""
+def quote_search_value(value: str) -> str:
+    """Return a value as it must be typed to be taken literally."""
     if value and not re.search(r'[\s",\\]', value) and not value.startswith((">", "<", "=")):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Split at spaces outside quotes."""
+def _split_at_spaces(text: str) -> Iterator[str]:
+    """Yield the parts of a text between spaces. Spaces inside quotes do not separate."""
     piece, quoting, escaped = "", False, False
     for character in text:
         if escaped or (quoting and character == "\\"):
@@ -120,70 +135,72 @@ def _pieces(text: str) -> Iterator[str]:
             quoting ^= character == '"'
             piece += character
     if quoting:
-        raise InvalidError("A quote is not closed.", field="q", fix='Add the missing ".')
+        raise InvalidError("A quote is not closed.", field="q", fix='Add the missing " character.')
     if piece:
         yield piece
 
 
-def _terms(text: str) -> Iterator[Term]:
-    for piece in _pieces(text):
-        found = _FIELD.match(piece)
+def _parse_terms(text: str) -> Iterator[SearchTerm]:
+    for piece in _split_at_spaces(text):
+        match = _FIELD.match(piece)
         excluded = piece.startswith("-") and len(piece) > 1
-        if not found or _is_address(piece):
-            yield Term("text", tuple(_values(piece[excluded:])), excluded=excluded)
+        if not match or _is_url(piece):
+            yield SearchTerm("text", tuple(_parse_values(piece[excluded:])), excluded=excluded)
             continue
-        field = ALIASES.get(found[1], found[1])
-        if field not in FIELDS:
+        field = FIELD_ALIASES.get(match[1], match[1])
+        if field not in SEARCH_FIELDS:
             raise InvalidError(
-                f"There is no search field {found[1]!r}.", field="q", fix=f"Known: {', '.join(FIELDS)}."
+                f"There is no search field {match[1]!r}.",
+                field="q",
+                fix=f"Search fields: {', '.join(SEARCH_FIELDS)}.",
             )
-        values = tuple(_values(piece[found.end() :]))
+        values = tuple(_parse_values(piece[match.end() :]))
         if not values:
-            raise InvalidError(f"{found[1]}: has no value.", field="q")
-        path = tuple(found[2].split(".")[1:]) if found[2] else ()
+            raise InvalidError(f"The search field {match[1]} has no value.", field="q")
+        path = tuple(match[2].split(".")[1:]) if match[2] else ()
         _check_path(field, path)
-        yield Term(field, values, path, excluded)
+        yield SearchTerm(field, values, path, excluded)
 
 
-def _is_address(piece: str) -> bool:
+def _is_url(piece: str) -> bool:
     return piece.lstrip("-").startswith(("http://", "https://"))
 
 
 def _check_path(field: str, path: tuple[str, ...]) -> None:
     if (field in {"args", "result"}) is not bool(path):
         fix = f"Write {field}.name:value." if not path else f"Write {field}:value."
-        raise InvalidError(f"{field} is not written like this.", field="q", fix=fix)
+        raise InvalidError(f"The search field {field} has the wrong form.", field="q", fix=fix)
 
 
-def _values(text: str) -> Iterator[str]:
-    """Values between commas; one in quotes is taken as it is."""
+def _parse_values(text: str) -> Iterator[str]:
+    """Yield the values between commas. A value in quotes is taken literally."""
     rest = text
     while rest:
-        closed = _CLOSED.match(rest)
-        if closed:
-            yield re.sub(r"\\(.)", r"\1", closed[1])
-            rest = rest[closed.end() :].removeprefix(",")
+        quoted = _QUOTED.match(rest)
+        if quoted:
+            yield re.sub(r"\\(.)", r"\1", quoted[1])
+            rest = rest[quoted.end() :].removeprefix(",")
             continue
         value, _, rest = rest.partition(",")
         if value:
             yield value
 
 
-def _compiled(terms: tuple[Term, ...]) -> dict[str, Any]:
-    """One entry per field: {"in": [...], "not": [...]} for names, a list of tests for comparisons."""
+def _compile_terms(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
+    """Return one entry per field: {"in": [...], "not": [...]} for names, comparisons for numbers."""
     out: dict[str, Any] = {}
     for term in terms:
         if term.field in {"args", "result"}:
-            _payload(out, term)
-        elif term.field in TIMES:
-            out[term.field] = _time(term)
-        elif term.field in NUMBERS or term.field in DURATIONS:
-            out.setdefault(term.field, []).append(_comparison(term))
+            _add_payload_condition(out, term)
+        elif term.field in TIME_FIELDS:
+            out[term.field] = _parse_time(term)
+        elif term.field in NUMBER_FIELDS or term.field in DURATION_FIELDS:
+            out.setdefault(term.field, []).append(_parse_comparison(term))
         elif term.field == "tag":
             kind = "not" if term.excluded else "in"
-            out.setdefault("labels", {}).setdefault(kind, []).append([_label(v) for v in term.values])
+            out.setdefault("labels", {}).setdefault(kind, []).append([_parse_label(v) for v in term.values])
         else:
-            values = [_checked(term.field, value) for value in term.values]
+            values = [_check_value(term.field, value) for value in term.values]
             entry = out.setdefault(term.field, {})
             if term.field == "text":
                 entry.setdefault("not" if term.excluded else "in", []).append(values)
@@ -192,10 +209,12 @@ def _compiled(terms: tuple[Term, ...]) -> dict[str, Any]:
     return out
 
 
-def _checked(field: str, value: str) -> str:
-    if field == "state" and value not in STATES:
-        raise InvalidError(f"There is no state {value!r}.", field="q", fix=f"Known: {', '.join(STATES)}.")
-    if field in IDS:
+def _check_value(field: str, value: str) -> str:
+    if field == "state" and value not in SEARCH_STATES:
+        raise InvalidError(
+            f"There is no state {value!r}.", field="q", fix=f"States: {', '.join(SEARCH_STATES)}."
+        )
+    if field in ID_FIELDS:
         try:
             return str(UUID(value))
         except ValueError:
@@ -203,84 +222,86 @@ def _checked(field: str, value: str) -> str:
     return value
 
 
-def _label(value: str) -> dict[str, Any]:
-    """`team=media` is that value, `team` alone is any (asked for as a key)."""
-    name, equals, wanted = value.partition("=")
-    return {"name": name, "values": _readings(wanted)} if equals else {"name": name}
+def _parse_label(value: str) -> dict[str, Any]:
+    """Return the condition for a label: `team=media` is one value, `team` alone is any value."""
+    name, equals, label = value.partition("=")
+    return {"name": name, "values": _interpret_value(label)} if equals else {"name": name}
 
 
-def _payload(out: dict[str, Any], term: Term) -> None:
-    """Terms with one meaning are joined into one shape; the others are lists of which one must fit."""
-    shapes = [_nested(term.path, reading) for value in term.values for reading in _readings(value)]
+def _add_payload_condition(out: dict[str, Any], term: SearchTerm) -> None:
+    """Join terms with one meaning into one containment test; the others are lists of alternatives."""
+    shapes = [_nest(term.path, inner) for value in term.values for inner in _interpret_value(value)]
     entry = out.setdefault(term.field, {})
     if term.excluded:
         entry.setdefault("not", []).extend(shapes)
-    elif len(shapes) > 1 or not _join(entry.setdefault("all", {}), shapes[0]):
+    elif len(shapes) > 1 or not _merge(entry.setdefault("all", {}), shapes[0]):
         entry.setdefault("in", []).append(shapes)
 
 
-def _join(shape: dict[str, Any], more: dict[str, Any]) -> bool:
-    """Whether `more` fits into `shape`, which then has both."""
+def _merge(shape: dict[str, Any], more: dict[str, Any]) -> bool:
+    """Add `more` to `shape`. Return False if both have a value at the same place."""
     for name, value in more.items():
         if name not in shape:
             shape[name] = value
         elif not (isinstance(shape[name], dict) and isinstance(value, dict)):
             return False
         else:
-            return _join(cast("dict[str, Any]", shape[name]), cast("dict[str, Any]", value))
+            return _merge(cast("dict[str, Any]", shape[name]), cast("dict[str, Any]", value))
     return True
 
 
-def _readings(value: str) -> list[Any]:
-    """What was typed as JSON may mean: `77` the number or the text."""
-    readings: list[Any] = [value]
+def _interpret_value(value: str) -> list[Any]:
+    """Return the JSON values that a text can mean: `77` is a number or a text."""
+    values: list[Any] = [value]
     if re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?|true|false|null", value):
-        readings.append(msgspec.json.decode(value))
-    return readings
+        values.append(msgspec.json.decode(value))
+    return values
 
 
-def _nested(path: tuple[str, ...], value: Any) -> Any:
+def _nest(path: tuple[str, ...], value: Any) -> Any:
     for name in reversed(path):
         value = {name: value}
     return value
 
 
-def _comparison(term: Term) -> dict[str, Any]:
+def _parse_comparison(term: SearchTerm) -> dict[str, Any]:
     value, *others = term.values
     if others or term.excluded:
-        raise InvalidError(f"{term.field} takes one comparison.", field="q", fix=f"Write {term.field}:>3.")
-    found = _COMPARED.fullmatch(value)
-    assert found is not None  # noqa: S101  (matches everything)
-    number = _seconds(found[2]) if term.field in DURATIONS else _whole(found[2])
-    if number is None:
-        example = "wait:>1m" if term.field in DURATIONS else "attempt:>3"
         raise InvalidError(
-            f"{term.field}:{value} cannot be read.", field="q", fix=f"Write it as in {example}."
+            f"The search field {term.field} takes one comparison.", field="q", fix=f"Write {term.field}:>3."
         )
-    return {"op": found[1] or "=", "value": number}
+    match = _COMPARISON.fullmatch(value)
+    assert match is not None  # noqa: S101  (matches everything)
+    number = _parse_seconds(match[2]) if term.field in DURATION_FIELDS else _parse_whole_number(match[2])
+    if number is None:
+        example = "wait:>1m" if term.field in DURATION_FIELDS else "attempt:>3"
+        raise InvalidError(
+            f"{term.field}:{value} is not valid.", field="q", fix=f"Write for example {example}."
+        )
+    return {"op": match[1] or "=", "value": number}
 
 
-def _whole(text: str) -> int | None:
+def _parse_whole_number(text: str) -> int | None:
     return int(text) if re.fullmatch(r"\d{1,9}", text) else None
 
 
-def _seconds(text: str) -> float | None:
-    found = _DURATION.fullmatch(text)
-    return float(found[1]) * _UNITS[found[2]] if found else None
+def _parse_seconds(text: str) -> float | None:
+    match = _DURATION.fullmatch(text)
+    return float(match[1]) * _UNITS[match[2]] if match else None
 
 
-def _time(term: Term) -> dict[str, Any]:
-    """`2h` ago by the clock of the database, or a time; a time without a zone is UTC."""
+def _parse_time(term: SearchTerm) -> dict[str, Any]:
+    """Parse `2h` (ago, by the clock of the database) or a time. A time without a zone is UTC."""
     value = term.values[0]
-    ago = _seconds(value)
+    ago = _parse_seconds(value)
     if ago is not None:
         return {"ago_s": min(ago, timedelta(days=36500).total_seconds())}
     try:
         at = datetime.fromisoformat(value)
     except ValueError:
         raise InvalidError(
-            f"{term.field}:{value} cannot be read.",
+            f"{term.field}:{value} is not valid.",
             field="q",
-            fix=f"Write it as in {term.field}:2h or {term.field}:2026-01-31T09:00.",
+            fix=f"Write for example {term.field}:2h or {term.field}:2026-01-31T09:00.",
         ) from None
     return {"at": (at if at.tzinfo else at.replace(tzinfo=UTC)).isoformat()}

@@ -1,8 +1,7 @@
-"""What happens inside Holdfast, as named events.
+"""Events: subscribe to what happens inside Holdfast. Logs, metrics and error reports are subscribers.
 
-Code that does something worth knowing calls `emit`; logs, metrics, traces and tests subscribe. Emitting
-costs one tuple lookup when nobody listens, and a subscriber that raises is reported and never breaks
-the code that emitted.
+An event costs one lookup while nobody has subscribed. An exception in a subscriber is logged and does not
+reach the code that emitted the event.
 """
 
 from __future__ import annotations
@@ -12,40 +11,43 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final
 
+__all__ = ["EVENTS", "Subscriber", "emit", "has_subscribers", "subscribe", "subscription"]
+
 Subscriber = Callable[[str, dict[str, Any]], None]
 
-# Names are "<noun>.<what happened>". docs/reference/events.md lists them with their fields.
+# The names of all events: "<noun>.<what happened>", each with its sentence and its fields.
+# docs/reference/events.md is generated from this.
 EVENTS: Final[dict[str, str]] = {
-    "database.started": "the embedded PostgreSQL accepts connections: url (redacted), seconds, fresh",
-    "database.stopped": "the embedded PostgreSQL was stopped: reason",
-    "database.recovered": "something stale was cleaned up before a start: what",
-    "database.away": "a call could not reach the database: error, retry_in",
-    "database.back": "the database answers again: failures",
-    "schema.migrated": "migrations were applied: versions, seconds",
-    "schema.waiting": "another migration holds the lock: attempt",
-    "schema.role_skipped": "a role could not be made or granted: role, error",
-    "worker.started": "a worker takes tasks: worker, queues, tasks, concurrency",
-    "worker.stopped": "a worker gave everything back: worker, reason",
-    "schedules.declared": "schedules of an app were written: source, created, changed, unchanged, missing",
-    "worker.blocked": "a task keeps the loop from turning: worker, task, name, seconds, place",
-    "worker.heartbeat_replaced": "the process that renews leases died and was started again: worker",
-    "worker.child_started": "a child process for tasks was started: worker, pid",
-    "worker.child_ended": "a child process ended: worker, pid, reason, task, peak (bytes)",
-    "worker.process_restarted": "a worker process ended and is started again: number, reason, retry_in",
-    "worker.claimed": "a round trip to the database: worker, got, wanted, outcomes, seconds",
-    "worker.health_started": "probes are answered: url",
-    "task.raised": "an attempt raised an exception: task, job, name, attempt, exception",
-    "task.started": "an attempt began: task, job, name, queue, attempt",
-    "task.finished": "an attempt ended: task, job, name, queue, attempt, outcome, seconds, error",
-    "task.lease_lost": "someone else holds the task now: task, attempt",
-    "message.started": "a consumer was given a message: queue, message, name, reads",
-    "message.finished": "a consumer is done with one: queue, message, name, reads, outcome, seconds, error",
-    "message.lost": "someone else has the message now, or it is gone: queue, message",
-    "message.dead": "a message went to the dead letters: queue, message, error",
-    "files.swept": "files that nobody wants any more were deleted: deleted, expired, lost",
-    "webhook.off": "a webhook failed for so long that it was switched off: webhook, error",
-    "api.started": "the API listens: url",
-    "api.request": "a request was answered: method, path, status, seconds",
+    "database.started": "The embedded PostgreSQL accepted connections: url (redacted), seconds, fresh",
+    "database.stopped": "The embedded PostgreSQL was stopped: reason",
+    "database.stale_state_removed": "Leftovers of a crashed embedded PostgreSQL were removed: what",
+    "database.connection_failed": "A call could not reach the database: error, retry_in",
+    "database.connection_restored": "A call reached the database again: failures",
+    "schema.migrated": "Migrations were applied: versions, seconds",
+    "schema.lock_waited": "A migration waited for another one: attempt",
+    "schema.role_skipped": "A role could not be created or granted: role, error",
+    "worker.started": "A worker began to claim tasks: worker, queues, tasks, concurrency",
+    "worker.stopped": "A worker released all its tasks: worker, reason",
+    "schedules.registered": "Schedules of an app were stored: source, created, changed, unchanged, missing",
+    "worker.event_loop_blocked": "A task blocked the event loop: worker, task, name, seconds, place",
+    "worker.heartbeat_replaced": "The process that renews leases died and was started again: worker",
+    "worker.child_started": "A child process for tasks was started: worker, pid",
+    "worker.child_ended": "A child process ended: worker, pid, reason, task, peak (bytes)",
+    "worker.process_restarted": "A worker process ended and will be restarted: number, reason, retry_in",
+    "worker.health_server_started": "The health server of a worker was started: url",
+    "tasks.claimed": "A claim returned: worker, claimed, requested, outcomes, seconds",
+    "task.raised": "An attempt raised an exception: task, job, name, attempt, exception",
+    "task.started": "An attempt began: task, job, name, queue, attempt",
+    "task.finished": "An attempt ended: task, job, name, queue, attempt, outcome, seconds, error",
+    "task.lease_lost": "Another worker got the lease of a task: task, attempt",
+    "message.started": "A consumer began to handle a message: queue, message, name, reads",
+    "message.finished": "A consumer handled a message: queue, message, name, reads, outcome, seconds, error",
+    "message.lease_lost": "A message was read by another reader or deleted: queue, message",
+    "message.moved_to_dead_letters": "A message was moved to the dead letters: queue, message, error",
+    "files.swept": "The content of expired and deleted files was removed: deleted, expired, lost",
+    "webhook.disabled": "A webhook was switched off after too many failures: webhook, error",
+    "api.started": "The API accepted connections: url",
+    "api.request_completed": "The API answered a request: method, path, status, seconds",
 }
 
 _subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
@@ -54,17 +56,21 @@ _log = logging.getLogger("holdfast.telemetry")
 
 
 def subscribe(subscriber: Subscriber, *, only: Iterable[str] | None = None) -> Callable[[], None]:
-    """Call `subscriber(name, fields)` for every event from now on, once, or only for those named.
+    """Call `subscriber(name, fields)` for every event, or for those in `only`, and return a function to stop.
 
-    Returns what undoes it.
+    >>> from holdfast import telemetry
+    >>> def print_event(name: str, fields: dict[str, object]) -> None:
+    ...     print(name, fields)
+    >>> unsubscribe = telemetry.subscribe(print_event, only=["task.finished"])
+    >>> unsubscribe()
     """
-    wanted = None if only is None else frozenset(only)
-    _set((*(each for each in _subscribers if each[0] is not subscriber), (subscriber, wanted)))
-    return lambda: _set(tuple(each for each in _subscribers if each[0] is not subscriber))
+    names = None if only is None else frozenset(only)
+    _set_subscribers((*(each for each in _subscribers if each[0] is not subscriber), (subscriber, names)))
+    return lambda: _set_subscribers(tuple(each for each in _subscribers if each[0] is not subscriber))
 
 
-def _set(subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...]) -> None:
-    global _subscribers, _by_name  # noqa: PLW0603  (one list for the whole process is the point)
+def _set_subscribers(subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...]) -> None:
+    global _subscribers, _by_name  # noqa: PLW0603  (the whole process has one list)
     _subscribers = subscribers
     _by_name = {
         name: tuple(subscriber for subscriber, only in subscribers if only is None or name in only)
@@ -74,7 +80,16 @@ def _set(subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...]) -> N
 
 
 @contextmanager
-def subscribed(subscriber: Subscriber) -> Generator[None, None, None]:
+def subscription(subscriber: Subscriber) -> Generator[None, None, None]:
+    """Call `subscriber(name, fields)` for every event while a block runs.
+
+    >>> from holdfast import telemetry
+    >>> names: list[str] = []
+    >>> with telemetry.subscription(lambda name, fields: names.append(name)):
+    ...     telemetry.emit("files.swept", deleted=0, expired=0, lost=0)
+    >>> names
+    ['files.swept']
+    """
     unsubscribe = subscribe(subscriber)
     try:
         yield
@@ -82,16 +97,26 @@ def subscribed(subscriber: Subscriber) -> Generator[None, None, None]:
         unsubscribe()
 
 
-def heard(name: str) -> bool:
-    """Whether anybody listens: where thousands of events a second are made, their fields need not be."""
+def has_subscribers(name: str) -> bool:
+    """Tell whether anybody has subscribed to an event, so that you need not collect its fields.
+
+    >>> from holdfast import telemetry
+    >>> telemetry.has_subscribers("files.swept")
+    False
+    """
     return bool(_by_name.get(name))
 
 
 def emit(name: str, /, **fields: Any) -> None:
+    """Call the subscribers of an event. The name must be in `EVENTS`.
+
+    >>> from holdfast import telemetry
+    >>> telemetry.emit("files.swept", deleted=0, expired=0, lost=0)
+    """
     if not _subscribers:
         return
     if name not in EVENTS:
-        raise ValueError(f"unknown event {name!r}; add it to telemetry.EVENTS and docs/reference/events.md")
+        raise ValueError(f"unknown event {name!r}; add it to telemetry.EVENTS")
     for subscriber in _by_name[name]:
         try:
             subscriber(name, fields)

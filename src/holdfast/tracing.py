@@ -1,7 +1,7 @@
-"""One trace from submit to run, with OpenTelemetry, when it is installed and switched on.
+"""Traces that continue from submit to run, with OpenTelemetry, when the setting `tracing` is on.
 
-The submitter's position in the trace travels as `traceparent` among the job's labels, in the form of the W3C.
-Which spans are kept and where they go is the application's to configure, with the OpenTelemetry SDK.
+The trace context of the submitter is stored as the label `traceparent` of the job, as the W3C defines it. The
+application configures with the OpenTelemetry SDK which spans are recorded and where they are exported.
 """
 
 from __future__ import annotations
@@ -13,103 +13,112 @@ from typing import Any, Final
 
 from holdfast.errors import SettingsError
 
-LABEL: Final = "traceparent"
-SYSTEM: Final = "holdfast"
+TRACE_LABEL: Final = "traceparent"
+MESSAGING_SYSTEM: Final = "holdfast"
 
 
 class Tracing:
+    """Creates spans for submits and attempts."""
+
     def __init__(self) -> None:
         try:
             from opentelemetry import context, trace  # noqa: PLC0415  (an extra)
             from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
                 TraceContextTextMapPropagator,
             )
-        except ImportError as problem:
+        except ImportError as error:
             raise SettingsError(
-                "tracing is on, and OpenTelemetry is not installed.",
-                fix="pip install 'holdfast[telemetry]', or set tracing to off.",
+                "The setting tracing is on, but OpenTelemetry is not installed.",
+                fix="Run pip install 'holdfast[telemetry]', or set tracing to off.",
                 field="tracing",
-            ) from problem
+            ) from error
         self._trace = trace
         self._context = context
         self._propagator = TraceContextTextMapPropagator()
 
-    def add_trace_context(self, labels: Mapping[str, str] | None, what: str, queue: str | None) -> dict[str, str]:
-        """The labels of a job, with a place in the trace for those who run it."""
-        attributes = {"messaging.system": SYSTEM, "messaging.operation.type": "send"}
+    def add_trace_context(
+        self, labels: Mapping[str, str] | None, name: str, queue: str | None
+    ) -> dict[str, str]:
+        """Return the job's labels with the trace context added, so that workers continue the trace."""
+        attributes = {"messaging.system": MESSAGING_SYSTEM, "messaging.operation.type": "send"}
         if queue is not None:
             attributes["messaging.destination.name"] = queue
         tracer = self._trace.get_tracer("holdfast")
         kind = self._trace.SpanKind.PRODUCER
-        with tracer.start_as_current_span(f"submit {what}", kind=kind, attributes=attributes):
-            return {**(labels or {}), **self.position()}
+        with tracer.start_as_current_span(f"submit {name}", kind=kind, attributes=attributes):
+            return {**(labels or {}), **self.get_trace_labels()}
 
-    def position(self) -> dict[str, str]:
+    def get_trace_labels(self) -> dict[str, str]:
+        """Return the current trace context as a label; empty outside a trace."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)
-        return {LABEL: carrier[LABEL]} if LABEL in carrier else {}
+        return {TRACE_LABEL: carrier[TRACE_LABEL]} if TRACE_LABEL in carrier else {}
 
     @contextmanager
-    def running(self, about: Mapping[str, Any], position: str | None) -> Generator[Span]:
-        """Around one attempt: what its code traces hangs below it."""
+    def trace_attempt(self, fields: Mapping[str, Any], traceparent: str | None) -> Generator[AttemptSpan]:
+        """Run a block inside the span of an attempt, which is a child of the submitter's span."""
         attributes = {
-            "messaging.system": SYSTEM,
+            "messaging.system": MESSAGING_SYSTEM,
             "messaging.operation.type": "process",
-            "messaging.destination.name": about["queue"],
-            "messaging.message.id": str(about["task"]),
-            "holdfast.job": str(about["job"]),
-            "holdfast.attempt": about["attempt"],
+            "messaging.destination.name": fields["queue"],
+            "messaging.message.id": str(fields["task"]),
+            "holdfast.job": str(fields["job"]),
+            "holdfast.attempt": fields["attempt"],
         }
         tracer = self._trace.get_tracer("holdfast")
         with (
-            self.attached(position),
+            self.continue_trace(traceparent),
             tracer.start_as_current_span(
-                f"run {about['name']}", kind=self._trace.SpanKind.CONSUMER, attributes=attributes
+                f"run {fields['name']}", kind=self._trace.SpanKind.CONSUMER, attributes=attributes
             ) as span,
         ):
-            yield Span(self, span)
+            yield AttemptSpan(self, span)
 
     @contextmanager
-    def attached(self, position: str | None) -> Generator[None]:
-        """What is traced inside hangs below a span of another process."""
-        above = (
-            self._propagator.extract({LABEL: position}, context=self._context.Context()) if position else None
-        )
-        token = self._context.attach(above if above is not None else self._context.Context())
+    def continue_trace(self, traceparent: str | None) -> Generator[None]:
+        """Make the spans of a block children of a span of another process."""
+        parent = self._context.Context()
+        if traceparent:
+            parent = self._propagator.extract({TRACE_LABEL: traceparent}, context=parent)
+        token = self._context.attach(parent)
         try:
             yield
         finally:
             self._context.detach(token)
 
-    def failed(self, span: Any, error: str) -> None:
+    def set_error(self, span: Any, error: str) -> None:
+        """Mark a span as failed."""
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
 
 
-class Span:
+class AttemptSpan:
     """The span of an attempt."""
 
     def __init__(self, tracing: Tracing, span: Any) -> None:
         self._tracing = tracing
         self._span = span
 
-    def raised(self, problem: Exception) -> None:
-        self._span.record_exception(problem)
+    def record_exception(self, error: Exception) -> None:
+        """Add an exception to the span."""
+        self._span.record_exception(error)
 
-    def ended(self, outcome: str, error: str | None) -> None:
+    def record_outcome(self, outcome: str, error: str | None) -> None:
+        """Add the outcome of the attempt to the span."""
         self._span.set_attribute("holdfast.outcome", outcome)
         if error is not None:
-            self._tracing.failed(self._span, error)
+            self._tracing.set_error(self._span, error)
 
 
 @functools.cache
-def _only() -> Tracing:
+def _create_tracing() -> Tracing:
     return Tracing()
 
 
-def here() -> dict[str, str]:
-    """The current position as a label, when this process traces."""
-    return _only().position() if _only.cache_info().currsize else {}
+def get_current_trace_labels() -> dict[str, str]:
+    """Return the current trace context as a label, if this process traces."""
+    return _create_tracing().get_trace_labels() if _create_tracing.cache_info().currsize else {}
 
 
 def get_tracing(switch: str) -> Tracing | None:
-    return _only() if switch == "on" else None
+    """Return the tracing of this process, or None if the setting `tracing` is off."""
+    return _create_tracing() if switch == "on" else None

@@ -1,9 +1,9 @@
-"""Webhooks: signatures as Standard Webhooks has them, and the task that delivers.
+"""Webhooks: signatures as Standard Webhooks defines them, and the task that delivers them.
 
-Three headers: `webhook-id` is the same for every attempt at one delivery, `webhook-timestamp` is that of
-the attempt, `webhook-signature` is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`. Whoever
-receives checks the signature, that the time is near, and that the id is new. Our own inbound hooks check
-exactly the same.
+A delivery has three headers. `webhook-id` is the same for every attempt of one delivery. `webhook-timestamp`
+is the time of the attempt. `webhook-signature` is `v1,` and the base64 of HMAC-SHA256 over
+`id.timestamp.body`. A receiver checks the signature, that the timestamp is recent, and that the id is new.
+Inbound webhooks of Holdfast check the same.
 """
 
 from __future__ import annotations
@@ -23,116 +23,128 @@ import msgspec
 
 from holdfast import egress, telemetry
 from holdfast.definitions.tasks import Task, task
-from holdfast.engine import webhooks as stored
+from holdfast.engine import webhooks as stored_webhooks
 from holdfast.engine.connection import Database
 from holdfast.errors import RefusedError, Reject
 
-TYPE = "holdfast.webhook"
-QUEUE = "webhooks"
-PREFIX = "whsec_"
-NEAR_SECONDS = 300
+WEBHOOK_TASK_TYPE = "holdfast.webhook"
+WEBHOOK_QUEUE = "webhooks"
+WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  (a prefix, no secret)
+MAX_TIMESTAMP_DIFFERENCE_S = 300
+MAX_RETRY_AFTER_S = 86_400
 
 
-class UndeliveredError(Exception):
-    """The other side did not say yes; tried again later."""
+class WebhookDeliveryError(Exception):
+    """A delivery failed. It is retried after `retry_after`, or after the delay of the retry policy."""
 
     def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
-def new_secret() -> str:
-    return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+def generate_webhook_secret() -> str:
+    """Return a new random secret for a webhook."""
+    return WEBHOOK_SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def signature(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
-    key = base64.b64decode(secret.removeprefix(PREFIX))
+def sign_webhook(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
+    """Return the value of the header `webhook-signature`."""
+    key = base64.b64decode(secret.removeprefix(WEBHOOK_SECRET_PREFIX))
     signed = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(key, signed, sha256)).decode()
 
 
-def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float | None = None) -> str | None:
-    """The id of a message whose signature holds and whose time is near; None of any other."""
-    message_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+def verify_webhook(
+    secret: str, headers: Mapping[str, str], body: bytes, now: float | None = None
+) -> str | None:
+    """Return the id of a message with a valid signature and a recent timestamp, or None."""
+    message_id, timestamp = (
+        headers.get("webhook-id", ""),
+        headers.get("webhook-timestamp", ""),
+    )
     if not 0 < len(message_id) <= 200 or not message_id.isprintable() or not timestamp.isascii():
         return None
     if not timestamp.isdigit() or len(timestamp) > 12:
         return None
-    if abs((time.time() if now is None else now) - int(timestamp)) > NEAR_SECONDS:
+    if abs((time.time() if now is None else now) - int(timestamp)) > MAX_TIMESTAMP_DIFFERENCE_S:
         return None
     try:
-        expected = signature(secret, message_id, timestamp, body).encode()
+        expected = sign_webhook(secret, message_id, timestamp, body).encode()
     except (binascii.Error, ValueError):
         return None
-    given = headers.get("webhook-signature", "")[:2000].split(" ")
-    holds = [hmac.compare_digest(each.encode("latin-1", "replace"), expected) for each in given]
-    return message_id if any(holds) else None
+    signatures = headers.get("webhook-signature", "")[:2000].split(" ")
+    matches = [hmac.compare_digest(each.encode("latin-1", "replace"), expected) for each in signatures]
+    return message_id if any(matches) else None
 
 
-def delivery(database: Database) -> Task[..., dict[str, Any]]:
-    """The task that delivers, for the workers of this database."""
-    allowed = egress.Allowed.parse(database.settings.egress_allow)
+def create_delivery_task(database: Database) -> Task[..., dict[str, Any]]:
+    """Return the task that delivers webhooks, for the workers of a database."""
+    allowlist = egress.EgressAllowlist.parse(database.settings.egress_allow)
 
-    @task(name=TYPE, queue=QUEUE, retries=8, timeout=timedelta(seconds=60))
+    @task(name=WEBHOOK_TASK_TYPE, queue=WEBHOOK_QUEUE, retries=8, timeout=timedelta(seconds=60))
     async def deliver(webhook: UUID, event: str, delivery: str, body: dict[str, Any]) -> dict[str, Any]:
         async with database.connection() as connection:
-            to = await stored.get_webhook_target(connection, webhook)
-        if to is None:
-            raise Reject("The webhook was deleted or is switched off.")
+            webhook_target = await stored_webhooks.get_webhook_target(connection, webhook)
+        if webhook_target is None:
+            raise Reject("The webhook was deleted or switched off.")
         text = msgspec.json.encode({"type": event, "data": body})
         try:
-            target = await egress.resolve(to.url, allowed)
-            answer = await egress.post(target, text, headers(to.secret, delivery, text))
-            _refuse(answer)
-        except Exception as problem:
-            await _note(webhook, _told(problem), gone=isinstance(problem, Reject))
+            target = await egress.resolve_egress_url(webhook_target.url, allowlist)
+            response = await egress.post_to_target(
+                target, text, build_webhook_headers(webhook_target.secret, delivery, text)
+            )
+            _check_response(response)
+        except Exception as error:
+            await record_result(webhook, _describe_error(error), gone=isinstance(error, Reject))
             raise
-        await _note(webhook)
-        return {"status": answer.status}
+        await record_result(webhook)
+        return {"status": response.status}
 
-    async def _note(webhook: UUID, error: str | None = None, *, gone: bool = False) -> None:
+    async def record_result(webhook: UUID, error: str | None = None, *, gone: bool = False) -> None:
         async with database.connection() as connection:
-            if await stored.record_webhook_delivery(connection, webhook, error, gone=gone):
-                telemetry.emit("webhook.off", webhook=str(webhook), error=error or "")
+            if await stored_webhooks.record_webhook_delivery(connection, webhook, error, gone=gone):
+                telemetry.emit("webhook.disabled", webhook=str(webhook), error=error or "")
 
     return deliver
 
 
-def with_delivery(
+def add_delivery_task(
     tasks: Mapping[str, Task[..., Any]], queues: Collection[object], database: Database
 ) -> dict[str, Task[..., Any]]:
-    """The tasks of an application with the one that delivers, unless it was told to serve other queues."""
+    """Add the task that delivers webhooks to the tasks of a worker that serves all queues."""
     if queues:
         return dict(tasks)
-    return {TYPE: delivery(database), **tasks}
+    return {WEBHOOK_TASK_TYPE: create_delivery_task(database), **tasks}
 
 
-def headers(secret: str, message_id: str, body: bytes) -> dict[str, str]:
+def build_webhook_headers(secret: str, message_id: str, body: bytes) -> dict[str, str]:
+    """Return the headers of a delivery, with its signature."""
     now = str(int(time.time()))
     return {
         "Content-Type": "application/json",
         "webhook-id": message_id,
         "webhook-timestamp": now,
-        "webhook-signature": signature(secret, message_id, now, body),
+        "webhook-signature": sign_webhook(secret, message_id, now, body),
     }
 
 
-def _told(problem: Exception) -> str:
-    """For the owner of the webhook, who is not to learn what our network looks like."""
-    if isinstance(problem, (Reject, UndeliveredError)):
-        return str(problem)
-    if isinstance(problem, RefusedError):
-        return "The host is not known, or not one that may be called."
-    if isinstance(problem, TimeoutError):
-        return "The other side did not answer in time."
-    return "The other side could not be reached."
+def _describe_error(error: Exception) -> str:
+    """Describe an error to the owner of the webhook without revealing anything about our network."""
+    if isinstance(error, (Reject, WebhookDeliveryError)):
+        return str(error)
+    if isinstance(error, RefusedError):
+        return "The host does not exist or is not allowed."
+    if isinstance(error, TimeoutError):
+        return "The endpoint did not respond in time."
+    return "The endpoint could not be reached."
 
 
-def _refuse(answer: egress.Answer) -> None:
-    if 200 <= answer.status < 300:
+def _check_response(response: egress.EgressResponse) -> None:
+    if 200 <= response.status < 300:
         return
-    if answer.status == 410:
-        raise Reject("The other side says that this address is gone.")
-    wait = answer.headers.get("retry-after", "")
-    later = timedelta(seconds=min(int(wait), 86_400)) if wait.isdigit() and len(wait) < 9 else None
-    raise UndeliveredError(f"The other side answered {answer.status}.", later)
+    if response.status == 410:
+        raise Reject("The endpoint returned 410 Gone.")
+    seconds = response.headers.get("retry-after", "")
+    is_number = seconds.isdigit() and len(seconds) < 9
+    retry_after = timedelta(seconds=min(int(seconds), MAX_RETRY_AFTER_S)) if is_number else None
+    raise WebhookDeliveryError(f"The endpoint returned {response.status}.", retry_after)

@@ -16,7 +16,7 @@ from holdfast.client import job_watcher
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 from holdfast.worker.runtime import WorkerRuntime
 
 WITHIN = timedelta(seconds=40)
@@ -53,7 +53,7 @@ async def hearing(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     async def ready() -> None:
         job = await client.submit(upper("first"))
-        await eventually((await client._connections.open_watcher()).is_listening, what="a listener")
+        await wait_until((await client._connections.open_watcher()).is_listening, what="a listener")
         assert await job.result(within=WITHIN) == "FIRST"
         monkeypatch.setattr(job_watcher, "PAUSES_WITH_LISTENER_S", (600.0,))
 
@@ -140,8 +140,8 @@ async def test_the_listener_comes_back(
         "select pg_terminate_backend(pid) from pg_stat_activity "
         "where datname = current_database() and pid <> pg_backend_pid() and query ilike 'notify%'"
     )
-    await eventually(lambda: not watcher.is_listening(), what="the listener to notice")
-    await eventually(watcher.is_listening, what="the listener again")
+    await wait_until(lambda: not watcher.is_listening(), what="the listener to notice")
+    await wait_until(watcher.is_listening, what="the listener again")
     assert await (await client.submit(upper("back"))).result(within=WITHIN) == "BACK"
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import Client, Message
 from holdfast.engine.connection import Connection
-from holdfast.engine.messages import consumers as consuming
-from holdfast.engine.messages import queues
+from holdfast.engine.messages import consumers as consuming, queues
+
 from holdfast.errors import (
     InvalidError,
     LeaseLostError,
@@ -353,33 +353,33 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
     client: Client, conn: Connection
 ) -> None:
     await conn.execute("set role holdfast_worker")
-    await queues.ask(conn, queues.send_batch("q", [b"1"] * 6, delay=timedelta(0)))
+    await queues.run_statement(conn, queues.send_messages("q", [b"1"] * 6, delay=timedelta(0)))
     assert await queues.message_queue_exists(conn, "q")
     assert await queues.enable_message_wakeups(conn, "q")
-    taken = await consuming.take(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
+    taken = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
     receipts = [m.receipt or "" for m in taken.messages]
-    assert await consuming.extend(conn, "q", receipts, MINUTE, patience=MINUTE) == {1, 2, 3, 4, 5, 6}
-    assert await consuming.finish(conn, "q", "archive", receipts[:1]) == {1}
-    assert await consuming.finish(conn, "q", "delete", receipts[1:2]) == {2}
-    assert await consuming.fail(conn, "q", receipts[2:3], "no") == {3: "retry"}
-    assert await consuming.bury(conn, "q", receipts[3:4], "no") == {4}
-    assert await consuming.rest(conn, "q", receipts[4:5], timedelta(0)) == {5}
-    assert [m.id for m in await queues.read(conn, "q", vt=None, qty=9)] == [5]
-    assert await queues.requeue(conn, "q", "dead", None, 9) == {4: 7}
-    assert [m.id for m in await queues.pop(conn, "q", 9)] == [7]
-    assert [m.queue for m in await queues.metrics(conn)] == ["q"]
-    await queues.put_policy(conn, "q", await queues.policy(conn, "q"))
-    assert (await queues.tick(conn))["buried"] == 0
+    assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=MINUTE) == {1, 2, 3, 4, 5, 6}
+    assert await consuming.finish_messages(conn, "q", "archive", receipts[:1]) == {1}
+    assert await consuming.finish_messages(conn, "q", "delete", receipts[1:2]) == {2}
+    assert await consuming.fail_messages(conn, "q", receipts[2:3], "no") == {3: "retry"}
+    assert await consuming.move_to_dead_letters(conn, "q", receipts[3:4], "no") == {4}
+    assert await consuming.hide_messages(conn, "q", receipts[4:5], timedelta(0)) == {5}
+    assert [m.id for m in await queues.read_messages(conn, "q", vt=None, qty=9)] == [5]
+    assert await queues.requeue_messages(conn, "q", "dead", None, 9) == {4: 7}
+    assert [m.id for m in await queues.pop_messages(conn, "q", 9)] == [7]
+    assert [m.queue for m in await queues.list_message_metrics(conn)] == ["q"]
+    await queues.put_message_policy(conn, "q", await queues.get_message_policy(conn, "q"))
+    assert (await queues.tick_messages(conn))["dead_lettered"] == 0
 
 
 async def test_a_look_before_sleep_tells_when_the_next_message_is_due(
     client: Client, conn: Connection
 ) -> None:
     await queues.enable_message_wakeups(conn, "q")
-    nothing = await consuming.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
+    nothing = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert (nothing.messages, nothing.due_s) == ([], None)
     await client.queues.send("q", 1, delay=timedelta(minutes=10))
-    later = await consuming.take(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
+    later = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert later.messages == []
     assert later.due_s is not None
     assert 590 < later.due_s <= 600
@@ -393,7 +393,7 @@ async def test_extending_does_not_wait_for_a_row_that_somebody_has_locked(
     patience = timedelta(milliseconds=20)
     async with second.transaction():
         await second.execute("select from pgmq.q_q where msg_id = 2 for update")
-        assert await consuming.extend(conn, "q", receipts, MINUTE, patience=patience) is None
-        assert await consuming.extend(conn, "q", receipts[:1], MINUTE, patience=patience) == {1}
-    assert await consuming.extend(conn, "q", receipts, MINUTE, patience=patience) == {1, 2}
+        assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) is None
+        assert await consuming.extend_visibility(conn, "q", receipts[:1], MINUTE, lock_timeout=patience) == {1}
+    assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) == {1, 2}
     assert await conn.fetchval("show lock_timeout") == "0"  # the limit was the statement's own

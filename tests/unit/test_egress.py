@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import egress
-from holdfast.egress import Allowed, is_public, read, resolve
+from holdfast.egress import EgressAllowlist, is_public_address, parse_egress_url, resolve_egress_url
 from holdfast.errors import RefusedError
 
 PRIVATE = [
@@ -49,31 +49,31 @@ NEVER = [
 
 @pytest.mark.parametrize("address", PRIVATE)
 async def test_private_addresses_are_refused_in_both_schemes_and_any_port(address: str) -> None:
-    assert not is_public(ipaddress.ip_address(address))
+    assert not is_public_address(ipaddress.ip_address(address))
     host = f"[{address}]" if ":" in address else address
     for url in (f"http://{host}/", f"https://{host}/x?y=1", f"http://{host}:8080/", f"https://{host}:22/"):
         with pytest.raises(RefusedError):
-            await resolve(url)
+            await resolve_egress_url(url)
 
 
 @pytest.mark.parametrize("host", WRITTEN)
 async def test_other_ways_to_write_them_too(host: str) -> None:
     with pytest.raises(RefusedError):
-        await resolve(f"http://{host}/")
+        await resolve_egress_url(f"http://{host}/")
 
 
 @pytest.mark.parametrize("url", NEVER)
 def test_what_is_never_called(url: str) -> None:
     with pytest.raises(RefusedError):
-        read(url)
+        parse_egress_url(url)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 async def test_public_addresses_are_called_on_the_usual_ports(address: str) -> None:
     host = f"[{address}]" if ":" in address else address
-    assert (await resolve(f"https://{host}/a?b")).path == "/a?b"
+    assert (await resolve_egress_url(f"https://{host}/a?b")).path == "/a?b"
     with pytest.raises(RefusedError, match="80 and 443"):
-        await resolve(f"http://{host}:8080/")
+        await resolve_egress_url(f"http://{host}:8080/")
 
 
 async def test_a_name_with_one_private_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +88,10 @@ async def test_a_name_with_one_private_answer_is_refused(monkeypatch: pytest.Mon
     for number, found in enumerate(answers):
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", saying(*found), raising=False)
         if number == 0:
-            assert str((await resolve("https://rebinding.test/")).address) == "1.1.1.1"
+            assert str((await resolve_egress_url("https://rebinding.test/")).address) == "1.1.1.1"
             continue
         with pytest.raises(RefusedError):
-            await resolve("https://rebinding.test/")
+            await resolve_egress_url("https://rebinding.test/")
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,17 +119,17 @@ async def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: 
         return await original(host, *more, **named)
 
     monkeypatch.setattr(loop, "getaddrinfo", counting, raising=False)
-    target = await resolve(f"http://hooks.test:{port}/x", Allowed.parse("hooks.test"))
-    answer = await egress.post(target, b"{}", {"Content-Type": "application/json"})
+    target = await resolve_egress_url(f"http://hooks.test:{port}/x", EgressAllowlist.parse("hooks.test"))
+    answer = await egress.post_to_target(target, b"{}", {"Content-Type": "application/json"})
     assert heard.is_set()
     assert (answer.status, answer.headers["retry-after"], asked) == (302, "7", 1)
     server.close()
 
 
 async def test_private_places_can_be_allowed_by_network_or_name() -> None:
-    allowed = Allowed.parse("127.0.0.0/8, intranet.test ,, ::1/128")
-    assert str((await resolve("http://127.0.0.1:9999/", allowed)).address) == "127.0.0.1"
-    assert str((await resolve("http://[::1]/", allowed)).address) == "::1"
+    allowed = EgressAllowlist.parse("127.0.0.0/8, intranet.test ,, ::1/128")
+    assert str((await resolve_egress_url("http://127.0.0.1:9999/", allowed)).address) == "127.0.0.1"
+    assert str((await resolve_egress_url("http://[::1]/", allowed)).address) == "::1"
     with pytest.raises(RefusedError):
-        await resolve("http://10.0.0.1/", allowed)
+        await resolve_egress_url("http://10.0.0.1/", allowed)
     assert allowed.hosts == {"intranet.test"}

@@ -139,7 +139,9 @@ def test_what_the_task_refuses_does_not_fit(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
         check(everything, {**GOOD, **wrong})
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**GOOD, **wrong}, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
+        jsonschema.validate(
+            {**GOOD, **wrong}, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator
+        )
 
 
 @pytest.mark.parametrize("args", [{}, {**GOOD, "more": 1}], ids=["missing", "unknown"])

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
-from holdfast.search import FIELDS, STATES, parse, quoted, with_term
+from holdfast.search import (
+    SEARCH_FIELDS,
+    SEARCH_STATES,
+    parse_search,
+    quote_search_value,
+    replace_search_term,
+)
 
 
 def test_every_field() -> None:
@@ -17,7 +23,7 @@ def test_every_field() -> None:
         '-tag:old since:2h until:2026-01-31T09:00 attempt:>3 wait:>=1m run:<30s args.a.b:"x y" args.a.c:1 '
         "-args.z:true result.key:k word"
     )
-    assert parse(text).filter == {
+    assert parse_search(text).filter == {
         "state": {"in": ["failed", "retrying"], "not": ["ready"]},
         "queue": {"in": ["browser", "ai"], "not": ["slow"]},
         "task": {"in": ["shot"]},
@@ -47,19 +53,22 @@ def test_every_field() -> None:
 
 
 def test_payload_terms_become_one_shape() -> None:
-    assert parse("args.a.b:x args.a.c:y args.d:z").filter == {
+    assert parse_search("args.a.b:x args.a.c:y args.d:z").filter == {
         "args": {"all": {"a": {"b": "x", "c": "y"}, "d": "z"}}
     }
-    both = parse("args.a:x args.a:y").filter["args"]
+    both = parse_search("args.a:x args.a:y").filter["args"]
     assert both == {"all": {"a": "x"}, "in": [[{"a": "y"}]]}
 
 
 def test_other_words_for_a_field() -> None:
-    assert parse("tenant:a type:b status:failed").filter == parse("owner:a task:b state:failed").filter
+    assert (
+        parse_search("tenant:a type:b status:failed").filter
+        == parse_search("owner:a task:b state:failed").filter
+    )
 
 
 def test_an_address_is_a_word() -> None:
-    assert parse("https://e.example/a:b").filter == {"text": {"in": [["https://e.example/a:b"]]}}
+    assert parse_search("https://e.example/a:b").filter == {"text": {"in": [["https://e.example/a:b"]]}}
 
 
 @pytest.mark.parametrize(
@@ -83,27 +92,27 @@ def test_an_address_is_a_word() -> None:
 )
 def test_what_cannot_be_read_is_named(text: str, why: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        parse(text)
+        parse_search(text)
     assert why in str(caught.value)
     assert caught.value.field == "q"
 
 
 def test_a_term_is_set_and_taken_away() -> None:
     text = 'state:failed "two words" tenant:x'
-    assert with_term(text, "state", "ready") == '"two words" tenant:x state:ready'
-    assert with_term(text, "owner", None) == 'state:failed "two words"'
-    assert with_term("", "error", "Time out") == 'error:"Time out"'
+    assert replace_search_term(text, "state", "ready") == '"two words" tenant:x state:ready'
+    assert replace_search_term(text, "owner", None) == 'state:failed "two words"'
+    assert replace_search_term("", "error", "Time out") == 'error:"Time out"'
 
 
 @given(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=50))
 def test_a_quoted_value_comes_back_as_it_was(value: str) -> None:
-    (term,) = parse(f"queue:{quoted(value)}").terms
+    (term,) = parse_search(f"queue:{quote_search_value(value)}").terms
     assert term.values == (value,)
 
 
 def refusal(text: str) -> InvalidError | None:
     try:
-        parse(text)
+        parse_search(text)
     except InvalidError as problem:
         return problem
     return None
@@ -115,7 +124,14 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert problem is None or problem.field == "q"
 
 
-PIECES = [*(f"{field}:x" for field in FIELDS), *(f"state:{state}" for state in STATES), "-a", '"', ",", ":"]
+PIECES = [
+    *(f"{field}:x" for field in SEARCH_FIELDS),
+    *(f"state:{state}" for state in SEARCH_STATES),
+    "-a",
+    '"',
+    ",",
+    ":",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES)))

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.settings import Secret, Settings, load, parse_duration, redact_url
+from holdfast.settings import Secret, Settings, load_settings, parse_duration, redact_url
 
 
 def test_defaults_need_no_environment(tmp_path: Path) -> None:
-    assert load(environ={}, folder=tmp_path) == Settings()
+    assert load_settings(environ={}, folder=tmp_path) == Settings()
 
 
 def test_nearer_sources_win(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.holdfast]\npool_size = 3\napi_port = 1000\nlog_level = "error"\n'
     )
-    loaded = load(
+    loaded = load_settings(
         {"api_port": "3000"},
         environ={"HOLDFAST_API_PORT": "2000", "HOLDFAST_LOG_LEVEL": "debug"},
         folder=tmp_path,
@@ -29,18 +29,20 @@ def test_pyproject_is_found_from_a_folder_below(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.holdfast]\npool_size = 5\n")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert load(environ={}, folder=below).pool_size == 5
+    assert load_settings(environ={}, folder=below).pool_size == 5
 
 
 def test_prefixed_url_wins_over_the_plain_one(tmp_path: Path) -> None:
     environ = {"DATABASE_URL": "postgresql://a/x", "HOLDFAST_DATABASE_URL": "postgresql://b/x"}
-    assert load(environ=environ, folder=tmp_path).database_url == "postgresql://b/x"
+    assert load_settings(environ=environ, folder=tmp_path).database_url == "postgresql://b/x"
     del environ["HOLDFAST_DATABASE_URL"]
-    assert load(environ=environ, folder=tmp_path).database_url == "postgresql://a/x"
+    assert load_settings(environ=environ, folder=tmp_path).database_url == "postgresql://a/x"
 
 
 def test_empty_variables_count_as_unset(tmp_path: Path) -> None:
-    assert load(environ={"DATABASE_URL": "", "HOLDFAST_POOL_SIZE": ""}, folder=tmp_path) == Settings()
+    assert (
+        load_settings(environ={"DATABASE_URL": "", "HOLDFAST_POOL_SIZE": ""}, folder=tmp_path) == Settings()
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_a_bad_value_names_the_setting(
     tmp_path: Path, environ: dict[str, str], field: str, says: str
 ) -> None:
     with pytest.raises(SettingsError, match=says) as caught:
-        load(environ=environ, folder=tmp_path)
+        load_settings(environ=environ, folder=tmp_path)
     assert caught.value.field == field
     assert caught.value.exit_code == 2
 
@@ -66,13 +68,13 @@ def test_a_bad_value_names_the_setting(
 def test_an_unknown_setting_in_pyproject_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.holdfast]\npoolsize = 5\n")
     with pytest.raises(SettingsError, match=r"poolsize.*pool_size"):
-        load(environ={}, folder=tmp_path)
+        load_settings(environ={}, folder=tmp_path)
 
 
 def test_a_broken_pyproject_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.holdfast\n")
     with pytest.raises(SettingsError, match=r"pyproject\.toml"):
-        load(environ={}, folder=tmp_path)
+        load_settings(environ={}, folder=tmp_path)
 
 
 def test_secrets_do_not_print_themselves() -> None:
@@ -92,7 +94,7 @@ def test_secrets_do_not_print_themselves() -> None:
 
 
 def test_a_bad_secret_is_not_echoed(tmp_path: Path) -> None:
-    loaded = load({"service_key": Secret("hunter2")}, environ={}, folder=tmp_path)
+    loaded = load_settings({"service_key": Secret("hunter2")}, environ={}, folder=tmp_path)
     assert loaded.service_key is not None
     assert loaded.service_key.reveal() == "hunter2"
 

@@ -9,7 +9,7 @@ from holdfast import telemetry
 
 def test_subscribers_see_events_until_they_leave() -> None:
     seen: list[tuple[str, dict[str, Any]]] = []
-    with telemetry.subscribed(lambda name, fields: seen.append((name, fields))):
+    with telemetry.subscription(lambda name, fields: seen.append((name, fields))):
         telemetry.emit("worker.started", worker="w1")
     telemetry.emit("worker.stopped", worker="w1")
     assert seen == [("worker.started", {"worker": "w1"})]
@@ -21,7 +21,7 @@ def test_subscribing_twice_is_subscribing_once() -> None:
     def note(name: str, _: dict[str, Any]) -> None:
         seen.append(name)
 
-    with telemetry.subscribed(note), telemetry.subscribed(note):
+    with telemetry.subscription(note), telemetry.subscription(note):
         telemetry.emit("worker.started")
     assert seen == ["worker.started"]
 
@@ -32,12 +32,12 @@ def test_a_broken_subscriber_harms_neither_the_code_nor_the_others(caplog: pytes
     def broken(name: str, fields: dict[str, Any]) -> None:
         raise RuntimeError(name)
 
-    with telemetry.subscribed(broken), telemetry.subscribed(lambda name, _: seen.append(name)):
+    with telemetry.subscription(broken), telemetry.subscription(lambda name, _: seen.append(name)):
         telemetry.emit("worker.started")
     assert seen == ["worker.started"]
     assert "telemetry subscriber failed on worker.started" in caplog.text
 
 
 def test_an_unknown_event_is_a_mistake_in_our_code() -> None:
-    with telemetry.subscribed(lambda *_: None), pytest.raises(ValueError, match="unknown event"):
+    with telemetry.subscription(lambda *_: None), pytest.raises(ValueError, match="unknown event"):
         telemetry.emit("worker.exploded")

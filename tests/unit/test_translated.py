@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from holdfast.engine.connection import translated
-from holdfast.errors import DatabaseAwayError
+from holdfast.engine.connection import translate_driver_errors
+from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Secret
 
 
@@ -21,8 +21,8 @@ from holdfast.settings import Secret
 )
 def test_a_connection_that_ends_is_a_database_that_is_away(problem: Exception) -> None:
     with (
-        pytest.raises(DatabaseAwayError) as caught,
-        translated(Secret("postgresql://me:secret@127.0.0.1/app")),
+        pytest.raises(DatabaseUnavailableError) as caught,
+        translate_driver_errors(Secret("postgresql://me:secret@127.0.0.1/app")),
     ):
         raise problem
     assert "secret" not in str(caught.value)

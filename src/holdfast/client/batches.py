@@ -92,7 +92,7 @@ class BatchHandle:
     async def cancel(self, *, reason: str | None = None) -> int:
         """Cancel the unfinished jobs of the batch and return their number."""
         async with self._connections.connection() as connection:
-            return await jobs.cancel_all(connection, {"batch": str(self.id)}, reason)
+            return await jobs.cancel_all_jobs(connection, {"batch": str(self.id)}, reason)
 
     async def __aenter__(self) -> BatchHandle:
         return self

@@ -44,7 +44,7 @@ class ClientConnections:
         self._lock = threading.Lock()
         self._locate_lock = threading.Lock()
         self._located_url: Secret | None = None
-        self._embedded_server: embedded.Server | None = None
+        self._embedded_server: embedded.EmbeddedServer | None = None
         self._users = 0  # loops that use the embedded server, or are about to
         register_fork_aware(self)
 
@@ -52,7 +52,7 @@ class ClientConnections:
     def settings(self) -> Settings:
         """The settings of the client; read from the environment at first use unless they were passed."""
         if self._settings is None:
-            self._settings = settings_module.load()
+            self._settings = settings_module.load_settings()
         return self._settings
 
     async def open_database(self) -> Database:
@@ -144,12 +144,13 @@ class ClientConnections:
 
     async def _locate_database(self) -> Secret:
         """Return DATABASE_URL, or the URL of the embedded server, which is started if necessary."""
-        return self._located_url or await asyncio.to_thread(self._locate_once)
+        url = self._located_url
+        return await asyncio.to_thread(self._locate_once) if url is None else url
 
     def _locate_once(self) -> Secret:
         with self._locate_lock:
             if self._located_url is not None:
                 return self._located_url
-            url, self._embedded_server = embedded.locate(self.settings)
+            url, self._embedded_server = embedded.locate_database(self.settings)
             self._located_url = url
             return url

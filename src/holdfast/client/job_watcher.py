@@ -18,7 +18,7 @@ from uuid import UUID
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Database
-from holdfast.engine.listen import EVENTS, Listener
+from holdfast.engine.listener import EVENT_CHANNEL, NotificationListener
 from holdfast.errors import HoldfastError
 
 WATCH_RENEWAL_INTERVAL_S = 45.0
@@ -63,7 +63,7 @@ class JobWatcher:
         self._name = f"client-{secrets.token_hex(8)}"
         self._signals: dict[UUID, set[JobSignal]] = {}
         self._unwatched: set[UUID] = set()
-        self._listener: Listener | None = None
+        self._listener: NotificationListener | None = None
         self._renewal: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class JobWatcher:
         if settings.listen == "off":
             return
         if self._listener is None:
-            self._listener = Listener(self._database.url, settings, {EVENTS: self._notify})
+            self._listener = NotificationListener(self._database.url, settings, {EVENT_CHANNEL: self._notify})
             self._listener.start()
             self._renewal = asyncio.create_task(self._renew_watch_list(), name="watched jobs")
         unwatched = [job_id for job_id in self._unwatched if job_id not in self._signals]

@@ -18,7 +18,7 @@ from holdfast.engine import jobs
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import NotFoundError
-from holdfast.model import ENDED, Job, JobPage, LogLine, Reason, Task, TaskStatus
+from holdfast.model import ENDED, Job, JobPage, JobTask, LogLine, Reason, TaskStatus
 
 MAX_EXPLAINED_TASKS = 20  # of one job
 SEARCH_PAGE_ROWS = 200
@@ -124,6 +124,6 @@ def _convert_job(row: dict[str, Any] | None, job_id: UUID | str) -> Job:
     return msgspec.convert(row, Job)
 
 
-def _build_reason(task: Task, status: TaskStatus, row: dict[str, Any]) -> Reason:
+def _build_reason(task: JobTask, status: TaskStatus, row: dict[str, Any]) -> Reason:
     details = {name: value for name, value in row.items() if name != "reason"}
     return Reason(task=task.name, task_id=task.id, status=status, reason=row["reason"], details=details)

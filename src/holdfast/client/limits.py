@@ -45,7 +45,7 @@ class Limits:
         """Create a limit, or change the limit of this name. Tasks that run now are counted."""
         check_option_names(options, LimitOptions.__annotations__, "limits.put")
         async with self._connections.connection() as connection:
-            await limits.put_limit(connection, limits.Limit(name=name, **options))
+            await limits.put_limit(connection, limits.LimitRule(name=name, **options))
 
     async def remove(self, name: str) -> bool:
         """Remove a limit. Return False if it does not exist."""

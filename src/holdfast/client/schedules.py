@@ -130,7 +130,7 @@ class Schedules:
             check_duration(every, "every")
         every_s = None if every is None else every.total_seconds()
         async with self._connections.connection() as connection:
-            return await schedules.next_times(
+            return await schedules.list_next_times(
                 connection, cron=cron, every_s=every_s, timezone=timezone, count=count, after=after
             )
 

@@ -15,7 +15,7 @@ from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType, find_job_type, index_job_types
 from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call, Task
-from holdfast.engine import borrowed, jobs
+from holdfast.engine import caller_connection, jobs
 from holdfast.errors import InvalidError
 from holdfast.tracing import get_tracing
 
@@ -50,7 +50,7 @@ class JobSubmission(JobOperations):
             async with self._connections.connection() as connection:
                 submitted = await jobs.submit_standalone(connection, request)
         else:
-            submitted = await borrowed.submit(on, request)
+            submitted = await caller_connection.submit_on_connection(on, request)
         return self._create_handle(work, submitted)
 
     async def start(
@@ -94,7 +94,7 @@ class JobSubmission(JobOperations):
         name, queue = (work.type, None) if isinstance(work, Graph) else (work.task.name, work.task.queue)
         return {**options, "labels": tracing.add_trace_context(options.get("labels"), name, queue)}
 
-    def _create_handle(self, work: Call[Any] | Graph, submitted: jobs.Submitted) -> JobHandle[Any]:
+    def _create_handle(self, work: Call[Any] | Graph, submitted: jobs.SubmitResult) -> JobHandle[Any]:
         return JobHandle(self, submitted.id, _find_result_type(work), created=submitted.created)
 
 

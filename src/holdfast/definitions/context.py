@@ -62,14 +62,15 @@ class Ctx(ABC, Generic[State_co]):
     LeaseLostError when another worker holds the task. Plain functions, which run in threads, use
     `ctx.blocking` instead.
 
-    ```python
-    @task
-    async def resize(ctx: Ctx, key: str) -> str:
-        ctx.progress(0, 2, phase="download")
-        image = await ctx.step("download", download, key)
-        file = await ctx.save("small.png", shrink(image), "image/png")
-        return file.key
-    ```
+    >>> from holdfast import Ctx, task
+    >>> async def download(url: str) -> str:
+    ...     return "content of " + url
+    >>> @task
+    ... async def copy(ctx: Ctx, url: str) -> str:
+    ...     ctx.progress(0, 2, phase="download")
+    ...     text = await ctx.step("download", download, url)
+    ...     file = await ctx.save("copy.txt", text.encode())
+    ...     return file.key
     """
 
     __slots__ = ()

@@ -30,6 +30,15 @@ class ChildOptions(TypedDict, total=False):
     priority: higher runs first (default: the priority of the task type)
     weight: share of the child in the progress of the job (default: 1.0)
     owner, labels: only with `detached`; children use those of their job
+
+    >>> from holdfast import ChildOptions, Ctx, task
+    >>> later: ChildOptions = {"detached": True, "priority": 5}
+    >>> @task
+    ... def resize(key: str) -> str:
+    ...     return key
+    >>> @task
+    ... async def upload(ctx: Ctx, key: str) -> None:
+    ...     await ctx.submit(resize(key), **later)
     """
 
     key: str | None
@@ -49,6 +58,13 @@ class ArtifactOptions(TypedDict, total=False):
     kind: what the file is for (default: "file")
     ttl: how long it is kept (default: as long as its job)
     meta: JSON metadata to store with it
+
+    >>> from datetime import timedelta
+    >>> from holdfast import ArtifactOptions, Ctx, task
+    >>> preview: ArtifactOptions = {"kind": "preview", "ttl": timedelta(days=7)}
+    >>> @task
+    ... async def render(ctx: Ctx, page: int) -> str:
+    ...     return (await ctx.save("page.txt", b"hello", **preview)).key
     """
 
     kind: str

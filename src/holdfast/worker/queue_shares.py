@@ -23,6 +23,11 @@ class QueueShare:
 
     The worker runs at most `max_running` tasks of the queue at once (None: no limit) and claims from it
     `weight` times as often as from a queue with weight 1.
+
+    >>> from holdfast import Client, QueueShare, Worker, task
+    >>> @task(queue="mail")
+    ... def send(to: str) -> None: ...
+    >>> worker = Worker(Client(), tasks=[send], queues=["default", QueueShare("mail", max_running=2)])
     """
 
     queue: str

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
 from holdfast.client.forking import keep_alive_forever, register_fork_aware
-from holdfast.engine.borrowed import is_sync
+from holdfast.engine.caller_connection import is_sync
 from holdfast.errors import InvalidError
 
 T = TypeVar("T")

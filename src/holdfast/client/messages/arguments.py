@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from holdfast.definitions.consumers import check_queue_name
 from holdfast.definitions.payloads import to_json
 from holdfast.definitions.validation import check_aware_datetime, check_duration
-from holdfast.engine.borrowed import Ask
+from holdfast.engine.caller_connection import JsonStatement
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError
 from holdfast.model import Json, Message, MessagePlace
@@ -100,7 +100,7 @@ def split_targets(queue: str, target: MessageTarget) -> tuple[str, list[str], li
 
 def build_send_statement(
     queue: str, bodies: Sequence[object], headers: Sequence[Json] | None, delay: MessageDelay
-) -> Ask[list[int]]:
+) -> JsonStatement[list[int]]:
     """Check messages and return the statement that sends them."""
     check_queue_name(queue)
     if not bodies:
@@ -115,7 +115,7 @@ def build_send_statement(
         check_aware_datetime(delay, "delay")
     elif delay is not None:
         check_duration_range(delay, "delay")
-    return queues.send_batch(
+    return queues.send_messages(
         queue,
         [
             to_json(body, what=_name_item("body", index, bodies), limit=MAX_MESSAGE_BYTES)

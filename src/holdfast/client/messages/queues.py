@@ -17,8 +17,8 @@ from holdfast.client.messages import arguments
 from holdfast.client.messages.arguments import MessageDelay, MessageTarget
 from holdfast.definitions.payloads import from_json
 from holdfast.definitions.validation import check_option_names
-from holdfast.engine import borrowed
-from holdfast.engine.borrowed import Ask
+from holdfast.engine import caller_connection
+from holdfast.engine.caller_connection import JsonStatement
 from holdfast.engine.connection import Connection
 from holdfast.engine.messages import consumers, queues
 from holdfast.errors import InvalidError
@@ -73,7 +73,7 @@ class ClientMessageLease:
         self._receipt = receipt
 
     def done(self, on: object) -> Awaitable[None]:
-        return borrowed.ask_now(on, queues.finishing(self._queue, self._receipt, "archive"))
+        return caller_connection.run_now_or_await(on, queues.finish_message(self._queue, self._receipt, "archive"))
 
 
 class Queues:
@@ -90,7 +90,7 @@ class Queues:
         """Create a queue if it does not exist. An unlogged queue is faster, and is empty after a crash."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            await queues.create(connection, queue, unlogged=unlogged)
+            await queues.create_queue(connection, queue, unlogged=unlogged)
 
     async def create_partitioned(
         self,
@@ -107,7 +107,7 @@ class Queues:
         arguments.check_queue_name(queue)
         arguments.check_count(premake, "premake", max_count=1000)
         async with self._connections.connection() as connection:
-            await queues.create_partitioned(
+            await queues.create_partitioned_queue(
                 connection,
                 queue,
                 interval=arguments.format_partition_size(interval, "interval"),
@@ -119,18 +119,18 @@ class Queues:
         """Delete a queue with all its messages and its archive. Return False if it does not exist."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            return await queues.drop(connection, queue)
+            return await queues.drop_queue(connection, queue)
 
     async def purge(self, queue: str) -> int:
         """Delete all messages of a queue, read or not, and return their number. The archive stays."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            return await queues.purge(connection, queue)
+            return await queues.purge_queue(connection, queue)
 
     async def list(self) -> builtins.list[MessageQueue]:
         """Return all queues."""
         async with self._connections.connection() as connection:
-            return await queues.list_queues(connection)
+            return await queues.list_message_queues(connection)
 
     async def send(
         self, queue: str, body: object, *, headers: Json = None, delay: MessageDelay = None, on: object = None
@@ -181,7 +181,7 @@ class Queues:
         pause = MIN_POLL_PAUSE_S
         while True:
             async with self._connections.connection() as connection:
-                messages = await queues.read(
+                messages = await queues.read_messages(
                     connection, queue, vt=request.vt, qty=request.qty, where=request.where
                 )
                 if messages or time.monotonic() >= deadline:
@@ -207,34 +207,34 @@ class Queues:
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
         async with self._connections.transaction() as connection:
-            return [convert_body(m, type) for m in await queues.pop(connection, queue, qty)]
+            return [convert_body(m, type) for m in await queues.pop_messages(connection, queue, qty)]
 
     async def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Move messages to the archive and return the ids of those that existed."""
-        return await self._execute(queues.archive(*arguments.split_targets(queue, target)), on)
+        return await self._execute(queues.archive_messages(*arguments.split_targets(queue, target)), on)
 
     async def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Delete messages and return the ids of those that existed."""
-        return await self._execute(queues.delete(*arguments.split_targets(queue, target)), on)
+        return await self._execute(queues.delete_messages(*arguments.split_targets(queue, target)), on)
 
     async def set_vt(
         self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
     ) -> builtins.list[int]:
         """Hide messages for `vt` from now. Zero makes them visible at once. Receipts stay valid."""
         arguments.check_duration_range(vt, "vt")
-        return await self._execute(queues.set_vt(*arguments.split_targets(queue, target), vt), on)
+        return await self._execute(queues.set_message_vt(*arguments.split_targets(queue, target), vt), on)
 
     async def metrics(self, queue: str) -> MessageMetrics:
         """Return the metrics of one queue."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            [metrics] = await queues.metrics(connection, queue)
+            [metrics] = await queues.list_message_metrics(connection, queue)
             return metrics
 
     async def metrics_all(self) -> builtins.list[MessageMetrics]:
         """Return the metrics of all queues."""
         async with self._connections.connection() as connection:
-            return await queues.metrics(connection)
+            return await queues.list_message_metrics(connection)
 
     async def peek(
         self, queue: str, *, qty: int = 10, place: MessagePlace = "queue", after: int | None = None
@@ -244,7 +244,7 @@ class Queues:
         arguments.check_count(qty, "qty")
         arguments.check_place(place)
         async with self._connections.connection() as connection:
-            return await queues.peek(connection, queue, qty, place, after)
+            return await queues.peek_messages(connection, queue, qty, place, after)
 
     async def requeue(
         self,
@@ -264,13 +264,13 @@ class Queues:
             raise InvalidError(f"place must be 'dead' or 'archive', got {place!r}.", field="place")
         chosen = None if ids is None else [arguments.check_message_id(each) for each in ids]
         async with self._connections.connection() as connection:
-            return await queues.requeue(connection, queue, place, chosen, limit)
+            return await queues.requeue_messages(connection, queue, place, chosen, limit)
 
     async def policy(self, queue: str) -> MessagePolicy:
         """Return the policy of a queue."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            return await queues.policy(connection, queue)
+            return await queues.get_message_policy(connection, queue)
 
     async def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
         """Change fields of a queue's policy. A dead-letter queue that does not exist is created."""
@@ -278,15 +278,15 @@ class Queues:
         arguments.check_queue_name(queue)
         arguments.check_policy(queue, changes)
         async with self._connections.transaction() as connection:
-            current = await queues.policy(connection, queue)
-            return await queues.put_policy(connection, queue, msgspec.structs.replace(current, **changes))
+            current = await queues.get_message_policy(connection, queue)
+            return await queues.put_message_policy(connection, queue, msgspec.structs.replace(current, **changes))
 
-    async def _execute(self, statement: Ask[T], on: object = None) -> T:
+    async def _execute(self, statement: JsonStatement[T], on: object = None) -> T:
         """Run a statement on the caller's connection, or on a connection of the pool."""
         if on is not None:
-            return await borrowed.ask(on, statement)
+            return await caller_connection.run_on_connection(on, statement)
         async with self._connections.connection() as connection:
-            return await queues.ask(connection, statement)
+            return await queues.run_statement(connection, statement)
 
     async def _convert_all(
         self, connection: Connection, messages: builtins.list[Message[Any]], body_type: Any
@@ -297,7 +297,7 @@ class Queues:
         except MessageBodyError as error:
             receipts = [m.receipt for m in messages if m.receipt and m.id != error.message_id]
             if receipts:
-                await consumers.rest(connection, messages[0].queue, receipts, timedelta(0))
+                await consumers.hide_messages(connection, messages[0].queue, receipts, timedelta(0))
             raise
 
 
