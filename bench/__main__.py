@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from bench.peers.__main__ import OPTIONS
-from campaign.servers import Server
+from campaign.servers import FaultServer
 
 HERE = Path(__file__).parent
 PARTS = {
@@ -30,8 +30,8 @@ PARTS = {
 OWN_SERVER = {"files", "dashboard"}
 
 
-async def play(parts: list[str], folder: Path) -> bool:
-    server = Server(folder, OPTIONS)
+async def run_parts(parts: list[str], folder: Path) -> bool:
+    server = FaultServer(folder, OPTIONS)
     server.start()
     failed = False
     try:
@@ -50,10 +50,10 @@ async def play(parts: list[str], folder: Path) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none are given")
-    said = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else ".") / f"holdfast-bench-{os.getpid()}"
-    return int(asyncio.run(play(said.parts or list(PARTS), folder)))
+    return int(asyncio.run(run_parts(options.parts or list(PARTS), folder)))
 
 
 if __name__ == "__main__":

@@ -30,15 +30,15 @@ import asyncpg
 import jwt
 
 from holdfast.engine import install, scratch
-from holdfast.settings import Secret, Settings, load
+from holdfast.settings import Secret, Settings, load_settings
 
 SECRET = "a secret for the bench that is long enough for the algorithm"
 ISSUER = "https://bench.test"
 APP = Path(__file__).parent / "api_app.py"
 FILL = """
-insert into holdfast.history (id, kind_id, due_at, started_at, finished_at, keep_until, attempt, failures,
+insert into holdfast.history (id, policy_id, due_at, started_at, finished_at, keep_until, attempt, failures,
   crashes, priority, status, args, output, owner, event_seq)
-select holdfast.new_id(holdfast.id_stem(now() - n * interval '1 second'), '00'), $2, now(), now(), now(),
+select holdfast.new_id(holdfast.id_prefix(now() - n * interval '1 second'), '00'), $2, now(), now(), now(),
   now() + interval '1 day', 1, 0, 0, 0, 'succeeded', '{"n": 1}', '1', 'user-' || (n % 10000), 1
 from generate_series(1, $1::int) as n
 """
@@ -129,10 +129,10 @@ async def submit(base: str, pid: int, rate: int, seconds: int) -> None:
 
     for measured in (False, True):  # a second of warming up first
         took.clear()
-        began, used = time.perf_counter(), cpu(pid)
+        started_at, used = time.perf_counter(), cpu(pid)
         tasks = []
         for number in range(rate * (seconds if measured else 1)):
-            due = began + number / rate
+            due = started_at + number / rate
             await asyncio.sleep(max(0, due - time.perf_counter()))
             tasks.append(asyncio.create_task(one(due)))
         await asyncio.gather(*tasks)
@@ -147,11 +147,11 @@ async def submit(base: str, pid: int, rate: int, seconds: int) -> None:
 async def streams(base: str, conn: asyncpg.Connection, count: int, jobs: int) -> None:  # noqa: C901
     line = Line(base)
     me = [token(f"user-{number}") for number in range(jobs)]
-    made: list[str] = []
+    created: list[str] = []
     for number in range(jobs):
         started = {"type": "several", "params": {"n": 20}}
         _, text = await line.ask("POST", "/api/jobs/start", me[number], json.dumps(started).encode())
-        made.append(json.loads(text)["id"])
+        created.append(json.loads(text)["id"])
     idle = await _connections(conn)
     late: list[float] = []
     wrong = 0
@@ -160,13 +160,13 @@ async def streams(base: str, conn: asyncpg.Connection, count: int, jobs: int) ->
     async def watch(number: int) -> int:
         nonlocal wrong
         last, seen = None, 0
-        path = f"/api/jobs/{made[number % jobs]}/events"
+        path = f"/api/jobs/{created[number % jobs]}/events"
         async for event, seq, at in Line(base).watch(path, me[number % jobs]):
             if event == "snapshot":
                 opened.release()
             elif seq is not None and event != "end":
                 seen += 1
-                late.append(at - sent.get((made[number % jobs], seq), at))
+                late.append(at - sent.get((created[number % jobs], seq), at))
             if seq is not None:
                 wrong += last is not None and event != "end" and seq != last + 1
                 last = seq
@@ -175,12 +175,12 @@ async def streams(base: str, conn: asyncpg.Connection, count: int, jobs: int) ->
         return seen
 
     sent: dict[tuple[str, int], float] = {}
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     watchers = [asyncio.create_task(watch(number)) for number in range(count)]
     for _ in range(count):
         await opened.acquire()
-    opening = time.perf_counter() - began
-    most = 0
+    opening = time.perf_counter() - started_at
+    maximum = 0
     worker = "bench"
     while True:
         rows = await conn.fetch("select * from holdfast.claim_tasks($1, 50, null, '{streams}')", worker)
@@ -194,11 +194,11 @@ async def streams(base: str, conn: asyncpg.Connection, count: int, jobs: int) ->
             job = str(row["job_id"])
             seq = await conn.fetchval("select event_seq from holdfast.jobs where id = $1", row["job_id"])
             sent.setdefault((job, seq), now)
-        most = max(most, await _connections(conn))
-    told = sum(await asyncio.gather(*watchers))
+        maximum = max(maximum, await _connections(conn))
+    output = sum(await asyncio.gather(*watchers))
     print(
-        f"streams  {count} on {jobs} jobs, opened in {opening:.1f} s: {told} events, "
-        f"out of order or missing {wrong}, database connections {most} at most ({idle} before), "
+        f"streams  {count} on {jobs} jobs, opened in {opening:.1f} s: {output} events, "
+        f"out of order or missing {wrong}, database connections {maximum} at most ({idle} before), "
         f"delivered p50 {percentile(late, 0.5):.0f} ms, p95 {percentile(late, 0.95):.0f} ms"
     )
 
@@ -213,12 +213,12 @@ async def _connections(conn: asyncpg.Connection) -> int:
 
 
 async def read(base: str, conn: asyncpg.Connection, rows: int) -> None:
-    kind = await conn.fetchval("select holdfast.kind_for('bench', 'noop', '{}')")
-    began = time.perf_counter()
+    kind = await conn.fetchval("select holdfast.find_or_create_task_policy('bench', 'noop', '{}')")
+    started_at = time.perf_counter()
     for start in range(0, rows, 100_000):
         await conn.execute(FILL, min(100_000, rows - start), kind)
     await conn.execute("vacuum analyze holdfast.history")
-    filled = time.perf_counter() - began
+    filled = time.perf_counter() - started_at
     sample = await conn.fetch(
         "select id, owner from holdfast.history tablesample system (1) where owner is not null limit 2000"
     )
@@ -259,8 +259,8 @@ async def _inside(conn: asyncpg.Connection, job: uuid.UUID, owner: str) -> None:
             for _ in range(3):
                 rows = await conn.fetch(f"explain (analyze, buffers, timing off) select * from {call}")
         lines = [row[0].strip() for row in rows]
-        told = [line for line in lines if line.startswith(("Buffers", "Execution"))]
-        print(f"         inside the database, {call.partition('(')[0]}: {'; '.join(dict.fromkeys(told))}")
+        output = [line for line in lines if line.startswith(("Buffers", "Execution"))]
+        print(f"         inside the database, {call.partition('(')[0]}: {'; '.join(dict.fromkeys(output))}")
 
 
 @asynccontextmanager
@@ -308,24 +308,24 @@ async def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    given = parser.parse_args()
-    settings: Settings = load({"database_url": given.server})
-    server, name = Secret(given.server), f"hf_bench_{uuid.uuid4().hex[:12]}"
-    await scratch.create(server, name, settings)
-    url = scratch.on_database(server, name)
+    options = parser.parse_args()
+    settings: Settings = load_settings({"database_url": options.server})
+    server, name = Secret(options.server), f"hf_bench_{uuid.uuid4().hex[:12]}"
+    await scratch.create_database(server, name, settings)
+    url = scratch.url_of_database(server, name)
     try:
-        await install.migrate(url, settings)
+        await install.migrate_database(url, settings)
         conn = await asyncpg.connect(url.reveal())
         async with served(url) as (base, pid):
-            if "submit" in given.only:
-                await submit(base, pid, given.rate, given.seconds)
-            if "streams" in given.only:
-                await streams(base, conn, given.streams, max(1, given.streams // 20))
-            if "read" in given.only:
-                await read(base, conn, given.rows)
+            if "submit" in options.only:
+                await submit(base, pid, options.rate, options.seconds)
+            if "streams" in options.only:
+                await streams(base, conn, options.streams, max(1, options.streams // 20))
+            if "read" in options.only:
+                await read(base, conn, options.rows)
         await conn.close()
     finally:
-        await scratch.drop(server, name, settings)
+        await scratch.drop_database(server, name, settings)
 
 
 if __name__ == "__main__":

@@ -19,16 +19,17 @@ from typing import Any
 import asyncpg
 
 from holdfast import settings as settings_module
-from holdfast.engine import embedded, insight, install, operate, search
+from holdfast.engine import embedded, error_groups, install, maintenance, overview, queues, search
 from holdfast.engine.connection import Connection
 
 ROUNDS = 3
 FILL = """
-insert into holdfast.kinds (queue, type) select 'q' || n % 5, 't' || n from generate_series(0, 19) as n;
-insert into holdfast.lanes (kind_id, queue, type) select id, queue, type from holdfast.kinds;
-insert into holdfast.history (id, kind_id, nonce, due_at, started_at, finished_at, keep_until, attempt,
+insert into holdfast.task_policies (queue, type)
+  select 'q' || n % 5, 't' || n from generate_series(0, 19) as n;
+insert into holdfast.lanes (policy_id, queue, type) select id, queue, type from holdfast.task_policies;
+insert into holdfast.history (id, policy_id, nonce, due_at, started_at, finished_at, keep_until, attempt,
   failures, crashes, priority, status, args, error, owner)
-select holdfast.new_id(holdfast.id_stem(at), '00'), 1 + n % 20, n, at, at + interval '1 second',
+select holdfast.new_id(holdfast.id_prefix(at), '00'), 1 + n % 20, n, at, at + interval '1 second',
   at + interval '3 seconds', at + interval '8 days', 1, 0, 0, 0,
   case when n % 200 = 0 then 'failed' else 'succeeded' end,
   jsonb_build_object('n', n, 'url', 'https://example.org/' || n),
@@ -43,7 +44,7 @@ select h.id, h.id, 1, 'failed', h.started_at, h.finished_at, h.finished_at + int
   'TimeoutError', 'slow', 'TimeoutError f' || (hashtext(h.id::text) & 31)
 from holdfast.history h where h.status = 'failed';
 insert into holdfast.tasks (id, lane_id, pos, due_at, status, args)
-select holdfast.new_id(holdfast.id_stem(now()), '00'), 1 + n % 20, nextval('holdfast.positions'), now(),
+select holdfast.new_id(holdfast.id_prefix(now()), '00'), 1 + n % 20, nextval('holdfast.positions'), now(),
   'ready', '{}' from generate_series(1, %(rows)s / 10) as n;
 """
 
@@ -51,10 +52,10 @@ select holdfast.new_id(holdfast.id_stem(now()), '00'), 1 + n % 20, nextval('hold
 async def main(millions: float) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
         Path(home).chmod(0o755)  # noqa: ASYNC240
-        settings = settings_module.load({"home": home}, environ={})
-        server = embedded.start(settings, options={"fsync": "off", "shared_buffers": "512MB"})
+        settings = settings_module.load_settings({"home": home}, environ={})
+        server = embedded.start_server(settings, options={"fsync": "off", "shared_buffers": "512MB"})
         try:
-            await install.migrate(server.url, settings)
+            await install.migrate_database(server.url, settings)
             connection = await asyncpg.connect(server.url.reveal())
             await connection.execute(FILL.replace("%(rows)s", str(int(millions * 1e6))))
             await connection.execute("vacuum analyze")
@@ -62,34 +63,34 @@ async def main(millions: float) -> None:
             await connection.close()
         finally:
             server.release()
-            embedded.stop(settings)
+            embedded.stop_server(settings)
 
 
 async def measured(on: Connection) -> None:
     now = await on.fetchval("select holdfast.now()")
-    asked: dict[str, Callable[[], Awaitable[Any]]] = {
-        "jobs, first page": lambda: search.search_jobs(on, "", counted=True),
-        "jobs, failed": lambda: search.search_jobs(on, "state:failed", counted=True),
-        "jobs, a type": lambda: search.search_jobs(on, "task:t7", counted=True),
-        "jobs, an owner": lambda: search.search_jobs(on, "owner:owner77", counted=True),
-        "jobs, running (none)": lambda: search.search_jobs(on, "state:running", counted=True),
-        "jobs, payload not there": lambda: search.search_jobs(on, "args.url:nowhere", counted=True),
-        "jobs, a word not there": lambda: search.search_jobs(on, "nowhere", counted=True),
-        "jobs, cancelled (none)": lambda: search.search_jobs(on, "state:cancelled", counted=True),
-        "errors": lambda: search.error_groups(on),
-        "errors, 7 days": lambda: search.error_groups(on, since=now - timedelta(days=7)),
-        "queues": lambda: operate.task_queues(on),
-        "troubles": lambda: insight.troubles(on, now - timedelta(hours=24)),
-        "samples of an hour": lambda: insight.tick_views(on),
-        "figures": lambda: insight.figures(on, 6),
-        "figures by type": lambda: insight.type_figures(on, 24),
-        "database": lambda: insight.database_page(on),
+    requested: dict[str, Callable[[], Awaitable[Any]]] = {
+        "jobs, first page": lambda: search.search_jobs(on, "", with_count=True),
+        "jobs, failed": lambda: search.search_jobs(on, "state:failed", with_count=True),
+        "jobs, a type": lambda: search.search_jobs(on, "task:t7", with_count=True),
+        "jobs, an owner": lambda: search.search_jobs(on, "owner:owner77", with_count=True),
+        "jobs, running (none)": lambda: search.search_jobs(on, "state:running", with_count=True),
+        "jobs, payload not there": lambda: search.search_jobs(on, "args.url:nowhere", with_count=True),
+        "jobs, a word not there": lambda: search.search_jobs(on, "nowhere", with_count=True),
+        "jobs, cancelled (none)": lambda: search.search_jobs(on, "state:cancelled", with_count=True),
+        "errors": lambda: error_groups.list_error_groups(on),
+        "errors, 7 days": lambda: error_groups.list_error_groups(on, since=now - timedelta(days=7)),
+        "queues": lambda: queues.list_task_queues(on),
+        "troubles": lambda: overview.count_problems(on, now - timedelta(hours=24)),
+        "samples of an hour": lambda: maintenance.tick_operations(on),
+        "figures": lambda: overview.get_throughput_chart(on, 6),
+        "figures by type": lambda: overview.get_task_type_stats(on, 24),
+        "database": lambda: overview.get_database_health(on),
     }
-    for name, question in asked.items():
-        before, began = cpu_ms(on), time.monotonic()
+    for name, question in requested.items():
+        before, started_at = cpu_ms(on), time.monotonic()
         for _ in range(ROUNDS):
             await question()
-        took = (time.monotonic() - began) * 1000 / ROUNDS
+        took = (time.monotonic() - started_at) * 1000 / ROUNDS
         print(f"{name:28} processor {(cpu_ms(on) - before) / ROUNDS:7.0f} ms   clock {took:7.0f} ms")
 
 

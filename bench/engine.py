@@ -23,7 +23,7 @@ import msgspec
 
 from bench.history import HISTORY, pages_now, questions
 from holdfast.engine import install, leases, scratch
-from holdfast.settings import Secret, Settings, load
+from holdfast.settings import Secret, Settings, load_settings
 
 Connection = asyncpg.Connection
 QUEUE = "bench"
@@ -73,13 +73,13 @@ class Result:
 @asynccontextmanager
 async def database(server: Secret, settings: Settings) -> AsyncGenerator[str]:
     name = f"hf_bench_{uuid.uuid4().hex[:8]}"
-    await scratch.create(server, name, settings)
-    url = scratch.on_database(server, name)
-    await install.migrate(url, settings)
+    await scratch.create_database(server, name, settings)
+    url = scratch.url_of_database(server, name)
+    await install.migrate_database(url, settings)
     try:
         yield url.reveal()
     finally:
-        await scratch.drop(server, name, settings)
+        await scratch.drop_database(server, name, settings)
 
 
 async def wal_now(conn: Connection) -> int:
@@ -103,9 +103,9 @@ async def submit(url: str, count: int, *, keys: int = 0, connections: int = 1) -
         await conn.close()
 
     watch = await asyncpg.connect(url)
-    before, began = await wal_now(watch), time.perf_counter()
+    before, started_at = await wal_now(watch), time.perf_counter()
     await asyncio.gather(*(send(number) for number in range(connections)))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started_at
     wal = (await wal_now(watch) - before) / count
     await watch.close()
     return Result(f"submit_many, pages of 1,000, {connections} at once", count / seconds, wal=wal)
@@ -115,10 +115,10 @@ async def submit_one_by_one(url: str, count: int) -> Result:
     conn = await asyncpg.connect(url)
     body = msgspec.json.encode({"type": TYPE, "queue": "single", "args": ARGS}).decode()
     async with conn.transaction():
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         for _ in range(count):
             await conn.fetchval("select holdfast.submit($1)", body)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - started_at
     await conn.close()
     return Result("submit, one each, one transaction", count / seconds)
 
@@ -137,7 +137,7 @@ async def drain(url: str, name: str, count: int, *, batch: int, connections: int
             left[0] -= slots
             if not slots and not outcomes:
                 break
-            answer = await leases.exchange(
+            answer = await leases.finish_and_claim(
                 conn,
                 worker=f"bench-{number}",
                 outcomes=outcomes,
@@ -159,21 +159,21 @@ async def drain(url: str, name: str, count: int, *, batch: int, connections: int
     watch = await asyncpg.connect(url)
     await asyncio.sleep(1.5)  # servers tell what they read at most once a second
     looked = await pages_now(watch)
-    before, began = await wal_now(watch), time.perf_counter()
+    before, started_at = await wal_now(watch), time.perf_counter()
     await asyncio.gather(*(work(n) for n in range(connections)))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started_at
     wal = (await wal_now(watch) - before) / count
     await asyncio.sleep(1.5)
     pages = (await pages_now(watch) - looked) / count
     await watch.close()
-    return Result(name, count / seconds, _fifths(began, marks), wal, pages)
+    return Result(name, count / seconds, _fifths(started_at, marks), wal, pages)
 
 
-def _fifths(began: float, marks: list[tuple[float, int]]) -> list[float]:
+def _fifths(started_at: float, marks: list[tuple[float, int]]) -> list[float]:
     marks = sorted(marks)
     size = max(len(marks) // 5, 1)
     rates: list[float] = []
-    start = began
+    start = started_at
     for group in (marks[n : n + size] for n in range(0, size * 5, size)):
         if group and group[-1][0] > start:
             rates.append(sum(n for _, n in group) / (group[-1][0] - start))
@@ -190,7 +190,7 @@ async def bare(url: str, count: int, *, batch: int, connections: int = 2) -> Res
         msgspec.json.encode(ARGS).decode(),
         count,
     )
-    before, began = await wal_now(conn), time.perf_counter()
+    before, started_at = await wal_now(conn), time.perf_counter()
 
     async def work() -> None:
         own = await asyncpg.connect(url)
@@ -208,7 +208,7 @@ async def bare(url: str, count: int, *, batch: int, connections: int = 2) -> Res
         await own.close()
 
     await asyncio.gather(*(work() for _ in range(connections)))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started_at
     wal = (await wal_now(conn) - before) / count
     await conn.close()
     return Result(BARE_DRAIN, count / seconds, wal=wal)
@@ -303,7 +303,7 @@ class Bench:
             await submit(url, 10_000 + self.tasks)
             conn = await asyncpg.connect(url)
             for _ in range(20):
-                await leases.exchange(conn, worker="holder", slots=500, queues=[QUEUE])
+                await leases.finish_and_claim(conn, worker="holder", slots=500, queues=[QUEUE])
             await conn.close()
             self.keep(await drain(url, "drain, 10,000 running", self.tasks, batch=100))
 
@@ -355,11 +355,11 @@ async def main() -> None:
     parser.add_argument(
         "--only", default=",".join(PARTS), help="parts by name; ratios need drain, which comes first"
     )
-    given = parser.parse_args()
-    bench = Bench(Secret(given.server), load({}), given.tasks, given.rows)
+    options = parser.parse_args()
+    bench = Bench(Secret(options.server), load_settings({}), options.tasks, options.rows)
     try:
-        for number in range(given.rounds):
-            for name in given.only.split(","):
+        for number in range(options.rounds):
+            for name in options.only.split(","):
                 part: Callable[[], Awaitable[None]] = getattr(bench, PARTS[PARTS.index(name)])
                 if name != "history" or not number:  # filling it takes minutes
                     await part()

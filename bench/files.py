@@ -28,9 +28,10 @@ from starlette.types import ASGIApp
 
 from holdfast import Client
 from holdfast import settings as settings_module
+from holdfast.client import open_client_database
 from holdfast.engine import embedded, scratch
-from holdfast.engine.artifacts import put_rule
-from holdfast.server.api import create_app
+from holdfast.engine.artifacts import put_artifact_retention
+from holdfast.server import create_app
 from holdfast.settings import Settings
 
 MIB = 1024 * 1024
@@ -90,11 +91,11 @@ async def save_and_fetch(client: Client, mebibytes: int) -> dict[str, float]:
 async def archive(client: Client, files: int, mebibytes: int) -> dict[str, float]:
     """A ZIP over a real port, read by another process; memory of the serving one."""
     size = mebibytes * MIB // files
-    async with (await client.open()).connection() as connection:
+    async with client.connection() as connection:
         job = await connection.fetchval("select (holdfast.submit('{\"type\": \"t\"}') ->> 'id')::uuid")
     for number in range(files):
         await client.files.put(f"{number}.bin", pieces(1, size), job=job)
-    app = create_app(client.settings, database=await client.open(), store=client.files.store)
+    app = create_app(client.settings, database=await open_client_database(client), store=client.files.store)
     async with served(app) as address:
         await fetched(f"{address}/healthz", client.settings)
         memory, began = Memory(), time.monotonic()
@@ -140,9 +141,9 @@ EXPIRED = """
 
 
 async def sweep(client: Client, files: int) -> dict[str, float]:
-    database = await client.open()
+    database = await open_client_database(client)
     async with database.connection() as connection:
-        await put_rule(connection, ttl=None)
+        await put_artifact_retention(connection, ttl=None)
         for begin in range(0, files, 10_000):
             await connection.execute(EXPIRED, begin, min(begin + 10_000, files) - 1)
         await connection.execute(
@@ -155,12 +156,12 @@ async def sweep(client: Client, files: int) -> dict[str, float]:
         (folder / "k" / str(number)).mkdir(parents=True)
         (folder / "k" / str(number) / "a").write_bytes(b"x")
     memory, began = Memory(), time.monotonic()
-    longest, told = 0.0, 0
+    longest, max_keys = 0.0, 0
     real = client.files.store.delete
 
     async def watched(keys: Sequence[str]) -> None:
-        nonlocal longest, told
-        told = max(told, len(keys))
+        nonlocal longest, max_keys
+        max_keys = max(max_keys, len(keys))
         at = time.monotonic()
         await real(keys)
         longest = max(longest, time.monotonic() - at)
@@ -170,7 +171,7 @@ async def sweep(client: Client, files: int) -> dict[str, float]:
     return {
         "files": swept.deleted,
         "seconds": time.monotonic() - began,
-        "most_in_a_step": told,
+        "max_keys_per_step": max_keys,
         "longest_step_ms": 1000 * longest,
         "left": len(await asyncio.to_thread(lambda: list(folder.rglob("*")))),
         "memory_MiB": memory.grown,
@@ -188,13 +189,13 @@ async def served(app: ASGIApp) -> AsyncGenerator[str]:
 
 
 async def child(name: str, small: bool) -> None:
-    settings = settings_module.load()
-    server = embedded.start(settings)
+    settings = settings_module.load_settings()
+    server = embedded.start_server(settings)
     database = f"bench_{os.getpid()}"
-    await scratch.make_template(server.url, database, settings)
-    url = scratch.on_database(server.url, database)
+    await scratch.create_template_database(server.url, database, settings)
+    url = scratch.url_of_database(server.url, database)
     with tempfile.TemporaryDirectory(dir=settings.home) as folder:
-        changed = settings_module.load({"storage_url": folder, "service_key": "bench-key"})
+        changed = settings_module.load_settings({"storage_url": folder, "service_key": "bench-key"})
         async with Client(url.reveal(), settings=changed) as client:
             work = {
                 "save_and_fetch": lambda: save_and_fetch(client, 64 if small else 1024),
@@ -202,23 +203,23 @@ async def child(name: str, small: bool) -> None:
                 "sweep": lambda: sweep(client, 2000 if small else 100_000),
             }[name]
             print(msgspec.json.encode({"what": name, **(await work())}).decode())
-    await scratch.drop(server.url, database, settings)
+    await scratch.drop_database(server.url, database, settings)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--child")
-    given = parser.parse_args()
-    if given.child:
-        asyncio.run(child(given.child, given.small))
+    options = parser.parse_args()
+    if options.child:
+        asyncio.run(child(options.child, options.small))
         return
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HOLDFAST_HOME": home}
         for name in ("save_and_fetch", "archive", "sweep"):
-            command = [sys.executable, __file__, "--child", name, *(["--small"] if given.small else [])]
+            command = [sys.executable, __file__, "--child", name, *(["--small"] if options.small else [])]
             subprocess.run(command, env=environment, check=True)
-        embedded.stop(settings_module.load({"home": home}))
+        embedded.stop_server(settings_module.load_settings({"home": home}))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ import asyncpg
 Connection = asyncpg.Connection
 
 HISTORY = """
-insert into holdfast.history (id, kind_id, due_at, started_at, finished_at, keep_until, attempt, failures,
+insert into holdfast.history (id, policy_id, due_at, started_at, finished_at, keep_until, attempt, failures,
   crashes, priority, status, args, output)
-select holdfast.new_id(holdfast.id_stem(holdfast.now() - n * interval '1 microsecond'), '00'), k.id,
+select holdfast.new_id(holdfast.id_prefix(holdfast.now() - n * interval '1 microsecond'), '00'), k.id,
   h.at, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0,
   case when n % 100000 = 1 then 'cancelled' when n % 1000 = 1 then 'failed' else 'succeeded' end,
   '{"url": "https://example.com/some/page"}', '1'
 from generate_series(1, $1) as n, (select holdfast.now() as at) as h,
-  (select id from holdfast.kinds limit 1) as k
+  (select id from holdfast.task_policies limit 1) as k
 """
 # What people ask. None may cost more with more rows.
 QUESTIONS = {
@@ -31,7 +31,7 @@ QUESTIONS = {
     "those that run": """select holdfast.list_jobs('{"status": "running"}')""",
     "of a type that is rare": """select holdfast.list_jobs('{"type": "rare"}')""",
     "counts": "select holdfast.metrics()",
-    "queues": "select holdfast.task_queues()",
+    "queues": "select holdfast.list_task_queues()",
     "a search": """select holdfast.search_jobs('{"state": {"in": ["failed"]}}')""",
     "cancel by owner": """select holdfast.cancel_jobs('{"owner": "nobody"}')""",
     "redrive, dry": """select holdfast.redrive('{"error_type": "None"}', 100, true)""",
@@ -41,9 +41,9 @@ QUESTIONS = {
 async def questions(conn: Connection) -> None:
     for name, question in QUESTIONS.items():
         await conn.fetch(question)
-        before, began = await pages_now(conn), time.perf_counter()
+        before, started_at = await pages_now(conn), time.perf_counter()
         await conn.fetch(question)
-        took = time.perf_counter() - began
+        took = time.perf_counter() - started_at
         print(f"    {name:30} {await pages_now(conn) - before:9,} pages {took * 1000:9.1f} ms", flush=True)
 
 

@@ -48,8 +48,8 @@ class Side:
         return sorted(moment for each in moments for moment in each)
 
 
-def rate(moments: list[float], began: float) -> float:
-    return len(moments) * BATCH / (moments[-1] - began)
+def rate(moments: list[float], started_at: float) -> float:
+    return len(moments) * BATCH / (moments[-1] - started_at)
 
 
 async def send(connection: asyncpg.Connection, batches: int) -> list[float]:
@@ -84,15 +84,18 @@ async def fresh(side: Side) -> None:
 
 async def fill(side: Side, messages: int) -> float:
     share = messages // BATCH // len(side.connections)
-    began = time.perf_counter()
-    return rate(await side.many(lambda connection: send(connection, share)), began)
+    started_at = time.perf_counter()
+    return rate(await side.many(lambda connection: send(connection, share)), started_at)
 
 
 async def clear(side: Side, act: str, messages: int) -> dict[str, float]:
     await fresh(side)
     sent = await fill(side, messages)
-    began = time.perf_counter()
-    return {"send_batch": sent, f"read+{act}": rate(await side.many(lambda c: drain(c, act, None)), began)}
+    started_at = time.perf_counter()
+    return {
+        "send_batch": sent,
+        f"read+{act}": rate(await side.many(lambda c: drain(c, act, None)), started_at),
+    }
 
 
 async def pinned(side: Side, messages: int) -> dict[str, float]:
@@ -102,14 +105,14 @@ async def pinned(side: Side, messages: int) -> dict[str, float]:
     holder = await asyncpg.connect(side.url)
     try:
         await holder.execute("begin isolation level repeatable read; select count(*) from pg_class")
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         moments = await side.many(lambda c: drain(c, "delete", None))
     finally:
         await holder.close()
     fifth = len(moments) // 5
     return {
-        "pinned read+delete": rate(moments, began),
-        "pinned, first fifth": rate(moments[:fifth], began),
+        "pinned read+delete": rate(moments, started_at),
+        "pinned, first fifth": rate(moments[:fifth], started_at),
         "pinned, last fifth": rate(moments[-fifth:], moments[-fifth - 1]),
     }
 
@@ -124,10 +127,10 @@ async def deep(side: Side, messages: int, waiting: int) -> dict[str, float]:
     # out the whole fill on the same cores while the reads are timed; with it, reads pay for full-page images.
     await side.connections[0].execute("vacuum analyze pgmq.q_b")
     await side.connections[0].execute("checkpoint")
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     share = messages // BATCH // len(side.connections)
     moments = await side.many(lambda c: drain(c, "delete", share))
-    return {f"{waiting:,} waiting a while, read+delete": rate(moments, began)}
+    return {f"{waiting:,} waiting a while, read+delete": rate(moments, started_at)}
 
 
 async def flying(side: Side, messages: int, flight: int) -> dict[str, float]:
@@ -135,17 +138,17 @@ async def flying(side: Side, messages: int, flight: int) -> dict[str, float]:
     await fill(side, flight)
     await side.many(lambda c: drain(c, "read", None))
     await fill(side, messages)
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     moments = await side.many(lambda c: drain(c, "delete", None))
-    return {f"{flight:,} in flight, read+delete": rate(moments, began)}
+    return {f"{flight:,} in flight, read+delete": rate(moments, started_at)}
 
 
 def find_sql(folder: Path) -> Path:
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", PGMQ], check=True)
-    found = [path for path in folder.rglob("pgmq.sql") if path.parent.name == "sql"]
-    return found[0]
+    measurements = [path for path in folder.rglob("pgmq.sql") if path.parent.name == "sql"]
+    return measurements[0]
 
 
 @asynccontextmanager
@@ -162,7 +165,7 @@ async def database(admin: str, name: str) -> AsyncIterator[str]:
 
 async def run(options: argparse.Namespace, sql: str) -> None:
     async with database(options.url, "bench_holdfast") as ours, database(options.url, "bench_pgmq") as theirs:
-        await install.migrate(Secret(ours), settings_module.load({}))
+        await install.migrate_database(Secret(ours), settings_module.load_settings({}))
         plain = await asyncpg.connect(theirs)
         await plain.execute(sql)
         await plain.close()

@@ -32,10 +32,10 @@ import uvicorn
 from holdfast import settings as settings_module
 from holdfast.engine import install, scratch
 from holdfast.engine.connection import Database
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports, mount, reports
-from holdfast.systems.exports.documents import samples
+from holdfast.systems.exports.resumes import load_sample_documents
 
 SECRET, ISSUER = "a secret for the benchmark that is long enough for HS256", "bench"
 EXPORT = "/api/v1/export"
@@ -66,12 +66,12 @@ class User:
         return answer.json()
 
     async def documents(self) -> dict[str, str]:
-        made = {}
-        for name, sample in samples():
-            made[name] = (
+        created = {}
+        for name, sample in load_sample_documents():
+            created[name] = (
                 await self.post(f"{EXPORT}/documents", {"title": sample.title, "data": sample.data})
             )["id"]
-        return made
+        return created
 
     async def until(self, path: str, *events: str, seen: Any = None) -> None:
         async with self.web.stream("GET", path, headers=self.headers, timeout=600) as stream:
@@ -100,11 +100,11 @@ async def one(user: User, document: str, number: int) -> None:
 
 async def batch(user: User, documents: list[str], number: int) -> None:
     options = {"margins": {"top": 0.9 + number / 10_000}}
-    made = await user.post(f"{EXPORT}/batch", {"documentIds": documents, "options": options})
-    await user.until(f"{EXPORT}/batch/{made['batchId']}/stream", "completed")
+    created = await user.post(f"{EXPORT}/batch", {"documentIds": documents, "options": options})
+    await user.until(f"{EXPORT}/batch/{created['batchId']}/stream", "completed")
 
 
-def told(name: str, times: list[float], target: str) -> None:
+def print_times(name: str, times: list[float], target: str) -> None:
     times.sort()
     p95 = times[int(len(times) * 0.95)]
     print(
@@ -117,10 +117,14 @@ async def exports_part(web: httpx.AsyncClient, rounds: int) -> None:
     documents = await user.documents()
     pages = [documents[name] for name in ("amara", "lucia")]
     await one(user, pages[0], 999)
-    told("one page", [await timed(one(user, pages[n % 2], n)) for n in range(rounds)], "target 0.3")
-    told("two pages", [await timed(one(user, documents["jonas"], n)) for n in range(rounds)], "target 0.5")
+    print_times("one page", [await timed(one(user, pages[n % 2], n)) for n in range(rounds)], "target 0.3")
+    print_times(
+        "two pages", [await timed(one(user, documents["jonas"], n)) for n in range(rounds)], "target 0.5"
+    )
     five = [(await user.documents())[name] for name in ("amara", "jonas", "lucia", "amara", "lucia")]
-    told("batch of five", [await timed(batch(user, five, n)) for n in range(max(3, rounds // 8))], "target 2")
+    print_times(
+        "batch of five", [await timed(batch(user, five, n)) for n in range(max(3, rounds // 8))], "target 2"
+    )
 
 
 async def many_part(web: httpx.AsyncClient, process: asyncio.subprocess.Process, count: int) -> None:
@@ -175,7 +179,7 @@ async def report_part(web: httpx.AsyncClient) -> None:
 
 @asynccontextmanager
 async def served(settings: Settings, database: Database) -> AsyncIterator[str]:
-    limits = exports.Limits(a_day=1_000_000, bytes=2**40, waiting=1000)
+    limits = exports.ExportLimits(exports_per_day=1_000_000, bytes=2**40, waiting=1000)
     app = create_app(settings, database=database, **mount(exports.mount(limits), reports))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
@@ -192,16 +196,16 @@ async def run(base: str, count: int, rounds: int) -> None:
     name = f"hf_bench_{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(
-            settings_module.load(), home=Path(folder), jwt_secret=Secret(SECRET), jwt_issuer=ISSUER,
+            settings_module.load_settings(), home=Path(folder), jwt_secret=Secret(SECRET), jwt_issuer=ISSUER,
             api_rate=100_000, api_burst=100_000, user_jobs=100_000,
         )  # fmt: skip
-        await scratch.create(Secret(base), name, settings)
-        url = scratch.on_database(Secret(base), name)
+        await scratch.create_database(Secret(base), name, settings)
+        url = scratch.url_of_database(Secret(base), name)
         try:
-            await install.migrate(url, settings)
+            await install.migrate_database(url, settings)
             await on_database(url, settings, count, rounds)
         finally:
-            await scratch.drop(Secret(base), name, settings)
+            await scratch.drop_database(Secret(base), name, settings)
 
 
 async def on_database(url: Secret, settings: Settings, count: int, rounds: int) -> None:
@@ -234,8 +238,8 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--exports", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=40)
-    given = parser.parse_args()
-    asyncio.run(run(given.url, given.exports, given.rounds))
+    options = parser.parse_args()
+    asyncio.run(run(options.url, options.exports, options.rounds))
 
 
 if __name__ == "__main__":

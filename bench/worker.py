@@ -24,8 +24,8 @@ from uuid import uuid4
 
 from holdfast import Client, task
 from holdfast.engine import install, scratch
-from holdfast.engine.connection import Connection, connected
-from holdfast.settings import Secret, Settings, load
+from holdfast.engine.connection import Connection, open_connection
+from holdfast.settings import Secret, Settings, load_settings
 
 QUEUE = "bench"
 PARTS = ("drain", "two", "plain", "wakeup", "sleepers", "memory")
@@ -57,13 +57,13 @@ async def sleeper(seconds: float) -> None:
 @asynccontextmanager
 async def database(server: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     name = f"hf_bench_{uuid4().hex[:12]}"
-    await scratch.create(server, name, settings)
-    url = scratch.on_database(server, name)
+    await scratch.create_database(server, name, settings)
+    url = scratch.url_of_database(server, name)
     try:
-        await install.migrate(url, settings)
+        await install.migrate_database(url, settings)
         yield url
     finally:
-        await scratch.drop(server, name, settings)
+        await scratch.drop_database(server, name, settings)
 
 
 def worker(url: Secret, *options: str) -> subprocess.Popen[bytes]:
@@ -114,7 +114,10 @@ class Bench:
 
     async def drain(self, processes: int = 1, which: str = "noop") -> None:
         """From the first outcome to the last, with the work of starting and ending left out."""
-        async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
+        async with (
+            database(self.server, self.settings) as url,
+            open_connection(url, self.settings) as connection,
+        ):
             await self._submit(url, which, self.tasks)
             await connection.execute("vacuum analyze holdfast.tasks")
             postmaster = await postmaster_of(connection)
@@ -171,30 +174,36 @@ class Bench:
                     committed.append((ran - after) * 1000)
             process.terminate()
             process.wait()
-        _tell_waits("since the submit was called", called)
-        _tell_waits("since its commit was known", committed)
+        _print_waits("since the submit was called", called)
+        _print_waits("since its commit was known", committed)
 
     async def sleepers(self) -> None:
         """10,000 tasks that sleep at once in one process."""
-        async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
+        async with (
+            database(self.server, self.settings) as url,
+            open_connection(url, self.settings) as connection,
+        ):
             process = worker(url, "-c", "10000")
             async with Client(url.reveal(), settings=self.settings) as client:
                 for _ in range(10):
                     await client.submit_many([sleeper(20.0) for _ in range(1000)])
-            most, size = 0, 0.0
+            maximum, size = 0, 0.0
             while await connection.fetchval("select count(*) from holdfast.tasks"):
                 running = await connection.fetchval(
                     "select count(*) from holdfast.tasks where status = 'running'"
                 )
-                most, size = max(most, running), max(size, _resident(process.pid))
+                maximum, size = max(maximum, running), max(size, _resident(process.pid))
                 await asyncio.sleep(1)
-            print(f"memory: {most:,} slept at once, in {size:.0f} MiB", flush=True)
+            print(f"memory: {maximum:,} slept at once, in {size:.0f} MiB", flush=True)
             process.terminate()
             process.wait()
 
     async def memory(self) -> None:
         """A million no-ops in a process that did nothing else: what it holds after each part."""
-        async with database(self.server, self.settings) as url, connected(url, self.settings) as connection:
+        async with (
+            database(self.server, self.settings) as url,
+            open_connection(url, self.settings) as connection,
+        ):
             process = worker(url, "-c", str(self.concurrency))
             sizes: list[float] = []
             for number in range(ROUNDS):
@@ -210,7 +219,7 @@ class Bench:
             process.wait()
 
 
-def _tell_waits(since: str, waits: list[float]) -> None:
+def _print_waits(since: str, waits: list[float]) -> None:
     waits.sort()
     last = len(waits) - 1
     p50, p99 = statistics.median(waits), waits[round(last * 0.99)]
@@ -233,10 +242,10 @@ async def main() -> None:
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--concurrency", type=int, default=400)
     parser.add_argument("--only", default=",".join(PARTS))
-    given = parser.parse_args()
-    bench = Bench(Secret(given.server), load({}), given.tasks, given.concurrency)
+    options = parser.parse_args()
+    bench = Bench(Secret(options.server), load_settings({}), options.tasks, options.concurrency)
     parts: dict[str, Callable[[], Awaitable[None]]] = {name: getattr(bench, name) for name in PARTS}
-    chosen = given.only.split(",")
+    chosen = options.only.split(",")
     for number in range(ROUNDS_OF_DRAINS):
         for name in chosen:
             if name in ("drain", "two") or not number:

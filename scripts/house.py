@@ -68,7 +68,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def function_sizes() -> Iterator[str]:
-    lengths = [found for path in tracked("src/**.py") for found in functions(path)]
+    lengths = [entry for path in tracked("src/**.py") for entry in functions(path)]
     for name, length in lengths:
         if length > FUNCTION_LINES:
             yield f"{name}: {length} lines, at most {FUNCTION_LINES}"

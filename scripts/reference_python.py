@@ -14,10 +14,9 @@ import msgspec
 import holdfast
 from holdfast import client, model, testing
 from holdfast.client import batches, blocking, files, limits, schedules, submit_options
-from holdfast.client import batches, blocking, files, limits, schedules, submit_options
 from holdfast.client.messages import queues
 from holdfast.definitions import consumers
-from holdfast.definitions import context as contexts
+from holdfast.definitions import context_types as contexts
 
 INTRO = """\
 What `from holdfast import ...` gives, and what hangs below a `Client`. Anything that is not here or in the
@@ -48,7 +47,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "What comes back": {
         each.__name__: each
         for each in (
-            model.Job, model.Task, model.Progress, model.Failure, model.JobPage, model.Batch, model.Reason, model.Limit,
+            model.Job, model.JobTask, model.Progress, model.Failure, model.JobPage, model.Batch, model.Reason, model.Limit,
             model.Artifact, model.Message, model.LogLine, model.StoredSchedule, model.MessageMetrics, model.MessagePolicy,
         )
     },
@@ -56,7 +55,13 @@ PARTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SAYS = {  # what `**say` may be, by the name of its type
     each.__name__: each
-    for each in (submit_options.SubmitOptions, contexts.ChildSay, contexts.SaveSay, limits.LimitOptions, consumers.ConsumerOptions)
+    for each in (
+        submit_options.SubmitOptions,
+        contexts.ChildOptions,
+        contexts.ArtifactOptions,
+        limits.LimitOptions,
+        consumers.ConsumerOptions,
+    )
 }
 
 
@@ -75,8 +80,8 @@ def _described(name: str, thing: Any) -> Iterator[str]:
     else:
         yield from _code(f"{name}{_signature(thing)}")
         yield from (_text(thing), "")
-        for said in _says(thing):
-            yield from (said.removeprefix("<br>"), "")
+        for text_lines in _says(thing):
+            yield from (text_lines.removeprefix("<br>"), "")
 
 
 def _class(name: str, thing: type) -> Iterator[str]:
@@ -111,7 +116,7 @@ def _fields(thing: type) -> list[str]:
         hints = typing.get_type_hints(thing)
         return [f"{each}: {_kind(hints[each])}" for each in thing.__struct_fields__]
     if is_dataclass(thing):
-        return [_field(each) for each in fields(thing) if each.init and each.name != "hold"]
+        return [_field(each) for each in fields(thing) if each.init and each.name != "lease"]
     return []
 
 
@@ -131,11 +136,11 @@ def _kind(hint: Any) -> str:
 def _signature(thing: Any) -> str:
     """As in the source, without `self` and quotes."""
     try:
-        found = inspect.signature(thing)
+        members = inspect.signature(thing)
     except (TypeError, ValueError):
         return "(...)"
-    kept = [each for name, each in found.parameters.items() if name != "self"]
-    return _plain(str(found.replace(parameters=kept)))
+    kept = [each for name, each in members.parameters.items() if name != "self"]
+    return _plain(str(members.replace(parameters=kept)))
 
 
 def _plain(text: Any) -> str:
@@ -153,8 +158,8 @@ def _says(thing: Any) -> Iterator[str]:
         yield f"Options: {', '.join(known)}."
     for name in re.findall(r"\*\*\w+: (\w+)", _signature(thing)):
         if name in SAYS:
-            said = ", ".join(f"`{each}`" for each in SAYS[name].__annotations__)
-            yield f"<br>`{name}`: {said}."
+            text_lines = ", ".join(f"`{each}`" for each in SAYS[name].__annotations__)
+            yield f"<br>`{name}`: {text_lines}."
 
 
 def _code(text: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from holdfast.engine import install
 from holdfast.engine.connection import Database
 from holdfast.errors import HoldfastError
 from holdfast.settings import Secret
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 HERE = Path(__file__).parent
 MANIFEST: dict[str, Any] = json.loads((HERE / "adapter.json").read_text(encoding="utf-8"))
@@ -65,35 +65,35 @@ class Figures:
             self._spans.popleft()
         counts = [sum(span[1][bucket] for span in self._spans) for bucket in range(self.BUCKETS)]
         self._new_span()
-        found: dict[str, float] = {}
+        measurements: dict[str, float] = {}
         for name, share in (("claim_p50_ms", 0.5), ("claim_p95_ms", 0.95), ("claim_p99_ms", 0.99)):
             left, bucket = share * sum(counts), 0
             while bucket < self.BUCKETS - 1 and left > counts[bucket]:
                 left -= counts[bucket]
                 bucket += 1
-            found[name] = round(self.edge(bucket), 3) if sum(counts) else 0.0
-        return found
+            measurements[name] = round(self.edge(bucket), 3) if sum(counts) else 0.0
+        return measurements
 
 
-figures = Figures()
+metrics = Figures()
 
 
 @task(queue="bench")
 async def work(sent: float, payload: str) -> None:
     del payload
-    figures.started(time.time() - sent)
+    metrics.started(time.time() - sent)
     if WORK_S:
         await asyncio.sleep(WORK_S)
-    figures.completed += 1
+    metrics.completed += 1
 
 
-def say(line: dict[str, Any]) -> None:
+def emit_line(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
 def describe() -> None:
-    say({"kind": "descriptor", "system": MANIFEST["system"], "event_tables": MANIFEST["event_tables"],
+    emit_line({"kind": "descriptor", "system": MANIFEST["system"], "event_tables": MANIFEST["event_tables"],
          "extensions": MANIFEST["extensions"], "version": __version__, "schema_version": __version__,
          "db_name": MANIFEST["db_name"], "started_at": datetime.now(UTC).isoformat()})  # fmt: skip
 
@@ -148,11 +148,11 @@ class Producer:
     async def _send(self, count: int) -> None:
         try:
             await self._client.submit_many([work(time.time(), PAYLOAD) for _ in range(count)])
-        except HoldfastError as problem:
-            sys.stderr.write(f"enqueue: {problem}\n")
+        except HoldfastError as error:
+            sys.stderr.write(f"enqueue: {error}\n")
             await asyncio.sleep(0.2)
             return
-        figures.enqueued += count
+        metrics.enqueued += count
         self._credit -= count
 
     async def _waiting(self) -> int:
@@ -173,13 +173,13 @@ async def sample(database: Database) -> None:
     """On every tick of the wall clock, one line a metric."""
     while True:
         await asyncio.sleep(SAMPLE_S - time.time() % SAMPLE_S)
-        enqueued, figures.enqueued = figures.enqueued, 0
-        completed, figures.completed = figures.completed, 0
-        values = {**figures.percentiles(), "enqueue_rate": enqueued / SAMPLE_S,
+        enqueued, metrics.enqueued = metrics.enqueued, 0
+        completed, metrics.completed = metrics.completed, 0
+        values = {**metrics.percentiles(), "enqueue_rate": enqueued / SAMPLE_S,
                   "completion_rate": completed / SAMPLE_S, "queue_depth": await depth(database)}  # fmt: skip
         at = datetime.now(UTC).isoformat()
         for metric, value in values.items():
-            say({"t": at, "system": MANIFEST["system"], "kind": "adapter", "subject_kind": "adapter",
+            emit_line({"t": at, "system": MANIFEST["system"], "kind": "adapter", "subject_kind": "adapter",
                  "subject": "", "metric": metric, "value": value, "window_s": SAMPLE_S})  # fmt: skip
 
 
@@ -187,9 +187,9 @@ async def installed(url: Secret, chosen: settings.Settings) -> None:
     """A no-op when it is there already; patient when the server is not."""
     while True:
         try:
-            await install.migrate(url, chosen)
-        except HoldfastError as problem:
-            sys.stderr.write(f"install: {problem}\n")
+            await install.migrate_database(url, chosen)
+        except HoldfastError as error:
+            sys.stderr.write(f"install: {error}\n")
             await asyncio.sleep(1)
         else:
             return
@@ -197,14 +197,14 @@ async def installed(url: Secret, chosen: settings.Settings) -> None:
 
 async def main() -> None:
     url = Secret(os.environ["DATABASE_URL"])
-    chosen = settings.load()
+    chosen = settings.load_settings()
     await installed(url, chosen)
     describe()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     async with Client(url.reveal(), settings=chosen) as client, Database(url, chosen) as database:
-        worker = Worker(database, {work.name: work}, concurrency=int(number("WORKER_COUNT", 64)))
+        worker = WorkerRuntime(database, {work.name: work}, concurrency=int(number("WORKER_COUNT", 64)))
         worker.hurry()  # told to stop, it releases at once
         producer = Producer(client, database)
         parts = [asyncio.create_task(part) for part in (producer.run(), producer.listen(), sample(database))]

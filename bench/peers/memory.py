@@ -9,14 +9,14 @@ PROC = Path("/proc")
 
 
 def _parents() -> dict[int, int]:
-    found = {}
+    measurements = {}
     for place in PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             # The name of the program may hold anything, so we read from behind it: state, then parent.
-            found[int(place.parent.name)] = int(
+            measurements[int(place.parent.name)] = int(
                 place.read_text("utf-8", "replace").rpartition(")")[2].split()[1]
             )
-    return found
+    return measurements
 
 
 def family(pid: int, parents: dict[int, int]) -> set[int]:

@@ -16,16 +16,16 @@ import asyncpg
 
 from bench.peers import rows
 from bench.peers.memory import megabytes
-from bench.peers.trials import ImpossibleError, Trial
+from bench.peers.trials import Trial, UnsupportedMeasurementError
 
-Found = dict[str, float | str]
-WARM_UP = 5  # jobs whose waits do not count
-ONE_BY_ONE = 600
+Measurements = dict[str, float | str]
+WARM_UP_JOBS = 5  # jobs whose waits do not count
+SINGLE_ENQUEUES = 600
 ONE = "enqueue one by one"
 ROUNDS = {"turns": 3}  # of parts that everybody plays several times
-SETTLE, IDLE_SECONDS, STATISTICS = 10.0, 30.0, 1.2
-AFRESH = 15.0  # seconds of work at most for the growth of memory
-NOTHING = float("nan")
+SETTLE_SECONDS, IDLE_SECONDS, STATISTICS_DELAY_SECONDS = 10.0, 30.0, 1.2
+MEMORY_GROWTH_SECONDS = 15.0  # seconds of work at most for the growth of memory
+NOT_MEASURED = float("nan")
 NOT_POSTGRES = "its jobs are not in PostgreSQL"
 COUNTS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal,
   xact_commit + xact_rollback as transactions,
@@ -54,9 +54,9 @@ class Sizes:
 
 @contextlib.contextmanager
 def timed(trial: Trial, what: str) -> Iterator[None]:
-    began = time.monotonic()
+    started_at = time.monotonic()
     yield
-    print(f"  {trial.entry.name} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    print(f"  {trial.entry.name} {what}: {time.monotonic() - started_at:.0f} s", file=sys.stderr, flush=True)
 
 
 @contextlib.asynccontextmanager
@@ -69,79 +69,87 @@ async def _connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def _counts(connection: asyncpg.Connection) -> dict[str, float]:
-    await asyncio.sleep(STATISTICS)  # they come late
-    found = dict(await connection.fetchrow(COUNTS) or {})
-    return {name: float(value or 0) for name, value in found.items()}
+    await asyncio.sleep(STATISTICS_DELAY_SECONDS)  # they come late
+    measurements = dict(await connection.fetchrow(COUNTS) or {})
+    return {name: float(value or 0) for name, value in measurements.items()}
 
 
-async def basic(trial: Trial, sizes: Sizes, found: Found) -> None:
-    single, jobs = max(int(ONE_BY_ONE * sizes.scale), 20), sizes.jobs(trial)
+async def basic(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
+    single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.jobs(trial)
     await trial.make()
     with timed(trial, "enqueue"):
-        found[ONE] = single / trial.run("one", str(single))["seconds"]
-        found["enqueue bulk"] = trial.bulk(jobs)
+        measurements[ONE] = single / trial.run("one", str(single))["seconds"]
+        measurements["enqueue bulk"] = trial.bulk(jobs)
         await trial.emptied()
     with timed(trial, "1 process"):
-        await _counted(trial, jobs, found)
+        await _counted(trial, jobs, measurements)
     with timed(trial, "2 processes"):
-        found["drain, 2 processes"] = await trial.drain(jobs, 2)
+        measurements["drain, 2 processes"] = await trial.drain(jobs, 2)
     with timed(trial, "idle"):
-        await _idle_and_wake_up(trial, max(int(100 * sizes.scale), 20) + WARM_UP, found)
+        await _idle_and_wake_up(trial, max(int(100 * sizes.scale), 20) + WARM_UP_JOBS, measurements)
     if trial.entry.redis:
-        raise ImpossibleError(f"WAL, transactions, dead rows: {NOT_POSTGRES}")
+        raise UnsupportedMeasurementError(f"WAL, transactions, dead rows: {NOT_POSTGRES}")
 
 
-async def turns(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def turns(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     """One round; the caller goes round several times, so that a slow minute of the machine hits everybody."""
-    single, jobs = max(int(ONE_BY_ONE * sizes.scale), 20), sizes.jobs(trial)
+    single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.jobs(trial)
     await trial.make()
     trial.rounds.setdefault(ONE, []).append(single / trial.run("one", str(single))["seconds"])
     await trial.drain(single)
     for processes, what in ((1, "drain, 1 process"), (2, "drain, 2 processes")):
         trial.rounds.setdefault(what, []).append(await trial.drain(jobs, processes))
     for what, rates in trial.rounds.items():
-        found[what] = median(rates)
-        found[f"{what}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
+        measurements[what] = median(rates)
+        measurements[f"{what}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
 
 
-async def _counted(trial: Trial, jobs: int, found: Found) -> None:
+async def _counted(trial: Trial, jobs: int, measurements: Measurements) -> None:
     """A drain by one process, with what it cost a job, from enqueueing in bulk to the end."""
     async with _connected(trial.dsn) as connection:
         before, looks = await _counts(connection), trial.looks
-        found["drain, 1 process"] = rate = await trial.drain(jobs)
+        measurements["drain, 1 process"] = rate = await trial.drain(jobs)
         trial.clear = 0.0 if math.isnan(rate) else rate
         after = await _counts(connection)
     if trial.entry.redis:
         return
     ours = trial.looks - looks + 1
-    found["WAL bytes/job"] = (after["wal"] - before["wal"]) / jobs
-    found["transactions/job"] = max(after["transactions"] - before["transactions"] - ours, 0.0) / jobs
-    found["dead rows/job"] = (after["dead"] - before["dead"]) / jobs
+    measurements["WAL bytes/job"] = (after["wal"] - before["wal"]) / jobs
+    measurements["transactions/job"] = max(after["transactions"] - before["transactions"] - ours, 0.0) / jobs
+    measurements["dead rows/job"] = (after["dead"] - before["dead"]) / jobs
 
 
-async def _idle_and_wake_up(trial: Trial, jobs: int, found: Found) -> None:
+async def _idle_and_wake_up(trial: Trial, jobs: int, measurements: Measurements) -> None:
     """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms.
 
     The first few do not count: both sides open connections and have their statements planned.
     """
     worker = trial.start()
-    await asyncio.sleep(SETTLE)
+    await asyncio.sleep(SETTLE_SECONDS)
     async with _connected(trial.dsn) as connection:  # kept: connecting is a transaction, too
         before = await _counts(connection)
         await asyncio.sleep(IDLE_SECONDS)
         after = await _counts(connection)
     if not trial.entry.redis:
-        idle = (after["transactions"] - before["transactions"] - 1) * 60 / (IDLE_SECONDS + STATISTICS)
-        found["idle transactions/min"] = max(idle, 0.0)
+        idle = (
+            (after["transactions"] - before["transactions"] - 1)
+            * 60
+            / (IDLE_SECONDS + STATISTICS_DELAY_SECONDS)
+        )
+        measurements["idle transactions/min"] = max(idle, 0.0)
     trial.run("paced", str(jobs))
     await asyncio.sleep(1.5)
-    waits = sorted(trial.stop(worker)["waits_ms"][WARM_UP:])
-    cuts = quantiles(waits, n=100) if len(waits) > 1 else [NOTHING] * 99
-    found["wake-up p50 ms"], found["wake-up p99 ms"] = cuts[49], cuts[98]
+    waits = sorted(trial.stop(worker)["waits_ms"][WARM_UP_JOBS:])
+    cuts = quantiles(waits, n=100) if len(waits) > 1 else [NOT_MEASURED] * 99
+    measurements["wake-up p50 ms"], measurements["wake-up p99 ms"] = cuts[49], cuts[98]
 
 
-def _compared(found: Found, what: str, rate: float, clear: float) -> None:
-    found["usual drain"], found[what], found["share of its usual"] = clear, rate, rate / clear
+def _compared(measurements: Measurements, what: str, rate: float, clear: float) -> None:
+    measurements["usual drain"], measurements[what], measurements["share of its usual"] = (
+        clear,
+        rate,
+        rate / clear,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -152,28 +160,28 @@ async def _snapshot(dsn: str) -> AsyncIterator[None]:
         yield
 
 
-async def pinned(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def pinned(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     if trial.entry.redis:
-        raise ImpossibleError(NOT_POSTGRES)
+        raise UnsupportedMeasurementError(NOT_POSTGRES)
     trial.clear = 0.0  # the one right before it says more than an earlier one
     clear = await trial.usual(sizes.jobs(trial))
     await trial.make()
     with timed(trial, "pinned"):
         async with _snapshot(trial.dsn):
             rate = await trial.drain(sizes.jobs(trial))
-    _compared(found, "drain, snapshot pinned", rate, clear)
+    _compared(measurements, "drain, snapshot pinned", rate, clear)
 
 
-async def backlog(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def backlog(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     clear = await trial.usual(sizes.jobs(trial))
     rate = await _with_waiting(trial, sizes, sizes.backlog, sizes.seconds)
-    _compared(found, f"drain, {sizes.backlog:,} waiting", rate, clear)
+    _compared(measurements, f"drain, {sizes.backlog:,} waiting", rate, clear)
 
 
-async def growth(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def growth(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     await trial.usual(sizes.jobs(trial))  # tells how fast its bulk call is
     for size in sizes.growth():
-        found[f"{size:,}"] = await _with_waiting(trial, sizes, size, sizes.seconds / 2)
+        measurements[f"{size:,}"] = await _with_waiting(trial, sizes, size, sizes.seconds / 2)
 
 
 async def _with_waiting(trial: Trial, sizes: Sizes, size: int, seconds: float) -> float:
@@ -186,10 +194,10 @@ async def _with_waiting(trial: Trial, sizes: Sizes, size: int, seconds: float) -
         return await trial.drain_for(size, seconds, look)
 
 
-async def history(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def history(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     """Finished rows, then more waiting than can be done meanwhile: counting is slow, so we look once."""
     if trial.entry.name not in rows.FINISHED:
-        found[f"drain, {sizes.history:,} finished"] = "none kept"
+        measurements[f"drain, {sizes.history:,} finished"] = "none kept"
         return
     clear = await trial.usual(sizes.jobs(trial))
     await trial.make()
@@ -202,7 +210,7 @@ async def history(trial: Trial, sizes: Sizes, found: Found) -> None:
         await trial.fill(jobs, sizes.by_api)
     with timed(trial, "drain with history"):
         rate = await trial.drain_for(jobs, sizes.seconds, look=sizes.seconds)
-    _compared(found, f"drain, {sizes.history:,} finished", rate, clear)
+    _compared(measurements, f"drain, {sizes.history:,} finished", rate, clear)
 
 
 async def _maintained(trial: Trial) -> None:
@@ -211,10 +219,10 @@ async def _maintained(trial: Trial) -> None:
             await connection.execute(trial.entry.prepare_history)
 
 
-async def running(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def running(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     """Another worker holds very many that do not end, and renews what it has to; one drains beside it."""
     if trial.entry.cannot_hold:
-        raise ImpossibleError(trial.entry.cannot_hold)
+        raise UnsupportedMeasurementError(trial.entry.cannot_hold)
     clear = await trial.usual(sizes.jobs(trial))
     await trial.make()
     with timed(trial, f"hold {sizes.running:,}"):
@@ -229,32 +237,34 @@ async def running(trial: Trial, sizes: Sizes, found: Found) -> None:
     # One that lost its jobs to its own rescue, or took others, did not hold what we say it held.
     if (begun := int(trial.stop(holder)["handled"])) != sizes.running:
         raise RuntimeError(f"the worker that should hold {sizes.running:,} was given {begun:,}")
-    _compared(found, f"drain, {sizes.running:,} running", rate, clear)
+    _compared(measurements, f"drain, {sizes.running:,} running", rate, clear)
 
 
-async def memory(trial: Trial, sizes: Sizes, found: Found) -> None:
+async def memory(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
     """Of one worker: before its first job, after its usual drain, and how it grows from there."""
     jobs, clear = sizes.jobs(trial), await trial.usual(sizes.jobs(trial))
     await trial.make()
     worker = trial.start()
     with timed(trial, "memory"):
         await asyncio.sleep(5)
-        found["idle MB"] = megabytes(worker.process.pid)
+        measurements["idle MB"] = megabytes(worker.process.pid)
         trial.bulk(jobs)
         await trial.until_empty()
         await asyncio.sleep(1)
-        found["after its usual drain MB"] = after = megabytes(worker.process.pid)
-    more = min(int(100_000 * sizes.scale), int(AFRESH * min(clear, trial.bulk_rate)))
+        measurements["after its usual drain MB"] = after = megabytes(worker.process.pid)
+    more = min(int(100_000 * sizes.scale), int(MEMORY_GROWTH_SECONDS * min(clear, trial.bulk_rate)))
     if more < 20_000 * sizes.scale:  # a few MB of chance would look like a lot
-        raise ImpossibleError(f"growth: it would do no more than {more:,} jobs in {AFRESH:.0f} s")
+        raise UnsupportedMeasurementError(
+            f"growth: it would do no more than {more:,} jobs in {MEMORY_GROWTH_SECONDS:.0f} s"
+        )
     with timed(trial, f"memory, {more:,} more"):
         trial.bulk(more)
         await trial.until_empty()
         await asyncio.sleep(1)
-        found["growth MB/100,000 jobs"] = (megabytes(worker.process.pid) - after) * 100_000 / more
+        measurements["growth MB/100,000 jobs"] = (megabytes(worker.process.pid) - after) * 100_000 / more
 
 
-Part = Callable[[Trial, Sizes, Found], Awaitable[None]]
+Part = Callable[[Trial, Sizes, Measurements], Awaitable[None]]
 PARTS: dict[str, Part] = {
     "turns": turns,
     "basic": basic,

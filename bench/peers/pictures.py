@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bench.peers.report import known
-from bench.peers.results import Found
+from bench.peers.results import Measurements
 
 COLOURS = ("#1f4e79", "#c55a11", "#548235", "#7f6000", "#7030a0", "#c00000", "#2e9ca6", "#8497b0", "#d65db1",
            "#333333", "#8a8a00")  # fmt: skip
@@ -23,12 +23,12 @@ def _head(width: float, height: float, title: str) -> list[str]:
     ]
 
 
-def bars(results: Mapping[str, Found]) -> str:
+def bars(results: Mapping[str, Measurements]) -> str:
     """Two for each peer, as long as its rates."""
     columns = ("drain, 1 process", "drain, 2 processes")
     rates = {name: [_rate(result, column) for column in columns] for name, result in results.items()}
     order = sorted(rates, key=lambda name: -rates[name][0])
-    most = max((rate for each in rates.values() for rate in each), default=1.0) or 1.0
+    maximum = max((rate for each in rates.values() for rate in each), default=1.0) or 1.0
     row, left, width = 34, 130, 520
     title = "Jobs a second, drained by one (dark) and by two processes (light)"
     parts = _head(left + width + 90, row * len(order) + 40, title)
@@ -36,7 +36,7 @@ def bars(results: Mapping[str, Found]) -> str:
         top = 10 + index * row
         parts.append(f'<text x="{left - 8}" y="{top + 18}" text-anchor="end"{_weight(name)}>{name}</text>')
         for number, (rate, colour) in enumerate(zip(rates[name], ("#1f4e79", "#9dc3e6"), strict=True)):
-            long = max(1.0, width * rate / most)
+            long = max(1.0, width * rate / maximum)
             at = top + number * 13
             parts.append(f'<rect x="{left}" y="{at}" width="{long:.1f}" height="12" fill="{colour}"/>')
             parts.append(f'<text x="{left + long + 5:.1f}" y="{at + 10}" font-size="10">{rate:,.0f}</text>')
@@ -47,7 +47,7 @@ def bars(results: Mapping[str, Found]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _rate(result: Found, column: str) -> float:
+def _rate(result: Measurements, column: str) -> float:
     value = known(result.get(column))
     return 0.0 if math.isnan(value) else value
 
@@ -56,7 +56,7 @@ def _weight(name: str) -> str:
     return ' font-weight="bold"' if name == "holdfast" else ""
 
 
-def lines(results: Mapping[str, Found]) -> str:
+def lines(results: Mapping[str, Measurements]) -> str:
     """One for each peer: how its rate changes with what waits.
 
     Both axes are logarithmic, so a fall by half is as long for the slow as for the quick.
@@ -77,9 +77,9 @@ def lines(results: Mapping[str, Found]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _points(result: Found) -> list[Point]:
-    found = [(float(size.replace(",", "")), known(rate)) for size, rate in result.items()]
-    return sorted((size, rate) for size, rate in found if rate > 0)
+def _points(result: Measurements) -> list[Point]:
+    measurements = [(float(size.replace(",", "")), known(rate)) for size, rate in result.items()]
+    return sorted((size, rate) for size, rate in measurements if rate > 0)
 
 
 class _Scale:
@@ -129,12 +129,12 @@ def _name(name: str, rate: float, end: Point, at: float, colour: str) -> list[st
     ]
 
 
-def _apart(wanted: Mapping[str, float], gap: float = 15.0) -> dict[str, float]:
+def _apart(requested: Mapping[str, float], gap: float = 15.0) -> dict[str, float]:
     """Places for names near where they belong, none over another."""
     placed: dict[str, float] = {}
     last = -math.inf
-    for name in sorted(wanted, key=lambda each: wanted[each]):
-        last = max(wanted[name], last + gap)
+    for name in sorted(requested, key=lambda each: requested[each]):
+        last = max(requested[name], last + gap)
         placed[name] = last
     below = max(last - (TOP + HEIGHT), 0.0)  # too far down: all go up
     return {name: at - below for name, at in placed.items()}

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.peers.parts import IDLE_SECONDS, ROUNDS, SETTLE
+from bench.peers.parts import IDLE_SECONDS, ROUNDS, SETTLE_SECONDS
 from bench.peers.peers import PEERS
-from bench.peers.results import Found, Outcome, Results, Value
+from bench.peers.results import Measurements, Outcome, Results, Value
 
 NO_JOB_QUEUES = {"holdfast", "pgmq"}
 LOWER_IS_BETTER = ("ms", "/min", "/job", " MB", "/100,000 jobs")
@@ -38,8 +38,8 @@ the fastest. A drain is timed from the first job that is gone to the moment when
         f"""A drain is timed from the first job that is gone to the moment the store has nothing unfinished;
 process starts do not count. WAL, transactions and dead rows (updated or deleted, in all tables) are counted
 from enqueueing in bulk to the end. Idle is one worker with nothing to do, watched for {IDLE_SECONDS:.0f} s
-after {SETTLE:.0f} s. Wake-ups are timed from before the enqueue to the handler, one each 25 ms; the first
-five do not count.""",
+after {SETTLE_SECONDS:.0f} s. Wake-ups are timed from before the enqueue to the handler, one each 25 ms;
+the first five do not count.""",
     ),
     "pinned": (
         "An old snapshot",
@@ -86,7 +86,7 @@ its API made, multiplied in its own tables (`bench/peers/rows.py`), then vacuume
 """
 
 
-def table(results: Mapping[str, Found]) -> str:
+def table(results: Mapping[str, Measurements]) -> str:
     columns = list(dict.fromkeys(column for result in results.values() for column in result))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for name, result in results.items():
@@ -103,7 +103,7 @@ def known(value: Value | None) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _ratio(ours: Found, others: list[Found], column: str) -> str:
+def _ratio(ours: Measurements, others: list[Measurements], column: str) -> str:
     """More than 1 is better than all of them, whichever way the column counts."""
     lower = column.endswith(LOWER_IS_BETTER)
     theirs = [value for result in others if not math.isnan(value := known(result.get(column)))]
@@ -124,11 +124,11 @@ def shown(value: Value | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def with_backlog(results: Results) -> dict[str, Found]:
+def with_backlog(results: Results) -> dict[str, Measurements]:
     """The steps of growth, the long queue being the last of them."""
-    steps = {name: dict(outcome.found) for name, outcome in results.get("growth", {}).items()}
+    steps = {name: dict(outcome.measurements) for name, outcome in results.get("growth", {}).items()}
     for name, outcome in results.get("backlog", {}).items():
-        for column, value in outcome.found.items():
+        for column, value in outcome.measurements.items():
             if (size := re.fullmatch(r"drain, ([\d,]+) waiting", column)) and name in steps:
                 steps[name][size[1]] = value
     return steps
@@ -138,7 +138,9 @@ def section(part: str, results: Results) -> str:
     title, text = TEXTS[part]
     outcomes = results[part]
     rows = (
-        with_backlog(results) if part == "growth" else {name: kept.found for name, kept in outcomes.items()}
+        with_backlog(results)
+        if part == "growth"
+        else {name: kept.measurements for name, kept in outcomes.items()}
     )
     lost = "\n".join(f"- {name}: {kept.lost}" for name, kept in outcomes.items() if kept.lost)
     missing = f"\n\nNot measured:\n\n{lost}" if lost else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.peers.peers import PEERS, ROOT
 
 Value = float | str
-Found = dict[str, Value]
+Measurements = dict[str, Value]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Outcome:
     """Of one peer in one part; `lost` says why some of it is missing."""
 
     stamp: Stamp
-    found: Found = field(default_factory=dict)
+    measurements: Measurements = field(default_factory=dict)
     lost: str = ""
     seconds: float = 0.0
 

@@ -33,7 +33,7 @@ class Rows:
     uuids: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     times: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     def expression(self, name: str, kind: str) -> str:
         if name in self.uuids:
@@ -48,7 +48,7 @@ class Rows:
 
     def insert(self, columns: Sequence[tuple[str, str]], source: str) -> str:
         """$1 and $2: from which number to which; $3: how many in all; $4: how far apart whole numbers are."""
-        taken = [(name, kind) for name, kind in columns if name not in self.given]
+        taken = [(name, kind) for name, kind in columns if name not in self.options]
         names = ", ".join(name for name, _ in taken)
         values = ", ".join(self.expression(name, kind) for name, kind in taken)
         return (
@@ -92,11 +92,13 @@ async def _connect(dsn: str) -> asyncpg.Connection:
 
 async def _prepared(connection: asyncpg.Connection, rows: Rows, source: str) -> str:
     """The row that is multiplied, set aside, and the statement that does it."""
-    made = await connection.execute(f"create table {source} as select * from {rows.table} where {rows.where}")
-    if made == "SELECT 0":
+    created = await connection.execute(
+        f"create table {source} as select * from {rows.table} where {rows.where}"
+    )
+    if created == "SELECT 0":
         raise RuntimeError(f"{rows.table} has no row that could be multiplied")
-    found = await connection.fetch(COLUMNS, rows.table)
-    return rows.insert([(row["name"], row["type"]) for row in found], source)
+    measurements = await connection.fetch(COLUMNS, rows.table)
+    return rows.insert([(row["name"], row["type"]) for row in measurements], source)
 
 
 async def _insert(dsn: str, inserts: Sequence[str], chunks: Iterator[int], copies: int, apart: int) -> None:
@@ -121,12 +123,14 @@ PG_BOSS_TIMES = ("created_on", "start_after")
 WAITING = {
     "holdfast": (Rows("holdfast.tasks", "status = 'ready'", ("id",), ("pos",), ("due_at",)),),
     "graphile-worker": (
-        Rows("graphile_worker._private_jobs", "is_available", times=("run_at", "created_at"), given=("id",)),
+        Rows(
+            "graphile_worker._private_jobs", "is_available", times=("run_at", "created_at"), options=("id",)
+        ),
     ),
-    "pgmq": (Rows("pgmq.q_bench", "true", times=("enqueued_at", "vt"), given=("msg_id",)),),
+    "pgmq": (Rows("pgmq.q_bench", "true", times=("enqueued_at", "vt"), options=("msg_id",)),),
     "pg-boss": (Rows("pgboss.job", "name = 'bench' and state = 'created'", ("id",), times=PG_BOSS_TIMES),),
-    "pgqueuer": (Rows("pgqueuer", "status = 'queued'", times=("created", "execute_after"), given=("id",)),),
-    "awa": (Rows("awa.jobs_hot", "state = 'available'", times=("run_at", "created_at"), given=("id",)),),
+    "pgqueuer": (Rows("pgqueuer", "status = 'queued'", times=("created", "execute_after"), options=("id",)),),
+    "awa": (Rows("awa.jobs_hot", "state = 'available'", times=("run_at", "created_at"), options=("id",)),),
     "chancy": (Rows("chancy_jobs", "state = 'pending'", ("id",), times=("created_at", "scheduled_at")),),
     "absurd": (
         Rows("absurd.t_bench", "state = 'pending'", ("task_id", "last_attempt_run"), times=("enqueue_at",)),
@@ -137,7 +141,10 @@ WAITING = {
     "procrastinate": (
         Rows("procrastinate_jobs", "status = 'todo'", numbers=("id",)),
         Rows(
-            "procrastinate_events", "job_id in (select id from source_0)", numbers=("job_id",), given=("id",)
+            "procrastinate_events",
+            "job_id in (select id from source_0)",
+            numbers=("job_id",),
+            options=("id",),
         ),
     ),
     "dbos": (
@@ -159,11 +166,11 @@ FINISHED = {
     # Three rows a job: queued, picked, successful.
     "pgqueuer": (
         Rows("pgqueuer_log", "job_id = (select min(job_id) from pgqueuer_log)", numbers=("job_id",),
-             times=("created",), given=("id",)),
+             times=("created",), options=("id",)),
     ),
     "awa": (
         Rows("awa.jobs_hot", "id = (select min(id) from awa.jobs_hot where state = 'completed')",
-             times=("run_at", "created_at", "attempted_at", "finalized_at"), given=("id",)),
+             times=("run_at", "created_at", "attempted_at", "finalized_at"), options=("id",)),
     ),
     "chancy": (
         Rows("chancy_jobs", "id = (select id from chancy_jobs where state = 'succeeded' limit 1)", ("id",),

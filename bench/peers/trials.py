@@ -19,34 +19,34 @@ import asyncpg
 
 from bench.peers import rows
 from bench.peers.peers import ADAPTERS, ROOT, Entry
-from campaign.servers import Server, free_port
+from campaign.servers import FaultServer, free_port
 from holdfast.engine import scratch
 
-PATIENCE = 60.0  # seconds for each step
-LOOK = 0.05
-REDIS_FILL = 40.0  # seconds; there is no other way there
-REDIS_WORDS = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+STEP_TIMEOUT_SECONDS = 60.0  # seconds for each step
+POLL_INTERVAL_SECONDS = 0.05
+REDIS_FILL_SECONDS = 40.0  # seconds; there is no other way there
+REDIS_OPTIONS = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 
 
-class ImpossibleError(RuntimeError):
+class UnsupportedMeasurementError(RuntimeError):
     """Not a failure: this peer cannot be asked for it, and the page says why."""
 
 
 @dataclass(frozen=True)
-class Working:
+class PeerWorker:
     process: subprocess.Popen[bytes]
     output: IO[str]
 
-    def told(self, word: str) -> list[dict[str, Any]]:
+    def read_output(self, key: str) -> list[dict[str, Any]]:
         """What it said so far. Its place in the file is shared with us, so nothing may move it."""
         size = os.fstat(self.output.fileno()).st_size
         text = os.pread(self.output.fileno(), size, 0).decode()
         whole = text[: text.rfind("\n") + 1].splitlines()
-        return [json.loads(line) for line in whole if line.startswith('{"' + word + '"')]
+        return [json.loads(line) for line in whole if line.startswith('{"' + key + '"')]
 
 
 class Trial:
-    def __init__(self, entry: Entry, server: Server, environments: Path, programs: Path) -> None:
+    def __init__(self, entry: Entry, server: FaultServer, environments: Path, programs: Path) -> None:
         self.entry = entry
         self.database = "bench_" + entry.name.replace("-", "_")
         self.looks = 0
@@ -56,9 +56,9 @@ class Trial:
         self._redis: subprocess.Popen[bytes] | None = None
         self._redis_port = free_port()
         self._environments = environments
-        self._working: list[Working] = []
+        self._workers: list[PeerWorker] = []
         self.rounds: dict[str, list[float]] = {}
-        self.dsn = scratch.on_database(server.url, self.database).reveal()
+        self.dsn = scratch.url_of_database(server.url, self.database).reveal()
         self._environment = {
             **os.environ,
             "PEER_DSN": self.dsn,
@@ -75,13 +75,13 @@ class Trial:
         await admin.close()
         if self.entry.redis:
             program = self._environments / self.entry.name / "bin" / "redis-server"
-            words = [str(program), "--port", str(self._redis_port), *REDIS_WORDS]
+            words = [str(program), "--port", str(self._redis_port), *REDIS_OPTIONS]
             self._redis = subprocess.Popen(words, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
             await asyncio.sleep(0.5)
         self.run("install")
 
     async def close(self) -> None:
-        for worker in list(self._working):
+        for worker in list(self._workers):
             self.stop(worker)
         if self._redis is not None:
             self._redis.terminate()
@@ -97,15 +97,15 @@ class Trial:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=STEP_TIMEOUT_SECONDS,
             check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{self.entry.name} {words}: {done.stderr[-2000:]}")
-        said = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        return json.loads(said[-1]) if said else {}
+        output = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return json.loads(output[-1]) if output else {}
 
-    def start(self, **more: str) -> Working:
+    def start(self, **more: str) -> PeerWorker:
         output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed when it is stopped)
         process = subprocess.Popen(
             [*self.entry.command(self._environments), "work"],
@@ -114,12 +114,12 @@ class Trial:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._working.append(Working(process, output))
-        return self._working[-1]
+        self._workers.append(PeerWorker(process, output))
+        return self._workers[-1]
 
-    def stop(self, worker: Working) -> dict[str, Any]:
+    def stop(self, worker: PeerWorker) -> dict[str, Any]:
         """With all that it started: some leave processes behind."""
-        self._working.remove(worker)
+        self._workers.remove(worker)
         worker.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(10)
@@ -127,21 +127,23 @@ class Trial:
             os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
         with worker.output:
-            told = worker.told("handled")
-        return told[-1] if told else {"handled": 0, "waits_ms": []}
+            output = worker.read_output("handled")
+        return output[-1] if output else {"handled": 0, "waits_ms": []}
 
-    async def reached(self, worker: Working, jobs: int, patience: float = PATIENCE) -> float:
+    async def reached(self, worker: PeerWorker, jobs: int, patience: float = STEP_TIMEOUT_SECONDS) -> float:
         """When its handlers had begun so many, by the clock on the wall."""
         deadline = time.monotonic() + patience
         while True:
-            told = worker.told("reached")
-            if found := [line["at"] for line in told if line["reached"] == jobs]:
-                return float(found[0])
+            output = worker.read_output("reached")
+            if measurements := [line["at"] for line in output if line["reached"] == jobs]:
+                return float(measurements[0])
             if worker.process.poll() is not None:
                 raise RuntimeError("the worker ended by itself")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{patience:.0f} s passed before a worker had begun {jobs:,}")
-            await asyncio.sleep(LOOK / 10)  # a thousand jobs may be gone in a twentieth of a second
+            await asyncio.sleep(
+                POLL_INTERVAL_SECONDS / 10
+            )  # a thousand jobs may be gone in a twentieth of a second
 
     async def left(self, connection: asyncpg.Connection) -> int:
         self.looks += 1
@@ -160,11 +162,11 @@ class Trial:
     async def fill(self, jobs: int, by_api: float) -> str:
         """So many waiting, by its own call if that is quick enough; says how. The queue must be empty."""
         seconds = jobs / self.bulk_rate
-        if seconds < (REDIS_FILL if self.entry.redis else by_api):
+        if seconds < (REDIS_FILL_SECONDS if self.entry.redis else by_api):
             self.run("bulk", str(jobs))
             how = "its bulk call"
         elif self.entry.redis:
-            raise ImpossibleError(
+            raise UnsupportedMeasurementError(
                 f"to enqueue {jobs:,} would take it {seconds:,.0f} s, and there are no tables to copy in"
             )
         else:
@@ -181,18 +183,20 @@ class Trial:
         connection = await asyncpg.connect(self.dsn)
         processes = [self.start() for _ in range(workers)]
         try:
-            began, done_at_start, left = None, 0, jobs
-            deadline = time.monotonic() + PATIENCE
+            started_at, done_at_start, left = None, 0, jobs
+            deadline = time.monotonic() + STEP_TIMEOUT_SECONDS
             while left > 0:
                 looked = time.perf_counter()
                 left = await self.left(connection) - others
-                if began is None and left < jobs:
-                    began, done_at_start = looked, jobs - left
+                if started_at is None and left < jobs:
+                    started_at, done_at_start = looked, jobs - left
                 if left > 0 and time.monotonic() > deadline:
-                    raise TimeoutError(f"{left:,} of {jobs:,} left after {PATIENCE:.0f} s")
+                    raise TimeoutError(f"{left:,} of {jobs:,} left after {STEP_TIMEOUT_SECONDS:.0f} s")
                 # Looking takes a tenth of one core at most, whatever it costs.
-                await asyncio.sleep(max(LOOK, 9 * (time.perf_counter() - looked)) if left > 0 else 0)
-            seconds = looked - (began or 0)
+                await asyncio.sleep(
+                    max(POLL_INTERVAL_SECONDS, 9 * (time.perf_counter() - looked)) if left > 0 else 0
+                )
+            seconds = looked - (started_at or 0)
         finally:
             for process in processes:
                 self.stop(process)
@@ -218,13 +222,13 @@ class Trial:
         connection = await asyncpg.connect(self.dsn)
         worker = self.start()
         try:
-            began = await self.reached(worker, 1)
+            started_at = await self.reached(worker, 1)
             while True:
-                await asyncio.sleep(min(look, max(began + seconds - time.time(), 0)))
+                await asyncio.sleep(min(look, max(started_at + seconds - time.time(), 0)))
                 looked = time.time()
                 left = await self.left(connection)
-                if not left or looked >= began + seconds:
-                    return (jobs - left) / (looked - began)
+                if not left or looked >= started_at + seconds:
+                    return (jobs - left) / (looked - started_at)
         finally:
             self.stop(worker)
             await connection.close()
@@ -240,8 +244,8 @@ class Trial:
     async def until_empty(self) -> None:
         connection = await asyncpg.connect(self.dsn)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(STEP_TIMEOUT_SECONDS):
                 while await self.left(connection):  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK)
+                    await asyncio.sleep(POLL_INTERVAL_SECONDS)
         finally:
             await connection.close()

@@ -15,7 +15,7 @@ from bench.peers.peers import PEERS
 from bench.peers.rows import FINISHED, WAITING, Rows
 from campaign import report as campaign
 
-RESULTS: dict[str, results.Found] = {
+RESULTS: dict[str, results.Measurements] = {
     "holdfast": {"drain, 1 process": 100.0, "drain, 2 processes": 150.0, "wake-up p50 ms": 4.0},
     "dbos": {"drain, 1 process": 200.0, "drain, 2 processes": float("nan"), "wake-up p50 ms": 8.0},
 }
@@ -35,8 +35,8 @@ def test_the_picture_is_well_formed() -> None:
 STAMP = results.Stamp("2026-01-02 03:04 UTC", "abc1234", 0.5, "Linux, 2 cores", "PostgreSQL 18.1")
 
 
-def outcome(found: results.Found, lost: str = "", stamp: results.Stamp = STAMP) -> results.Outcome:
-    return results.Outcome(stamp, found, lost, seconds=3.0)
+def outcome(measurements: results.Measurements, lost: str = "", stamp: results.Stamp = STAMP) -> results.Outcome:
+    return results.Outcome(stamp, measurements, lost, seconds=3.0)
 
 
 def measured() -> results.Results:
@@ -50,16 +50,18 @@ def measured() -> results.Results:
 
 
 def test_words_stand_in_for_numbers_and_count_for_nothing() -> None:
-    told = peers.table({"holdfast": {"drain": 5.0, "x MB": 4.0}, "dbos": {"drain": "none kept", "x MB": 2.0}})
-    assert "| dbos | none kept | 2.0 |" in told
-    assert told.splitlines()[-1].endswith("| - | 0.50 |")
+    output = peers.table(
+        {"holdfast": {"drain": 5.0, "x MB": 4.0}, "dbos": {"drain": "none kept", "x MB": 2.0}}
+    )
+    assert "| dbos | none kept | 2.0 |" in output
+    assert output.splitlines()[-1].endswith("| - | 0.50 |")
 
 
 def test_nothing_and_less_than_nothing_have_no_ratio() -> None:
-    told = peers.table(
+    output = peers.table(
         {"holdfast": {"growth MB": -1.0}, "dbos": {"growth MB": 2.0}, "awa": {"growth MB": 0.0}}
     )
-    assert told.splitlines()[-1].endswith("| - |")
+    assert output.splitlines()[-1].endswith("| - |")
     assert peers.shown(-0.001) == "0.00"
 
 
@@ -94,7 +96,7 @@ def test_results_are_merged_and_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_the_lines_are_well_formed_and_names_do_not_overlap() -> None:
-    same: dict[str, results.Found] = {name: {"1,000": 5_000.0, "1,000,000": 20.0} for name in PEERS}
+    same: dict[str, results.Measurements] = {name: {"1,000": 5_000.0, "1,000,000": 20.0} for name in PEERS}
     drawn = ET.fromstring(pictures.lines({**same, "dbos": {"1,000": "none"}}))
     kinds = [each.tag.rpartition("}")[2] for each in drawn.iter()]
     assert kinds.count("polyline") == len(PEERS) - 1
@@ -106,7 +108,7 @@ def test_the_lines_are_well_formed_and_names_do_not_overlap() -> None:
 
 
 def test_copies_differ_in_their_numbers_and_times_only() -> None:
-    rows = Rows("t", "true", uuids=("id",), numbers=("pos",), times=("at", "ms"), given=("serial",))
+    rows = Rows("t", "true", uuids=("id",), numbers=("pos",), times=("at", "ms"), options=("serial",))
     types = [("id", "uuid"), ("pos", "bigint"), ("at", "timestamptz"), ("ms", "bigint"), ("args", "jsonb")]
     sql = rows.insert([*types, ("serial", "bigint")], "source_0")
     assert sql.startswith("insert into t (id, pos, at, ms, args) ")
@@ -124,8 +126,8 @@ def test_only_peers_have_rows(peer_rows: dict[str, Any]) -> None:
 
 def test_memory_is_that_of_a_process_and_all_that_descend_from_it() -> None:
     assert memory.family(2, {1: 0, 2: 1, 3: 2, 4: 3, 5: 1}) == {2, 3, 4}
-    said = "55-7f [rollup]\nRss: 900 kB\nPss: 300 kB\nPss_Anon: 200 kB\nAnonymous: 400 kB\n"
-    assert memory.resident(said) == 700 * 1024
+    output = "55-7f [rollup]\nRss: 900 kB\nPss: 300 kB\nPss_Anon: 200 kB\nAnonymous: 400 kB\n"
+    assert memory.resident(output) == 700 * 1024
 
 
 def played(**more: Any) -> dict[str, Any]:
@@ -134,6 +136,6 @@ def played(**more: Any) -> dict[str, Any]:
 
 
 def test_runs_of_one_name_are_added_up_with_what_they_broke() -> None:
-    over = {"most s": 2.5, "later than lease + 1 s": 3}
-    rows = campaign.rows([played(), played(broken=["I1 ..."], **{"taken over": over})])
+    over = {"slowest s": 2.5, "later than lease + 1 s": 3}
+    rows = campaign.build_rows([played(), played(broken=["I1 ..."], **{"taken over": over})])
     assert rows == ["| kills | 10 workers killed | 20 | 24 | 4 | 2 | 2.5 s, 3 late | 1 | 2 |"]

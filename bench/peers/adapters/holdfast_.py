@@ -10,7 +10,7 @@ from holdfast import Client, settings, task
 from holdfast.engine import install
 from holdfast.engine.connection import Database
 from holdfast.settings import Secret
-from holdfast.worker import Worker
+from holdfast.worker.runtime import WorkerRuntime
 
 
 @task(queue="bench")
@@ -22,11 +22,11 @@ async def noop(sent: float = 0.0) -> None:
 
 class Holdfast(Peer):
     async def install(self) -> None:
-        await install.migrate(Secret(DSN), settings.load())
+        await install.migrate_database(Secret(DSN), settings.load_settings())
 
     async def open(self) -> None:
         self.client = Client(DSN)
-        async with (await self.client.open()).connection():  # as the others do
+        async with self.client.connection():  # as the others do
             pass
 
     async def close(self) -> None:
@@ -39,8 +39,8 @@ class Holdfast(Peer):
         await self.client.submit_many([noop() for _ in range(count)])
 
     async def work(self, stop: asyncio.Event) -> None:
-        async with Database(Secret(DSN), settings.load()) as database:
-            await Worker(database, {noop.name: noop}, concurrency=AT_ONCE or 400).run(stop)
+        async with Database(Secret(DSN), settings.load_settings()) as database:
+            await WorkerRuntime(database, {noop.name: noop}, concurrency=AT_ONCE or 400).run(stop)
 
 
 if __name__ == "__main__":

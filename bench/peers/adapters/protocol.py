@@ -74,7 +74,7 @@ class Peer(ABC):
 
 async def _enqueue(peer: Peer, what: str, count: int) -> None:
     await peer.open()
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     if what == "bulk":
         for start in range(0, count, THOUSAND):
             await peer.many(min(THOUSAND, count - start))
@@ -83,7 +83,7 @@ async def _enqueue(peer: Peer, what: str, count: int) -> None:
             await peer.one(time.time() if what == "paced" else 0)
             if what == "paced":
                 await asyncio.sleep(PACE)
-    print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+    print(json.dumps({"seconds": time.perf_counter() - started_at}), flush=True)
     await peer.close()
 
 
