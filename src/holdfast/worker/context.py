@@ -31,7 +31,7 @@ from holdfast.definitions.context_types import (
 )
 from holdfast.definitions.payloads import to_json
 from holdfast.engine import fences
-from holdfast.engine.borrowed import run_now_or_await, is_sync
+from holdfast.engine.caller_connection import is_sync, run_now_or_await
 from holdfast.engine.leases import Lease
 from holdfast.errors import RefusedError
 from holdfast.model import Artifact, Progress

@@ -22,7 +22,7 @@ from uuid import UUID
 from holdfast import telemetry
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import LeasedTask, WorkerCommand, ClaimResponse, Outcome
+from holdfast.engine.leases import ClaimResponse, LeasedTask, Outcome, WorkerCommand
 from holdfast.worker.attempts import RunningAttempts
 from holdfast.worker.background import BackgroundService
 from holdfast.worker.outbox import Outbox

@@ -222,7 +222,7 @@ def _build_child_options(
 class _EmbeddedServer:
     """The worker's claim on the embedded database, and how to start that database again."""
 
-    def __init__(self, server: embedded.Server, settings: Settings) -> None:
+    def __init__(self, server: embedded.EmbeddedServer, settings: Settings) -> None:
         self._server = server
         self._settings = settings
 
@@ -239,7 +239,7 @@ def _find_embedded_server(url: str, settings: Settings) -> _EmbeddedServer | Non
     """Return the embedded server if the database of the client is one."""
     if settings.database_url is not None:
         return None
-    server = embedded.find(settings)
+    server = embedded.find_running_server(settings)
     if server is None:
         return None
     if server.url.reveal() != url:

@@ -24,7 +24,7 @@ from holdfast import telemetry
 from holdfast.engine import leases
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import LeasedTask, WorkerCommand
-from holdfast.engine.listen import MESSAGE_CHANNEL, TASK_CHANNEL, NotificationListener
+from holdfast.engine.listener import MESSAGE_CHANNEL, TASK_CHANNEL, NotificationListener
 from holdfast.errors import HoldfastError
 from holdfast.version import __version__
 from holdfast.worker.attempts import RELEASED
