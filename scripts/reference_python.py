@@ -1,4 +1,4 @@
-"""The page docs/reference/python.md: the public names with their signatures and docstrings, from the code."""
+"""Generate docs/reference/python.md: the public names with their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -12,164 +12,141 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import client, model, testing
-from holdfast.client import batches, blocking, files, limits, schedules, submit_options
+from holdfast import testing
+from holdfast.client import batches, files, limits, schedules
 from holdfast.client.messages import queues
-from holdfast.definitions import consumers
-from holdfast.definitions import context_types as contexts
 
 INTRO = """\
-What `from holdfast import ...` gives, and what hangs below a `Client`. Anything that is not here or in the
-[guide](../index.md) may change without notice. `**say` are keyword arguments; they are listed below what takes them.
+The names of `from holdfast import ...`, and the parts of a `Client`. Names that are not on this page or in the
+[guide](../index.md) may change in any release. `**options` are keyword arguments; the section Options lists them.
 """
 
-# What stands below which heading: the name people write, and where it is.
-PARTS: dict[str, dict[str, Any]] = {
-    "Defining work": {
-        name: getattr(holdfast, name)
-        for name in ("task", "RetryPolicy", "Call", "Graph", "job", "consumer", "schedule", "lifespan")
-    },
-    "In a running task": {
-        name: getattr(holdfast, name)
-        for name in ("Ctx", "Snooze", "Cancel", "Reject", "RateLimited", "PublicError")
-    },
-    "The client": {
-        "Client": client.Client,
-        "JobHandle": client.JobHandle,
-        "client.batches": batches.Batches,
-        "BatchHandle": client.BatchHandle,
-        "client.limits": limits.Limits,
-        "client.queues": queues.Queues,
-        "client.files": files.Files,
-        "client.schedules": schedules.Schedules,
-        "client.blocking": blocking.BlockingClient,
-    },
-    "What comes back": {
-        each.__name__: each
-        for each in (
-            model.Job, model.JobTask, model.Progress, model.Failure, model.JobPage, model.Batch, model.Reason, model.Limit,
-            model.Artifact, model.Message, model.LogLine, model.StoredSchedule, model.MessageMetrics, model.MessagePolicy,
-        )
-    },
-    "In tests": {"hf": testing.Holdfast},
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Defining work": ("task", "Task", "RetryPolicy", "Call", "Graph", "Node", "job", "JobType", "consumer", "Consumer",
+                      "schedule", "Schedule", "ScheduledTask", "lifespan", "Lifespan"),
+    "In a running task": ("Ctx", "Snooze", "Cancel", "Reject", "RateLimited", "PublicError"),
+    "The client": ("Client", "JobHandle", "client.batches", "BatchHandle", "client.limits", "client.queues", "client.files",
+                   "client.schedules", "BlockingClient", "BlockingJobHandle", "BlockingBatchHandle"),
+    "Workers": ("Worker", "QueueShare"),
+    "Options": ("SubmitOptions", "ChildOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
+                "ReadOptions", "PolicyChanges", "ConsumerOptions"),
+    "Returned values": ("Job", "JobTask", "Progress", "Failure", "JobPage", "Batch", "Reason", "Limit", "Artifact", "Message",
+                        "MessageQueue", "MessageMetrics", "MessagePolicy", "LogLine", "StoredSchedule"),
+    "Settings and errors": ("Settings", "load_settings", "Secret", "HoldfastError", "TaskFailedError"),
+    "Tests": ("hf",),
 }  # fmt: skip
-SAYS = {  # what `**say` may be, by the name of its type
-    each.__name__: each
-    for each in (
-        submit_options.SubmitOptions,
-        contexts.ChildOptions,
-        contexts.ArtifactOptions,
-        limits.LimitOptions,
-        consumers.ConsumerOptions,
-    )
+OTHER_NAMES: dict[str, Any] = {
+    "client.batches": batches.Batches,
+    "client.limits": limits.Limits,
+    "client.queues": queues.Queues,
+    "client.files": files.Files,
+    "client.schedules": schedules.Schedules,
+    "hf": testing.Holdfast,
 }
 
 
 def page() -> str:
     lines = ["# Python", "{note}", INTRO]
-    for heading, names in PARTS.items():
+    for heading, names in SECTIONS.items():
         lines += [f"## {heading}", ""]
-        for name, thing in names.items():
-            lines += [f"### {name}", "", *_described(name, thing)]
+        for name in names:
+            value = OTHER_NAMES.get(name) or getattr(holdfast, name)
+            lines += [f"### {name}", "", *_describe(name, value)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _described(name: str, thing: Any) -> Iterator[str]:
-    if inspect.isclass(thing):
-        yield from _class(name, thing)
+def _describe(name: str, value: Any) -> Iterator[str]:
+    if inspect.isclass(value):
+        yield from _describe_class(value)
     else:
-        yield from _code(f"{name}{_signature(thing)}")
-        yield from (_text(thing), "")
-        for text_lines in _says(thing):
-            yield from (text_lines.removeprefix("<br>"), "")
+        yield from _format_code(f"{name}{_format_signature(value)}", "text")
+        yield from _format_docstring(value)
 
 
-def _class(name: str, thing: type) -> Iterator[str]:
-    doc = _text(thing)
-    if thing is client.Client:
-        doc = doc.partition("\n\n")[0]
-    if doc and not doc.startswith(f"{thing.__name__}("):  # which a dataclass writes itself
-        yield from (doc, "")
-    shown = _fields(thing)
-    if shown:
-        yield from _code("\n".join(shown))
-    for member, value in _members(thing):
-        if isinstance(value, property):
-            yield f"- `.{member}`: {_line(value) or 'see above'}"
+def _describe_class(cls: type) -> Iterator[str]:
+    yield from _format_docstring(cls)
+    members = _list_fields(cls)
+    if members:
+        yield from _format_code("\n".join(members), "text")
+    for name, member in _list_members(cls):
+        if isinstance(member, property):
+            yield f"- `.{name}`: {_first_paragraph(member)}"
             continue
-        yield f"- `{member}{_signature(value)}`"
-        if _line(value):
-            yield f"  <br>{_line(value)}"
-        yield from (f"  {each}" for each in _says(value))
+        yield f"- `{name}{_format_signature(member)}`"
+        if _first_paragraph(member):
+            yield f"  <br>{_first_paragraph(member)}"
     yield ""
 
 
-def _members(thing: type) -> Iterator[tuple[str, Any]]:
-    """In the order of the source, without what begins with an underscore."""
-    for name, value in vars(thing).items():
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
-            yield name, value
+def _list_members(cls: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties, inherited ones first, in the order of the source."""
+    members: dict[str, Any] = {}
+    for base in reversed([each for each in cls.__mro__ if each.__module__.startswith("holdfast")]):
+        if issubclass(cls, msgspec.Struct) and base is not cls:
+            continue
+        members.update(vars(base))
+    for name, member in members.items():
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            yield name, member
 
 
-def _fields(thing: type) -> list[str]:
-    if issubclass(thing, msgspec.Struct):
-        hints = typing.get_type_hints(thing)
-        return [f"{each}: {_kind(hints[each])}" for each in thing.__struct_fields__]
-    if is_dataclass(thing):
-        return [_field(each) for each in fields(thing) if each.init and each.name != "lease"]
+def _list_fields(cls: type) -> list[str]:
+    if issubclass(cls, msgspec.Struct):
+        hints = typing.get_type_hints(cls)
+        return [f"{name}: {_format_type(hints[name])}" for name in cls.__struct_fields__]
+    if is_dataclass(cls):
+        return [_format_field(each) for each in fields(cls) if each.init and each.name != "lease"]
+    if issubclass(cls, dict):  # a TypedDict
+        return [f"{name}: {_plain(hint)}" for name, hint in cls.__annotations__.items()]
     return []
 
 
-def _field(one: Field[Any]) -> str:
-    default = "" if one.default is MISSING else f" = {_plain(repr(one.default))}"
-    return f"{one.name}: {_plain(one.type)}{default}"
+def _format_field(field: Field[Any]) -> str:
+    default = "" if field.default is MISSING else f" = {_plain(repr(field.default))}"
+    return f"{field.name}: {_plain(field.type)}{default}"
 
 
-def _kind(hint: Any) -> str:
-    return (
-        hint.__name__
-        if isinstance(hint, type)
-        else re.sub(r"\b(typing|datetime|uuid|holdfast\.model)\.", "", str(hint))
-    )
+def _format_type(hint: Any) -> str:
+    if isinstance(hint, type):
+        return hint.__name__
+    return re.sub(r"\b(typing|datetime|uuid|holdfast\.model)\.", "", str(hint))
 
 
-def _signature(thing: Any) -> str:
-    """As in the source, without `self` and quotes."""
+def _format_signature(value: Any) -> str:
+    """The signature as in the source, without `self` and quotes."""
     try:
-        members = inspect.signature(thing)
+        signature = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
-    kept = [each for name, each in members.parameters.items() if name != "self"]
-    return _plain(str(members.replace(parameters=kept)))
+    parameters = [each for name, each in signature.parameters.items() if name != "self"]
+    return _plain(str(signature.replace(parameters=parameters)))
 
 
 def _plain(text: Any) -> str:
+    if isinstance(text, typing.ForwardRef):
+        text = text.__forward_arg__
     text = re.sub(r"(^|: |-> )'([^']*)'", r"\1\2", str(text))
     text = re.sub(r"Unpack\[(\w+)\]", r"\1", text)
     return re.sub(r"\b(datetime|builtins|uuid)\.", "", text)
 
 
-def _says(thing: Any) -> Iterator[str]:
-    """What the keyword arguments may be that the signature does not name."""
-    if thing is holdfast.task:
-        known = [
-            f"`{_field(each)}`" for each in fields(holdfast.Task) if each.init and each.default is not MISSING
-        ]
-        yield f"Options: {', '.join(known)}."
-    for name in re.findall(r"\*\*\w+: (\w+)", _signature(thing)):
-        if name in SAYS:
-            text_lines = ", ".join(f"`{each}`" for each in SAYS[name].__annotations__)
-            yield f"<br>`{name}`: {text_lines}."
+def _format_docstring(value: Any) -> Iterator[str]:
+    """The docstring, with a list of arguments and the example as code."""
+    doc = inspect.getdoc(value) or ""
+    if inspect.isclass(value) and "__doc__" not in vars(value):
+        return
+    text, _, example = doc.partition(">>> ")
+    text = re.sub(r"^(\w+(?:, \w+)*): ", r"- `\1`: ", text.strip(), flags=re.MULTILINE)
+    yield from (text, "")
+    if example:
+        lines = (">>> " + example).splitlines()
+        code = [line[4:] for line in lines if line.startswith((">>> ", "... "))]
+        yield from _format_code("\n".join(code), "python")
 
 
-def _code(text: str) -> Iterator[str]:
-    yield from ("```text", text, "```", "")
+def _format_code(text: str, language: str) -> Iterator[str]:
+    yield from (f"```{language}", text, "```", "")
 
 
-def _text(thing: Any) -> str:
-    return inspect.getdoc(thing) or ""
-
-
-def _line(thing: Any) -> str:
-    """The first paragraph."""
-    return " ".join(_text(thing).partition("\n\n")[0].split())
+def _first_paragraph(value: Any) -> str:
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())

@@ -54,7 +54,9 @@ async def worker(db: Database) -> AsyncGenerator[WorkerRuntime]:
     await running
 
 
-async def test_what_follows_a_batch_follows_once_and_last(client: Client, worker: WorkerRuntime) -> None:
+async def test_the_follow_up_job_of_a_batch_runs_once_after_all_others(
+    client: Client, worker: WorkerRuntime
+) -> None:
     async with client.batches.open("a book", then=bind("a book"), owner="ann") as batch:
         await batch.submit(page(1))
         await batch.submit_many(page(n) for n in (2, 3, -1))
@@ -68,7 +70,7 @@ async def test_what_follows_a_batch_follows_once_and_last(client: Client, worker
     assert [job.id for job in (await client.jobs("type:bind")).rows] == [seen.then]
 
 
-async def test_a_batch_left_by_an_error_stays_open_and_nothing_follows(
+async def test_an_exception_leaves_the_batch_open_without_a_follow_up_job(
     client: Client, worker: WorkerRuntime
 ) -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
@@ -84,7 +86,7 @@ async def test_a_batch_left_by_an_error_stays_open_and_nothing_follows(
     assert (await batch.wait(within=SOON)).then is not None
 
 
-async def test_a_closed_batch_takes_no_more_and_an_empty_one_ends_at_once(client: Client) -> None:
+async def test_a_closed_batch_refuses_jobs_and_an_empty_one_ends_at_once(client: Client) -> None:
     batch = await client.batches.open("empty")
     assert (await batch.close()).finished_at is not None
     with pytest.raises(ConflictError, match="no open batch"):
@@ -96,15 +98,15 @@ async def test_a_closed_batch_takes_no_more_and_an_empty_one_ends_at_once(client
             await client.batches.get(wrong)
 
 
-async def test_cancelling_a_batch_ends_what_waits(client: Client) -> None:
+async def test_cancelling_a_batch_cancels_its_waiting_jobs(client: Client) -> None:
     async with client.batches.open() as batch:
-        made = await batch.submit_many(page(n) for n in range(5))
+        handles = await batch.submit_many(page(n) for n in range(5))
     assert await batch.cancel(reason="changed my mind") == 5
-    assert {(await job.get()).status for job in made} == {"cancelled"}
+    assert {(await job.get()).status for job in handles} == {"cancelled"}
     assert (await batch.wait(within=SOON)).ended == 5
 
 
-async def test_a_failed_job_is_run_again(client: Client, worker: WorkerRuntime) -> None:
+async def test_retry_runs_a_failed_job_again(client: Client, worker: WorkerRuntime) -> None:
     job = await client.submit(broken("pump"))
     with pytest.raises(Exception, match="pump is broken"):
         await job.result(within=SOON)
@@ -115,7 +117,7 @@ async def test_a_failed_job_is_run_again(client: Client, worker: WorkerRuntime) 
         await client.retry(uuid4())
 
 
-async def test_a_job_says_why_it_is_not_running(client: Client) -> None:
+async def test_explain_says_why_a_job_is_not_running(client: Client) -> None:
     await client.pause_queue("pages", reason="moving house", by="ann")
     job = await client.submit(page(1))
     reasons = {each.reason: each for each in await job.explain()}
@@ -130,8 +132,8 @@ async def test_a_job_says_why_it_is_not_running(client: Client) -> None:
 async def test_limits_are_put_changed_listed_and_removed(client: Client, conn: Connection) -> None:
     await client.limits.put("openai", type="page", per_key=True, max_running=4)
     await client.limits.put("openai", type="page", per_key=True, max_running=2, rate=0.5)
-    (found,) = await client.limits.list()
-    assert (found.name, found.type, found.per_key, found.max_running, found.rate, found.running) == (
+    (limit,) = await client.limits.list()
+    assert (limit.name, limit.type, limit.per_key, limit.max_running, limit.rate, limit.running) == (
         "openai", "page", True, 2, 0.5, 0,
     )  # fmt: skip
     with pytest.raises(InvalidError):

@@ -39,7 +39,7 @@ async def work_off(db: Database, calls: int) -> None:
     await running
 
 
-async def test_plain_code_submits_and_waits(client: Client, db: Database) -> None:
+async def test_blocking_code_submits_and_waits(client: Client, db: Database) -> None:
     def plain() -> tuple[int, list[int]]:
         one = client.blocking.submit(double(2))
         many = client.blocking.submit_many([double(3), double(4)])
@@ -81,7 +81,7 @@ def test_handles_and_the_client_have_all_methods(client: Client) -> None:
         job.result(within=timedelta(milliseconds=10))
 
 
-def test_batches_for_plain_code(client: Client) -> None:
+def test_blocking_batches(client: Client) -> None:
     calling_thread = threading.get_ident()
 
     def calls() -> Iterator[Call[int]]:
@@ -99,7 +99,7 @@ def test_batches_for_plain_code(client: Client) -> None:
     assert other.get().closed_at is None
 
 
-def test_files_for_plain_code(client: Client) -> None:
+def test_blocking_files(client: Client) -> None:
     files = client.blocking.files
     stored = files.put("a.txt", b"hello", owner="ann")
     with files.open(stored) as reader:
@@ -127,7 +127,7 @@ def test_the_thread_ends_with_its_client(url: Secret, settings: Settings) -> Non
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_on_the_caller_s_connection_in_the_caller_s_thread(client: Client, url: Secret, commit: bool) -> None:
+def test_submit_on_a_connection_runs_in_the_calling_thread(client: Client, url: Secret, commit: bool) -> None:
     with psycopg.connect(url.reveal()) as connection:
         job = client.blocking.submit(double(2), on=connection)
         (connection.commit if commit else connection.rollback)()
@@ -138,21 +138,21 @@ def test_on_the_caller_s_connection_in_the_caller_s_thread(client: Client, url: 
             job.get()
 
 
-async def test_an_asynchronous_connection_needs_the_asynchronous_client(client: Client, url: Secret) -> None:
+async def test_blocking_submit_refuses_an_asynchronous_connection(client: Client, url: Secret) -> None:
     async with await psycopg.AsyncConnection.connect(url.reveal()) as connection:
         call = double(2)
         with pytest.raises(InvalidError, match="asynchronous"):
             client.blocking.submit(call, on=connection)
 
 
-async def test_inside_a_running_loop_it_says_so_instead_of_hanging(client: Client) -> None:
+async def test_a_blocking_call_in_a_running_loop_is_refused(client: Client) -> None:
     call = double(2)
     with pytest.raises(RuntimeError, match="without an event loop"):
         client.blocking.submit(call)
     call.mark_used()
 
 
-def test_queues_for_plain_code(client: Client, url: Secret) -> None:
+def test_blocking_queues(client: Client, url: Secret) -> None:
     queues = client.blocking.queues
     queues.create("q")
     assert queues.send("q", {"n": 1}) == 1

@@ -78,7 +78,7 @@ async def test_messages_are_sent_and_finished_if_the_caller_commits(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_our_errors_are_ours_on_every_connection(client: Client, url: Secret, way: Any) -> None:
+async def test_every_kind_of_connection_raises_holdfast_errors(client: Client, url: Secret, way: Any) -> None:
     await client.queues.create("letters")
     await client.queues.send("letters", 1)
     [stale] = await client.queues.read("letters", vt=timedelta(0))
@@ -113,7 +113,7 @@ async def test_autocommit_connections_are_refused(client: Client, url: Secret, c
 
 
 @pytest.mark.parametrize("on", ["postgresql://x", 3, object()])
-async def test_other_things_are_refused_by_name(client: Client, on: object) -> None:
+async def test_unknown_connection_types_are_refused_by_name(client: Client, on: object) -> None:
     call = work(1)
     with pytest.raises(InvalidError, match="on= cannot use a builtins"):
         await client.submit(call, on=on)

@@ -49,14 +49,14 @@ async def worker(db: Database) -> AsyncGenerator[WorkerRuntime]:
     await running
 
 
-async def test_a_submitted_call_comes_back_with_its_result(client: Client, worker: WorkerRuntime) -> None:
+async def test_result_returns_the_value_of_the_task(client: Client, worker: WorkerRuntime) -> None:
     job = await client.submit(upper("hello"))
     assert await job.result(within=timedelta(seconds=20)) == "HELLO"
-    found = await job.get()
-    assert (found.status, found.type, found.progress.percent) == ("succeeded", "upper", 100)
+    stored = await job.get()
+    assert (stored.status, stored.type, stored.progress.percent) == ("succeeded", "upper", 100)
 
 
-async def test_a_graph_passes_results_on(client: Client, worker: WorkerRuntime) -> None:
+async def test_a_graph_passes_results_to_later_tasks(client: Client, worker: WorkerRuntime) -> None:
     g = Graph("greeting")
     first, second = g.add(upper("good")), g.add(upper("morning"))
     g.add(join([first.result, second.result]))
@@ -65,20 +65,20 @@ async def test_a_graph_passes_results_on(client: Client, worker: WorkerRuntime) 
     assert [t.status for t in (await job.get()).tasks] == ["succeeded"] * 3
 
 
-async def test_a_failed_job_raises_what_went_wrong(client: Client, worker: WorkerRuntime) -> None:
+async def test_result_of_a_failed_job_raises_its_error(client: Client, worker: WorkerRuntime) -> None:
     job = await client.submit(fails("no such page"))
     with pytest.raises(TaskFailedError, match="ValueError: no such page") as caught:
         await job.result(within=timedelta(seconds=20))
     assert (caught.value.status, caught.value.error_type) == ("failed", "ValueError")
 
 
-async def test_many_calls_in_one_go_keep_their_order(client: Client, worker: WorkerRuntime) -> None:
+async def test_submit_many_keeps_the_order(client: Client, worker: WorkerRuntime) -> None:
     handles = await client.submit_many([upper(f"w{n}") for n in range(50)])
     results = await asyncio.gather(*(h.result(within=timedelta(seconds=20)) for h in handles))
     assert results == [f"W{n}" for n in range(50)]
 
 
-async def test_the_same_key_gives_the_same_job_and_another_body_is_refused(client: Client) -> None:
+async def test_a_key_returns_the_same_job_and_refuses_other_arguments(client: Client) -> None:
     first = await client.submit(upper("a"), key="k")
     again = await client.submit(upper("a"), key="k")
     assert (again.id, first.created, again.created) == (first.id, True, False)
@@ -87,27 +87,27 @@ async def test_the_same_key_gives_the_same_job_and_another_body_is_refused(clien
     assert caught.value.field == "key"
 
 
-async def test_cancel_tells_what_is_true_from_now_on(client: Client) -> None:
+async def test_cancel_returns_the_new_state(client: Client) -> None:
     job = await client.submit(upper("a"))
     assert (await job.cancel(reason="changed my mind")).status == "cancelled"
     with pytest.raises(TaskFailedError, match="cancelled"):
         await job.result()
 
 
-async def test_a_result_that_does_not_come_in_time(client: Client) -> None:
+async def test_result_raises_timeout_error(client: Client) -> None:
     job = await client.submit(upper("a"))
     with pytest.raises(TimeoutError):
         await job.result(within=timedelta(milliseconds=30))
 
 
-async def test_ids_that_lead_nowhere(client: Client) -> None:
+async def test_unknown_and_invalid_ids_are_refused(client: Client) -> None:
     with pytest.raises(NotFoundError):
         await client.get(uuid4())
     with pytest.raises(InvalidError, match="not the id of a job"):
         await client.get("no-uuid")
 
 
-async def test_delayed_work_waits_for_its_time(client: Client) -> None:
+async def test_a_delayed_job_is_scheduled(client: Client) -> None:
     job = await client.submit(upper("a"), delay=timedelta(hours=1))
     assert [t.status for t in (await job.get()).tasks] == ["scheduled"]
 
@@ -121,7 +121,7 @@ async def test_an_empty_graph_and_shared_keys_are_refused_before_anything_is_sen
     calls[0].mark_used()
 
 
-async def test_nothing_is_opened_before_it_is_needed() -> None:
+async def test_a_client_connects_when_it_is_first_used() -> None:
     client = Client("postgresql://nobody@127.0.0.1:1/none")
     database = await open_client_database(client)
     assert database.url.reveal().endswith("/none")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hands import Hand, tick
+from manual_worker import ManualWorker, run_ticks
 
 from holdfast import Client, Graph, task
 from holdfast.client import job_watcher
@@ -64,7 +64,9 @@ async def hearing(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 
 @pytest.mark.usefixtures("working")
-async def test_results_are_announced(client: Client, hearing: Callable[[], Awaitable[None]]) -> None:
+async def test_a_result_arrives_by_notification(
+    client: Client, hearing: Callable[[], Awaitable[None]]
+) -> None:
     await hearing()
     first = await client.submit(upper("x"))
     assert await first.result(within=WITHIN) == "X"
@@ -86,7 +88,7 @@ async def test_results_are_announced(client: Client, hearing: Callable[[], Await
 @pytest.mark.parametrize(
     "how", ["cancel", "cancel by filter", "expire", "lose the lease", "lose it for good"]
 )
-async def test_an_end_that_no_worker_reports_is_announced(
+async def test_an_end_that_no_worker_reports_arrives_by_notification(
     client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection, clock: Clock, how: str
 ) -> None:
     await hearing()
@@ -97,7 +99,7 @@ async def test_an_end_that_no_worker_reports_is_announced(
         body |= {"crashes": 1 if how == "lose it for good" else 5, "lease_s": 30}
     job = (await jobs.submit(conn, body)).id
     if how.startswith("lose"):
-        await Hand(conn, queues=["elsewhere"]).one()
+        await ManualWorker(conn, queues=["elsewhere"]).one()
     changes = client.watch(job, within=WITHIN)
     assert (await anext(changes)).status == ("running" if how.startswith("lose") else "queued")
     if how == "cancel":
@@ -106,14 +108,14 @@ async def test_an_end_that_no_worker_reports_is_announced(
         assert await conn.fetchval("""select holdfast.cancel_jobs('{"queue": "elsewhere"}')""") == 1
     else:
         await clock.advance(timedelta(minutes=2))
-        await tick(conn)
+        await run_ticks(conn)
     after = {"lose the lease": "queued", "lose it for good": "failed"}.get(how, "cancelled")
     assert (await anext(changes)).status == after
 
 
 @pytest.mark.usefixtures("working")
 @pytest.mark.parametrize("how", ["exchange", "claim_tasks", "limited"])
-async def test_the_start_of_a_job_of_nobody_is_announced(
+async def test_the_start_of_a_job_arrives_by_notification(
     client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection, how: str
 ) -> None:
     await hearing()
@@ -125,13 +127,13 @@ async def test_the_start_of_a_job_of_nobody_is_announced(
     if how == "claim_tasks":
         await conn.fetch("select holdfast.claim_tasks('outside', 5, null, array['elsewhere'])")
     else:
-        await Hand(conn, queues=["elsewhere"]).one()
+        await ManualWorker(conn, queues=["elsewhere"]).one()
     async with asyncio.timeout(WITHIN.total_seconds() / 2):  # at its end the watch looks by itself
         assert (await anext(changes)).status == "running"
 
 
 @pytest.mark.usefixtures("working")
-async def test_the_listener_comes_back(
+async def test_the_listener_reconnects(
     client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection
 ) -> None:
     await hearing()
@@ -146,12 +148,12 @@ async def test_the_listener_comes_back(
 
 
 @pytest.mark.usefixtures("working")
-async def test_without_a_listener_somebody_looks(url: Secret, settings: Settings) -> None:
+async def test_results_arrive_by_polling_without_a_listener(url: Secret, settings: Settings) -> None:
     async with Client(url.reveal(), settings=replace(settings, listen="off")) as client:
         assert await (await client.submit(upper("x"))).result(within=WITHIN) == "X"
 
 
-async def test_nothing_is_left_behind(client: Client, conn: Connection) -> None:
+async def test_watched_jobs_are_removed_from_the_watch_list(client: Client, conn: Connection) -> None:
     job = await client.submit(upper("never"))
     with pytest.raises(TimeoutError):
         await job.result(within=timedelta(milliseconds=50))
@@ -162,13 +164,13 @@ async def test_nothing_is_left_behind(client: Client, conn: Connection) -> None:
     assert await conn.fetchval("select array_agg(job_id) from holdfast.watched_jobs") == [other.id]
 
 
-async def test_lists_page_by_page(client: Client) -> None:
-    made = [(await client.submit(upper(str(n)), owner="ada" if n % 2 else "bob")).id for n in range(7)]
+async def test_searches_return_pages(client: Client) -> None:
+    ids = [(await client.submit(upper(str(n)), owner="ada" if n % 2 else "bob")).id for n in range(7)]
     first = await client.jobs("state:queued", limit=3)
-    assert [job.id for job in first.rows] == made[:-4:-1]
+    assert [job.id for job in first.rows] == ids[:-4:-1]
     second = await client.jobs("state:queued", limit=3, before=first.next)
-    assert [job.id for job in second.rows] == made[3:0:-1]
-    assert [job.id async for job in client.each_job("owner:ada")] == [i for n, i in enumerate(made) if n % 2][
+    assert [job.id for job in second.rows] == ids[3:0:-1]
+    assert [job.id async for job in client.each_job("owner:ada")] == [i for n, i in enumerate(ids) if n % 2][
         ::-1
     ]
-    assert [job.id async for job in client.each_job(owner="bob")] == made[::-2]
+    assert [job.id async for job in client.each_job(owner="bob")] == ids[::-2]

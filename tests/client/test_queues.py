@@ -13,7 +13,7 @@ import pytest
 from holdfast import Client, Message
 from holdfast.engine.connection import Connection
 from holdfast.engine.messages import consumers as consuming, queues
-
+from holdfast.engine.messages import queues
 from holdfast.errors import (
     InvalidError,
     LeaseLostError,
@@ -44,7 +44,7 @@ async def ids(client: Client, place: Any = "queue", queue: str = "q") -> list[in
     return [m.id for m in await client.queues.peek(queue, qty=1000, place=place)]
 
 
-async def test_a_message_comes_back_as_what_it_was(client: Client) -> None:
+async def test_a_body_is_converted_to_the_requested_type(client: Client) -> None:
     invoice = Invoice(7, datetime(2026, 1, 2, tzinfo=UTC))
     sent = await client.queues.send("q", invoice, headers={"from": "me"})
     [message] = await client.queues.read("q", type=Invoice, vt=MINUTE)
@@ -75,7 +75,7 @@ async def test_batches_keep_their_order_and_their_headers(client: Client) -> Non
     assert [m.headers for m in read] == [None, *range(1, 250)]
 
 
-async def test_delays_by_span_and_by_date(client: Client, clock: Clock) -> None:
+async def test_delay_is_a_duration_or_a_time(client: Client, clock: Clock) -> None:
     await client.queues.send("q", "span", delay=timedelta(minutes=10))
     await client.queues.send("q", "date", delay=datetime.now(UTC) + timedelta(minutes=20))
     await client.queues.send("q", "past", delay=datetime(2000, 1, 1, tzinfo=UTC))
@@ -86,19 +86,19 @@ async def test_delays_by_span_and_by_date(client: Client, clock: Clock) -> None:
     assert [m.body for m in await client.queues.read("q", qty=9)] == ["date"]
 
 
-async def test_only_messages_that_contain_what_is_asked_for(client: Client) -> None:
+async def test_where_selects_messages_by_their_body(client: Client) -> None:
     await client.queues.send_batch("q", [{"kind": "a", "n": 1}, {"kind": "b", "n": 2}])
     assert [m.body["n"] for m in await client.queues.read("q", qty=9, where={"kind": "b"})] == [2]
 
 
-async def test_waiting_ends_with_the_first_message_or_the_time(client: Client) -> None:
+async def test_wait_ends_with_the_first_message_or_after_its_time(client: Client) -> None:
     assert await client.queues.read("q", wait=timedelta(milliseconds=50)) == []
     waiting = asyncio.create_task(client.queues.read("q", wait=timedelta(seconds=30)))
     await client.queues.send("q", 1)
     assert [m.body for m in await asyncio.wait_for(waiting, 20)] == [1]
 
 
-async def test_a_body_that_does_not_fit_names_its_place_and_stays(client: Client, clock: Clock) -> None:
+async def test_a_body_of_another_type_is_refused_and_stays_in_the_queue(client: Client, clock: Clock) -> None:
     await client.queues.send_batch("q", [{"number": 1}, {"number": "one"}, {"number": 3}])
     with pytest.raises(
         InvalidError, match=r"Message 2 of queue q: body does not have the expected type: .*\$\.number"
@@ -113,7 +113,7 @@ async def test_a_body_that_does_not_fit_names_its_place_and_stays(client: Client
     assert again.reads == 2
 
 
-async def test_pop_deletes_what_it_returns_unless_it_does_not_fit(client: Client) -> None:
+async def test_pop_deletes_nothing_if_a_body_has_another_type(client: Client) -> None:
     await client.queues.send_batch("q", [{"number": 1}, {"number": "x"}])
     with pytest.raises(InvalidError, match="Message 2 of queue q"):
         await client.queues.pop("q", qty=2, type=Invoice)
@@ -137,7 +137,7 @@ async def test_a_stale_receipt_is_refused_and_changes_nothing(client: Client, cl
     assert await getattr(client.queues, act)("q", [again, good], *extra) == sorted([good.id, again.id])
 
 
-async def test_plain_ids_are_not_fenced_and_unknown_ones_are_left_out(client: Client) -> None:
+async def test_plain_ids_are_not_compared_and_unknown_ids_are_ignored(client: Client) -> None:
     sent = await client.queues.send_batch("q", [1, 2, 3])
     held = await client.queues.read("q", qty=3)
     assert await client.queues.set_vt("q", sent[0], timedelta(0)) == [sent[0]]
@@ -147,7 +147,7 @@ async def test_plain_ids_are_not_fenced_and_unknown_ones_are_left_out(client: Cl
     assert await client.queues.delete("q", []) == []
 
 
-async def test_messages_that_were_only_looked_at_have_no_receipt(client: Client) -> None:
+async def test_peeked_messages_have_no_receipt(client: Client) -> None:
     await client.queues.send("q", 1)
     [seen] = await client.queues.peek("q")
     with pytest.raises(RefusedError, match="was not read"):
@@ -155,7 +155,7 @@ async def test_messages_that_were_only_looked_at_have_no_receipt(client: Client)
     assert await client.queues.archive("q", seen) == [1]
 
 
-async def test_queues_are_made_listed_purged_and_dropped(client: Client) -> None:
+async def test_queues_are_created_listed_purged_and_dropped(client: Client) -> None:
     await client.queues.create("Fast", unlogged=True)
     await client.queues.create("q")
     listed = {q.name: q for q in await client.queues.list()}
@@ -172,20 +172,20 @@ async def test_queues_are_made_listed_purged_and_dropped(client: Client) -> None
     assert "Install the extension" in (missing.value.fix or "")
 
 
-async def test_metrics_count_every_kind(client: Client, clock: Clock) -> None:
+async def test_metrics_count_messages_by_state(client: Client, clock: Clock) -> None:
     await client.queues.send_batch("q", [1, 2, 3])
     await client.queues.send("q", 4, delay=MINUTE)
     [one] = await client.queues.read("q")
     await client.queues.archive("q", one)
     await client.queues.read("q")
-    found = await client.queues.metrics("q")
-    assert (found.total, found.visible, found.in_flight, found.delayed) == (3, 1, 1, 1)
-    assert (found.archived, found.sent, found.dead) == (1, 4, 0)
-    assert found.oldest_age is not None
+    metrics = await client.queues.metrics("q")
+    assert (metrics.total, metrics.visible, metrics.in_flight, metrics.delayed) == (3, 1, 1, 1)
+    assert (metrics.archived, metrics.sent, metrics.dead) == (1, 4, 0)
+    assert metrics.oldest_age is not None
     assert [m.queue for m in await client.queues.metrics_all()] == ["q"]
 
 
-async def test_the_policy_changes_only_where_told(client: Client) -> None:
+async def test_put_policy_changes_only_the_passed_fields(client: Client) -> None:
     before = await client.queues.policy("q")
     assert (before.max_reads, before.dead_letters) == (None, None)
     await client.queues.put_policy("q", max_reads=2, dead_letters="graves")
@@ -198,7 +198,7 @@ async def test_the_policy_changes_only_where_told(client: Client) -> None:
     assert wrong.value.field == "dead_letters"
 
 
-async def test_dead_letters_and_archived_messages_come_back(client: Client, clock: Clock) -> None:
+async def test_requeue_sends_dead_letters_and_archived_messages_again(client: Client, clock: Clock) -> None:
     await client.queues.put_policy("q", max_reads=1, dead_letters="graves")
     await client.queues.send("q", "poison", headers={"h": 1})
     await client.queues.read("q", vt=MINUTE)
@@ -220,7 +220,7 @@ WRONG_NAMES = ["", "a;b", "a$b", "a--b", "o'clock", "x" * 48, "ü" * 24, "nul\0"
 
 
 @pytest.mark.parametrize("name", WRONG_NAMES)
-async def test_bad_names_are_refused_with_the_argument(client: Client, name: str) -> None:
+async def test_invalid_queue_names_are_refused_with_the_argument(client: Client, name: str) -> None:
     for call in (client.queues.create, client.queues.read, client.queues.purge, client.queues.policy):
         with pytest.raises(InvalidError) as caught:
             await call(name)
@@ -228,7 +228,7 @@ async def test_bad_names_are_refused_with_the_argument(client: Client, name: str
 
 
 @pytest.mark.parametrize("name", ["A b.c", 'quo"te', "über-lang", "x" * 47])
-async def test_unusual_names_work(client: Client, name: str) -> None:
+async def test_unusual_queue_names_work(client: Client, name: str) -> None:
     await client.queues.create(name)
     sent = await client.queues.send(name, 1)
     [message] = await client.queues.read(name.upper() if name.isascii() else name)
@@ -253,10 +253,10 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "given"), CALLS, ids=[name for name, _ in CALLS])
-async def test_a_missing_queue_is_named(client: Client, call: str, given: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(("method", "args"), CALLS, ids=[name for name, _ in CALLS])
+async def test_errors_name_the_missing_queue(client: Client, method: str, args: tuple[Any, ...]) -> None:
     with pytest.raises(NotFoundError, match="no message queue 'none'") as caught:
-        await getattr(client.queues, call)(*given)
+        await getattr(client.queues, method)(*args)
     assert caught.value.field == "queue"
     assert "holdfast queue create none" in str(caught.value.fix)
 
@@ -291,18 +291,18 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "given", "named", "field"), WRONG)
-async def test_wrong_arguments_are_named_and_nothing_is_sent(
-    client: Client, call: str, given: tuple[Any, ...], named: dict[str, Any], field: str
+@pytest.mark.parametrize(("method", "args", "options", "field"), WRONG)
+async def test_errors_name_the_wrong_argument_and_nothing_is_sent(
+    client: Client, method: str, args: tuple[Any, ...], options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidError) as caught:
-        await getattr(client.queues, call)(*given, **named)
+        await getattr(client.queues, method)(*args, **options)
     assert caught.value.field == field
     assert await ids(client) == []
 
 
 @pytest.mark.slow
-async def test_64_megabytes_travel_and_more_is_refused(client: Client) -> None:
+async def test_bodies_of_64_megabytes_are_sent_and_larger_ones_refused(client: Client) -> None:
     big = "x" * (64 * 1024 * 1024 - 2)
     await client.queues.send("q", big)
     [message] = await client.queues.read("q")
@@ -358,7 +358,14 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
     assert await queues.enable_message_wakeups(conn, "q")
     taken = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
     receipts = [m.receipt or "" for m in taken.messages]
-    assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=MINUTE) == {1, 2, 3, 4, 5, 6}
+    assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=MINUTE) == {
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    }
     assert await consuming.finish_messages(conn, "q", "archive", receipts[:1]) == {1}
     assert await consuming.finish_messages(conn, "q", "delete", receipts[1:2]) == {2}
     assert await consuming.fail_messages(conn, "q", receipts[2:3], "no") == {3: "retry"}
@@ -372,9 +379,7 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
     assert (await queues.tick_messages(conn))["dead_lettered"] == 0
 
 
-async def test_a_look_before_sleep_tells_when_the_next_message_is_due(
-    client: Client, conn: Connection
-) -> None:
+async def test_register_returns_when_the_next_message_is_due(client: Client, conn: Connection) -> None:
     await queues.enable_message_wakeups(conn, "q")
     nothing = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert (nothing.messages, nothing.due_s) == ([], None)
@@ -394,6 +399,8 @@ async def test_extending_does_not_wait_for_a_row_that_somebody_has_locked(
     async with second.transaction():
         await second.execute("select from pgmq.q_q where msg_id = 2 for update")
         assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) is None
-        assert await consuming.extend_visibility(conn, "q", receipts[:1], MINUTE, lock_timeout=patience) == {1}
+        assert await consuming.extend_visibility(conn, "q", receipts[:1], MINUTE, lock_timeout=patience) == {
+            1
+        }
     assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) == {1, 2}
     assert await conn.fetchval("show lock_timeout") == "0"  # the limit was the statement's own

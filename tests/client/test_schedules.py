@@ -41,13 +41,13 @@ async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
         yield client
 
 
-async def test_schedules_as_data(client: Client, clock: Clock, conn: Connection) -> None:
-    made = await client.schedules.create(report("x"), cron="0 3 * * *", timezone="America/New_York")
-    assert (made.name, made.job["args"]) == ("report", {"kind": "x"})
+async def test_schedules_are_created_changed_and_run(client: Client, clock: Clock, conn: Connection) -> None:
+    created = await client.schedules.create(report("x"), cron="0 3 * * *", timezone="America/New_York")
+    assert (created.name, created.job["args"]) == ("report", {"kind": "x"})
     with pytest.raises(ConflictError):
         await client.schedules.create(report("x"), cron="@daily")
     changed = await client.schedules.put(report("y"), cron="0 3 * * *", timezone="America/New_York")
-    assert (changed.change, changed.next_at) == ("changed", made.next_at)
+    assert (changed.change, changed.next_at) == ("changed", created.next_at)
     graph = Graph("pair")
     first = graph.add(report("a"))
     graph.add(report("b"), after=[first])
@@ -67,14 +67,14 @@ async def test_schedules_as_data(client: Client, clock: Clock, conn: Connection)
     assert await conn.fetchval("select holdfast.tick_schedules(10)") == 1
 
 
-async def test_without_a_loop(client: Client) -> None:
+async def test_blocking_schedules(client: Client) -> None:
     def use() -> list[Any]:
         blocking = client.blocking.schedules
         blocking.create(report("x"), cron="@daily", name="one")
         blocking.put(report("x"), cron="@daily", name="two")
-        found = [blocking.get("one").name, *(s.name for s in blocking.list())]
+        names = [blocking.get("one").name, *(s.name for s in blocking.list())]
         done = [blocking.pause("one"), blocking.resume("one"), len(blocking.preview("two", 2))]
-        return [*found, *done, blocking.run_now("one").created, blocking.delete("one")]
+        return [*names, *done, blocking.run_now("one").created, blocking.delete("one")]
 
     assert await asyncio.to_thread(use) == ["one", "one", "two", True, True, 2, True, True]
     await asyncio.to_thread(client.blocking.close)
@@ -98,7 +98,7 @@ def test_wrong_declarations_are_refused() -> None:
         schedule("@daily")(lambda: None)  # type: ignore[arg-type]
 
 
-async def test_what_an_application_declares(
+async def test_a_worker_registers_the_definitions_of_an_application(
     conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])

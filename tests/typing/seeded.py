@@ -8,8 +8,20 @@ from datetime import timedelta
 from typing import assert_type
 from uuid import UUID
 
-from holdfast import Client, Ctx, Graph, JobHandle, RetryPolicy, Snooze, lifespan, task
-from holdfast.definitions.lifespan import Lifespan
+from holdfast import (
+    BlockingJobHandle,
+    Client,
+    Ctx,
+    Graph,
+    Job,
+    JobHandle,
+    Lifespan,
+    Message,
+    RetryPolicy,
+    Snooze,
+    lifespan,
+    task,
+)
 
 
 @dataclass
@@ -60,7 +72,31 @@ async def right(client: Client) -> None:
     await client.submit(without(1, y="a"))
 
 
+def right_without_an_event_loop(client: Client) -> None:
+    job = client.blocking.submit(screenshot("https://e.example"), delay=timedelta(seconds=1))
+    assert_type(job, BlockingJobHandle[Shot])
+    assert_type(job.result(), Shot)
+    assert_type(client.blocking.submit_many([double(1)]), list[BlockingJobHandle[int]])
+    for state in job.watch():
+        assert_type(state, Job)
+    with client.blocking.batches.open("numbers", then=double(1)) as batch:
+        assert_type(batch.submit(double(2)).result(), int)
+    assert_type(client.blocking.queues.read("letters", type=Shot), list[Message[Shot]])
+    with client.blocking.files.open(job.id) as reader:
+        assert_type(reader.read(), bytes)
+
+
+def mistakes_without_an_event_loop(client: Client) -> None:
+    client.blocking.submit(double(1), kee="k")  # wrong
+    text: str = client.blocking.submit(double(1)).result()  # wrong
+    client.blocking.queues.send("letters", text, delay=5)  # wrong
+    client.blocking.limits.put("one", max_runing=1)  # wrong
+    client.blocking.connection()  # wrong
+
+
 async def mistakes(client: Client) -> None:
+    await double(1)  # wrong
+    double.delay(1)  # wrong
     screenshot(3)  # wrong
     screenshot("https://e.example", widht=3)  # wrong
     screenshot("https://e.example", width="wide")  # wrong

@@ -38,7 +38,7 @@ def test_the_context_is_not_an_argument() -> None:
     assert not double.wants_context
 
 
-def test_options_are_kept() -> None:
+def test_a_task_has_its_options() -> None:
     assert (screenshot.name, screenshot.queue, screenshot.retry.retries) == ("screenshot", "browser", 2)
     assert screenshot.timeout == timedelta(minutes=1)
     assert screenshot.is_async
@@ -52,7 +52,7 @@ def test_wrong_arguments_are_refused_where_the_call_is_made() -> None:
         screenshot("https://e.example", widht=3)  # type: ignore[call-arg]
 
 
-def test_a_call_that_is_dropped_warns_like_a_coroutine_nobody_awaits() -> None:
+def test_dropping_an_unused_call_warns() -> None:
     with pytest.warns(RuntimeWarning, match="call of task double was never submitted"):
         double(3)
 
@@ -77,7 +77,7 @@ def test_parameters_that_cannot_be_named_are_refused() -> None:
     "options",
     [{"retries": -1}, {"jitter": 2.0}, {"base": timedelta(-1)}, {"cap": timedelta(0)}],
 )
-def test_absurd_retry_policies_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_retry_policies_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
         RetryPolicy(**options)
 

@@ -57,19 +57,19 @@ async def test_private_addresses_are_refused_in_both_schemes_and_any_port(addres
 
 
 @pytest.mark.parametrize("host", WRITTEN)
-async def test_other_ways_to_write_them_too(host: str) -> None:
+async def test_other_notations_of_private_addresses_are_refused(host: str) -> None:
     with pytest.raises(RefusedError):
         await resolve_egress_url(f"http://{host}/")
 
 
 @pytest.mark.parametrize("url", NEVER)
-def test_what_is_never_called(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(RefusedError):
         parse_egress_url(url)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-async def test_public_addresses_are_called_on_the_usual_ports(address: str) -> None:
+async def test_public_addresses_are_allowed_on_ports_80_and_443(address: str) -> None:
     host = f"[{address}]" if ":" in address else address
     assert (await resolve_egress_url(f"https://{host}/a?b")).path == "/a?b"
     with pytest.raises(RefusedError, match="80 and 443"):
@@ -79,14 +79,14 @@ async def test_public_addresses_are_called_on_the_usual_ports(address: str) -> N
 async def test_a_name_with_one_private_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [("1.1.1.1", "2606:4700::1"), ("1.1.1.1", "10.0.0.1"), ("1.1.1.1", "::1"), ("fd00::1",)]
 
-    def saying(*found: str) -> Any:
+    def resolver(*addresses: str) -> Any:
         async def getaddrinfo(*_: object, **__: object) -> list[Any]:
-            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (each, 443)) for each in found]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (each, 443)) for each in addresses]
 
         return getaddrinfo
 
-    for number, found in enumerate(answers):
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", saying(*found), raising=False)
+    for number, addresses in enumerate(answers):
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolver(*addresses), raising=False)
         if number == 0:
             assert str((await resolve_egress_url("https://rebinding.test/")).address) == "1.1.1.1"
             continue
@@ -95,13 +95,13 @@ async def test_a_name_with_one_private_answer_is_refused(monkeypatch: pytest.Mon
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server that answers differently the second time is never asked a second time."""
-    asked = 0
-    heard = asyncio.Event()
+    """The name is resolved once, so a name server cannot return another address later."""
+    lookups = 0
+    requested = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        heard.set()
+        requested.set()
         writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nRetry-After: 7\r\n\r\n")
         await writer.drain()
         writer.close()
@@ -112,21 +112,21 @@ async def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: 
     original = loop.getaddrinfo
 
     async def counting(host: Any, *more: Any, **named: Any) -> Any:
-        nonlocal asked
+        nonlocal lookups
         if host == "hooks.test":
-            asked += 1
+            lookups += 1
             return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
         return await original(host, *more, **named)
 
     monkeypatch.setattr(loop, "getaddrinfo", counting, raising=False)
     target = await resolve_egress_url(f"http://hooks.test:{port}/x", EgressAllowlist.parse("hooks.test"))
-    answer = await egress.post_to_target(target, b"{}", {"Content-Type": "application/json"})
-    assert heard.is_set()
-    assert (answer.status, answer.headers["retry-after"], asked) == (302, "7", 1)
+    response = await egress.post_to_target(target, b"{}", {"Content-Type": "application/json"})
+    assert requested.is_set()
+    assert (response.status, response.headers["retry-after"], lookups) == (302, "7", 1)
     server.close()
 
 
-async def test_private_places_can_be_allowed_by_network_or_name() -> None:
+async def test_the_allowlist_permits_networks_and_hosts() -> None:
     allowed = EgressAllowlist.parse("127.0.0.0/8, intranet.test ,, ::1/128")
     assert str((await resolve_egress_url("http://127.0.0.1:9999/", allowed)).address) == "127.0.0.1"
     assert str((await resolve_egress_url("http://[::1]/", allowed)).address) == "::1"

@@ -15,7 +15,7 @@ def tree() -> list[type[HoldfastError]]:
 
 
 @pytest.mark.parametrize("kind", tree())
-def test_the_drawing_at_the_top_shows_every_error_under_its_parent(kind: type[HoldfastError]) -> None:
+def test_the_module_docstring_shows_every_error_under_its_base(kind: type[HoldfastError]) -> None:
     lines = (errors.__doc__ or "").splitlines()
     places = {
         m[0]: (number, m.start()) for number, line in enumerate(lines) if (m := re.search(r"\w+Error", line))
@@ -39,11 +39,11 @@ def test_sqlstates_are_unique_and_lead_back_to_their_error() -> None:
     assert len(states) == len(set(states))
     for kind in tree():
         if kind.sqlstate:
-            made = errors.from_sqlstate(kind.sqlstate, "no", hint="do this", field="name")
-            assert type(made) is kind
-            assert (made.message, made.fix, made.field) == ("no", "do this", "name")
+            error = errors.from_sqlstate(kind.sqlstate, "no", hint="do this", field="name")
+            assert type(error) is kind
+            assert (error.message, error.fix, error.field) == ("no", "do this", "name")
     assert errors.from_sqlstate("42P01", "no such table") is None
 
 
-def test_text_carries_the_fix() -> None:
+def test_str_contains_the_fix() -> None:
     assert str(HoldfastError("It broke.", fix="Mend it.")) == "It broke. Mend it."

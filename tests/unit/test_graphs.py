@@ -24,20 +24,20 @@ def join(parts: list[str], extra: dict[str, str] | None = None) -> str:
     return ""
 
 
-def test_a_result_makes_its_task_a_parent_wherever_it_is_passed() -> None:
+def test_a_result_in_the_arguments_makes_its_task_a_dependency() -> None:
     g = Graph("report")
     first, second = g.add(page("a")), g.add(page("b"))
     third = g.add(join([first.result, "x"], extra={"k": second.result}))
     assert third.after == {"page": "fail", "page-2": "fail"}
 
 
-def test_after_adds_parents_without_passing_anything() -> None:
+def test_after_adds_dependencies() -> None:
     g = Graph("report")
     first = g.add(page("a"))
     assert g.add(title("x"), after=[first], on_failure="run").after == {"page": "run"}
 
 
-def test_results_are_put_in_their_place() -> None:
+def test_results_replace_their_references() -> None:
     g = Graph("report")
     first = g.add(page("a"))
     node = g.add(join([first.result, "x"], extra={"k": first.result}))

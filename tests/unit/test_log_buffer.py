@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.worker.log_buffer import MAX_BUFFER_BYTES, MAX_LINES, MAX_MESSAGE_CHARS, TAIL_LINES, LogBuffer
 
 
-def said(lines: LogBuffer, *, ended: bool = True) -> list[str]:
+def read_messages(lines: LogBuffer, *, ended: bool = True) -> list[str]:
     return [line.message for line in lines.take(ended=ended)]
 
 
@@ -17,7 +17,7 @@ class Unprintable:
         raise ValueError("no")
 
 
-def test_what_the_database_cannot_keep_is_cleaned() -> None:
+def test_characters_that_the_database_cannot_store_are_replaced() -> None:
     lines = LogBuffer()
     odd: Any = Unprintable()
     lines.add("info", "a\0b\ud800" + "x" * 10_000, {"n": float("nan"), "big": 2**80, "odd": odd, "ok": 1.5})
@@ -30,28 +30,28 @@ def test_what_the_database_cannot_keep_is_cleaned() -> None:
     assert second.fields == {"k\N{REPLACEMENT CHARACTER}": "v\N{REPLACEMENT CHARACTER}"}
 
 
-def test_the_first_and_the_last_lines_are_kept_and_the_gap_is_told() -> None:
+def test_the_first_and_the_last_lines_are_kept_with_a_note_about_the_gap() -> None:
     lines = LogBuffer()
     for n in range(MAX_LINES + 500):
         lines.add("info", str(n), {})
         if n == 10:
-            assert len(said(lines, ended=False)) == 11
-    kept = said(lines)
+            assert len(read_messages(lines, ended=False)) == 11
+    kept = read_messages(lines)
     assert kept[:2] == ["11", "12"]
     gap = kept.index(f"{500 - TAIL_LINES} lines are omitted here: an attempt keeps {MAX_LINES}.")
     assert kept[gap - 1] == str(MAX_LINES - 1)
     assert kept[gap + 1 :] == [str(n) for n in range(MAX_LINES + 500 - TAIL_LINES, MAX_LINES + 500)]
 
 
-def test_bytes_are_bounded_too() -> None:
+def test_the_number_of_bytes_is_limited() -> None:
     lines = LogBuffer()
     for _ in range(1_000):
         lines.add("info", "x" * 2_000, {"y": "z" * 400})
     assert len(lines) < 200
-    assert sum(len(message) for message in said(lines)) < MAX_BUFFER_BYTES * 1.5
+    assert sum(len(message) for message in read_messages(lines)) < MAX_BUFFER_BYTES * 1.5
 
 
-def test_numbers_rise_whoever_speaks() -> None:
+def test_line_numbers_rise_across_threads() -> None:
     lines = LogBuffer()
 
     def speak() -> None:
@@ -66,10 +66,10 @@ def test_numbers_rise_whoever_speaks() -> None:
     assert [line.seq for line in lines.take(ended=True)] == list(range(1, 401))
 
 
-def test_what_was_not_written_goes_first() -> None:
+def test_unwritten_lines_are_sent_first() -> None:
     lines = LogBuffer()
     lines.add("info", "a", {})
     taken = lines.take(ended=False)
     lines.add("info", "b", {})
     lines.put_back(taken)
-    assert said(lines) == ["a", "b"]
+    assert read_messages(lines) == ["a", "b"]

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import hypothesis
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.definitions.payloads import MAX_PAYLOAD_BYTES, from_json, to_json
@@ -60,11 +60,11 @@ class Model:
         (b"bytes", bytes),
     ],
 )
-def test_values_come_back_as_they_went(value: object, kind: Any) -> None:
+def test_values_survive_a_round_trip(value: object, kind: Any) -> None:
     assert from_json(msgspec.json.decode(to_json(value, what="args")), kind, what="args") == value
 
 
-def test_models_come_back_even_inside_others() -> None:
+def test_nested_models_survive_a_round_trip() -> None:
     back = from_json(msgspec.json.decode(to_json([Model("k")], what="args")), list[Model], what="args")
     assert [model.key for model in back] == ["k"]
 
@@ -76,8 +76,8 @@ json_values = st.recursive(
 )
 
 
-@given(json_values)
-def test_json_is_either_kept_exactly_or_refused_with_its_place(value: object) -> None:
+@hypothesis.given(json_values)
+def test_json_is_stored_exactly_or_refused_with_its_place(value: object) -> None:
     try:
         text = to_json(value, what="args")
     except InvalidError as problem:
@@ -101,12 +101,12 @@ def test_json_is_either_kept_exactly_or_refused_with_its_place(value: object) ->
         ({"a": {1, 2}, "b": lambda: 1}, "args"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_by_name(value: object, place: str) -> None:
+def test_values_that_cannot_be_stored_are_refused_by_name(value: object, place: str) -> None:
     with pytest.raises(InvalidError, match=place):
         to_json(value, what="args")
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_recursive_value_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(InvalidError, match="args"):
@@ -120,7 +120,7 @@ def test_large_values_are_refused_with_the_advice_to_save_a_file() -> None:
 
 
 @pytest.mark.parametrize(("value", "kind"), [("x", int), ({"x": 1}, Point), ({}, Model), (None, str)])
-def test_what_does_not_fit_is_named(value: object, kind: Any) -> None:
+def test_errors_name_the_value_of_the_wrong_type(value: object, kind: Any) -> None:
     with pytest.raises(InvalidError, match="width does not have the expected type") as caught:
         from_json(value, kind, what="width")
     assert caught.value.field == "width"

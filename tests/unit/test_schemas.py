@@ -110,7 +110,7 @@ def check(t: Task[..., Any], args: dict[str, Any]) -> None:
         from_json(value, t.hints[name], what=name)
 
 
-def test_a_schema_is_valid_and_tells_what_a_form_needs() -> None:
+def test_a_schema_is_valid_and_describes_a_form() -> None:
     schema = build_arguments_schema(everything)
     jsonschema.Draft202012Validator.check_schema(schema)
     msgspec.json.encode(schema)
@@ -129,13 +129,13 @@ def test_a_schema_is_valid_and_tells_what_a_form_needs() -> None:
     assert {"Box", "Shape", "Colour", "Book.Author"} <= set(schema["$defs"])
 
 
-def test_what_the_task_accepts_fits() -> None:
+def test_accepted_arguments_match_the_schema() -> None:
     check(everything, GOOD)
     jsonschema.validate(GOOD, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize("wrong", BAD, ids=str)
-def test_what_the_task_refuses_does_not_fit(wrong: dict[str, Any]) -> None:
+def test_refused_arguments_do_not_match_the_schema(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
         check(everything, {**GOOD, **wrong})
     with pytest.raises(jsonschema.ValidationError):
@@ -145,12 +145,12 @@ def test_what_the_task_refuses_does_not_fit(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("args", [{}, {**GOOD, "more": 1}], ids=["missing", "unknown"])
-def test_names_are_checked_too(args: dict[str, Any]) -> None:
+def test_argument_names_are_checked(args: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(args, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
 
 
-def test_hints_that_nobody_can_resolve_accept_everything() -> None:
+def test_unresolvable_annotations_accept_every_value() -> None:
     @task
     def local(x: Nowhere, y: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
@@ -16,7 +16,7 @@ from holdfast.search import (
 )
 
 
-def test_every_field() -> None:
+def test_every_search_field() -> None:
     text = (
         "state:failed,retrying -state:ready queue:browser,ai -queue:slow task:shot owner:acme worker:w1 "
         'error:"Time out" cause:x key:k1 batch:0192a000-0000-7000-8000-000000000000 tag:team=media,team=7 '
@@ -52,7 +52,7 @@ def test_every_field() -> None:
     }
 
 
-def test_payload_terms_become_one_shape() -> None:
+def test_payload_terms_become_one_containment_test() -> None:
     assert parse_search("args.a.b:x args.a.c:y args.d:z").filter == {
         "args": {"all": {"a": {"b": "x", "c": "y"}, "d": "z"}}
     }
@@ -60,14 +60,14 @@ def test_payload_terms_become_one_shape() -> None:
     assert both == {"all": {"a": "x"}, "in": [[{"a": "y"}]]}
 
 
-def test_other_words_for_a_field() -> None:
+def test_aliases_of_search_fields() -> None:
     assert (
         parse_search("tenant:a type:b status:failed").filter
         == parse_search("owner:a task:b state:failed").filter
     )
 
 
-def test_an_address_is_a_word() -> None:
+def test_a_url_is_a_word() -> None:
     assert parse_search("https://e.example/a:b").filter == {"text": {"in": [["https://e.example/a:b"]]}}
 
 
@@ -90,22 +90,22 @@ def test_an_address_is_a_word() -> None:
         ("a\0b", "NUL"),
     ],
 )
-def test_what_cannot_be_read_is_named(text: str, why: str) -> None:
+def test_errors_name_the_wrong_term(text: str, why: str) -> None:
     with pytest.raises(InvalidError) as caught:
         parse_search(text)
     assert why in str(caught.value)
     assert caught.value.field == "q"
 
 
-def test_a_term_is_set_and_taken_away() -> None:
+def test_a_term_is_replaced_and_removed() -> None:
     text = 'state:failed "two words" tenant:x'
     assert replace_search_term(text, "state", "ready") == '"two words" tenant:x state:ready'
     assert replace_search_term(text, "owner", None) == 'state:failed "two words"'
     assert replace_search_term("", "error", "Time out") == 'error:"Time out"'
 
 
-@given(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=50))
-def test_a_quoted_value_comes_back_as_it_was(value: str) -> None:
+@hypothesis.given(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=50))
+def test_a_quoted_value_is_parsed_literally(value: str) -> None:
     (term,) = parse_search(f"queue:{quote_search_value(value)}").terms
     assert term.values == (value,)
 
@@ -118,8 +118,8 @@ def refusal(text: str) -> InvalidError | None:
     return None
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text: str) -> None:
+@hypothesis.given(st.text(max_size=200))
+def test_every_text_is_parsed_or_refused(text: str) -> None:
     problem = refusal(text)
     assert problem is None or problem.field == "q"
 
@@ -134,7 +134,7 @@ PIECES = [
 ]
 
 
-@given(st.lists(st.sampled_from(PIECES)))
-def test_pieces_in_any_order(pieces: list[str]) -> None:
+@hypothesis.given(st.lists(st.sampled_from(PIECES)))
+def test_terms_in_any_order(pieces: list[str]) -> None:
     problem = refusal(" ".join(pieces))
     assert problem is None or str(problem)

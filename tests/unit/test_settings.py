@@ -13,7 +13,7 @@ def test_defaults_need_no_environment(tmp_path: Path) -> None:
     assert load_settings(environ={}, folder=tmp_path) == Settings()
 
 
-def test_nearer_sources_win(tmp_path: Path) -> None:
+def test_the_order_of_sources(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.holdfast]\npool_size = 3\napi_port = 1000\nlog_level = "error"\n'
     )
@@ -77,7 +77,7 @@ def test_a_broken_pyproject_is_named(tmp_path: Path) -> None:
         load_settings(environ={}, folder=tmp_path)
 
 
-def test_secrets_do_not_print_themselves() -> None:
+def test_secrets_are_not_printed() -> None:
     secret = Secret("postgresql://me:hunter2@host/db")
     settings = Settings(database_url=secret, service_key=Secret("hunter2"))
     shown = [
@@ -93,7 +93,7 @@ def test_secrets_do_not_print_themselves() -> None:
     assert secret.reveal() == "postgresql://me:hunter2@host/db"
 
 
-def test_a_bad_secret_is_not_echoed(tmp_path: Path) -> None:
+def test_errors_do_not_show_secrets(tmp_path: Path) -> None:
     loaded = load_settings({"service_key": Secret("hunter2")}, environ={}, folder=tmp_path)
     assert loaded.service_key is not None
     assert loaded.service_key.reveal() == "hunter2"

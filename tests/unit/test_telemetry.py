@@ -7,7 +7,7 @@ import pytest
 from holdfast import telemetry
 
 
-def test_subscribers_see_events_until_they_leave() -> None:
+def test_subscribers_get_events_until_they_unsubscribe() -> None:
     seen: list[tuple[str, dict[str, Any]]] = []
     with telemetry.subscription(lambda name, fields: seen.append((name, fields))):
         telemetry.emit("worker.started", worker="w1")
@@ -26,7 +26,7 @@ def test_subscribing_twice_is_subscribing_once() -> None:
     assert seen == ["worker.started"]
 
 
-def test_a_broken_subscriber_harms_neither_the_code_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subscriber_that_raises_affects_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
 
     def broken(name: str, fields: dict[str, Any]) -> None:
@@ -38,6 +38,6 @@ def test_a_broken_subscriber_harms_neither_the_code_nor_the_others(caplog: pytes
     assert "telemetry subscriber failed on worker.started" in caplog.text
 
 
-def test_an_unknown_event_is_a_mistake_in_our_code() -> None:
+def test_an_unknown_event_is_refused() -> None:
     with telemetry.subscription(lambda *_: None), pytest.raises(ValueError, match="unknown event"):
         telemetry.emit("worker.exploded")

@@ -19,7 +19,7 @@ from holdfast.settings import Secret
         TimeoutError(),
     ],
 )
-def test_a_connection_that_ends_is_a_database_that_is_away(problem: Exception) -> None:
+def test_a_closed_connection_raises_database_unavailable_error(problem: Exception) -> None:
     with (
         pytest.raises(DatabaseUnavailableError) as caught,
         translate_driver_errors(Secret("postgresql://me:secret@127.0.0.1/app")),

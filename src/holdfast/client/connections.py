@@ -57,11 +57,13 @@ class ClientConnections:
 
     async def open_database(self) -> Database:
         """Return the pool of the running event loop. The first call creates it."""
-        return (await self._current()).database
+        loop = asyncio.get_running_loop()
+        return (self._by_loop.get(loop) or await self._open(loop)).database
 
     async def open_watcher(self) -> JobWatcher:
         """Return the job watcher of the running event loop."""
-        return (await self._current()).watcher
+        loop = asyncio.get_running_loop()
+        return (self._by_loop.get(loop) or await self._open(loop)).watcher
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
@@ -90,10 +92,6 @@ class ClientConnections:
         self._locate_lock = threading.Lock()
         self._users = 0
 
-    async def _current(self) -> LoopConnections:
-        loop = asyncio.get_running_loop()
-        return self._by_loop.get(loop) or await self._open(loop)
-
     async def _open(self, loop: asyncio.AbstractEventLoop) -> LoopConnections:
         with self._lock:
             self._users += 1
@@ -104,10 +102,11 @@ class ClientConnections:
             raise
         with self._lock:
             existing = self._by_loop.get(loop)
+            opened = existing or LoopConnections(Database(url, self.settings))
             if existing is None:
                 self._drop_closed_loops()
-                opened = self._by_loop[loop] = LoopConnections(Database(url, self.settings))
-        if existing is not None:
+                self._by_loop[loop] = opened
+        if existing is not None:  # another task of this loop was faster
             self._remove_user()
             return existing
         opened.lifetime = self._hold_open(loop, opened)

@@ -47,7 +47,8 @@ class JobSubmission(JobOperations):
         """
         request = self._encode_request(work, options)
         if on is None:
-            async with self._connections.connection() as connection:
+            # Without a second context manager: this is the hot path.
+            async with (await self._connections.open_database()).connection() as connection:
                 submitted = await jobs.submit_standalone(connection, request)
         else:
             submitted = await caller_connection.submit_on_connection(on, request)

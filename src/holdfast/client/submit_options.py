@@ -19,16 +19,17 @@ class SubmitOptions(TypedDict, total=False):
     """The keyword arguments of `submit`, `submit_many` and `start`.
 
     key: an idempotency key. A second submit with the same key returns the first job.
-    unique: a name that at most one unfinished job may have.
+    unique: a name that one unfinished job can have. A second submit returns that job.
     owner: the user or tenant that the job belongs to.
-    priority: a higher number runs first. The default is the priority of the task.
+    priority: -100 to 100; a higher number runs first. The default is the priority of the task.
     delay: how long to wait before the job may start.
     run_at: the time at which the job may start, instead of `delay`.
     expires_at: the time at which the job is cancelled if it has not started.
     labels: names and values that searches find with `tag:name=value`.
     limit_key: the key that per-key limits count the job under.
-    debounce: wait until no job with the same `unique` name was submitted for this long.
-    throttle: start at most one job with the same `unique` name in this time.
+    debounce: needs `unique`. Start the job after this time; another submit replaces the arguments of a job
+        that has not started, and the time begins again.
+    throttle: needs `unique`. For this time, another submit returns the same job, even if the job has ended.
     batch: the id of the batch that the job belongs to.
     check: refuse arguments that do not match the schema that workers have registered for the task.
 
@@ -77,9 +78,9 @@ def build_job_request(work: Call[Any] | Graph, options: SubmitOptions) -> dict[s
 
 def build_options_request(options: SubmitOptions) -> dict[str, Any]:
     """Check the options of `submit` and return the part of the request that carries them."""
-    given: Mapping[str, Any] = options
+    values: Mapping[str, Any] = options
     request: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in _REQUEST_NAMES:
             check_option_names([name], _REQUEST_NAMES, "submit")
         if value is not None and value is not False:

@@ -102,11 +102,11 @@ def build_arguments_schema(task: TaskSignature) -> dict[str, Any]:
     kinds = {name: _with_format(task.hints.get(name, Any)) for name in task.signature.parameters}
     described = {name: kind for name, kind in kinds.items() if _describable(kind)}
     foreign: dict[str, Any] = {}
-    found, components = msgspec.json.schema_components(
+    schemas, components = msgspec.json.schema_components(
         described.values(), schema_hook=_foreign_schema(foreign), ref_template="#/$defs/{name}"
     )
     everything: dict[str, dict[str, Any]] = {name: {} for name in kinds}
-    properties = {**everything, **dict(zip(described, found, strict=True))}
+    properties = {**everything, **dict(zip(described, schemas, strict=True))}
     for name, parameter in task.signature.parameters.items():
         properties[name] = _with_default(properties[name], parameter.default)
     required = [n for n, p in task.signature.parameters.items() if p.default is p.empty]

@@ -122,7 +122,7 @@ async def run_statement(connection: Connection, statement: JsonStatement[T]) -> 
         if translated is None:
             raise
         raise translated from error
-    return statement.read(response)
+    return statement.decode(response)
 
 
 def send_messages(
