@@ -1,4 +1,4 @@
-"""Access: users see and touch their own, workers hold functions and no tables, the public holds nothing."""
+"""Access: users read and change their own jobs, workers have no tables, PUBLIC has no rights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from hands import Hand, graph, refused, submit
+from manual_worker import ManualWorker, expect_error, submit_graph, submit_job
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -27,11 +27,11 @@ async def acting(conn: Connection, role: str, user: str | None = None) -> AsyncG
 
 
 async def one_of_each(conn: Connection, owner: str) -> tuple[UUID, UUID, UUID]:
-    hand = Hand(conn)
-    ended = await submit(conn, owner=owner)
+    hand = ManualWorker(conn)
+    ended = await submit_job(conn, owner=owner)
     await hand.finish(await hand.one(), "reject", {"type": "E", "message": "m"})
-    alive = await submit(conn, owner=owner)
-    several = (await graph(conn, {"name": "a"}, {"name": "b"}, owner=owner)).id
+    alive = await submit_job(conn, owner=owner)
+    several = (await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner=owner)).id
     await conn.execute("select holdfast.open_batch('b', null, $1)", owner)
     return ended, alive, several
 
@@ -39,7 +39,7 @@ async def one_of_each(conn: Connection, owner: str) -> tuple[UUID, UUID, UUID]:
 async def test_users_see_their_own_rows_and_jobs(conn: Connection) -> None:
     mine = await one_of_each(conn, "ann")
     theirs = await one_of_each(conn, "bob")
-    await submit(conn)
+    await submit_job(conn)
     async with acting(conn, "authenticated", "ann"):
         for table in TABLES:
             owners = {row["owner"] for row in await conn.fetch(f"select owner from holdfast.{table}")}
@@ -52,14 +52,14 @@ async def test_users_see_their_own_rows_and_jobs(conn: Connection) -> None:
             assert await jobs.get_job(conn, each) is not None
         for each in theirs:
             assert await jobs.get_job(conn, each) is None
-            assert await jobs.job_events(conn, each) == []
+            assert await jobs.list_job_events(conn, each) == []
 
 
 async def test_users_touch_only_their_own(conn: Connection) -> None:
     _, alive, several = await one_of_each(conn, "bob")
     for call in ("cancel_job", "cancel_task", "retry_job", "explain_task"):
         for job_id in (alive, several):
-            with refused("HF002"):
+            with expect_error("HF002"):
                 async with acting(conn, "authenticated", "ann"):
                     await conn.fetchval(f"select holdfast.{call}($1)", job_id)
     async with acting(conn, "authenticated", "ann"):
@@ -69,20 +69,20 @@ async def test_users_touch_only_their_own(conn: Connection) -> None:
 
 
 async def test_users_submit_as_themselves_what_was_opened_to_them(conn: Connection) -> None:
-    with refused("HF005", "type"):
+    with expect_error("HF005", "type"):
         async with acting(conn, "authenticated", "ann"):
-            await submit(conn)
+            await submit_job(conn)
     await conn.execute("""insert into holdfast.options values ('public_types', '["t", "g"]')""")
     async with acting(conn, "authenticated", "ann"):
-        made = await submit(conn)
-        await graph(conn, {"name": "a"}, {"name": "b"})
+        job_id = await submit_job(conn)
+        await submit_graph(conn, {"name": "a"}, {"name": "b"})
         (many,) = await jobs.submit_many(conn, [{"type": "t", "queue": "q"}])
-    for each in (made, many.id):
+    for each in (job_id, many.id):
         assert await conn.fetchval("select owner from holdfast.tasks where id = $1", each) == "ann"
-    with refused("HF005", "owner"):
+    with expect_error("HF005", "owner"):
         async with acting(conn, "authenticated", "ann"):
-            await submit(conn, owner="bob")
-    with refused("HF005", "type"):
+            await submit_job(conn, owner="bob")
+    with expect_error("HF005", "type"):
         async with acting(conn, "authenticated", "ann"):
             await jobs.submit(
                 conn, {"type": "t", "tasks": [{"type": "secret", "name": "x"}, {"type": "t", "name": "y"}]}
@@ -92,7 +92,7 @@ async def test_users_submit_as_themselves_what_was_opened_to_them(conn: Connecti
 @pytest.mark.parametrize("claims", ["", "{}", "not json", '{"sub": ""}', "[]", '{"sub": null}'])
 async def test_without_a_subject_there_is_no_user(conn: Connection, claims: str) -> None:
     await one_of_each(conn, "ann")
-    with refused("HF005"):
+    with expect_error("HF005"):
         async with conn.transaction():
             await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
             await conn.execute("set local role authenticated")
@@ -119,14 +119,14 @@ async def test_no_role_may_write_tables_and_users_may_not_do_the_work(conn: Conn
         return
     for call in (
         "holdfast.claim_tasks('w')",
-        "holdfast.exchange('w', p_slots => 1, p_queues => '{q}')",
+        "holdfast.finish_and_claim('w', p_slots => 1, p_queues => '{q}')",
         "holdfast.reclaim_stale_tasks()",
         "holdfast.tick()",
         "holdfast.redrive('{}')",
         "holdfast.put_limit('x', p_max_running => 0)",
         "holdfast.pause_queue('q')",
         "holdfast.end_job(null, null)",
-        "holdfast.submit_as('bob', '{}')",
+        "holdfast.submit_for_owner('bob', '{}')",
         "holdfast.metrics()",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -135,14 +135,14 @@ async def test_no_role_may_write_tables_and_users_may_not_do_the_work(conn: Conn
 
 
 async def test_a_worker_works_with_functions_alone(conn: Connection) -> None:
-    made = await submit(conn)
+    job_id = await submit_job(conn)
     async with acting(conn, "holdfast_worker"):
-        hand = Hand(conn)
+        hand = ManualWorker(conn)
         task = await hand.one()
         assert await hand.finish(task) == "ok"
         await conn.execute("select holdfast.tick()")
-        assert (await jobs.get_job(conn, made) or {})["status"] == "succeeded"
-        assert await submit(conn, owner="anybody")
+        assert (await jobs.get_job(conn, job_id) or {})["status"] == "succeeded"
+        assert await submit_job(conn, owner="anybody")
 
 
 async def test_every_function_of_the_engine_is_closed_to_the_public_and_pinned(conn: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Files as rows: seen with the success of their task only, expired, swept, each owner's their own."""
+"""Artifacts: visible only after their task succeeds, expiry, deletion, and access by owner."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hands import Hand, graph, outcome, refused, submit, tick
+from manual_worker import ManualWorker, build_outcome, expect_error, run_ticks, submit_graph, submit_job
 
-from holdfast.engine import artifacts, jobs, leases
+from holdfast.engine import artifacts, jobs, leases, quotas
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import Claimed, OutcomeKind
+from holdfast.engine.leases import LeasedTask, OutcomeKind
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.testing import Clock
@@ -22,22 +22,28 @@ from holdfast.testing import Clock
 SHA = hashlib.sha256(b"").hexdigest()
 
 
-async def stage(conn: Connection, task: Claimed, name: str = "a.txt", **file: Any) -> artifacts.Staged:
-    return await artifacts.stage(conn, task, {"name": name, **file})
+async def stage(
+    conn: Connection, task: LeasedTask, name: str = "a.txt", **file: Any
+) -> artifacts.StagedArtifact:
+    return await artifacts.stage_artifact(conn, task, {"name": name, **file})
 
 
 async def record(
-    conn: Connection, staged: artifacts.Staged, task: Claimed | None, size: int = 10
+    conn: Connection, staged: artifacts.StagedArtifact, task: LeasedTask | None, size: int = 10
 ) -> Artifact:
-    return await artifacts.record(conn, staged.id, task, size=size, sha256=SHA, meta={})
+    return await artifacts.record_artifact(conn, staged.id, task, size=size, sha256=SHA, meta={})
 
 
-async def save(conn: Connection, task: Claimed, name: str = "a.txt", size: int = 10, **file: Any) -> Artifact:
+async def save(
+    conn: Connection, task: LeasedTask, name: str = "a.txt", size: int = 10, **file: Any
+) -> Artifact:
     return await record(conn, await stage(conn, task, name, **file), task, size)
 
 
 async def put(conn: Connection, name: str = "a.txt", size: int = 10, **file: Any) -> Artifact:
-    return await record(conn, await artifacts.stage_file(conn, {"name": name, **file}), None, size)
+    return await record(
+        conn, await artifacts.stage_artifact_without_task(conn, {"name": name, **file}), None, size
+    )
 
 
 async def names(conn: Connection, **where: Any) -> list[str]:
@@ -45,7 +51,7 @@ async def names(conn: Connection, **where: Any) -> list[str]:
 
 
 async def used(conn: Connection, owner: str) -> tuple[int, int]:
-    usage = await artifacts.get_usage(conn, owner)
+    usage = await quotas.get_usage(conn, owner)
     return usage["bytes"]["used"], usage["files"]["used"]
 
 
@@ -71,11 +77,11 @@ async def facts_agree(conn: Connection) -> None:
 
 @pytest.mark.parametrize("several", [False, True], ids=["single", "graph"])
 async def test_files_are_seen_with_the_success_and_not_before(conn: Connection, several: bool) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     if several:
-        job = (await graph(conn, {"name": "x"}, {"name": "y", "after": ["x"]}, owner="ann")).id
+        job = (await submit_graph(conn, {"name": "x"}, {"name": "y", "after": ["x"]}, owner="ann")).id
     else:
-        job = await submit(conn, owner="ann")
+        job = await submit_job(conn, owner="ann")
     task = await hand.one()
     saved = await save(conn, task, "übung.png", kind="image", content_type="image/png")
     assert saved.job_id == job
@@ -83,9 +89,9 @@ async def test_files_are_seen_with_the_success_and_not_before(conn: Connection, 
     assert await names(conn, job=job) == []
     with pytest.raises(NotFoundError):
         await artifacts.get_artifact(conn, saved.id)
-    found = await artifacts.find_artifact(conn, task, "übung.png")
-    assert found is not None
-    assert found.id == saved.id
+    artifact = await artifacts.find_artifact_by_name(conn, task, "übung.png")
+    assert artifact is not None
+    assert artifact.id == saved.id
     assert await hand.finish(task) == "ok"
     assert await names(conn, job=job) == ["übung.png"]
     assert (await artifacts.get_artifact(conn, saved.id)).content_type == "image/png"
@@ -98,19 +104,19 @@ OTHERS: tuple[OutcomeKind, ...] = ("fail", "reject", "snooze", "release", "cance
 
 async def test_files_of_other_outcomes_are_lost(conn: Connection, clock: Clock, db: Database) -> None:
     for number, kind in enumerate(OTHERS):
-        await lose(conn, clock, db, kind, Hand(conn, queues=[f"q{number}"]))
+        await lose(conn, clock, db, kind, ManualWorker(conn, queues=[f"q{number}"]))
 
 
-async def lose(conn: Connection, clock: Clock, db: Database, kind: OutcomeKind, hand: Hand) -> None:
+async def lose(conn: Connection, clock: Clock, db: Database, kind: OutcomeKind, hand: ManualWorker) -> None:
     bucket = Bucket()
-    job = await submit(conn, owner="ann", attempts=5, queue=hand.queues[0])
+    job = await submit_job(conn, owner="ann", attempts=5, queue=hand.queues[0])
     task = await hand.one()
     saved = await save(conn, task)
     uploading = await stage(conn, task, "half")
     await hand.finish(task, kind, {"delay_s": 0.001} if kind == "snooze" else {"type": "E", "message": "m"})
     assert await names(conn, job=job) == []
     await clock.advance(timedelta(minutes=1))
-    swept = await artifacts.sweep(db, bucket)
+    swept = await artifacts.sweep_artifacts(db, bucket)
     assert swept.lost == 2
     assert sorted(bucket.deleted) == sorted([saved.key, uploading.key])
     assert await used(conn, "ann") == (0, 0)
@@ -118,19 +124,19 @@ async def lose(conn: Connection, clock: Clock, db: Database, kind: OutcomeKind, 
 
 
 async def test_a_stale_attempt_can_neither_stage_nor_record_nor_show(conn: Connection, clock: Clock) -> None:
-    hand = Hand(conn)
-    job = await submit(conn, lease_s=1)
+    hand = ManualWorker(conn)
+    job = await submit_job(conn, lease_s=1)
     old = await hand.one()
     staged = await stage(conn, old)
     done = await save(conn, old, "old")
     await clock.advance(timedelta(seconds=30))
-    await tick(conn)
+    await run_ticks(conn)
     await clock.advance(timedelta(minutes=10))
     new = await hand.one()
     assert (new.id, new.attempt) == (old.id, old.attempt + 1)
-    with refused("HF001"):
+    with expect_error("HF001"):
         await stage(conn, old, "late")
-    with refused("HF001"):
+    with expect_error("HF001"):
         await record(conn, staged, old)
     fresh = await save(conn, new, "new")
     assert await hand.finish(old) == "stale"
@@ -140,13 +146,13 @@ async def test_a_stale_attempt_can_neither_stage_nor_record_nor_show(conn: Conne
     for each in (done, fresh):
         assert str(each.job_id) in each.key
     assert done.key != fresh.key
-    with refused("HF001"):  # another attempt's file, with a good lease of one's own
-        await artifacts.record(conn, staged.id, new, size=1, sha256=SHA, meta={})
+    with expect_error("HF001"):  # another attempt's file, with a good lease of one's own
+        await artifacts.record_artifact(conn, staged.id, new, size=1, sha256=SHA, meta={})
 
 
 async def test_the_same_name_again_takes_the_place_of_the_first(conn: Connection, db: Database) -> None:
-    hand, bucket = Hand(conn), Bucket()
-    job = await submit(conn, owner="ann")
+    hand, bucket = ManualWorker(conn), Bucket()
+    job = await submit_job(conn, owner="ann")
     task = await hand.one()
     first = await save(conn, task, "a.txt", 1)
     second = await save(conn, task, "a.txt", 2)
@@ -161,7 +167,7 @@ async def test_the_same_name_again_takes_the_place_of_the_first(conn: Connection
     assert [each.id for each in await artifacts.list_artifacts(conn, {"job": job, "name": "a.txt"})] == [
         third.id
     ]
-    await artifacts.sweep(db, bucket)
+    await artifacts.sweep_artifacts(db, bucket)
     assert sorted(bucket.deleted) == sorted([first.key, second.key])
     assert await used(conn, "ann") == (12, 2)
     with pytest.raises(GoneError, match="replaced"):
@@ -169,18 +175,18 @@ async def test_the_same_name_again_takes_the_place_of_the_first(conn: Connection
 
 
 async def test_many_tasks_at_once_show_their_own_files(conn: Connection) -> None:
-    hand = Hand(conn)
-    made = [await submit(conn, owner="ann" if n % 2 else None) for n in range(20)]
+    hand = ManualWorker(conn)
+    job_ids = [await submit_job(conn, owner="ann" if n % 2 else None) for n in range(20)]
     tasks = await hand.take(20)
     for task in tasks[:10]:
         await save(conn, task, f"of {task.id}")
     answers = (
         await hand.exchange(
-            [outcome(task, "reject" if n == 3 else "succeed") for n, task in enumerate(tasks)]
+            [build_outcome(task, "reject" if n == 3 else "succeed") for n, task in enumerate(tasks)]
         )
     ).answers
     assert set(answers) == {"ok"}
-    seen = {job: await names(conn, job=job) for job in made}
+    seen = {job: await names(conn, job=job) for job in job_ids}
     expected = {task.id: [f"of {task.id}"] if n < 10 and n != 3 else [] for n, task in enumerate(tasks)}
     assert seen == expected
 
@@ -188,12 +194,12 @@ async def test_many_tasks_at_once_show_their_own_files(conn: Connection) -> None
 async def test_completing_in_the_callers_own_transaction_shows_them_with_its_commit(
     conn: Connection, second: Connection
 ) -> None:
-    hand = Hand(conn)
-    job = await submit(conn)
+    hand = ManualWorker(conn)
+    job = await submit_job(conn)
     task = await hand.one()
     await save(conn, task)
     async with conn.transaction():
-        await leases.complete(conn, task, b"1")
+        await leases.complete_task(conn, task, b"1")
         assert await names(conn, job=job) == ["a.txt"]
         assert await names(second, job=job) == []
     assert await names(second, job=job) == ["a.txt"]
@@ -202,13 +208,13 @@ async def test_completing_in_the_callers_own_transaction_shows_them_with_its_com
 async def test_expiry_by_the_file_the_job_type_and_the_owner(
     conn: Connection, clock: Clock, db: Database
 ) -> None:
-    await artifacts.put_rule(conn, ttl=timedelta(days=4))
-    await artifacts.put_rule(conn, owner="ann", ttl=timedelta(days=3))
-    await artifacts.put_rule(conn, type="t", ttl=timedelta(days=2))
-    await artifacts.put_rule(conn, owner="eve", type="t", ttl=None)
-    hand = Hand(conn)
+    await artifacts.put_artifact_retention(conn, ttl=timedelta(days=4))
+    await artifacts.put_artifact_retention(conn, owner="ann", ttl=timedelta(days=3))
+    await artifacts.put_artifact_retention(conn, type="t", ttl=timedelta(days=2))
+    await artifacts.put_artifact_retention(conn, owner="eve", type="t", ttl=None)
+    hand = ManualWorker(conn)
     for owner in ("ann", "eve"):
-        await submit(conn, owner=owner)
+        await submit_job(conn, owner=owner)
         task = await hand.one()
         await save(conn, task, f"{owner} own", ttl_s=86400)
         await save(conn, task, f"{owner} type")
@@ -220,7 +226,7 @@ async def test_expiry_by_the_file_the_job_type_and_the_owner(
     for expected in left:
         await clock.advance(timedelta(days=1, minutes=1))
         assert set(await names(conn)) == expected
-        await artifacts.sweep(db, Bucket())
+        await artifacts.sweep_artifacts(db, Bucket())
         assert set(await names(conn)) == expected
     await facts_agree(conn)
 
@@ -228,27 +234,27 @@ async def test_expiry_by_the_file_the_job_type_and_the_owner(
 async def test_what_expired_is_gone_and_can_be_made_again(
     conn: Connection, clock: Clock, db: Database
 ) -> None:
-    hand, bucket = Hand(conn), Bucket()
-    job = await submit(conn, owner="ann")
+    hand, bucket = ManualWorker(conn), Bucket()
+    job = await submit_job(conn, owner="ann")
     task = await hand.one()
     saved = await save(conn, task, ttl_s=60)
     await hand.finish(task)
     await clock.advance(timedelta(minutes=2))
     for sweep in (False, True):
         if sweep:
-            await artifacts.sweep(db, bucket)
+            await artifacts.sweep_artifacts(db, bucket)
         with pytest.raises(GoneError, match="expired"):
             await artifacts.get_artifact(conn, saved.id)
         with pytest.raises(GoneError):
-            await artifacts.count_download(conn, saved.id)
+            await artifacts.count_artifact_download(conn, saved.id)
     assert bucket.deleted == [saved.key]
-    assert (await artifacts.remake_artifact(conn, saved.id))["job_id"] == str(job)
+    assert (await artifacts.regenerate_artifact(conn, saved.id))["job_id"] == str(job)
     again = await hand.one()
     assert (await save(conn, again, ttl_s=60)).id != saved.id
     await hand.finish(again)
     assert await names(conn, job=job) == ["a.txt"]
     await clock.advance(timedelta(days=40))
-    await artifacts.sweep(db, bucket)
+    await artifacts.sweep_artifacts(db, bucket)
     with pytest.raises(NotFoundError):  # nobody remembers
         await artifacts.get_artifact(conn, saved.id)
 
@@ -261,26 +267,26 @@ async def test_a_sweep_that_dies_is_done_again(conn: Connection, clock: Clock, d
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        await artifacts.sweep(db, dies)
+        await artifacts.sweep_artifacts(db, dies)
     bucket = Bucket()
-    assert (await artifacts.sweep(db, bucket)).deleted == 0  # somebody may be at it
+    assert (await artifacts.sweep_artifacts(db, bucket)).deleted == 0  # somebody may be at it
     await clock.advance(timedelta(minutes=6))
-    assert (await artifacts.sweep(db, bucket)).deleted == 5
+    assert (await artifacts.sweep_artifacts(db, bucket)).deleted == 5
     assert sorted(bucket.deleted) == sorted(each.key for each in saved)
-    assert (await artifacts.sweep(db, bucket)).deleted == 0
+    assert (await artifacts.sweep_artifacts(db, bucket)).deleted == 0
 
 
 async def test_an_upload_that_ends_after_its_sweep_is_swept_again(
     conn: Connection, clock: Clock, db: Database
 ) -> None:
-    hand, bucket = Hand(conn), Bucket()
-    await submit(conn)
+    hand, bucket = ManualWorker(conn), Bucket()
+    await submit_job(conn)
     task = await hand.one()
     staged = await stage(conn, task)
     await hand.finish(task, "reject")
     for _ in range(4):
         await clock.advance(timedelta(hours=10))
-        await artifacts.sweep(db, bucket)
+        await artifacts.sweep_artifacts(db, bucket)
     assert bucket.deleted == [staged.key, staged.key]
     assert await conn.fetchval("select count(*) from holdfast.artifacts") == 0
 
@@ -288,20 +294,20 @@ async def test_an_upload_that_ends_after_its_sweep_is_swept_again(
 async def test_files_of_living_attempts_and_uploads_are_left_alone(
     conn: Connection, clock: Clock, db: Database
 ) -> None:
-    hand, bucket = Hand(conn), Bucket()
-    await submit(conn, lease_s=3600, timeout_s=36000)
+    hand, bucket = ManualWorker(conn), Bucket()
+    await submit_job(conn, lease_s=3600, timeout_s=36000)
     task = await hand.one()
     await save(conn, task)
-    uploading = await artifacts.stage_file(conn, {"name": "slow"})
+    uploading = await artifacts.stage_artifact_without_task(conn, {"name": "slow"})
     for _ in range(4):
         await clock.advance(timedelta(minutes=10))
-        await artifacts.touch_file(conn, uploading.id)
-        await artifacts.sweep(db, bucket, limit=1)
+        await artifacts.touch_artifact_upload(conn, uploading.id)
+        await artifacts.sweep_artifacts(db, bucket, limit=1)
     assert bucket.deleted == []
     await clock.advance(timedelta(minutes=16))  # nobody speaks for it any more
-    await artifacts.sweep(db, bucket)
+    await artifacts.sweep_artifacts(db, bucket)
     assert bucket.deleted == [uploading.key]
-    with refused("HF001"):
+    with expect_error("HF001"):
         await record(conn, uploading, None)
     assert await hand.finish(task) == "ok"
     assert await names(conn) == ["a.txt"]
@@ -312,8 +318,8 @@ BAD = ["", " ", ".", "..", "a/b", "a\\b", "../x", "/etc/passwd", "a\nb", "\x7f",
 
 async def test_names_that_are_refused(conn: Connection) -> None:
     for name in BAD:
-        with refused("HF004", "name"):
-            await artifacts.stage_file(conn, {"name": name})
+        with expect_error("HF004", "name"):
+            await artifacts.stage_artifact_without_task(conn, {"name": name})
 
 
 @pytest.mark.parametrize(
@@ -345,25 +351,27 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
 
 async def test_files_that_are_refused(conn: Connection) -> None:
     for file, field in WRONG:
-        with refused("HF004", field):
-            await artifacts.stage_file(conn, {"name": "a", **file})
+        with expect_error("HF004", field):
+            await artifacts.stage_artifact_without_task(conn, {"name": "a", **file})
 
 
 async def test_meta_is_checked(conn: Connection) -> None:
-    staged = await artifacts.stage_file(conn, {"name": "a"})
+    staged = await artifacts.stage_artifact_without_task(conn, {"name": "a"})
     for meta in ({"pages": -1}, {"duration": "long"}, {"x": "y" * 9000}):
-        with refused("HF004"):
-            await artifacts.record(conn, staged.id, None, size=1, sha256=SHA, meta=meta)
+        with expect_error("HF004"):
+            await artifacts.record_artifact(conn, staged.id, None, size=1, sha256=SHA, meta=meta)
     good: dict[str, Any] = {"pages": 3, "duration": 1.5, "width": 10, "height": 20, "title": "x"}
-    assert (await artifacts.record(conn, staged.id, None, size=1, sha256=SHA, meta=good)).meta == good
+    assert (
+        await artifacts.record_artifact(conn, staged.id, None, size=1, sha256=SHA, meta=good)
+    ).meta == good
 
 
 async def test_each_owner_sees_and_deletes_their_own(conn: Connection) -> None:
     mine = await put(conn, "mine", owner="ann")
     theirs = await put(conn, "theirs", owner="bob")
     await put(conn, "nobody's")
-    hand = Hand(conn)
-    await submit(conn, owner="ann")
+    hand = ManualWorker(conn)
+    await submit_job(conn, owner="ann")
     task = await hand.one()
     staged = await save(conn, task, "not yet")
     async with conn.transaction():
@@ -373,12 +381,12 @@ async def test_each_owner_sees_and_deletes_their_own(conn: Connection) -> None:
         assert await names(conn) == ["mine"]
         assert await names(conn, owner="bob") == ["mine"]
         assert [row["name"] for row in await conn.fetch("select name from holdfast.artifacts")] == ["mine"]
-        assert (await artifacts.count_download(conn, mine.id)).downloads == 1
+        assert (await artifacts.count_artifact_download(conn, mine.id)).downloads == 1
         for each in (theirs, staged):
             with pytest.raises(NotFoundError):
                 await artifacts.get_artifact(conn, each.id)
             with pytest.raises(NotFoundError):
-                await artifacts.count_download(conn, each.id)
+                await artifacts.count_artifact_download(conn, each.id)
             assert not await artifacts.delete_artifact(conn, each.id)
         assert await artifacts.delete_artifact(conn, mine.id)
         assert await names(conn) == []
@@ -389,19 +397,19 @@ async def test_each_owner_sees_and_deletes_their_own(conn: Connection) -> None:
 
 async def test_pages_and_batches(conn: Connection) -> None:
     batch = await jobs.open_batch(conn, "b", owner="ann")
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for n in range(3):
-        await submit(conn, owner="ann", batch=str(batch))
+        await submit_job(conn, owner="ann", batch=str(batch))
         task = await hand.one()
         await save(conn, task, f"{n}.txt")
         await hand.finish(task)
     await put(conn, "other", owner="ann")
     assert await names(conn, batch=batch) == ["0.txt", "1.txt", "2.txt"]
-    found: list[str] = []
+    file_names: list[str] = []
     after: UUID | None = None
     while page := await artifacts.list_artifacts(conn, {"owner": "ann"}, after=after, limit=1):
-        found, after = [*found, page[0].name], page[0].id
-    assert found == ["0.txt", "1.txt", "2.txt", "other"]
+        file_names, after = [*file_names, page[0].name], page[0].id
+    assert file_names == ["0.txt", "1.txt", "2.txt", "other"]
 
 
 LOOKS = """
@@ -411,13 +419,13 @@ LOOKS = """
 
 async def test_tasks_without_files_pay_for_no_file(conn: Connection) -> None:
     """Finishing does not even look at the table of files."""
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for _ in range(20):
-        await submit(conn, owner="ann")
+        await submit_job(conn, owner="ann")
     tasks = await hand.take(20)
     for saving in (False, True):
         if saving:
             await save(conn, tasks[19])
         async with conn.transaction():
-            await hand.exchange([outcome(task) for task in (tasks[10:] if saving else tasks[:10])])
+            await hand.exchange([build_outcome(task) for task in (tasks[10:] if saving else tasks[:10])])
             assert (await conn.fetchval(LOOKS) > 0) == saving

@@ -1,4 +1,4 @@
-"""The embedded server as it is meant to be used: started, shared, kept, stopped."""
+"""The embedded server in normal use: start, share, keep, stop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from embedded_processes import Place, answers, eventually, leave, place, query, url_of
+from embedded_processes import Place, answers, leave, place, query, url_of, wait_until
 
 from holdfast import telemetry
 from holdfast.engine import embedded
-from holdfast.engine.embedded import keeper
+from holdfast.engine.embedded import supervisor
 from holdfast.settings import Secret
 
 pytestmark = pytest.mark.slow
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def here() -> Generator[Place]:
-    with place(made=True) as found:
-        yield found
+    with place(create=True) as new_place:
+        yield new_place
 
 
 @pytest.fixture
 def fresh() -> Generator[Place]:
-    with place() as found:
-        yield found
+    with place() as new_place:
+        yield new_place
 
 
 def test_the_first_start_makes_a_safe_server(fresh: Place) -> None:
-    with embedded.start(fresh.settings) as server:
+    with embedded.start_server(fresh.settings) as server:
         shown = dict(query(server.url, "select name, setting from pg_settings"))
         assert shown["fsync"] == "on"
         assert shown["listen_addresses"] == "127.0.0.1"
@@ -51,7 +51,7 @@ def test_the_first_start_makes_a_safe_server(fresh: Place) -> None:
 
 
 def test_nobody_else_gets_in(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         password = here.home.password
         assert password is not None
         assert stat.S_IMODE((here.folder / "password").stat().st_mode) == 0o600
@@ -64,16 +64,16 @@ def test_nobody_else_gets_in(here: Place) -> None:
 
 
 def test_no_password_in_any_command_line_or_log(fresh: Place) -> None:
-    with embedded.start(fresh.settings):
+    with embedded.start_server(fresh.settings):
         password = fresh.home.password
         assert password is not None
-        assert not [w for _, _, words in keeper.processes() for w in words if password.reveal() in w]
+        assert not [w for _, _, words in supervisor.list_processes() for w in words if password.reveal() in w]
         assert password.reveal() not in fresh.home.log.read_text()
         assert password.reveal() not in (fresh.folder / "data" / "holdfast.conf").read_text()
 
 
 def test_a_second_start_shares_the_server(here: Place) -> None:
-    with embedded.start(here.settings) as first, embedded.start(here.settings) as second:
+    with embedded.start_server(here.settings) as first, embedded.start_server(here.settings) as second:
         assert first.url == second.url
         first.release()
         assert answers(second.url)
@@ -84,8 +84,8 @@ def test_ten_processes_start_one_server(fresh: Place) -> None:
     urls = {url_of(user).reveal() for user in users}
     assert len(urls) == 1
     assert answers(Secret(urls.pop()))
-    keepers = [pid for pid, _, words in keeper.processes() if str(fresh.folder) in words]
-    assert len(keepers) == 1
+    supervisors = [pid for pid, _, words in supervisor.list_processes() if str(fresh.folder) in words]
+    assert len(supervisors) == 1
     for user in users:
         leave(user)
 
@@ -96,7 +96,7 @@ def test_it_stops_when_the_last_user_is_gone(here: Place) -> None:
     leave(first)
     assert answers(url)
     leave(second)
-    eventually(here.gone)
+    wait_until(here.gone)
     assert "the last user is gone" in here.home.log.read_text()
     assert "database system is shut down" in here.home.log.read_text()
 
@@ -104,7 +104,7 @@ def test_it_stops_when_the_last_user_is_gone(here: Place) -> None:
 def test_a_connected_client_counts_as_a_user(here: Place) -> None:
     if not Path("/proc/net/tcp").exists():
         pytest.skip("this system does not tell who is connected")
-    server = embedded.start(here.settings)
+    server = embedded.start_server(here.settings)
     with psycopg.connect(server.url.reveal()) as connection:
         server.release()
         assert connection.execute("select pg_sleep(2.5)").fetchall()  # outlives the idle second
@@ -115,7 +115,7 @@ def test_a_forked_child_goes_on_using_it(here: Place) -> None:
 import os, sys
 from holdfast import settings
 from holdfast.engine import embedded
-server = embedded.start(settings.load({"home": sys.argv[1]}))
+server = embedded.start_server(settings.load_settings({"home": sys.argv[1]}))
 if os.fork():
     server.release()
     os._exit(0)
@@ -147,96 +147,99 @@ def stays_up(here: Place, seconds: float = 2.5) -> None:
 
 
 def test_kept_until_stopped(here: Place) -> None:
-    embedded.keep(here.settings).release()
+    embedded.start_permanent_server(here.settings).release()
     stays_up(here)
-    found = embedded.find(here.settings)
-    assert found is not None
-    assert found.kept
-    found.release()
-    assert embedded.stop(here.settings) is True
+    running_server = embedded.find_running_server(here.settings)
+    assert running_server is not None
+    assert running_server.kept
+    running_server.release()
+    assert embedded.stop_server(here.settings) is True
     assert here.gone()
-    assert embedded.stop(here.settings) is False
+    assert embedded.stop_server(here.settings) is False
 
 
 def test_lingers_for_a_while(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         server.linger(timedelta(seconds=3))
     stays_up(here, 2.5)
-    eventually(here.gone)
+    wait_until(here.gone)
 
 
 def test_stop_does_not_ask_the_users(here: Place) -> None:
-    with embedded.start(here.settings) as server:
-        assert embedded.stop(here.settings) is True
+    with embedded.start_server(here.settings) as server:
+        assert embedded.stop_server(here.settings) is True
         assert not answers(server.url)
         assert here.gone()
-        with embedded.start(here.settings) as again:
+        with embedded.start_server(here.settings) as again:
             assert again.url == server.url
             assert answers(server.url)
 
 
 def test_data_survives_a_restart_and_not_a_reset(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         query(server.url, "create table kept (id int)")
-    embedded.stop(here.settings)
-    with embedded.start(here.settings) as server:
+    embedded.stop_server(here.settings)
+    with embedded.start_server(here.settings) as server:
         assert query(server.url, "select * from kept") == []
-        embedded.reset(here.settings)
+        embedded.reset_server(here.settings)
     assert not here.home.data_folder.exists()
-    embedded.reset(here.settings)
-    with embedded.start(here.settings) as server, pytest.raises(psycopg.errors.UndefinedTable):
+    embedded.reset_server(here.settings)
+    with embedded.start_server(here.settings) as server, pytest.raises(psycopg.errors.UndefinedTable):
         query(server.url, "select * from kept")
 
 
 def test_options_hold_for_the_server_they_started(here: Place) -> None:
-    with embedded.start(here.settings, options={"fsync": "off", "application_name": "it's"}) as server:
+    with embedded.start_server(here.settings, options={"fsync": "off", "application_name": "it's"}) as server:
         assert query(server.url, "show fsync") == [("off",)]
-    embedded.stop(here.settings)
-    with embedded.start(here.settings) as server:
+    embedded.stop_server(here.settings)
+    with embedded.start_server(here.settings) as server:
         assert query(server.url, "show fsync") == [("on",)]
 
 
 def test_alter_system_has_the_last_word(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         query(server.url, "alter system set work_mem = '3MB'")
-    embedded.stop(here.settings)
-    with embedded.start(here.settings) as server:
+    embedded.stop_server(here.settings)
+    with embedded.start_server(here.settings) as server:
         assert query(server.url, "show work_mem") == [("3MB",)]
 
 
 def test_find_starts_nothing(fresh: Place) -> None:
-    assert embedded.find(fresh.settings) is None
+    assert embedded.find_running_server(fresh.settings) is None
     assert not fresh.folder.exists()
-    with embedded.start(fresh.settings) as server:
-        found = embedded.find(fresh.settings)
-        assert found is not None
-        assert found.url == server.url
-        found.release()
-    embedded.stop(fresh.settings)
-    assert embedded.find(fresh.settings) is None
+    with embedded.start_server(fresh.settings) as server:
+        running_server = embedded.find_running_server(fresh.settings)
+        assert running_server is not None
+        assert running_server.url == server.url
+        running_server.release()
+    embedded.stop_server(fresh.settings)
+    assert embedded.find_running_server(fresh.settings) is None
     assert fresh.gone()
 
 
 def test_locate_prefers_a_given_address(fresh: Place) -> None:
-    given = Secret("postgresql://somewhere/else")
-    assert embedded.locate(replace(fresh.settings, database_url=given)) == (given, None)
+    database_url = Secret("postgresql://somewhere/else")
+    assert embedded.locate_database(replace(fresh.settings, database_url=database_url)) == (
+        database_url,
+        None,
+    )
     assert not fresh.folder.exists()
-    url, server = embedded.locate(replace(fresh.settings, database_url=None))
+    url, server = embedded.locate_database(replace(fresh.settings, database_url=None))
     assert server is not None
     assert answers(url)
     server.release()
 
 
 async def test_it_may_be_called_inside_an_event_loop(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         assert server.version.split(".")[0].isdigit()
 
 
 def test_events_tell_what_happened(fresh: Place) -> None:
     seen: list[tuple[str, dict[str, object]]] = []
-    with telemetry.subscribed(lambda name, fields: seen.append((name, fields))):
-        embedded.start(fresh.settings).release()
-        embedded.stop(fresh.settings)
+    with telemetry.subscription(lambda name, fields: seen.append((name, fields))):
+        embedded.start_server(fresh.settings).release()
+        embedded.stop_server(fresh.settings)
     assert [name for name, _ in seen] == ["database.started", "database.stopped"]
     assert seen[0][1]["fresh"] is True
     password = fresh.home.password
@@ -257,10 +260,10 @@ AWKWARD = [
 @pytest.mark.parametrize("name", AWKWARD, ids=["blank", "quotes", "unicode", "long", "shell", "bytes"])
 def test_awkward_folders_just_work(name: str) -> None:
     with place(name) as here:
-        with embedded.start(here.settings) as server:
+        with embedded.start_server(here.settings) as server:
             assert answers(server.url)
-        embedded.stop(here.settings)
-        with embedded.start(here.settings) as server:
+        embedded.stop_server(here.settings)
+        with embedded.start_server(here.settings) as server:
             assert answers(server.url)
 
 
@@ -276,14 +279,14 @@ def test_the_users_environment_does_not_matter(fresh: Place, monkeypatch: pytest
         "PYTHONHOME": "/nowhere",
     }.items():
         monkeypatch.setenv(name, value)
-    with embedded.start(fresh.settings) as server:
+    with embedded.start_server(fresh.settings) as server:
         monkeypatch.undo()
         assert answers(server.url)
 
 
 def test_a_home_may_be_named_from_the_current_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here.settings.home.parent)
-    with embedded.start(replace(here.settings, home=Path("home"))) as server:
+    with embedded.start_server(replace(here.settings, home=Path("home"))) as server:
         monkeypatch.chdir("/")
         assert answers(server.url)
         assert here.postmaster()

@@ -1,4 +1,4 @@
-"""kill -9 of everything that can be killed: what was committed is there, and nothing is left running."""
+"""kill -9 of every process of the embedded server: committed data survives, and no process stays running."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Generator
 
 import psycopg
 import pytest
-from embedded_processes import Place, answers, eventually, kill, leave, place, query, url_of
+from embedded_processes import Place, answers, kill, leave, place, query, url_of, wait_until
 
 from holdfast.engine import embedded
-from holdfast.engine.embedded import binaries, keeper
-from holdfast.engine.embedded.account import account_for
-from holdfast.engine.embedded.cluster import Cluster
-from holdfast.engine.embedded.home import ASIDE
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded import binaries, supervisor
+from holdfast.engine.embedded.account import choose_account
+from holdfast.engine.embedded.cluster import PostgresCluster
+from holdfast.engine.embedded.home import INCOMPLETE_SUFFIX
+from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Secret
 
 pytestmark = pytest.mark.slow
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def here() -> Generator[Place]:
-    with place(made=True, alone=True) as found:
-        yield found
+    with place(create=True, alone=True) as new_place:
+        yield new_place
 
 
 @pytest.fixture
 def fresh() -> Generator[Place]:
-    with place(alone=True) as found:
-        yield found
+    with place(alone=True) as new_place:
+        yield new_place
 
 
 def commit(url: Secret) -> None:
@@ -47,7 +47,7 @@ def committed(url: Secret) -> int:
 
 def still_there(here: Place, rows: int = 1) -> None:
     """The next start works, and finds what was committed."""
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         assert committed(server.url) == rows
 
 
@@ -56,57 +56,57 @@ def test_a_killed_user_leaves_nothing_running(here: Place) -> None:
     commit(url)
     kill(user.pid)
     user.communicate()
-    eventually(here.gone)
+    wait_until(here.gone)
     assert "database system is shut down" in here.home.log.read_text()
     still_there(here)
 
 
-def test_a_killed_keeper_takes_the_server_along_and_the_next_start_works(here: Place) -> None:
+def test_a_killed_supervisor_takes_the_server_along_and_the_next_start_works(here: Place) -> None:
     _, url = here.ready_user()
     commit(url)
-    kill(here.home.keeper_pid)
+    kill(here.home.supervisor_pid)
     still_there(here)
     assert answers(url)  # at the same address, so the user that stayed goes on as well
 
 
-def test_a_killed_keeper_leaves_nothing_running(here: Place) -> None:
+def test_a_killed_supervisor_leaves_nothing_running(here: Place) -> None:
     user, url = here.ready_user()
     commit(url)
-    kill(here.home.keeper_pid)
+    kill(here.home.supervisor_pid)
     leave(user)
     if sys.platform == "linux":
-        eventually(here.gone)
+        wait_until(here.gone)
     still_there(here)
 
 
-def test_a_server_without_a_keeper_is_adopted(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    with embedded.start(here.settings) as server:
+def test_a_server_without_a_supervisor_is_adopted(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedded.start_server(here.settings) as server:
         commit(server.url)
-        embedded.stop(here.settings)
-    # As on systems where the kernel does not tell the server that its keeper died.
-    monkeypatch.setattr(keeper, "dying_with_parent", lambda _: None)
+        embedded.stop_server(here.settings)
+    # As on systems where the kernel does not tell the server that its supervisor died.
+    monkeypatch.setattr(supervisor, "build_parent_death_hook", lambda _: None)
     home = here.home
-    account = account_for(home)
-    programs = binaries.runnable(binaries.choose(here.settings, home.cluster_version), account)
+    account = choose_account(home)
+    programs = binaries.make_runnable(binaries.choose_binaries(here.settings, home.cluster_version), account)
     port = home.port
     assert port is not None
-    alone = keeper.Child(Cluster(home, account, programs).plan(port), 1)
+    alone = supervisor.ChildPostmaster(PostgresCluster(home, account, programs).plan(port), 1)
     user, url = here.ready_user()
     assert here.postmaster() == alone.pid
     assert committed(url) == 1
     leave(user)
-    eventually(lambda: not alone.alive())
-    eventually(here.gone)
+    wait_until(lambda: not alone.alive())
+    wait_until(here.gone)
     assert "the last user is gone" in home.log.read_text()
 
 
-def test_a_server_without_a_keeper_can_be_stopped(here: Place) -> None:
+def test_a_server_without_a_supervisor_can_be_stopped(here: Place) -> None:
     home = here.home
-    account = account_for(home)
-    programs = binaries.runnable(binaries.choose(here.settings, home.cluster_version), account)
-    alone = keeper.Child(Cluster(home, account, programs).plan(home.free_port()), 1)
-    eventually(lambda: here.postmaster() == alone.pid)
-    assert embedded.stop(here.settings) is True
+    account = choose_account(home)
+    programs = binaries.make_runnable(binaries.choose_binaries(here.settings, home.cluster_version), account)
+    alone = supervisor.ChildPostmaster(PostgresCluster(home, account, programs).plan(home.free_port()), 1)
+    wait_until(lambda: here.postmaster() == alone.pid)
+    assert embedded.stop_server(here.settings) is True
     assert not alone.alive()
 
 
@@ -115,7 +115,7 @@ def test_a_killed_postmaster_comes_back_while_it_is_needed(here: Place) -> None:
     commit(url)
     before = here.postmaster()
     kill(before)
-    eventually(lambda: answers(url))
+    wait_until(lambda: answers(url))
     assert here.postmaster() != before
     assert committed(url) == 1
 
@@ -126,7 +126,7 @@ def test_a_killed_postmaster_with_a_backend_that_does_not_notice(here: Place) ->
     with psycopg.connect(url.reveal(), autocommit=True) as connection:
         os.kill(connection.info.backend_pid, signal.SIGSTOP)  # keeps the shared memory of the dead server
         kill(here.postmaster())
-        eventually(lambda: answers(url), 30)
+        wait_until(lambda: answers(url), 30)
     assert committed(url) == 1
 
 
@@ -136,7 +136,7 @@ def test_a_killed_postmaster_that_nobody_needs_stays_dead(here: Place) -> None:
     pid = here.postmaster()
     leave(user)
     kill(pid)
-    eventually(here.gone)
+    wait_until(here.gone)
     still_there(here)
 
 
@@ -146,47 +146,49 @@ def test_a_killed_backend(here: Place) -> None:
     before = here.postmaster()
     with psycopg.connect(url.reveal(), autocommit=True) as connection:
         kill(connection.info.backend_pid)
-    eventually(lambda: answers(url))
+    wait_until(lambda: answers(url))
     assert here.postmaster() == before
     still_there(here)
 
 
 def making(here: Place) -> int | None:
-    for pid, _, words in keeper.processes():
-        if words[0].endswith("initdb") and any(f"{here.folder}/data{ASIDE}" in word for word in words):
+    for pid, _, words in supervisor.list_processes():
+        if words[0].endswith("initdb") and any(
+            f"{here.folder}/data{INCOMPLETE_SUFFIX}" in word for word in words
+        ):
             return pid
     return None
 
 
 def test_initdb_killed_half_way(fresh: Place) -> None:
     user = fresh.user()
-    kill(eventually(lambda: making(fresh)))
-    _, said = user.communicate()
+    kill(wait_until(lambda: making(fresh)))
+    _, output = user.communicate()
     assert user.returncode != 0
-    assert "EmbeddedError" in said
-    with embedded.start(fresh.settings) as server:
+    assert "EmbeddedDatabaseError" in output
+    with embedded.start_server(fresh.settings) as server:
         commit(server.url)
-    assert not list(fresh.folder.glob(f"*{ASIDE}*"))
+    assert not list(fresh.folder.glob(f"*{INCOMPLETE_SUFFIX}*"))
 
 
 def test_the_starter_killed_while_initdb_runs(fresh: Place) -> None:
     user = fresh.user()
-    initdb = eventually(lambda: making(fresh))
+    initdb = wait_until(lambda: making(fresh))
     with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
         os.kill(initdb, signal.SIGSTOP)  # so that it is still there for the next start to find
     kill(user.pid)
-    with embedded.start(fresh.settings) as server:
+    with embedded.start_server(fresh.settings) as server:
         commit(server.url)
         assert not making(fresh)
-    assert not list(fresh.folder.glob(f"*{ASIDE}*"))
+    assert not list(fresh.folder.glob(f"*{INCOMPLETE_SUFFIX}*"))
 
 
 def test_the_starter_killed_while_the_server_comes_up(here: Place) -> None:
     user = here.user()
-    eventually(here.home.has_keeper)
+    wait_until(here.home.has_supervisor)
     kill(user.pid)
     user.communicate()
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         assert answers(server.url)
 
 
@@ -208,11 +210,11 @@ def test_everything_killed_at_once(here: Place, order: str) -> None:
 def test_starters_killed_again_and_again(here: Place) -> None:
     """Whatever moment the kill hits, the next one gets through and everything committed is there."""
     for rows in range(1, 6):
-        doomed = [here.user() for _ in range(3)]
-        with embedded.start(here.settings) as server:
+        killed_users = [here.user() for _ in range(3)]
+        with embedded.start_server(here.settings) as server:
             commit(server.url)
-            kill(doomed[0].pid, here.postmaster(), doomed[1].pid)
-        kill(*here.everything(), doomed[2].pid)
+            kill(killed_users[0].pid, here.postmaster(), killed_users[1].pid)
+        kill(*here.everything(), killed_users[2].pid)
         here.end_users()
         still_there(here, rows)
 
@@ -223,11 +225,11 @@ def test_a_server_that_cannot_come_back_is_given_up(here: Place) -> None:
     control = here.home.data_folder / "global" / "pg_control"
     control.rename(control.with_name("pg_control.away"))
     kill(here.postmaster())
-    eventually(lambda: not here.home.has_keeper(), 60)
+    wait_until(lambda: not here.home.has_supervisor(), 60)
     assert "gave up" in here.home.log.read_text()
     leave(user)
-    with pytest.raises(EmbeddedError, match="pg_control"):
-        embedded.start(here.settings)
+    with pytest.raises(EmbeddedDatabaseError, match="pg_control"):
+        embedded.start_server(here.settings)
     control.with_name("pg_control.away").rename(control)
     still_there(here)
 
@@ -235,17 +237,17 @@ def test_a_server_that_cannot_come_back_is_given_up(here: Place) -> None:
 def test_a_removed_home_takes_the_server_along(here: Place) -> None:
     user, _ = here.ready_user()
     here.folder.rename(here.folder.with_name("elsewhere"))
-    eventually(lambda: here.gone() or None)
+    wait_until(lambda: here.gone() or None)
     leave(user)
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         assert answers(server.url)
 
 
 @pytest.mark.skipif(not shutil.which("ps"), reason="without ps there is only /proc, and there is /proc")
 def test_processes_are_found_without_proc_as_well(here: Place) -> None:
-    with embedded.start(here.settings):
+    with embedded.start_server(here.settings):
         pid = here.postmaster()
         assert pid is not None
-        found = {number: words for number, _, words in keeper.processes_by_ps()}
-        assert f"cluster_name={here.home.tag}" in found[pid]
-        assert [number for number, _, _ in keeper.processes_by_ps(pid)] == [pid]
+        processes = {number: words for number, _, words in supervisor.list_processes_with_ps()}
+        assert f"cluster_name={here.home.tag}" in processes[pid]
+        assert [number for number, _, _ in supervisor.list_processes_with_ps(pid)] == [pid]

@@ -1,4 +1,4 @@
-"""What people and accidents do to a home: most of it must just work, the rest be explained."""
+"""Damage to a home, by people or accidents: most of it is repaired, the rest gives a clear error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from embedded_processes import USER, Place, answers, eventually, place, query
+from embedded_processes import USER, Place, answers, place, query, wait_until
 
 from holdfast import telemetry
 from holdfast.engine import embedded
-from holdfast.engine.embedded import binaries, keeper
+from holdfast.engine.embedded import binaries, supervisor
 from holdfast.engine.embedded import home as home_module
-from holdfast.engine.embedded.account import account_for
-from holdfast.errors import EmbeddedError
+from holdfast.engine.embedded.account import choose_account
+from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -29,28 +29,28 @@ AS_ROOT = os.geteuid() == 0
 
 @pytest.fixture
 def here() -> Generator[Place]:
-    with place() as found:
-        yield found
+    with place() as new_place:
+        yield new_place
 
 
 @pytest.fixture
-def stopped() -> Generator[Place]:
+def stop_server_processes() -> Generator[Place]:
     """A home with a row in it, and no server; it has run here before."""
-    with place(made=True) as found:
-        works(found.settings)
-        embedded.stop(found.settings)
-        yield found
+    with place(create=True) as new_place:
+        works(new_place.settings)
+        embedded.stop_server(new_place.settings)
+        yield new_place
 
 
 def works(settings: Settings) -> None:
-    with embedded.start(settings) as server:
+    with embedded.start_server(settings) as server:
         assert query(server.url, "select id from seven") == [(7,)]
 
 
-def problem_of(settings: Settings) -> EmbeddedError:
+def problem_of(settings: Settings) -> EmbeddedDatabaseError:
     """The error of a start, which is one paragraph with a way out."""
-    with pytest.raises(EmbeddedError) as caught:
-        embedded.start(settings)
+    with pytest.raises(EmbeddedDatabaseError) as caught:
+        embedded.start_server(settings)
     assert caught.value.fix
     assert "\n" not in caught.value.message
     assert "Traceback" not in str(caught.value)
@@ -63,17 +63,17 @@ def problem_of(settings: Settings) -> EmbeddedError:
 def test_pid_file_that_names_a_living_stranger(stopped: Place) -> None:
     data_folder = stopped.home.data_folder
     # Of the server's own account: PostgreSQL itself only respects a number that could be such a process.
-    account = account_for(stopped.home)
+    account = choose_account(stopped.home)
     stranger = subprocess.Popen(
-        ["cat"], stdin=subprocess.PIPE, user=None if account.is_us else account.uid, cwd="/"
+        ["cat"], stdin=subprocess.PIPE, user=None if account.is_current_user else account.uid, cwd="/"
     )
     pid_file = data_folder / "postmaster.pid"
     pid_file.write_text(f"{stranger.pid}\n{data_folder}\n1700000000\n5432\n\n127.0.0.1\n  1 2\nready   \n")
     shutil.chown(pid_file, data_folder.owner(), data_folder.group())
     seen: list[object] = []
-    with telemetry.subscribed(lambda name, fields: seen.append((name, fields.get("what")))):
+    with telemetry.subscription(lambda name, fields: seen.append((name, fields.get("what")))):
         works(stopped.settings)
-    assert ("database.recovered", "stale postmaster.pid") in seen
+    assert ("database.stale_state_removed", "stale postmaster.pid") in seen
     assert stranger.poll() is None
     stranger.communicate()
 
@@ -94,7 +94,7 @@ def test_a_port_that_someone_took(stopped: Place) -> None:
         works(stopped.settings)
         assert stopped.home.port != before
     after = stopped.home.port
-    embedded.stop(stopped.settings)
+    embedded.stop_server(stopped.settings)
     works(stopped.settings)
     assert stopped.home.port == after
 
@@ -108,23 +108,23 @@ def test_a_port_that_someone_takes_at_the_last_moment(
         someone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         someone.bind(("127.0.0.1", before))
         someone.listen()
-        monkeypatch.setattr(home_module, "_is_free", lambda _: True)
+        monkeypatch.setattr(home_module, "_is_port_free", lambda _: True)
         works(stopped.settings)
         assert stopped.home.port != before
 
 
 def test_a_copied_home_is_a_server_of_its_own(stopped: Place) -> None:
-    with embedded.start(stopped.settings) as original:
+    with embedded.start_server(stopped.settings) as original:
         copy = replace(stopped.settings, home=stopped.settings.home.with_name("copy"))
         query(original.url, "checkpoint")
         # -a keeps the owner; the copy comes with pid file, port and password of the server that runs
         subprocess.run(["cp", "-a", stopped.settings.home, copy.home], check=True)
-        with embedded.start(copy) as second:
+        with embedded.start_server(copy) as second:
             assert second.url != original.url
             assert query(second.url, "select id from seven") == [(7,)]
             query(second.url, "update seven set id = 8")
         assert query(original.url, "select id from seven") == [(7,)]
-        embedded.stop(copy)
+        embedded.stop_server(copy)
         assert answers(original.url)
 
 
@@ -134,14 +134,14 @@ def test_a_copy_that_lost_owner_and_mode(stopped: Place) -> None:
     (copy.home / "postgres" / "data").chmod(0o755)
     (copy.home / "postgres").chmod(0o711)
     works(copy)
-    embedded.stop(copy)
+    embedded.stop_server(copy)
 
 
 def test_a_moved_home(stopped: Place) -> None:
     moved = replace(stopped.settings, home=stopped.settings.home.with_name("moved"))
     stopped.settings.home.rename(moved.home)
     works(moved)
-    embedded.stop(moved)
+    embedded.stop_server(moved)
 
 
 def test_a_lost_password(stopped: Place) -> None:
@@ -152,55 +152,55 @@ def test_a_lost_password(stopped: Place) -> None:
 
 
 def test_a_password_lost_while_the_server_runs(stopped: Place) -> None:
-    with embedded.keep(stopped.settings):
+    with embedded.start_permanent_server(stopped.settings):
         (stopped.folder / "password").unlink()
         works(stopped.settings)
         assert stopped.home.keep.exists()
 
 
 def test_a_password_that_was_changed(stopped: Place) -> None:
-    with embedded.start(stopped.settings) as server:
+    with embedded.start_server(stopped.settings) as server:
         query(server.url, "alter role holdfast password 'other'")
-    embedded.stop(stopped.settings)
+    embedded.stop_server(stopped.settings)
     works(stopped.settings)
 
 
 def test_a_port_file_lost_while_the_server_runs(stopped: Place) -> None:
-    with embedded.start(stopped.settings) as server:
+    with embedded.start_server(stopped.settings) as server:
         (stopped.folder / "port").unlink()
-        with embedded.start(stopped.settings) as again:
+        with embedded.start_server(stopped.settings) as again:
             assert again.url == server.url
 
 
 def test_a_dropped_database_is_made_again(stopped: Place) -> None:
-    with embedded.start(stopped.settings) as server:
+    with embedded.start_server(stopped.settings) as server:
         elsewhere = type(server.url)(server.url.reveal().removesuffix("/holdfast") + "/postgres")
         query(elsewhere, "drop database holdfast")
-        with embedded.start(stopped.settings) as again:
+        with embedded.start_server(stopped.settings) as again:
             assert answers(again.url)
 
 
 def test_half_made_folders_are_cleared_away(here: Place) -> None:
-    half = here.folder / f"data{home_module.ASIDE}0123" / "data"
+    half = here.folder / f"data{home_module.INCOMPLETE_SUFFIX}0123" / "data"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18\n")
     here.folder.chmod(0o711)
     here.settings.home.chmod(0o711)
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         assert answers(server.url)
     assert not half.parent.exists()
 
 
 def test_the_log_is_bounded(stopped: Place) -> None:
     with stopped.home.log.open("a") as log:
-        log.write("x" * keeper.LOG_BYTES)
+        log.write("x" * supervisor.MAX_LOG_BYTES)
     works(stopped.settings)
-    assert stopped.home.log.stat().st_size < keeper.LOG_BYTES
+    assert stopped.home.log.stat().st_size < supervisor.MAX_LOG_BYTES
     assert (stopped.folder / "server.log.1").exists()
-    with stopped.home.log.open("a") as log, embedded.start(stopped.settings):
-        log.write("x" * keeper.LOG_BYTES)
+    with stopped.home.log.open("a") as log, embedded.start_server(stopped.settings):
+        log.write("x" * supervisor.MAX_LOG_BYTES)
         log.flush()
-        eventually(lambda: stopped.home.log.stat().st_size < keeper.LOG_BYTES)
+        wait_until(lambda: stopped.home.log.stat().st_size < supervisor.MAX_LOG_BYTES)
 
 
 # Explained
@@ -210,7 +210,7 @@ def test_a_folder_of_another_version(stopped: Place) -> None:
     (stopped.home.data_folder / "PG_VERSION").write_text("99\n")
     problem = problem_of(stopped.settings)
     assert "made by PostgreSQL 99" in problem.message
-    have = binaries.choose(stopped.settings, None).version
+    have = binaries.choose_binaries(stopped.settings, None).version
     assert str(have) in problem.message
     assert "HOLDFAST_PG_BIN" in str(problem)
 
@@ -222,9 +222,9 @@ def test_a_version_that_cannot_be_read(stopped: Place) -> None:
 
 def test_a_cluster_keeps_its_version(stopped: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best provider is not taken when another one has the version of the cluster."""
-    real = binaries.choose(stopped.settings, None)
+    real = binaries.choose_binaries(stopped.settings, None)
     newer = replace(real, folder=Path("/nowhere"), version=real.version + 1)
-    monkeypatch.setattr(binaries, "providers", lambda _: iter([newer, real]))
+    monkeypatch.setattr(binaries, "list_binaries", lambda _: iter([newer, real]))
     works(stopped.settings)
 
 
@@ -232,8 +232,8 @@ def test_a_folder_that_is_not_ours(here: Place) -> None:
     (here.folder / "data").mkdir(parents=True)
     (here.folder / "data" / "thesis.txt").write_text("all I have")
     assert "is not a PostgreSQL data folder" in problem_of(here.settings).message
-    with pytest.raises(EmbeddedError, match="is not a PostgreSQL data folder"):
-        embedded.reset(here.settings)
+    with pytest.raises(EmbeddedDatabaseError, match="is not a PostgreSQL data folder"):
+        embedded.reset_server(here.settings)
     assert (here.folder / "data" / "thesis.txt").read_text() == "all I have"
 
 
@@ -253,7 +253,7 @@ def test_programs_that_are_not_there(here: Place) -> None:
 
 
 def test_nothing_to_start_with(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(binaries, "_list_candidates", lambda: iter(()))
     fix = problem_of(replace(here.settings, pg_bin=None)).fix
     assert fix is not None
     ways = fix.splitlines()[1:]
@@ -278,22 +278,22 @@ def limited(settings: Settings, largest_file: int) -> str:
 
 
 def test_no_room_to_make_a_cluster(here: Place) -> None:
-    said = limited(here.settings, 100_000)
-    assert "could not be made" in said
+    output = limited(here.settings, 100_000)
+    assert "could not be made" in output
     assert not list(here.folder.glob("data*"))
-    with embedded.start(here.settings) as server:
+    with embedded.start_server(here.settings) as server:
         assert answers(server.url)
 
 
 def test_no_room_to_start(stopped: Place) -> None:
-    said = limited(stopped.settings, 0)
-    assert "EmbeddedError" in said
+    output = limited(stopped.settings, 0)
+    assert "EmbeddedDatabaseError" in output
     works(stopped.settings)
 
 
 def test_a_setting_that_postgresql_does_not_know(stopped: Place) -> None:
-    with pytest.raises(EmbeddedError, match="no_such_setting"):
-        embedded.start(stopped.settings, options={"no_such_setting": "1"})
+    with pytest.raises(EmbeddedDatabaseError, match="no_such_setting"):
+        embedded.start_server(stopped.settings, options={"no_such_setting": "1"})
     works(stopped.settings)
 
 
@@ -303,37 +303,37 @@ def test_a_setting_that_postgresql_does_not_know(stopped: Place) -> None:
 @pytest.fixture
 def private() -> Generator[Place]:
     """A home that nobody but its owner can reach."""
-    with place("private/home") as found:
-        parent = found.settings.home.parent
+    with place("private/home") as new_place:
+        parent = new_place.settings.home.parent
         parent.mkdir()
         parent.chmod(0o700)
         try:
-            yield found
+            yield new_place
         finally:
-            if found.settings.home.exists():
-                embedded.reset(found.settings)
+            if new_place.settings.home.exists():
+                embedded.reset_server(new_place.settings)
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
 def test_root_in_a_private_folder(private: Place) -> None:
-    with embedded.start(private.settings) as server:
+    with embedded.start_server(private.settings) as server:
         query(server.url, "create table seven as select 7 as id")
         assert private.home.data_folder == private.home.outside
         assert str(private.home.outside) in private.home.location.read_text()
         assert private.home.outside.stat().st_uid != 0
-    embedded.stop(private.settings)
+    embedded.stop_server(private.settings)
     works(private.settings)
     assert (private.settings.home.parent.stat().st_mode & 0o777) == 0o700
     outside = private.home.outside
-    embedded.reset(private.settings)
+    embedded.reset_server(private.settings)
     assert not outside.parent.exists()
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
 def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
-    with embedded.start(private.settings) as server:
+    with embedded.start_server(private.settings) as server:
         query(server.url, "create table seven as select 7 as id")
-        embedded.stop(private.settings)
+        embedded.stop_server(private.settings)
     moved = replace(private.settings, home=private.settings.home.with_name("moved"))
     private.settings.home.rename(moved.home)
     works(moved)
@@ -341,17 +341,17 @@ def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
     shutil.copytree(moved.home, copied.home)
     assert "is a copy of" in problem_of(copied).message
     shutil.rmtree(moved.home)
-    with embedded.start(moved) as server:
+    with embedded.start_server(moved) as server:
         assert query(server.url, "select to_regclass('seven')") == [(None,)]
-    embedded.reset(moved)
+    embedded.reset_server(moved)
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
 def test_root_with_programs_in_a_private_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = binaries.choose(here.settings, None)
+    real = binaries.choose_binaries(here.settings, None)
     if (real.folder.parent / "share").exists() is False:
         pytest.skip("these programs are not in one folder")
-    monkeypatch.setattr(home_module, "STATE", here.settings.home.with_name("state"))
+    monkeypatch.setattr(home_module, "SHARED_STATE_FOLDER", here.settings.home.with_name("state"))
     vault = here.settings.home.with_name("vault")
     vault.mkdir(mode=0o700)
     package = real.folder.parent.parent
@@ -361,8 +361,8 @@ def test_root_with_programs_in_a_private_folder(here: Place, monkeypatch: pytest
         shutil.copytree(libraries, vault / libraries.name)
     hidden = vault / package.name / real.folder.relative_to(package)
     for _ in range(2):
-        with embedded.start(replace(here.settings, pg_bin=hidden)) as server:
+        with embedded.start_server(replace(here.settings, pg_bin=hidden)) as server:
             assert answers(server.url)
-        embedded.stop(here.settings)
+        embedded.stop_server(here.settings)
     assert vault.stat().st_mode & 0o777 == 0o700
-    assert len(list(home_module.STATE.iterdir())) == 1
+    assert len(list(home_module.SHARED_STATE_FOLDER.iterdir())) == 1

@@ -1,4 +1,4 @@
-"""Quotas: exact, however many ask at once, and the answer names what is used and what there is."""
+"""Quotas: exact under concurrency; a refusal names the usage and the limit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from hands import Hand, refused, submit
+from manual_worker import ManualWorker, expect_error, submit_job
 
-from holdfast.engine import artifacts, jobs
+from holdfast.engine import artifacts, jobs, quotas
 from holdfast.engine.connection import Connection, Database
-from holdfast.errors import HoldfastError, QuotaError, TooManyError
+from holdfast.errors import HoldfastError, QuotaExceededError, TooManyRequestsError
 from holdfast.model import Artifact
 from holdfast.testing import Clock
 
@@ -23,8 +23,8 @@ SHA = hashlib.sha256(b"").hexdigest()
 
 
 async def put(conn: Connection, count: int, **file: Any) -> Artifact:
-    staged = await artifacts.stage_file(conn, {"name": "a", "owner": "ann", **file})
-    return await artifacts.record(conn, staged.id, None, size=count, sha256=SHA, meta={})
+    staged = await artifacts.stage_artifact_without_task(conn, {"name": "a", "owner": "ann", **file})
+    return await artifacts.record_artifact(conn, staged.id, None, size=count, sha256=SHA, meta={})
 
 
 async def at_once(db: Database, count: int, work: Callable[[Connection], Awaitable[object]]) -> list[str]:
@@ -42,17 +42,19 @@ async def at_once(db: Database, count: int, work: Callable[[Connection], Awaitab
 
 
 async def test_bytes_and_files_are_never_exceeded_together(conn: Connection, db: Database) -> None:
-    await artifacts.put_quota(conn, "ann", size=1000)
-    staged = [await artifacts.stage_file(conn, {"name": "a", "owner": "ann"}) for _ in range(30)]
+    await quotas.put_quota(conn, "ann", size=1000)
+    staged = [
+        await artifacts.stage_artifact_without_task(conn, {"name": "a", "owner": "ann"}) for _ in range(30)
+    ]
     waiting = iter(staged)
 
     async def record(connection: Connection) -> None:
-        await artifacts.record(connection, next(waiting).id, None, size=90, sha256=SHA, meta={})
+        await artifacts.record_artifact(connection, next(waiting).id, None, size=90, sha256=SHA, meta={})
 
     answers = await at_once(db, 30, record)
     assert sorted(answers) == ["HF007"] * 19 + ["ok"] * 11
-    assert (await artifacts.get_usage(conn, "ann"))["bytes"] == {"used": 990, "limit": 1000}
-    await artifacts.put_quota(conn, "bob", files=5)
+    assert (await quotas.get_usage(conn, "ann"))["bytes"] == {"used": 990, "limit": 1000}
+    await quotas.put_quota(conn, "bob", files=5)
     answers = await at_once(db, 20, lambda connection: put(connection, 1, owner="bob"))
     assert answers.count("ok") == 5
 
@@ -60,93 +62,93 @@ async def test_bytes_and_files_are_never_exceeded_together(conn: Connection, db:
 async def test_operations_a_day_are_never_exceeded_together(
     conn: Connection, db: Database, clock: Clock
 ) -> None:
-    await artifacts.put_quota(conn, operations=7)
-    answers = await at_once(db, 20, lambda connection: submit(connection, owner="ann"))
+    await quotas.put_quota(conn, operations=7)
+    answers = await at_once(db, 20, lambda connection: submit_job(connection, owner="ann"))
     assert sorted(answers) == ["HF006"] * 13 + ["ok"] * 7
-    assert (await artifacts.get_usage(conn, "ann"))["operations"] == {"used": 7, "limit": 7}
-    await submit(conn)  # nobody's job is nobody's operation
-    await submit(conn, owner="bob")
+    assert (await quotas.get_usage(conn, "ann"))["operations"] == {"used": 7, "limit": 7}
+    await submit_job(conn)  # nobody's job is nobody's operation
+    await submit_job(conn, owner="bob")
     many = [{"type": "t", "queue": "q", "owner": "bob"}] * 7
-    with refused("HF006", "quota"):
+    with expect_error("HF006", "quota"):
         await jobs.submit_many(conn, many)
     await jobs.submit_many(conn, many[:6])
     await clock.advance(timedelta(days=1))
-    await submit(conn, owner="ann")
+    await submit_job(conn, owner="ann")
 
 
 async def test_the_same_job_again_costs_nothing(conn: Connection) -> None:
-    await artifacts.put_quota(conn, operations=1)
+    await quotas.put_quota(conn, operations=1)
     first = await jobs.submit(conn, {"type": "t", "owner": "ann", "key": "k"})
     again = await jobs.submit(conn, {"type": "t", "owner": "ann", "key": "k"})
     assert (first.id, again.created) == (again.id, False)
 
 
 async def test_a_submit_that_is_rolled_back_costs_nothing(conn: Connection) -> None:
-    await artifacts.put_quota(conn, "ann", operations=1)
+    await quotas.put_quota(conn, "ann", operations=1)
     transaction = conn.transaction()
     await transaction.start()
-    await submit(conn, owner="ann")
+    await submit_job(conn, owner="ann")
     await transaction.rollback()
-    await submit(conn, owner="ann")
+    await submit_job(conn, owner="ann")
 
 
 async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -> None:
-    await artifacts.put_quota(conn, "ann", size=100, operations=1)
+    await quotas.put_quota(conn, "ann", size=100, operations=1)
     await put(conn, 60)
     with pytest.raises(asyncpg.PostgresError, match="60 used of 100, 50 more asked") as caught:
         await put(conn, 50, size=50)
-    told = msgspec.json.decode(str(caught.value.detail))
-    assert told == {"quota": "bytes", "used": 60, "limit": 100, "asked": 50}
+    decoded_detail = msgspec.json.decode(str(caught.value.detail))
+    assert decoded_detail == {"quota": "bytes", "used": 60, "limit": 100, "asked": 50}
     async with db.connection() as connection:
-        staged = await artifacts.stage_file(connection, {"name": "a", "owner": "ann"})
-        assert staged.most_bytes == 40
-    with pytest.raises(QuotaError, match="60 used of 100"):
+        staged = await artifacts.stage_artifact_without_task(connection, {"name": "a", "owner": "ann"})
+        assert staged.max_bytes == 40
+    with pytest.raises(QuotaExceededError, match="60 used of 100"):
         async with db.connection() as connection:
-            await artifacts.record(connection, staged.id, None, size=41, sha256=SHA, meta={})
-    await submit(conn, owner="ann")
-    with pytest.raises(TooManyError, match="1 used of 1"):
+            await artifacts.record_artifact(connection, staged.id, None, size=41, sha256=SHA, meta={})
+    await submit_job(conn, owner="ann")
+    with pytest.raises(TooManyRequestsError, match="1 used of 1"):
         async with db.connection() as connection:
-            await submit(connection, owner="ann")
+            await submit_job(connection, owner="ann")
 
 
 async def test_deleting_and_expiring_give_room_at_once(conn: Connection, clock: Clock) -> None:
-    await artifacts.put_quota(conn, "ann", size=100, files=2)
+    await quotas.put_quota(conn, "ann", size=100, files=2)
     first = await put(conn, 50)
     await put(conn, 50, ttl_s=60)
-    with refused("HF007", "quota"):
+    with expect_error("HF007", "quota"):
         await put(conn, 1)
     await artifacts.delete_artifact(conn, first.id)
     await put(conn, 50)
     await clock.advance(timedelta(minutes=2))
     await put(conn, 50)  # nobody has swept
-    with refused("HF007", "quota"):
+    with expect_error("HF007", "quota"):
         await put(conn, 0)
 
 
 async def test_an_attempt_that_lost_leaves_its_room_to_the_next(conn: Connection) -> None:
-    await artifacts.put_quota(conn, "ann", size=100)
-    hand = Hand(conn)
-    await submit(conn, owner="ann")
+    await quotas.put_quota(conn, "ann", size=100)
+    hand = ManualWorker(conn)
+    await submit_job(conn, owner="ann")
     for _ in range(3):
         task = await hand.one()
-        staged = await artifacts.stage(conn, task, {"name": "a"})
-        await artifacts.record(conn, staged.id, task, size=80, sha256=SHA, meta={})
+        staged = await artifacts.stage_artifact(conn, task, {"name": "a"})
+        await artifacts.record_artifact(conn, staged.id, task, size=80, sha256=SHA, meta={})
         await hand.finish(task, "release")
-    assert (await artifacts.get_usage(conn, "ann"))["bytes"]["used"] == 80
+    assert (await quotas.get_usage(conn, "ann"))["bytes"]["used"] == 80
 
 
 async def test_the_quota_of_one_comes_before_that_of_all(conn: Connection) -> None:
-    await artifacts.put_quota(conn, size=10)
-    await artifacts.put_quota(conn, "eve", size=None)
+    await quotas.put_quota(conn, size=10)
+    await quotas.put_quota(conn, "eve", size=None)
     await put(conn, 1000, owner="eve")
     await put(conn, 1000, owner=None)  # belongs to nobody
-    with refused("HF007"):
+    with expect_error("HF007"):
         await put(conn, 11)
-    assert await conn.fetchval("select holdfast.drop_quota('eve')")
-    with refused("HF007"):
+    assert await conn.fetchval("select holdfast.delete_quota('eve')")
+    with expect_error("HF007"):
         await put(conn, 1, owner="eve")
-    with refused("HF004"):
-        await artifacts.put_quota(conn, size=-1)
+    with expect_error("HF004"):
+        await quotas.put_quota(conn, size=-1)
 
 
 async def test_users_read_their_own_usage_and_set_nothing(conn: Connection) -> None:
@@ -154,8 +156,8 @@ async def test_users_read_their_own_usage_and_set_nothing(conn: Connection) -> N
     async with conn.transaction():
         await conn.execute("select set_config('request.jwt.claims', '{\"sub\": \"bob\"}', true)")
         await conn.execute("set local role authenticated")
-        assert (await artifacts.get_usage(conn, "ann"))["owner"] == "bob"
-        for call in ("holdfast.put_quota('bob', 9)", "holdfast.use_storage('bob', -5, -1, now())"):
+        assert (await quotas.get_usage(conn, "ann"))["owner"] == "bob"
+        for call in ("holdfast.put_quota('bob', 9)", "holdfast.charge_storage('bob', -5, -1, now())"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with conn.transaction():
                     await conn.execute(f"select {call}")

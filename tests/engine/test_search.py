@@ -1,4 +1,4 @@
-"""Search: what fits is found, once each, whatever place it is in; and nobody sees what is not theirs."""
+"""Search: every matching job is returned exactly once, from every table, and only to its owner."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from hands import Hand, graph, submit, tick
+from manual_worker import ManualWorker, run_ticks, submit_graph, submit_job
 
-from holdfast.engine import jobs, search
+from holdfast.engine import error_groups, jobs, search
 from holdfast.engine.connection import Connection
 from holdfast.testing import Clock
 
 
-async def found(conn: Connection, text: str, **options: Any) -> list[UUID]:
+async def find_matches(conn: Connection, text: str, **options: Any) -> list[UUID]:
     page = await search.search_jobs(conn, text, **options)
     return [UUID(row["id"]) for row in page.rows]
 
 
 async def fail(conn: Connection, count: int = 1, *, error: str = "TimeoutError", **job: Any) -> list[UUID]:
-    ids = [await submit(conn, **{"attempts": 1, **job}) for _ in range(count)]
-    hand = Hand(conn)
+    ids = [await submit_job(conn, **{"attempts": 1, **job}) for _ in range(count)]
+    hand = ManualWorker(conn)
     for task in await hand.take(count):
         body = {"type": error, "message": f"{error} at 12", "fingerprint": f"{error} a.py:f"}
         await hand.finish(task, "fail", body)
@@ -29,8 +29,8 @@ async def fail(conn: Connection, count: int = 1, *, error: str = "TimeoutError",
 
 
 async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: Clock) -> None:
-    hand = Hand(conn)
-    done = await submit(
+    hand = ManualWorker(conn)
+    done = await submit_job(
         conn,
         type="shot",
         owner="acme",
@@ -40,17 +40,17 @@ async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: 
     )
     await hand.finish(await hand.one(), "succeed", {"key": "made"})
     (broken,) = await fail(conn, type="caption", owner="zeta")
-    waiting = await submit(conn, type="shot", queue="other", owner="acme", args={"w": 9})
-    both = await graph(
+    waiting = await submit_job(conn, type="shot", queue="other", owner="acme", args={"w": 9})
+    both = await submit_graph(
         conn,
         {"name": "a", "type": "fetch", "args": {"deep": 1}},
         {"name": "b", "after": ["a"]},
         type="pipeline",
         owner="acme",
     )
-    later = await submit(conn, type="late", delay_s=600)
+    later = await submit_job(conn, type="late", delay_s=600)
     batch = await jobs.open_batch(conn)
-    member = await submit(conn, type="member", batch=str(batch), queue="third")
+    member = await submit_job(conn, type="member", batch=str(batch), queue="third")
     every = [member, later, both.id, waiting, broken, done]
     for text, expected in {
         "": every,
@@ -122,7 +122,7 @@ async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: 
         "until:1h": [],
         "since:2999-01-01": [],
     }.items():
-        ids = await found(conn, text)
+        ids = await find_matches(conn, text)
         if expected is None:
             assert done in ids
         else:
@@ -130,30 +130,30 @@ async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: 
             count = await search.count_jobs(conn, text)
             assert (count.count, count.exact) == (len(expected), True), text
     await clock.advance(timedelta(hours=2))
-    assert await found(conn, "since:1h") == []
-    assert len(await found(conn, "until:1h")) == 6
-    assert await found(conn, "wait:>1h state:ready") == [member, both.id, waiting]
+    assert await find_matches(conn, "since:1h") == []
+    assert len(await find_matches(conn, "until:1h")) == 6
+    assert await find_matches(conn, "wait:>1h state:ready") == [member, both.id, waiting]
 
 
 async def test_jobs_of_many_tasks_stay_found_when_they_are_archived(conn: Connection, clock: Clock) -> None:
-    made = await graph(
+    submitted = await submit_graph(
         conn, {"name": "a", "type": "fetch", "args": {"n": "x"}, "attempts": 1}, type="pipeline"
     )
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "fail", {"type": "Broken", "message": "m"})
     await clock.advance(timedelta(minutes=5))
-    await tick(conn)
+    await run_ticks(conn)
     for text in ("state:failed", "task:fetch", "queue:q", "args.n:x", "error:Broken", "worker:hand"):
-        assert await found(conn, text) == [made.id], text
+        assert await find_matches(conn, text) == [submitted.id], text
 
 
-async def test_a_retry_is_told_apart_from_a_delay(conn: Connection) -> None:
-    again = await submit(conn)
-    hand = Hand(conn)
+async def test_a_retry_differs_from_a_delayed_task(conn: Connection) -> None:
+    again = await submit_job(conn)
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
-    later = await submit(conn, delay_s=100)
-    assert await found(conn, "state:retrying") == [again]
-    assert await found(conn, "state:scheduled") == [later, again]
+    later = await submit_job(conn, delay_s=100)
+    assert await find_matches(conn, "state:retrying") == [again]
+    assert await find_matches(conn, "state:scheduled") == [later, again]
     (row,) = (await search.search_jobs(conn, "state:retrying")).rows
     assert (row["state"], row["status"], row["failures"], row["error"]["type"]) == (
         "retrying",
@@ -164,12 +164,14 @@ async def test_a_retry_is_told_apart_from_a_delay(conn: Connection) -> None:
 
 
 async def test_pages_show_each_job_once_even_from_one_transaction(conn: Connection) -> None:
-    made = await jobs.submit_many(conn, [{"type": "t", "queue": "q", "args": {"n": n}} for n in range(40)])
-    hand = Hand(conn)
+    submitted = await jobs.submit_many(
+        conn, [{"type": "t", "queue": "q", "args": {"n": n}} for n in range(40)]
+    )
+    hand = ManualWorker(conn)
     for task in await hand.take(13):
         await hand.finish(task)
     for _ in range(5):
-        await graph(conn, {"name": "a"}, {"name": "b"})
+        await submit_graph(conn, {"name": "a"}, {"name": "b"})
     seen: list[UUID] = []
     page = await search.search_jobs(conn, "", limit=7)
     while True:
@@ -179,60 +181,62 @@ async def test_pages_show_each_job_once_even_from_one_transaction(conn: Connecti
         page = await search.search_jobs(conn, "", limit=7, before=page.next)
     assert len(seen) == len(set(seen)) == 45
     assert seen == sorted(seen, reverse=True)
-    assert {job.id for job in made} <= set(seen)
+    assert {job.id for job in submitted} <= set(seen)
 
 
 async def test_a_walk_that_stops_early_says_so_and_goes_on_from_there(conn: Connection) -> None:
     """Rare jobs in all three places, with a walk of a hundred rows: each is found exactly once."""
     rare: set[UUID] = set()
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for n in range(450):
         special = n % 45 == 0
-        job = await submit(conn, type="rare" if special else "usual", queue="q" if n % 3 else "stays")
+        job = await submit_job(conn, type="rare" if special else "usual", queue="q" if n % 3 else "stays")
         if special:
             rare.add(job)
     for task in await hand.take(400):
         await hand.finish(task)
     for n in range(30):
-        made = await graph(conn, {"name": "a"}, type="rare" if n % 10 == 0 else "pair", queue="stays")
+        submitted = await submit_graph(
+            conn, {"name": "a"}, type="rare" if n % 10 == 0 else "pair", queue="stays"
+        )
         if n % 10 == 0:
-            rare.add(made.id)
+            rare.add(submitted.id)
     where = msgspec.json.encode({"task": {"in": ["rare"]}}).decode()
     seen: list[UUID] = []
-    before, partly = None, 0
+    before, truncated = None, 0
     for _ in range(50):
         call = "select holdfast.search_jobs($1, $2, 5, 100)"
-        page = msgspec.json.decode(await conn.fetchval(call, where, before), type=search.Page)
+        page = msgspec.json.decode(await conn.fetchval(call, where, before), type=search.SearchPage)
         seen += [UUID(row["id"]) for row in page.rows]
-        partly += page.partly
+        truncated += page.truncated
         before = page.next
         if before is None:
             break
     assert before is None
-    assert partly
+    assert truncated
     assert seen == sorted(rare, reverse=True)
     count = msgspec.json.decode(await conn.fetchval("select holdfast.count_jobs($1, 1000, 100)", where))
     assert count["exact"] is False
 
 
 async def test_users_find_only_their_own(conn: Connection) -> None:
-    mine = await submit(conn, owner="ann", args={"x": 1})
-    theirs = await submit(conn, owner="bob", args={"x": 1})
+    mine = await submit_job(conn, owner="ann", args={"x": 1})
+    theirs = await submit_job(conn, owner="bob", args={"x": 1})
     async with conn.transaction():
         await conn.execute("set local role authenticated")
         await conn.execute("""set local request.jwt.claims = '{"sub": "ann"}'""")
         for text in ("", "owner:bob", "args.x:1", f"job:{theirs}", f"job:{mine}", "-owner:ann"):
-            ids = await found(conn, text)
+            ids = await find_matches(conn, text)
             assert theirs not in ids, text
-        assert await found(conn, "args.x:1") == [mine]
+        assert await find_matches(conn, "args.x:1") == [mine]
         assert (await search.count_jobs(conn, "owner:bob")).count == 1  # her own, whatever she asks for
-    assert await found(conn, "", owner="ann") == [mine]
-    assert await found(conn, "owner:bob", owner="ann") == [mine]
+    assert await find_matches(conn, "", owner="ann") == [mine]
+    assert await find_matches(conn, "owner:bob", owner="ann") == [mine]
 
 
 async def test_counts_stop_and_say_so(conn: Connection) -> None:
     await jobs.submit_many(conn, [{"type": "t", "queue": "q"} for _ in range(30)])
-    count = await search.count_jobs(conn, "state:ready", most=10)
+    count = await search.count_jobs(conn, "state:ready", max_rows=10)
     assert (count.count, count.exact, str(count)) == (10, False, "about 10")
 
 
@@ -241,7 +245,7 @@ async def test_causes(conn: Connection, clock: Clock) -> None:
     await clock.advance(timedelta(hours=30))
     slow = await fail(conn, 5, error="TimeoutError", owner="acme")
     await fail(conn, 2, error="KeyError", type="other")
-    groups = {g["type"]: g for g in await search.error_groups(conn)}
+    groups = {g["type"]: g for g in await error_groups.list_error_groups(conn)}
     assert set(groups) == {"TimeoutError", "KeyError"}
     slow_group = groups["TimeoutError"]
     assert (slow_group["attempts"], slow_group["jobs"], slow_group["exact"], slow_group["tasks"]) == (
@@ -252,27 +256,33 @@ async def test_causes(conn: Connection, clock: Clock) -> None:
     )
     assert slow_group["workers"] == ["hand"]
     assert sum(slow_group["trend"]) == 5
-    assert [g["type"] for g in await search.error_groups(conn, owner="acme")] == ["TimeoutError"]
+    assert [g["type"] for g in await error_groups.list_error_groups(conn, owner="acme")] == ["TimeoutError"]
     cause = slow_group["cause"]
-    one = await search.error_group(conn, cause)
+    one = await error_groups.get_error_group(conn, cause)
     assert one is not None
     assert len(one["samples"]) == 5
     assert {s["job"] for s in one["samples"]} == {str(i) for i in slow}
-    assert await search.error_group(conn, "nothing") is None
-    assert await found(conn, f'cause:"{cause}"') == slow[::-1]
+    assert await error_groups.get_error_group(conn, "nothing") is None
+    assert await find_matches(conn, f'cause:"{cause}"') == slow[::-1]
     until = await conn.fetchval("select holdfast.now() + interval '1 hour'")
-    await search.ignore_cause(conn, cause, until=until, by="ann", why="known", link="https://e.example/1")
-    assert [g["type"] for g in await search.error_groups(conn)] == ["KeyError"]
-    assert len(await search.error_groups(conn, ignored=True)) == 2
+    await error_groups.ignore_error_group(
+        conn, cause, until=until, by="ann", why="known", link="https://e.example/1"
+    )
+    assert [g["type"] for g in await error_groups.list_error_groups(conn)] == ["KeyError"]
+    assert len(await error_groups.list_error_groups(conn, ignored=True)) == 2
     await clock.advance(timedelta(hours=2))
-    assert len(await search.error_groups(conn)) == 2
+    assert len(await error_groups.list_error_groups(conn)) == 2
 
 
 async def test_a_word_is_looked_for_in_fewer_rows_and_the_page_says_in_how_many(conn: Connection) -> None:
-    await submit(conn)
+    await submit_job(conn)
     words = {"nowhere": 25_000, "state:failed": 100_000, "args.a:b": 100_000}
-    for text, most in words.items():
-        assert (await search.search_jobs(conn, text)).scan == most
-    ask = "select holdfast.search_scan('{\"text\": {}}', $1)"
+    for text, max_rows in words.items():
+        assert (await search.search_jobs(conn, text)).scan == max_rows
+    ask = "select holdfast.search_row_limit('{\"text\": {}}', $1)"
     # Whoever acts on all that fit counts as many as will be acted on.
-    assert [await conn.fetchval(ask, given) for given in (None, 10, 1_000_000)] == [25_000, 100, 1_000_000]
+    assert [await conn.fetchval(ask, max_scanned) for max_scanned in (None, 10, 1_000_000)] == [
+        25_000,
+        100,
+        1_000_000,
+    ]

@@ -21,8 +21,8 @@ import psycopg
 
 from holdfast import settings as settings_module
 from holdfast.engine import embedded
-from holdfast.engine.embedded import keeper
-from holdfast.engine.embedded.home import Home
+from holdfast.engine.embedded import supervisor
+from holdfast.engine.embedded.home import EmbeddedHome
 from holdfast.settings import Secret, Settings
 
 T = TypeVar("T")
@@ -31,13 +31,13 @@ USER = """
 import sys
 from holdfast import settings
 from holdfast.engine import embedded
-server = embedded.start(settings.load({"home": sys.argv[1]}))
+server = embedded.start_server(settings.load_settings({"home": sys.argv[1]}))
 print(server.url.reveal(), flush=True)
 sys.stdin.read()
 """
 
 
-def eventually(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
+def wait_until(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
     """What `condition` answers once it is true. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
@@ -54,8 +54,8 @@ class Place:
     children: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
 
     @property
-    def home(self) -> Home:
-        return Home(self.settings)
+    def home(self) -> EmbeddedHome:
+        return EmbeddedHome(self.settings)
 
     @property
     def folder(self) -> Path:
@@ -65,7 +65,7 @@ class Place:
         home = self.home
         if not home.data_folder.exists():
             return None
-        return keeper.postmaster(str(home.data_folder), home.tag, home.data_folder.stat().st_uid)
+        return supervisor.find_postmaster(str(home.data_folder), home.tag, home.data_folder.stat().st_uid)
 
     def everything(self) -> list[int]:
         """The pids of all that runs for this home, except the tests themselves."""
@@ -74,7 +74,7 @@ class Place:
         marks = (str(home.top), home.tag)
         return [
             pid
-            for pid, _, words in keeper.processes()
+            for pid, _, words in supervisor.list_processes()
             if pid not in mine and any(mark in word for mark in marks for word in words)
         ]
 
@@ -141,21 +141,21 @@ def kill(*pids: int | None) -> None:
 
 
 @contextmanager
-def place(name: str = "home", *, made: bool = False, alone: bool = False) -> Generator[Place]:
+def place(name: str = "home", *, create: bool = False, alone: bool = False) -> Generator[Place]:
     """A home under a folder that the server's account can reach, of which nothing is left at the end.
 
     `made` has a cluster with a table `seven` in it. `alone` means that the server must end by itself.
     """
-    top = reachable_folder()
-    here = Place(settings_module.load({"home": str(top / name)}))
-    if made:
+    top = choose_data_folder()
+    here = Place(settings_module.load_settings({"home": str(top / name)}))
+    if create:
         subprocess.run(["cp", "-a", made_home(), here.settings.home], check=True)
     try:
         yield here
         here.end_users()
         if not alone and here.folder.exists():
-            embedded.stop(here.settings)
-        eventually(here.gone)
+            embedded.stop_server(here.settings)
+        wait_until(here.gone)
     finally:
         here.end_users()
         kill(*here.everything())
@@ -165,17 +165,17 @@ def place(name: str = "home", *, made: bool = False, alone: bool = False) -> Gen
 @cache
 def made_home() -> Path:
     """Made once and copied for each test that does not care how it comes to be."""
-    top = reachable_folder()
+    top = choose_data_folder()
     atexit.register(shutil.rmtree, top)
-    settings = settings_module.load({"home": str(top / "home")})
-    with embedded.start(settings) as server:
+    settings = settings_module.load_settings({"home": str(top / "home")})
+    with embedded.start_server(settings) as server:
         query(server.url, "create table seven as select 7 as id")
-        embedded.stop(settings)
+        embedded.stop_server(settings)
     (settings.home / "postgres" / "port").unlink()
     return settings.home
 
 
-def reachable_folder() -> Path:
+def choose_data_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-embedded-"))
     folder.chmod(0o711)
     return folder

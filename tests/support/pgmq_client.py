@@ -66,16 +66,16 @@ async def delays_and_headers(queue: Queue) -> None:
     await queue.send("later", {"n": 4}, headers={"h": 1}, delay=3600)
     await queue.send_batch("later", [{"n": 5}, {"n": 6}], headers=[{"h": 5}, {"h": 6}])
     await queue.send_batch("later", [{"n": 7}], delay=soon)
-    found = await queue.read_batch("later", vt=30, batch_size=10)
-    assert [each.msg_id for each in found] == [1, 5, 6]
-    assert found[1].headers == {"h": 5}
+    messages = await queue.read_batch("later", vt=30, batch_size=10)
+    assert [each.msg_id for each in messages] == [1, 5, 6]
+    assert messages[1].headers == {"h": 5}
     moved = await queue.set_vt("later", 1, 0)
     assert moved.msg_id == 1
     assert (await queue.pop("later")).msg_id == 1
     assert await queue.delete_batch("later", [2, 5, 99]) == [2, 5]
     assert await queue.archive_batch("later", [6, 7]) == [6, 7]
-    found = await queue.read_with_poll("later", vt=30, qty=1, max_poll_seconds=1, poll_interval_ms=50)
-    assert not found
+    messages = await queue.read_with_poll("later", vt=30, qty=1, max_poll_seconds=1, poll_interval_ms=50)
+    assert not messages
     await queue.drop_queue("later")
 
 
@@ -118,14 +118,14 @@ async def listening(queue: Queue) -> None:
     await queue.create_queue("Bell")
     await queue.enable_notify("Bell", throttle_interval_ms=0)
     listener = listener_module.SyncNotificationListener(queue.client)
-    heard = threading.Event()
-    thread = threading.Thread(target=listener.listen, args=("Bell", lambda _: heard.set()), daemon=True)
+    notified = threading.Event()
+    thread = threading.Thread(target=listener.listen, args=("Bell", lambda _: notified.set()), daemon=True)
     thread.start()
     for _ in range(100):  # the listener does not tell when it is ready
         await queue.send("Bell", {"ding": 1})
-        if await asyncio.to_thread(heard.wait, 0.1):
+        if await asyncio.to_thread(notified.wait, 0.1):
             break
-    assert heard.is_set()
+    assert notified.is_set()
     listener.stop()
     await queue.drop_queue("Bell")
 

@@ -22,11 +22,11 @@ FIND = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
 def program() -> str:
     """In CI it is fetched and the tests must run; elsewhere they run where it is found."""
     options = [] if os.environ.get("CI") else ["--find"]
-    found = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
-    if found.returncode and options:
+    process = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
+    if process.returncode and options:
         pytest.skip("no PgBouncer here; scripts/pgbouncer.sh fetches it")
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 def free_port() -> int:

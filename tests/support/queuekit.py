@@ -42,20 +42,20 @@ async def send(
 ) -> list[int]:
     bodies = [json.dumps({"n": n}) for n in range(1, count + 1)]
     if headers is None:
-        found = await conn.fetch("select * from pgmq.send_batch($1, $2::jsonb[]) as id", queue, bodies)
+        rows = await conn.fetch("select * from pgmq.send_batch($1, $2::jsonb[]) as id", queue, bodies)
     else:
         texts = [None if each is None else json.dumps(each) for each in headers]
-        found = await conn.fetch(
+        rows = await conn.fetch(
             "select * from pgmq.send_batch($1, $2::jsonb[], $3::jsonb[]) as id", queue, bodies, texts
         )
-    return [row["id"] for row in found]
+    return [row["id"] for row in rows]
 
 
 async def read(
     conn: Connection, qty: int | None = 100, vt: int = 60, queue: str = "q", how: str = "read"
 ) -> list[int]:
-    found = await conn.fetch(f"select msg_id from pgmq.{how}($1, $2, $3)", queue, vt, qty)
-    return [row["msg_id"] for row in found]
+    rows = await conn.fetch(f"select msg_id from pgmq.{how}($1, $2, $3)", queue, vt, qty)
+    return [row["msg_id"] for row in rows]
 
 
 async def count(conn: Connection, table: str) -> int:

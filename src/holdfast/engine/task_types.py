@@ -1,4 +1,4 @@
-"""The task types that workers registered, and the validation of arguments against their schemas."""
+"""The task types that workers registered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.engine.connection import Connection
-from holdfast.engine.json_rows import JsonObject, decode_optional_object, encode_json, fetch_objects
+from holdfast.engine.json_rows import JsonObject, decode_optional_object, fetch_objects
 from holdfast.model import Json
 
 
@@ -30,12 +30,3 @@ async def list_task_types(connection: Connection, *, limit: int = 1000) -> list[
 async def get_task_type(connection: Connection, name: str) -> JsonObject | None:
     """Return queue, schema, documentation and version of a registered task type, or None."""
     return decode_optional_object(await connection.fetchval("select holdfast.get_task_type($1)", name))
-
-
-async def validate_task_args(connection: Connection, type_name: str, args: Mapping[str, Json]) -> None:
-    """Raise InvalidError when `args` do not match the schema of the task type.
-
-    The error's field is the path of the value that does not match. A type without a schema accepts
-    any arguments.
-    """
-    await connection.execute("select holdfast.validate_task_args($1, $2)", type_name, encode_json(args))

@@ -73,17 +73,21 @@ async def theirs(empty_url: Secret, template: str, python: Path) -> AsyncGenerat
 async def test_our_additions_work_on_pgmqs_own_sql(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert (
-        await theirs.fetchval("select to_regprocedure('pgmq._take(text,float8,integer,jsonb,timestamptz)')")
+        await theirs.fetchval(
+            "select to_regprocedure('pgmq._read_messages(text,float8,integer,jsonb,timestamptz)')"
+        )
         is None
     )
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await theirs.execute(f"grant all on {what} to holdfast_owner")
-    await theirs.execute("select holdfast.put_message_policy('q', 1); select holdfast.enable_wakeups('q')")
-    found = await theirs.fetch("select msg_id, receipt from holdfast.read_messages('q', '1 minute', 2)")
-    assert [row["msg_id"] for row in found] == [3, 4]
-    first, second = ([row["receipt"]] for row in found)
+    await theirs.execute(
+        "select holdfast.put_message_policy('q', 1); select holdfast.enable_message_wakeups('q')"
+    )
+    rows = await theirs.fetch("select msg_id, receipt from holdfast.read_messages('q', '1 minute', 2)")
+    assert [row["msg_id"] for row in rows] == [3, 4]
+    first, second = ([row["receipt"]] for row in rows)
     await theirs.fetch("select holdfast.set_message_vt('q', $1::text[], '1 minute')", first)
     await theirs.fetch("select holdfast.archive_messages('q', $1::text[])", first)
     [row] = await theirs.fetch("select * from holdfast.fail_messages('q', $1::text[], 'boom')", second)
@@ -100,7 +104,7 @@ async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
 ) -> None:
     before = await theirs.fetch("select * from pgmq.q_q order by 1")
     await theirs.execute(moving_here())
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
     ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"
     assert await theirs.fetchval(ambiguous) == 0
@@ -145,9 +149,9 @@ async def test_an_upgrade_lets_workers_use_the_queues_that_are_there(
             f"""drop policy holdfast_worker on pgmq."{table}"; drop policy service_role on pgmq."{table}";
                 revoke all on pgmq."{table}" from holdfast_worker, service_role"""
         )
-    packaged = schema.packaged()
+    packaged = schema.load_packaged_schema()
     renewed = (*packaged.functions, FunctionFile("zzz.sql", "-- one more\nselect 1;"))
-    await install.migrate(url, settings, files=SchemaFiles(packaged.migrations, renewed))
+    await install.migrate_database(url, settings, files=SchemaFiles(packaged.migrations, renewed))
     async with acting_as(conn, "holdfast_worker"):
         [first, second] = await conn.fetch("select receipt from holdfast.read_messages('old one', '1 h', 2)")
         await conn.execute("select holdfast.archive_messages('old one', $1)", [first[0]])

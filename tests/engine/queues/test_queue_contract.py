@@ -113,13 +113,13 @@ where pronamespace = 'pgmq'::regnamespace and proname !~ '^_' and prorettype <> 
 
 
 async def test_the_public_functions_are_those_of_the_contract_and_no_others(conn: Connection) -> None:
-    found = {tuple(row) for row in await conn.fetch(FUNCTIONS)}
-    assert found == set(CONTRACT)
+    functions = {tuple(row) for row in await conn.fetch(FUNCTIONS)}
+    assert functions == set(CONTRACT)
 
 
 async def test_none_runs_with_the_rights_of_its_owner(conn: Connection) -> None:
-    found = "select count(*) from pg_proc where pronamespace = 'pgmq'::regnamespace and prosecdef"
-    assert await conn.fetchval(found) == 0
+    statement = "select count(*) from pg_proc where pronamespace = 'pgmq'::regnamespace and prosecdef"
+    assert await conn.fetchval(statement) == 0
 
 
 ATTRIBUTES = {
@@ -153,12 +153,12 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 async def test_types_have_their_attributes_in_order(conn: Connection, name: str) -> None:
-    found = await conn.fetch(
+    rows = await conn.fetch(
         "select attname::text, format_type(atttypid, atttypmod) from pg_attribute "
         "where attrelid = ('pgmq.' || $1)::regclass and attnum > 0 order by attnum",
         name,
     )
-    assert [tuple(row) for row in found] == ATTRIBUTES[name]
+    assert [tuple(row) for row in rows] == ATTRIBUTES[name]
 
 
 UNTYPED = [

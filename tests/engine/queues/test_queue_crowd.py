@@ -1,4 +1,4 @@
-"""Senders and readers at once, who roll back, give back, hold on or vanish: nothing lost, nothing twice."""
+"""Concurrent senders and readers that roll back, retry or die: no message is lost or read twice."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ async def reader(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
         await transaction.start()
         taken: list[int] = []
         for _ in range(draw.choice([1, 1, 4])):
-            found = await read(conn, draw.choice([1, 10, 100, 300]), 1)
+            message_ids = await read(conn, draw.choice([1, 10, 100, 300]), 1)
             if how == "within":
-                await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
-            taken += found
+                await conn.fetch("select pgmq.delete('q', $1::bigint[])", message_ids)
+            taken += message_ids
         if draw.random() < 0.15:
             await transaction.rollback()
             continue

@@ -1,4 +1,4 @@
-"""Why a message failed the last time: told while it is retried, and gone with the message."""
+"""The last error of a message: readable while the message is retried, deleted with the message."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MINUTE = timedelta(minutes=1)
 
 async def take(conn: Connection, qty: int = 1) -> list[str]:
     await conn.execute("update pgmq.q_q set vt = '1970-01-01'")
-    found = await conn.fetch("select receipt from holdfast.read_messages('q', '1 minute', $1)", qty)
-    return [row["receipt"] for row in found]
+    rows = await conn.fetch("select receipt from holdfast.read_messages('q', '1 minute', $1)", qty)
+    return [row["receipt"] for row in rows]
 
 
 async def errors(conn: Connection) -> dict[int, str | None]:
-    return {m.id: m.error for m in await queues.peek(conn, "Q", 100, "queue", None)}
+    return {m.id: m.error for m in await queues.peek_messages(conn, "Q", 100, "queue", None)}
 
 
 async def kept(conn: Connection) -> int:
@@ -37,13 +37,13 @@ async def fail(conn: Connection, receipts: list[str], error: str | None = "Value
     )
 
 
-async def test_the_last_error_is_told_while_the_message_is_retried(conn: Connection) -> None:
+async def test_the_last_error_is_readable_while_the_message_is_retried(conn: Connection) -> None:
     await create(conn)
     await send(conn, 3)
     await fail(conn, await take(conn, 2), "first")
     await fail(conn, await take(conn, 1), "x" * 5000)
     assert await errors(conn) == {1: "x" * 4000, 2: "first", 3: None}
-    [one, _, three] = await queues.peek(conn, "q", 3, "queue", None)
+    [one, _, three] = await queues.peek_messages(conn, "q", 3, "queue", None)
     assert one.failed_at is not None
     assert three.failed_at is None
     columns = await conn.fetch("select * from pgmq.q_q where headers is not null")
@@ -56,7 +56,7 @@ async def test_nothing_is_kept_for_a_stale_receipt_or_without_words(conn: Connec
     old = await take(conn)
     new = await take(conn)
     await refused(conn, "HF001", "select holdfast.fail_messages('q', $1::text[], 'late')", old)
-    assert await consuming.fail(conn, "q", old, "late") == {}
+    assert await consuming.fail_messages(conn, "q", old, "late") == {}
     await fail(conn, new, None)
     assert await kept(conn) == 0
 
@@ -79,7 +79,7 @@ async def test_a_dead_letter_tells_its_error_and_the_one_before(conn: Connection
     receipts = await take(conn, 2)
     await fail(conn, receipts[:1], "second")
     await fail(conn, receipts[1:], "first")
-    dead = await queues.peek(conn, "q", 5, "dead", None)
+    dead = await queues.peek_messages(conn, "q", 5, "dead", None)
     assert [m.error for m in dead] == ["second", "first"]
     notes: list[Any] = [m.headers["x-holdfast-dead"] for m in dead if isinstance(m.headers, dict)]
     assert [note.get("error_before") for note in notes] == ["first", None]
@@ -96,7 +96,9 @@ async def test_a_queue_made_anew_inherits_no_errors(conn: Connection) -> None:
     assert await errors(conn) == {1: None}
 
 
-async def test_upkeep_forgets_what_plain_calls_have_finished(conn: Connection, clock: Clock) -> None:
+async def test_maintenance_deletes_errors_of_messages_that_plain_calls_removed(
+    conn: Connection, clock: Clock
+) -> None:
     await create(conn)
     await create(conn, "other")
     await send(conn, 3)
@@ -116,12 +118,12 @@ async def test_upkeep_forgets_what_plain_calls_have_finished(conn: Connection, c
     assert await errors(conn) == {3: "ValueError: no"}
 
 
-async def test_resting_after_a_failure_buries_nothing(conn: Connection) -> None:
+async def test_a_retry_creates_no_dead_letter(conn: Connection) -> None:
     """For whoever died with the message in its hands: the next reader buries it, and tells."""
     await create(conn)
     await conn.execute("select holdfast.put_message_policy('q', 1, p_backoff => '1 minute')")
     await send(conn)
-    assert await consuming.retry(conn, "q", await take(conn), "WorkerLost") == {1}
+    assert await consuming.retry_messages(conn, "q", await take(conn), "WorkerLost") == {1}
     assert await errors(conn) == {1: "WorkerLost"}
     rest = await conn.fetchval("select vt - now() from pgmq.q_q")
     assert MINUTE * 0.8 < rest < MINUTE * 1.2
@@ -136,4 +138,4 @@ async def test_errors_are_for_workers_and_services(conn: Connection) -> None:
         assert await errors(conn) == {1: "ValueError: no"}
         await refused(conn, "42501", "select * from holdfast.message_errors")
     async with acting_as(conn, "authenticated"):
-        await refused(conn, "42501", "select * from holdfast.message_error('q', 1, now())")
+        await refused(conn, "42501", "select * from holdfast.get_message_error('q', 1, now())")

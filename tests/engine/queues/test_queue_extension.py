@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from queuekit import count, moving_back, moving_here, read, send
 
-from holdfast.engine import checks, install
+from holdfast.engine import doctor, install
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
 
@@ -25,7 +25,7 @@ default_version = '{VERSION}'
 schema = 'pgmq'
 relocatable = false
 """
-OURS = "select to_regprocedure('pgmq._take(text,float8,integer,jsonb,timestamptz)') is not null"
+OURS = "select to_regprocedure('pgmq._read_messages(text,float8,integer,jsonb,timestamptz)') is not null"
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,10 @@ async def test_the_extension_is_used_and_only_what_is_missing_is_added(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await filled(theirs)
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert not await theirs.fetchval(OURS)
-    found = {finding.check: finding for finding in await checks.examine(empty_url, settings)}
-    assert found["extensions"].text.startswith(f"message queues by pgmq {VERSION}")
+    findings = {finding.check: finding for finding in await doctor.run_checks(empty_url, settings)}
+    assert findings["extensions"].text.startswith(f"message queues come from pgmq {VERSION}")
     assert await messages(theirs) == before
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await theirs.execute(f"grant all on {what} to holdfast_owner")
@@ -92,7 +92,7 @@ async def test_moving_from_the_extension_to_ours_keeps_the_messages(
     before = await filled(theirs)
     await theirs.execute(moving_here())
     assert await theirs.fetchval("select count(*) from pg_extension where extname = 'pgmq'") == 0
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert await theirs.fetchval(OURS)
     assert await messages(theirs) == before
     assert await send(theirs, 1) == [5]
@@ -106,9 +106,9 @@ async def test_moving_on_top_of_the_extension_and_then_off_it_keeps_the_messages
 ) -> None:
     """Holdfast was there already, beside the extension: the same steps, and its additions go on working."""
     before = await filled(theirs)
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     await theirs.execute(moving_here())
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert await theirs.fetchval(OURS)
     assert await messages(theirs) == before
     rows = await theirs.fetch("select msg_id from holdfast.read_messages('q', '1 minute', 5)")
@@ -125,7 +125,7 @@ async def test_moving_from_ours_to_the_extension_keeps_the_messages(
     await conn.execute(f"set extension_control_path = '$system:{shared}'")
     await conn.execute(moving_back().replace("'x'", "'q'").replace("_x", "_q"))
     assert await messages(conn) == before
-    await install.migrate(url, settings)
+    await install.migrate_database(url, settings)
     assert not await conn.fetchval(OURS)
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await conn.execute(f"grant all on {what} to holdfast_owner")

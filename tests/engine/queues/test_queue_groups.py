@@ -1,4 +1,4 @@
-"""FIFO groups: which messages a grouped read takes, in which order, and when a group rests."""
+"""FIFO groups: which messages a grouped read returns, in which order, and when a group is blocked."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def indexed(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "index")
 
 
-async def index(conn: Connection, wanted: bool) -> None:
-    if wanted:
+async def index(conn: Connection, with_index: bool) -> None:
+    if with_index:
         await conn.execute("select pgmq.create_fifo_index('q'); select pgmq.create_fifo_index('q')")
 
 
@@ -157,6 +157,6 @@ async def test_the_fifo_indexes_are_made_once(conn: Connection) -> None:
     await create(conn, "other")
     await conn.execute("select pgmq.create_fifo_index('q'); select pgmq.create_fifo_indexes_all()")
     kinds = "select indexdef from pg_indexes where indexname like '%fifo_idx' order by indexname"
-    found = [row[0] for row in await conn.fetch(kinds)]
-    assert len(found) == 2
-    assert all("USING gin (headers)" in each for each in found)
+    index_definitions = [row[0] for row in await conn.fetch(kinds)]
+    assert len(index_definitions) == 2
+    assert all("USING gin (headers)" in each for each in index_definitions)

@@ -1,4 +1,4 @@
-"""The reading hints may cost time and never a message: every way to appear behind them."""
+"""Read hints: a wrong hint costs time but never a message, however the message got below the hint."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 from queuekit import acting_as, count, create, read, send, undone
 
 from holdfast.engine.connection import Connection
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 
 async def hints(conn: Connection) -> tuple[int, int]:
     """Cursor and floor."""
-    found = [
+    rows = [
         await conn.fetchval(f"select coalesce(pg_sequence_last_value('pgmq.{letter}_q'::regclass), 0)")
         for letter in "cf"
     ]
-    return found[0], found[1]
+    return rows[0], rows[1]
 
 
 async def consume(conn: Connection, messages: int, batch: int = 100) -> None:
     for _ in range(messages // batch):
-        found = await read(conn, batch)
-        assert len(found) == batch
-        await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+        ids = await read(conn, batch)
+        assert len(ids) == batch
+        await conn.fetch("select pgmq.delete('q', $1::bigint[])", ids)
 
 
 async def settled(conn: Connection, above: int) -> None:
@@ -38,14 +38,14 @@ async def settled(conn: Connection, above: int) -> None:
         await consume(conn, 10, 10)
         return (await hints(conn))[1] > above
 
-    await eventually(step, what="the floor moves")
+    await wait_until(step, what="the floor moves")
 
 
 async def found_soon(conn: Connection, expected: int, within: float = 5) -> None:
     async def look() -> bool:
         return expected in await read(conn, 5)
 
-    await eventually(look, within=timedelta(seconds=within), what=f"message {expected} is found")
+    await wait_until(look, within=timedelta(seconds=within), what=f"message {expected} is found")
 
 
 async def visited(conn: Connection, qty: int = 10) -> int:
@@ -98,10 +98,10 @@ async def test_a_message_whose_time_is_over_comes_back_before_younger_ones(conn:
     await conn.execute("update pgmq.q_q set vt = clock_timestamp() + interval '50 ms' where msg_id = 3")
 
     async def look() -> bool:
-        found = await read(conn, 1, 3600)
-        return found == [3]
+        ids = await read(conn, 1, 3600)
+        return ids == [3]
 
-    await eventually(look, within=timedelta(seconds=5), what="redelivery in front of waiting messages")
+    await wait_until(look, within=timedelta(seconds=5), what="redelivery in front of waiting messages")
 
 
 async def test_a_vt_set_into_the_past_by_hand_is_found(conn: Connection) -> None:
@@ -169,16 +169,16 @@ async def test_a_rolled_back_delete_leaves_the_message_where_readers_find_it(
     await consume(conn, 500)
     async with undone(second):
         for _ in range(20):  # reads and deletes in one transaction, believing its own deletes
-            found = await read(second, 100)
-            await second.fetch("select pgmq.delete('q', $1::bigint[])", found)
+            ids = await read(second, 100)
+            await second.fetch("select pgmq.delete('q', $1::bigint[])", ids)
     seen: set[int] = set()
 
     async def drain() -> bool:
-        found = await read(conn, 100, 3600)
-        seen.update(found)
+        ids = await read(conn, 100, 3600)
+        seen.update(ids)
         return len(seen) == 2500
 
-    await eventually(drain, within=timedelta(seconds=10), what="everything is delivered")
+    await wait_until(drain, within=timedelta(seconds=10), what="everything is delivered")
     assert seen == set(range(501, 3001))
 
 
@@ -281,8 +281,8 @@ async def test_a_reader_with_an_older_snapshot_moves_no_hint(conn: Connection, s
 async def test_a_filtered_read_hides_nothing_from_others(conn: Connection) -> None:
     await create(conn)
     await send(conn, 2000)
-    found = await conn.fetch("""select msg_id from pgmq.read('q', 60, 10, '{"n": 1500}')""")
-    assert [row[0] for row in found] == [1500]
+    rows = await conn.fetch("""select msg_id from pgmq.read('q', 60, 10, '{"n": 1500}')""")
+    assert [row[0] for row in rows] == [1500]
     assert await read(conn, 2) == [1, 2]
 
 
@@ -321,24 +321,24 @@ async def test_any_mixture_of_acts_loses_and_repeats_nothing(
         elif act == "undone":
             async with undone(conn):
                 for _ in range(draw.randint(1, 5)):
-                    found = await read(conn, 100)
-                    await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+                    ids = await read(conn, 100)
+                    await conn.fetch("select pgmq.delete('q', $1::bigint[])", ids)
         else:
-            found = await read(conn, draw.choice([1, 100, 400]))
-            assert not finished & set(found)
+            ids = await read(conn, draw.choice([1, 100, 400]))
+            assert not finished & set(ids)
             if act == "back":
-                await conn.fetch("select pgmq.set_vt('q', $1::bigint[], 0)", found)
+                await conn.fetch("select pgmq.set_vt('q', $1::bigint[], 0)", ids)
             else:
-                gone = await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+                gone = await conn.fetch("select pgmq.delete('q', $1::bigint[])", ids)
                 finished.update(row[0] for row in gone)
     if open_send is not None:
         await open_send.commit()
 
     async def drained() -> bool:
-        found = await read(conn, 1000)
-        assert not finished & set(found)
-        finished.update(found)
-        await conn.fetch("select pgmq.delete('q', $1::bigint[])", found)
+        ids = await read(conn, 1000)
+        assert not finished & set(ids)
+        finished.update(ids)
+        await conn.fetch("select pgmq.delete('q', $1::bigint[])", ids)
         return await count(conn, "q_q") == 0
 
-    await eventually(drained, within=timedelta(seconds=15), what="the queue is empty")
+    await wait_until(drained, within=timedelta(seconds=15), what="the queue is empty")

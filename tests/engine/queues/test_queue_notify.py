@@ -1,4 +1,4 @@
-"""Insert notifications, and the wake-ups of our own that need fewer of them."""
+"""Insert notifications of pgmq, and the wakeups of Holdfast, which need fewer notifications."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from queuekit import create, read, refused, send, undone
 
 from holdfast.engine.connection import Connection
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 
 class Ears:
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
-        self.heard: list[str] = []
+        self.notifications: list[str] = []
 
     async def on(self, channel: str) -> None:
         await self.conn.add_listener(
-            channel, lambda _c, _p, name, payload: self.heard.append(f"{name}|{payload}")
+            channel, lambda _c, _p, name, payload: self.notifications.append(f"{name}|{payload}")
         )
 
     async def count(self, sender: Connection) -> int:
@@ -28,7 +28,7 @@ class Ears:
         await self.conn.add_listener("the_end", lambda *_: done.set())
         await sender.execute("notify the_end")
         await asyncio.wait_for(done.wait(), 10)
-        return len(self.heard)
+        return len(self.notifications)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_one_notification_with_empty_payload_per_transaction_at_commit(
     await send(conn, 3)
     await send(conn, 1)
     assert await ears.count(conn) == 2
-    assert ears.heard[0] == "pgmq.q_q.INSERT|"
+    assert ears.notifications[0] == "pgmq.q_q.INSERT|"
     await conn.execute("insert into pgmq.q_q (vt) values (now())")
     assert await ears.count(conn) == 3
 
@@ -71,7 +71,7 @@ async def test_at_most_one_per_interval(conn: Connection, ears: Ears) -> None:
         await send(conn, 1)
         return await ears.count(conn) >= 4
 
-    await eventually(again, what="the interval of a millisecond passes")
+    await wait_until(again, what="the interval of a millisecond passes")
 
 
 async def test_a_name_with_capitals_is_notified_as_given(conn: Connection, ears: Ears) -> None:
@@ -99,12 +99,12 @@ async def test_the_listing_shows_settings_and_the_last_time(conn: Connection) ->
     for name in ("b", "a"):
         await create(conn, name)
         await conn.execute("select pgmq.enable_notify_insert($1)", name)
-    found = await conn.fetch("select * from pgmq.list_notify_insert_throttles()")
-    assert [(row[0], row[1], row[2].timestamp()) for row in found] == [("a", 250, 0), ("b", 250, 0)]
+    rows = await conn.fetch("select * from pgmq.list_notify_insert_throttles()")
+    assert [(row[0], row[1], row[2].timestamp()) for row in rows] == [("a", 250, 0), ("b", 250, 0)]
     await send(conn, 1, "a")
     await conn.execute("select pgmq.update_notify_insert('b', 7)")
-    found = await conn.fetch("select * from pgmq.list_notify_insert_throttles()")
-    assert [(row[0], row[1], row[2].timestamp() > 0) for row in found] == [("a", 250, True), ("b", 7, False)]
+    rows = await conn.fetch("select * from pgmq.list_notify_insert_throttles()")
+    assert [(row[0], row[1], row[2].timestamp() > 0) for row in rows] == [("a", 250, True), ("b", 7, False)]
     trigger = "select count(*) from pg_trigger where tgname = 'trigger_notify_queue_insert_listeners'"
     assert await conn.fetchval(trigger) == 2
 
@@ -132,20 +132,22 @@ async def test_an_open_transaction_holds_up_no_other_sender(conn: Connection, se
 
 async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears: Ears) -> None:
     await create(conn, "Q")
-    await conn.execute("select holdfast.enable_wakeups('Q'); select holdfast.enable_wakeups('q')")
+    await conn.execute(
+        "select holdfast.enable_message_wakeups('Q'); select holdfast.enable_message_wakeups('q')"
+    )
     await ears.on("holdfast_messages")
     await send(conn, 1)
     assert await ears.count(conn) == 0
-    await conn.execute("select holdfast.wait_messages('q', '30 seconds')")
+    await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
     await send(conn, 1)
     assert await ears.count(conn) == 1
-    assert ears.heard == ["holdfast_messages|q"]
+    assert ears.notifications == ["holdfast_messages|q"]
 
 
 async def test_a_burst_wakes_at_most_once_per_interval(conn: Connection, ears: Ears) -> None:
     await create(conn)
-    await conn.execute("select holdfast.enable_wakeups('q')")
-    await conn.execute("select holdfast.wait_messages('q', '30 seconds')")
+    await conn.execute("select holdfast.enable_message_wakeups('q')")
+    await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
     await ears.on("holdfast_messages")
     began = await conn.fetchval("select clock_timestamp()")
     for _ in range(100):
@@ -156,30 +158,34 @@ async def test_a_burst_wakes_at_most_once_per_interval(conn: Connection, ears: E
 
 async def test_waiting_tells_when_the_next_message_falls_due(conn: Connection) -> None:
     await create(conn)
-    await refused(conn, "HF005", "select holdfast.wait_messages('q')")
-    await conn.execute("select holdfast.enable_wakeups('q')")
-    assert await conn.fetchval("select holdfast.wait_messages('q')") is None
+    await refused(conn, "HF005", "select holdfast.register_sleeping_reader('q')")
+    await conn.execute("select holdfast.enable_message_wakeups('q')")
+    assert await conn.fetchval("select holdfast.register_sleeping_reader('q')") is None
     await send(conn, 2)
     await read(conn, 2, 3600)
     due = await conn.fetchval("select min(vt) from pgmq.q_q")
-    assert await conn.fetchval("select holdfast.wait_messages('q')") == due
+    assert await conn.fetchval("select holdfast.register_sleeping_reader('q')") == due
 
 
 async def test_what_a_dropped_queue_leaves_is_swept_away(conn: Connection) -> None:
     await create(conn)
-    await conn.execute("select holdfast.enable_wakeups('q'); select holdfast.put_message_policy('q', 3)")
+    await conn.execute(
+        "select holdfast.enable_message_wakeups('q'); select holdfast.put_message_policy('q', 3)"
+    )
     await conn.execute("select pgmq.drop_queue('q')")
     await conn.execute("select holdfast.tick_messages()")
     left = "select count(*) from pg_class where relkind = 'S' and relname ~ '^(asleep|told)_'"
     assert await conn.fetchval(left) == 0
-    assert await conn.fetchval("select max_reads from holdfast.message_policy('q')") is None
+    assert await conn.fetchval("select max_reads from holdfast.get_message_policy('q')") is None
 
 
 async def test_wakeups_can_be_switched_off(conn: Connection, ears: Ears) -> None:
     await create(conn)
-    await conn.execute("select holdfast.enable_wakeups('q')")
-    await conn.execute("select holdfast.wait_messages('q', '30 seconds')")
-    await conn.execute("select holdfast.disable_wakeups('q'); select holdfast.disable_wakeups('q')")
+    await conn.execute("select holdfast.enable_message_wakeups('q')")
+    await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
+    await conn.execute(
+        "select holdfast.disable_message_wakeups('q'); select holdfast.disable_message_wakeups('q')"
+    )
     await ears.on("holdfast_messages")
     await send(conn, 1)
     assert await ears.count(conn) == 0

@@ -25,10 +25,10 @@ async def partman(conn: Connection) -> Connection:
 
 
 async def partitions(conn: Connection, table: str) -> int:
-    found: int = await conn.fetchval(
+    row_count: int = await conn.fetchval(
         "select count(*) from pg_inherits where inhparent = to_regclass($1)", f"pgmq.{table}"
     )
-    return found
+    return row_count
 
 
 async def test_a_queue_cut_by_ids_is_a_queue(partman: Connection) -> None:
@@ -49,12 +49,14 @@ async def test_a_queue_cut_by_ids_is_a_queue(partman: Connection) -> None:
     assert [row[0] for row in popped] == list(range(151, 211))
     assert await read(partman, 1, 60, "parts", how="read_grouped") == []  # the head of its group is in flight
     async with acting_as(partman, "holdfast_worker"):
-        [found] = await partman.fetch("select receipt from holdfast.read_messages('parts')")
-        await partman.execute("select holdfast.archive_messages('parts', $1)", [found["receipt"]])
+        [rows] = await partman.fetch("select receipt from holdfast.read_messages('parts')")
+        await partman.execute("select holdfast.archive_messages('parts', $1)", [rows["receipt"]])
     assert await count(partman, "a_parts") == 4
 
 
-async def test_what_no_partition_is_there_for_is_counted_until_upkeep_makes_one(partman: Connection) -> None:
+async def test_what_no_partition_is_there_for_is_counted_until_maintenance_creates_one(
+    partman: Connection,
+) -> None:
     await partman.execute("select pgmq.create_partitioned('parts', '100', '200', 1)")
     await send(partman, 800, "parts")
     row = await partman.fetchrow("select * from pgmq.metrics('parts')")
@@ -100,8 +102,8 @@ async def test_an_archive_is_cut_later_and_stays_whole(partman: Connection) -> N
 
 
 async def test_bad_arguments_leave_nothing_behind(partman: Connection) -> None:
-    said = await refused(partman, "P0001", "select pgmq.create_partitioned('parts', '100', '1000', 0)")
-    assert said == "premake must be at least 1, got: 0"
+    message = await refused(partman, "P0001", "select pgmq.create_partitioned('parts', '100', '1000', 0)")
+    assert message == "premake must be at least 1, got: 0"
     await refused(partman, "P0001", "select pgmq.create_partitioned($1)", "n" * 48)
     for interval in ("soon", "-1", "0"):
         with pytest.raises(asyncpg.PostgresError):  # in pg_partman's own words

@@ -1,4 +1,4 @@
-"""pgmq_public, Supabase's wrappers: signatures, shapes, and who may do what."""
+"""pgmq_public, the wrappers of Supabase: signatures, results and rights."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CALLS = {
 
 
 async def test_the_wrappers_are_supabases(conn: Connection) -> None:
-    found = await conn.fetch(
+    rows = await conn.fetch(
         """select proname::text, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc
            where pronamespace = 'pgmq_public'::regnamespace"""
     )
-    assert {tuple(row) for row in found} == WRAPPERS
+    assert {tuple(row) for row in rows} == WRAPPERS
     pinned = """select bool_and(proconfig::text like '%search_path=%' and not prosecdef) from pg_proc
                 where pronamespace = 'pgmq_public'::regnamespace"""
     assert await conn.fetchval(pinned)
@@ -55,8 +55,8 @@ async def test_service_role_uses_every_queue(conn: Connection) -> None:
         batch = "select * from pgmq_public.send_batch('q', array['1','2','3','4']::jsonb[], 0)"
         assert [row[0] for row in await conn.fetch(batch)] == [2, 3, 4, 5]
         assert await conn.fetchval("select * from pgmq_public.send('q', '1', sleep_seconds => 3600)") == 6
-        found = await conn.fetch("select * from pgmq_public.read('q', 60, 2)")
-        assert [row["msg_id"] for row in found] == [1, 2]
+        rows = await conn.fetch("select * from pgmq_public.read('q', 60, 2)")
+        assert [row["msg_id"] for row in rows] == [1, 2]
         assert [row["msg_id"] for row in await conn.fetch("select * from pgmq_public.pop('q')")] == [3]
         assert await conn.fetchval("select pgmq_public.archive('q', 4)") is True
         assert await conn.fetchval("select pgmq_public.delete('q', 5)") is True
@@ -115,18 +115,20 @@ async def test_a_role_that_sees_some_rows_hides_none_from_others(conn: Connectio
     await conn.execute("grant select, insert, update, delete on pgmq.q_q to authenticated")
     await conn.execute("create policy own on pgmq.q_q to authenticated using ((message ->> 'n')::int > 900)")
     async with acting_as(conn, "authenticated"):
-        found = await conn.fetch("select msg_id from pgmq_public.read('q', 60, 2)")
-        assert [row[0] for row in found] == [901, 902]
+        rows = await conn.fetch("select msg_id from pgmq_public.read('q', 60, 2)")
+        assert [row[0] for row in rows] == [901, 902]
         assert [row[0] for row in await conn.fetch("select msg_id from pgmq_public.pop('q')")] == [903]
-    found = await conn.fetch("select msg_id from pgmq.read('q', 60, 2)")
-    assert [row[0] for row in found] == [1, 2]
+    rows = await conn.fetch("select msg_id from pgmq.read('q', 60, 2)")
+    assert [row[0] for row in rows] == [1, 2]
 
 
 async def test_a_role_with_rights_on_the_queue_alone_may_send_when_notifications_are_on(
     conn: Connection,
 ) -> None:
     await create(conn)
-    await conn.execute("select pgmq.enable_notify_insert('q', 0); select holdfast.enable_wakeups('q')")
+    await conn.execute(
+        "select pgmq.enable_notify_insert('q', 0); select holdfast.enable_message_wakeups('q')"
+    )
     await conn.execute("grant select, insert on pgmq.q_q to authenticated")
     await conn.execute("create policy all_q on pgmq.q_q to authenticated using (true) with check (true)")
     async with acting_as(conn, "authenticated"):
@@ -150,5 +152,5 @@ async def test_sequences_are_readable_for_the_backup_hook(conn: Connection) -> N
     await create(conn)
     for role in API:
         for right in ("usage", "select", "update"):
-            found = "select has_sequence_privilege($1, 'pgmq.q_q_msg_id_seq', $2)"
-            assert await conn.fetchval(found, role, right)
+            statement = "select has_sequence_privilege($1, 'pgmq.q_q_msg_id_seq', $2)"
+            assert await conn.fetchval(statement, role, right)

@@ -1,4 +1,4 @@
-"""Reading, popping and acting on messages: what is taken, in which order, and what a rollback gives back."""
+"""read, pop, archive, delete and set_vt: affected messages, their order, and the effect of a rollback."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def one(conn: Connection, sql: str) -> Record:
 async def test_a_read_takes_the_lowest_ids_and_stamps_them(conn: Connection) -> None:
     await create(conn)
     await send(conn, 5)
-    found = await conn.fetch("select *, clock_timestamp() as now from pgmq.read('q', 60, 2)")
-    assert [row["msg_id"] for row in found] == [1, 2]
-    for row in found:
+    rows = await conn.fetch("select *, clock_timestamp() as now from pgmq.read('q', 60, 2)")
+    assert [row["msg_id"] for row in rows] == [1, 2]
+    for row in rows:
         assert row["read_ct"] == 1
         assert row["vt"] - row["last_read_at"] == timedelta(seconds=60)
         assert timedelta(0) <= row["now"] - row["last_read_at"] < timedelta(seconds=5)
     stored = await conn.fetch("select * from pgmq.q_q where msg_id <= 2 order by msg_id")
-    assert [tuple(row) for row in stored] == [tuple(row)[:7] for row in found]
+    assert [tuple(row) for row in stored] == [tuple(row)[:7] for row in rows]
     assert await read(conn, 10) == [3, 4, 5]
     assert await read(conn, 10) == []
 
@@ -72,8 +72,8 @@ async def test_pop_quantities(conn: Connection) -> None:
     await send(conn, 5)
     await refused(conn, "2201W", "select * from pgmq.pop('q', -1)")
     assert await conn.fetch("select * from pgmq.pop('q', 0)") == []
-    found = await conn.fetch("select * from pgmq.pop('q', null)")
-    assert [row["msg_id"] for row in found] == [1, 2, 3, 4, 5]
+    rows = await conn.fetch("select * from pgmq.pop('q', null)")
+    assert [row["msg_id"] for row in rows] == [1, 2, 3, 4, 5]
 
 
 async def test_a_null_vt_is_refused_and_takes_nothing(conn: Connection) -> None:
@@ -111,9 +111,9 @@ async def test_concurrent_readers_take_every_message_once(conn: Connection, seco
 
     async def drain(each: Connection) -> list[int]:
         taken: list[int] = []
-        while found := await read(each, 7):
-            taken += found
-            await each.fetch("select pgmq.delete('q', $1::bigint[])", found)
+        while ids := await read(each, 7):
+            taken += ids
+            await each.fetch("select pgmq.delete('q', $1::bigint[])", ids)
         return taken
 
     taken = await asyncio.gather(drain(conn), drain(second))
@@ -139,8 +139,8 @@ async def test_the_filter_is_containment(
     await create(conn)
     for body in ('{"a": 1}', '{"a": 1, "b": 2}', "[7, 8]", '"x"'):
         await conn.fetch("select pgmq.send('q', $1::jsonb)", body)
-    found = await conn.fetch("select msg_id from pgmq.read('q', 60, 10, $1::jsonb)", condition)
-    assert [row[0] for row in found] == expected
+    rows = await conn.fetch("select msg_id from pgmq.read('q', 60, 10, $1::jsonb)", condition)
+    assert [row[0] for row in rows] == expected
     others = [n for n in (1, 2, 3, 4) if n not in expected]
     assert await read(conn) == others
 
@@ -177,8 +177,8 @@ async def test_set_vt_changes_nothing_but_vt(conn: Connection) -> None:
     stamp = datetime(2050, 1, 1, tzinfo=UTC)
     for call in ("1, $1::timestamptz", "array[1], $1::timestamptz"):
         assert await conn.fetchval(f"select vt from pgmq.set_vt('q', {call})", stamp) == stamp
-    found = await conn.fetch("select msg_id from pgmq.set_vt('q', array[3, 2, 99, 2], -1)")
-    assert [row[0] for row in found] == [2, 3]
+    rows = await conn.fetch("select msg_id from pgmq.set_vt('q', array[3, 2, 99, 2], -1)")
+    assert [row[0] for row in rows] == [2, 3]
     assert await read(conn) == [2, 3]
     assert await conn.fetch("select * from pgmq.set_vt('q', 99, 1)") == []
     assert await conn.fetch("select * from pgmq.set_vt('q', null::bigint[], 1)") == []
@@ -207,8 +207,8 @@ async def test_acting_on_one_and_on_many(conn: Connection, act: str) -> None:
     assert await conn.fetchval(f"select pgmq.{act}('q', 1)") is True
     for wrong in ("99", "null::bigint", "1"):
         assert await conn.fetchval(f"select pgmq.{act}('q', {wrong})") is False
-    found = await conn.fetch(f"select pgmq.{act}('q', array[5, 2, 99, 2, null, 4]::bigint[])")
-    assert [row[0] for row in found] == [2, 4, 5]
+    rows = await conn.fetch(f"select pgmq.{act}('q', array[5, 2, 99, 2, null, 4]::bigint[])")
+    assert [row[0] for row in rows] == [2, 4, 5]
     for nothing in ("null::bigint[]", "array[]::bigint[]"):
         assert await conn.fetch(f"select * from pgmq.{act}('q', {nothing})") == []
     assert await count(conn, "q_q") == 2
@@ -271,5 +271,5 @@ async def test_polling_ends_when_its_time_is_over(conn: Connection) -> None:
 async def test_polling_filters(conn: Connection) -> None:
     await create(conn)
     await send(conn, 3)
-    found = await conn.fetch("""select msg_id from pgmq.read_with_poll('q', 60, 9, 5, 100, '{"n": 2}')""")
-    assert [row[0] for row in found] == [2]
+    rows = await conn.fetch("""select msg_id from pgmq.read_with_poll('q', 60, 9, 5, 100, '{"n": 2}')""")
+    assert [row[0] for row in rows] == [2]

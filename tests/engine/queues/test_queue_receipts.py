@@ -1,4 +1,4 @@
-"""What Holdfast adds to messages: receipts, policies, dead letters, peeking, requeueing, upkeep."""
+"""Messages with receipts: policies, dead letters, peeking, requeueing and maintenance."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ ACTS = [
 async def take(
     conn: Connection, qty: int = 1, vt: timedelta = timedelta(minutes=1), queue: str = "q"
 ) -> list[str]:
-    found = await conn.fetch("select receipt from holdfast.read_messages($1, $2, $3)", queue, vt, qty)
-    return [row["receipt"] for row in found]
+    rows = await conn.fetch("select receipt from holdfast.read_messages($1, $2, $3)", queue, vt, qty)
+    return [row["receipt"] for row in rows]
 
 
 async def test_a_read_hands_out_a_receipt_per_message(conn: Connection) -> None:
     await create(conn)
     await send(conn, 3, headers=[{"h": 1}, None, None])
-    found = await conn.fetch("select * from holdfast.read_messages('q', '1 minute', 2)")
-    assert [row["msg_id"] for row in found] == [1, 2]
-    assert list(found[0].keys())[:7] == [
+    rows = await conn.fetch("select * from holdfast.read_messages('q', '1 minute', 2)")
+    assert [row["msg_id"] for row in rows] == [1, 2]
+    assert list(rows[0].keys())[:7] == [
         *("msg_id", "read_ct", "enqueued_at", "last_read_at", "vt", "message", "headers")
     ]
-    assert len({row["receipt"] for row in found}) == 2
-    assert found[0]["vt"] - found[0]["last_read_at"] == timedelta(minutes=1)
+    assert len({row["receipt"] for row in rows}) == 2
+    assert rows[0]["vt"] - rows[0]["last_read_at"] == timedelta(minutes=1)
     assert await read(conn, 10) == [3]
 
 
@@ -45,7 +45,7 @@ async def test_a_good_receipt_works_once_and_a_stale_one_never(conn: Connection,
     [stale] = await take(conn, vt=timedelta(0))
     [good] = await take(conn)
     message = await refused(conn, "HF001", f"select * from holdfast.{act}", [stale])
-    assert message == "Message 1 of queue q was read again by somebody else, or is gone."
+    assert message == "Message 1 of queue q was read again by another reader, or is gone."
     assert await count(conn, "q_q") == 1
     [row] = await conn.fetch(f"select * from holdfast.{act}", [good])
     assert row[0] == 1
@@ -61,8 +61,8 @@ async def test_one_stale_receipt_refuses_the_batch_or_is_left_out(conn: Connecti
     await refused(conn, "HF001", f"select * from holdfast.{act}", receipts)
     assert await conn.fetch("select * from pgmq.q_q order by 1") == before
     lenient = act[:-1] + ", p_strict => false)"
-    found = await conn.fetch(f"select * from holdfast.{lenient}", receipts)
-    assert [row[0] for row in found] == [1, 3]
+    rows = await conn.fetch(f"select * from holdfast.{lenient}", receipts)
+    assert [row[0] for row in rows] == [1, 3]
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -182,7 +182,7 @@ async def test_without_a_dead_letter_queue_it_is_archived_with_its_error(conn: C
     ] == [1]
 
 
-async def test_a_message_whose_readers_die_is_buried_at_the_read_that_is_too_many(conn: Connection) -> None:
+async def test_a_message_whose_readers_die_becomes_a_dead_letter_after_max_reads(conn: Connection) -> None:
     await create(conn)
     await send(conn, 5)
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead')")
@@ -192,19 +192,21 @@ async def test_a_message_whose_readers_die_is_buried_at_the_read_that_is_too_man
     assert await count(conn, "q_q_dead") == 3
 
 
-async def test_upkeep_buries_what_plain_readers_read_too_often(conn: Connection) -> None:
+async def test_maintenance_moves_exhausted_messages_of_plain_readers_to_dead_letters(
+    conn: Connection,
+) -> None:
     await create(conn)
     await send(conn, 3)
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead')")
     for _ in range(2):
         await read(conn, 2, 0)
-    assert await conn.fetchval("select holdfast.tick_messages(1) ->> 'buried'") == "1"
-    assert await conn.fetchval("select holdfast.tick_messages() ->> 'buried'") == "1"
-    assert await conn.fetchval("select holdfast.tick_messages() ->> 'buried'") == "0"
+    assert await conn.fetchval("select holdfast.tick_messages(1) ->> 'dead_lettered'") == "1"
+    assert await conn.fetchval("select holdfast.tick_messages() ->> 'dead_lettered'") == "1"
+    assert await conn.fetchval("select holdfast.tick_messages() ->> 'dead_lettered'") == "0"
     assert (await count(conn, "q_q"), await count(conn, "q_q_dead")) == (1, 2)
 
 
-async def test_upkeep_prunes_the_archive_in_steps(conn: Connection, clock: Clock) -> None:
+async def test_maintenance_prunes_the_archive_in_steps(conn: Connection, clock: Clock) -> None:
     await create(conn)
     await create(conn, "kept")
     for queue in ("q", "kept"):
@@ -214,7 +216,8 @@ async def test_upkeep_prunes_the_archive_in_steps(conn: Connection, clock: Clock
     assert await conn.fetchval("select holdfast.tick_messages() ->> 'pruned'") == "0"
     await clock.advance(timedelta(days=1, seconds=1))
     assert (
-        await conn.fetchval("select holdfast.tick_messages(3)") == '{"more": true, "buried": 0, "pruned": 3}'
+        await conn.fetchval("select holdfast.tick_messages(3)")
+        == '{"more": true, "pruned": 3, "dead_lettered": 0}'
     )
     assert await conn.fetchval("select holdfast.tick_messages(3) ->> 'pruned'") == "2"
     assert (await count(conn, "a_q"), await count(conn, "a_kept")) == (0, 5)
@@ -226,12 +229,12 @@ async def test_peeking_takes_nothing(conn: Connection) -> None:
     await read(conn, 1)
     await conn.fetch("select pgmq.archive('q', 2)")
     before = await conn.fetch("select * from pgmq.q_q order by 1")
-    found = await conn.fetch("select * from holdfast.peek_messages('q', 3)")
-    assert [row["msg_id"] for row in found] == [1, 3, 4]
-    found = await conn.fetch("select * from holdfast.peek_messages('q', 3, p_after => 4)")
-    assert [row["msg_id"] for row in found] == [5]
-    found = await conn.fetch("select * from holdfast.peek_messages('q', 3, 'archive')")
-    assert [row["msg_id"] for row in found] == [2]
+    rows = await conn.fetch("select * from holdfast.peek_messages('q', 3)")
+    assert [row["msg_id"] for row in rows] == [1, 3, 4]
+    rows = await conn.fetch("select * from holdfast.peek_messages('q', 3, p_after => 4)")
+    assert [row["msg_id"] for row in rows] == [5]
+    rows = await conn.fetch("select * from holdfast.peek_messages('q', 3, 'archive')")
+    assert [row["msg_id"] for row in rows] == [2]
     assert await conn.fetch("select * from pgmq.q_q order by 1") == before
     await refused(conn, "HF004", "select * from holdfast.peek_messages('q', 3, 'moon')")
     await refused(conn, "HF002", "select * from holdfast.peek_messages('nope')")
@@ -245,14 +248,14 @@ async def test_dead_letters_go_back_as_they_were(conn: Connection, dead_queue: s
     await conn.fetch("select * from holdfast.fail_messages('q', $1::text[], 'boom')", await take(conn, 3))
     await conn.fetch("select pgmq.send('q', '\"archived\"')")
     await conn.fetch("select pgmq.archive('q', 4)")
-    found = await conn.fetch("select * from holdfast.requeue_messages('q', p_limit => 2)")
-    assert [tuple(row) for row in found] == [(1, 5), (2, 6)]
+    rows = await conn.fetch("select * from holdfast.requeue_messages('q', p_limit => 2)")
+    assert [tuple(row) for row in rows] == [(1, 5), (2, 6)]
     assert [tuple(row) for row in await conn.fetch("select * from holdfast.requeue_messages('q')")] == [
         (3, 7)
     ]
     assert await conn.fetch("select * from holdfast.requeue_messages('q')") == []
-    found = await conn.fetch("select read_ct, message, headers from pgmq.q_q order by msg_id")
-    assert [tuple(row) for row in found] == [
+    rows = await conn.fetch("select read_ct, message, headers from pgmq.q_q order by msg_id")
+    assert [tuple(row) for row in rows] == [
         (0, '{"n": 1}', '{"h": 1}'),
         (0, '{"n": 2}', "[7]"),
         (0, '{"n": 3}', None),
@@ -264,8 +267,8 @@ async def test_archived_messages_go_back_by_id(conn: Connection) -> None:
     await create(conn)
     await send(conn, 4, headers=[{"h": 1}, None, None, None])
     await conn.fetch("select pgmq.archive('q', array[1, 2, 3])")
-    found = await conn.fetch("select * from holdfast.requeue_messages('q', 'archive', array[3, 1, 99])")
-    assert [tuple(row) for row in found] == [(1, 5), (3, 6)]
+    rows = await conn.fetch("select * from holdfast.requeue_messages('q', 'archive', array[3, 1, 99])")
+    assert [tuple(row) for row in rows] == [(1, 5), (3, 6)]
     assert await conn.fetchval("select headers from pgmq.q_q where msg_id = 5") == '{"h": 1}'
     assert await count(conn, "a_q") == 1
     assert await read(conn) == [4, 5, 6]
@@ -275,7 +278,7 @@ async def test_archived_messages_go_back_by_id(conn: Connection) -> None:
 async def test_policies_are_checked_and_found_under_any_spelling(conn: Connection) -> None:
     await create(conn, "Q")
     await conn.execute("select holdfast.put_message_policy('q', 3, 'Dead')")
-    row = await conn.fetchrow("select * from holdfast.message_policy('Q')")
+    row = await conn.fetchrow("select * from holdfast.get_message_policy('Q')")
     assert row is not None
     assert (row["max_reads"], row["dead_letter_queue"]) == (3, "dead")
     for wrong in ("-1", "0", "1, 'Q'", "1, p_backoff => '-1 s'", "1, p_vt => '0'", "1, p_vt => null"):
@@ -283,7 +286,7 @@ async def test_policies_are_checked_and_found_under_any_spelling(conn: Connectio
     await refused(conn, "HF002", "select holdfast.put_message_policy('nope', 1)")
     assert await conn.fetchval("select holdfast.drop_message_policy('Q')") is True
     assert await conn.fetchval("select holdfast.drop_message_policy('Q')") is False
-    assert await conn.fetchval("select max_reads from holdfast.message_policy('Q')") is None
+    assert await conn.fetchval("select max_reads from holdfast.get_message_policy('Q')") is None
 
 
 async def test_the_figures_tell_waiting_in_flight_delayed_archived_and_dead(conn: Connection) -> None:
@@ -316,7 +319,9 @@ async def test_workers_may_do_all_of_it_and_api_roles_none(conn: Connection) -> 
     await conn.fetch("select * from holdfast.requeue_messages('q')")
     await conn.fetch("select * from holdfast.message_metrics()")
     await conn.fetch("select holdfast.tick_messages()")
-    await conn.execute("select holdfast.enable_wakeups('q'); select holdfast.wait_messages('q')")
+    await conn.execute(
+        "select holdfast.enable_message_wakeups('q'); select holdfast.register_sleeping_reader('q')"
+    )
     await conn.execute("set role authenticated")
     await refused(conn, "42501", "select * from holdfast.read_messages('q')")
     await conn.execute("reset role")

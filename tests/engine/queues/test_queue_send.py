@@ -1,4 +1,4 @@
-"""Sending: every overload, every kind of body, every wrong argument."""
+"""Send messages: every overload, every type of body, every invalid argument."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def one(conn: Connection, call: str, *arguments: object) -> object:
 
 
 async def rows(conn: Connection) -> list[tuple[object, ...]]:
-    found = await conn.fetch("select message::text, headers::text from pgmq.q_q order by msg_id")
-    return [tuple(row) for row in found]
+    records = await conn.fetch("select message::text, headers::text from pgmq.q_q order by msg_id")
+    return [tuple(row) for row in records]
 
 
 async def wait(conn: Connection, msg_id: int) -> timedelta:
@@ -47,8 +47,8 @@ async def test_each_overload_of_send(conn: Connection) -> None:
     assert timedelta(0) <= await wait(conn, 1) < timedelta(seconds=5)
     for msg_id in (3, 5):
         assert timedelta(seconds=60) <= await wait(conn, msg_id) < timedelta(seconds=65)
-    found = await conn.fetch("select msg_id from pgmq.q_q where vt = $1", LATER)
-    assert [row[0] for row in found] == [4, 6]
+    records = await conn.fetch("select msg_id from pgmq.q_q where vt = $1", LATER)
+    assert [row[0] for row in records] == [4, 6]
     assert await read(conn) == [1, 2]
 
 
@@ -65,8 +65,8 @@ async def test_each_overload_of_send_batch(conn: Connection) -> None:
         f"{bodies}, {heads}, {later}",
     ]
     for place, arguments in enumerate(overloads):
-        found = await conn.fetch(f"select * from pgmq.send_batch('q', {arguments})")
-        assert [row[0] for row in found] == [2 * place + 1, 2 * place + 2]
+        records = await conn.fetch(f"select * from pgmq.send_batch('q', {arguments})")
+        assert [row[0] for row in records] == [2 * place + 1, 2 * place + 2]
     with_headers = "select array_agg(msg_id order by msg_id) from pgmq.q_q where headers is not null"
     assert await conn.fetchval(with_headers) == [3, 9, 11]
     assert await read(conn) == [1, 2, 3, 4]
@@ -76,12 +76,12 @@ async def test_a_batch_keeps_the_order_of_its_array_and_pairs_headers_by_place(c
     await create(conn)
     bodies = [json.dumps(n) for n in range(2000, 0, -1)]
     heads = [json.dumps({"n": n}) if n % 3 else None for n in range(2000, 0, -1)]
-    found = await conn.fetch(
+    records = await conn.fetch(
         "select * from pgmq.send_batch('q', $1::jsonb[], $2::jsonb[]) with ordinality as t (id, place)",
         bodies,
         heads,
     )
-    assert [(row[0], row[1]) for row in found] == [(n, n) for n in range(1, 2001)]
+    assert [(row[0], row[1]) for row in records] == [(n, n) for n in range(1, 2001)]
     wrong = """select count(*) from pgmq.q_q where message::int <> 2001 - msg_id
                or coalesce((headers ->> 'n')::int, 2001 - msg_id) <> 2001 - msg_id
                or (headers is null) <> ((2001 - msg_id) % 3 = 0)"""
@@ -102,8 +102,8 @@ async def test_null_is_a_message_too(conn: Connection) -> None:
     await create(conn)
     assert await one(conn, "pgmq.send('q', null::jsonb)") == 1
     await conn.fetch("select * from pgmq.send_batch('q', array[null, '1']::jsonb[])")
-    found = await conn.fetch("select msg_id, message from pgmq.read('q', 60, 10)")
-    assert [tuple(row) for row in found] == [(1, None), (2, None), (3, "1")]
+    records = await conn.fetch("select msg_id, message from pgmq.read('q', 60, 10)")
+    assert [tuple(row) for row in records] == [(1, None), (2, None), (3, "1")]
     assert await conn.fetchval("select count(*) from pgmq.archive('q', array[1, 2, 3])") == 3
 
 

@@ -1,4 +1,4 @@
-"""Making, naming, listing, measuring and dropping queues; the tables that people touch directly."""
+"""Create, name, list, measure and drop queues, and use their tables directly."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ ARCHIVE = [
 
 
 async def columns(conn: Connection, table: str) -> list[tuple[object, ...]]:
-    found = await conn.fetch(
+    rows = await conn.fetch(
         """select attname::text, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid),
                   attidentity::text
              from pg_attribute a left join pg_attrdef d on adrelid = attrelid and adnum = attnum
             where attrelid = $1::text::regclass and attnum > 0 order by attnum""",
         f"pgmq.{table}",
     )
-    return [tuple(row) for row in found]
+    return [tuple(row) for row in rows]
 
 
 async def relations(conn: Connection) -> set[str]:
-    found = await conn.fetch("select relname::text from pg_class where relnamespace = 'pgmq'::regnamespace")
-    return {row["relname"] for row in found}
+    rows = await conn.fetch("select relname::text from pg_class where relnamespace = 'pgmq'::regnamespace")
+    return {row["relname"] for row in rows}
 
 
 async def statements(conn: Connection) -> set[str]:
     """The functions that exist for single queues."""
-    found = await conn.fetch("select oid::regprocedure::text from pg_proc where proname ~ '^_[a-z]+:_'")
-    return {row[0] for row in found}
+    rows = await conn.fetch("select oid::regprocedure::text from pg_proc where proname ~ '^_[a-z]+:_'")
+    return {row[0] for row in rows}
 
 
 async def test_a_queue_without_its_own_statements_works_the_same(conn: Connection) -> None:
@@ -328,8 +328,8 @@ async def test_metrics_all_has_a_row_per_queue(conn: Connection) -> None:
     for name in ("b", "a", "C"):
         await create(conn, name)
     await send(conn, 2, "a")
-    found = await conn.fetch("select queue_name, queue_length from pgmq.metrics_all()")
-    assert {(row[0], row[1]) for row in found} == {("a", 2), ("b", 0), ("C", 0)}
+    rows = await conn.fetch("select queue_name, queue_length from pgmq.metrics_all()")
+    assert {(row[0], row[1]) for row in rows} == {("a", 2), ("b", 0), ("C", 0)}
 
 
 async def test_partitioned_queues_need_pg_partman(conn: Connection) -> None:

@@ -32,15 +32,15 @@ async def test_patterns_match_as_the_contract_says(conn: Connection) -> None:
     for pattern, key, expected in MATCHES:
         await conn.execute("delete from pgmq.topic_bindings")
         await conn.execute("select pgmq.bind_topic($1, 'q')", pattern)
-        found = await conn.fetch("select * from pgmq.test_routing($1)", key)
-        assert bool(found) is expected, (pattern, key)
+        rows = await conn.fetch("select * from pgmq.test_routing($1)", key)
+        assert bool(rows) is expected, (pattern, key)
 
 
 async def test_the_regular_expression_is_stored(conn: Connection) -> None:
     await create(conn)
     await conn.execute("select pgmq.bind_topic('logs.*', 'q'), pgmq.bind_topic('logs.#', 'q')")
-    found = await conn.fetch("select pattern, compiled_regex from pgmq.topic_bindings")
-    assert dict(found) == {"logs.*": r"^logs\.[^.]+$", "logs.#": r"^logs\..*$"}
+    rows = await conn.fetch("select pattern, compiled_regex from pgmq.topic_bindings")
+    assert dict(rows) == {"logs.*": r"^logs\.[^.]+$", "logs.#": r"^logs\..*$"}
 
 
 async def test_binding_is_idempotent_and_unbinding_tells(conn: Connection) -> None:
@@ -50,9 +50,9 @@ async def test_binding_is_idempotent_and_unbinding_tells(conn: Connection) -> No
         await conn.execute("select pgmq.bind_topic('a.*', 'q')")
     await conn.execute("select pgmq.bind_topic('b', 'other'), pgmq.bind_topic('a.*', 'other')")
     assert await count(conn, "topic_bindings") == 3
-    found = await conn.fetch("select * from pgmq.list_topic_bindings()")
-    assert list(found[0].keys()) == ["pattern", "queue_name", "bound_at", "compiled_regex"]
-    assert [(row[0], row[1]) for row in found] == [("a.*", "other"), ("b", "other"), ("a.*", "q")]
+    rows = await conn.fetch("select * from pgmq.list_topic_bindings()")
+    assert list(rows[0].keys()) == ["pattern", "queue_name", "bound_at", "compiled_regex"]
+    assert [(row[0], row[1]) for row in rows] == [("a.*", "other"), ("b", "other"), ("a.*", "q")]
     assert len(await conn.fetch("select * from pgmq.list_topic_bindings('q')")) == 1
     assert await conn.fetchval("select pgmq.unbind_topic('a.*', 'q')") is True
     assert await conn.fetchval("select pgmq.unbind_topic('a.*', 'q')") is False
@@ -94,9 +94,9 @@ async def test_batches_answer_with_queue_and_id_in_order(conn: Connection) -> No
         await create(conn, name)
         await conn.execute("select pgmq.bind_topic('x', $1)", name)
     for turn, arguments in enumerate(BATCHES):
-        found = await conn.fetch(f"select * from pgmq.send_batch_topic('x', {arguments})")
+        rows = await conn.fetch(f"select * from pgmq.send_batch_topic('x', {arguments})")
         first, second = 2 * turn + 1, 2 * turn + 2
-        assert [tuple(row) for row in found] == [("a", first), ("a", second), ("b", first), ("b", second)]
+        assert [tuple(row) for row in rows] == [("a", first), ("a", second), ("b", first), ("b", second)]
     assert await conn.fetchval("select count(*) from pgmq.read('a', 60, 99)") == 4
     assert await conn.fetch("select * from pgmq.send_batch_topic('nobody', array['1']::jsonb[])") == []
 

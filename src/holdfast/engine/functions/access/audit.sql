@@ -1,11 +1,13 @@
 -- The audit log: actions of operators, recorded in the transaction that performs them. Entries are kept for 400 days.
 
-create or replace function holdfast.record_audit_entry(p_actor text, p_action text, p_target text default null, p_detail jsonb default null)
+create or replace function holdfast.record_audit_entry(p_actor text, p_action text, p_target text default null,
+  p_detail jsonb default null)
 returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   insert into holdfast.audit (at, actor, action, target, detail)
-  values (holdfast.now(), left(coalesce(p_actor, session_user), 200), holdfast.check_name(p_action, 'action'), left(p_target, 500),
+  values (holdfast.now(), left(coalesce(p_actor, session_user), 200), holdfast.check_name(p_action, 'action'),
+    left(p_target, 500),
     case when pg_column_size(p_detail) <= 16384 then p_detail end);
 end $$;
 

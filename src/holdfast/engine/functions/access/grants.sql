@@ -58,7 +58,8 @@ begin
     from pg_catalog.pg_proc p
     where p.pronamespace = 'holdfast'::pg_catalog.regnamespace and p.proname = v_name;
     if v_signatures is null then
-      raise exception 'function holdfast.% does not exist; it cannot be granted to %', v_name, p_role using errcode = '42883';
+      raise exception 'function holdfast.% does not exist; it cannot be granted to %', v_name,
+        p_role using errcode = '42883';
     end if;
     continue when not exists (select from pg_catalog.pg_roles where rolname = p_role);
     execute pg_catalog.format('grant usage on schema holdfast to %I', p_role);
@@ -83,7 +84,8 @@ begin
     from pg_catalog.pg_class c
     where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relname = v_name;
     if v_relkind is null then
-      raise exception 'table holdfast.% does not exist; it cannot be granted to %', v_name, p_role using errcode = '42P01';
+      raise exception 'table holdfast.% does not exist; it cannot be granted to %', v_name,
+        p_role using errcode = '42P01';
     end if;
     continue when not exists (select from pg_catalog.pg_roles where rolname = p_role);
     continue when v_relkind = 'v' and p_role <> 'service_role'
@@ -124,7 +126,7 @@ as $$
 $$;
 
 -- Returns the applied migrations and the installed function set. The installer, workers and `holdfast doctor` call it.
-create or replace function holdfast.installed() returns jsonb
+create or replace function holdfast.get_installed_schema() returns jsonb
 language sql stable security definer
 set search_path = ''
 as $$
@@ -136,6 +138,6 @@ as $$
 $$;
 
 call holdfast.revoke_all_rights('public', 'holdfast_worker', 'anon', 'authenticated', 'service_role');
-call holdfast.allow('holdfast_worker', 'installed', 'is_provided_by_extension');
-call holdfast.allow('authenticated', 'installed', 'is_provided_by_extension');
-call holdfast.allow('service_role', 'installed', 'is_provided_by_extension');
+call holdfast.allow('holdfast_worker', 'get_installed_schema', 'is_provided_by_extension');
+call holdfast.allow('authenticated', 'get_installed_schema', 'is_provided_by_extension');
+call holdfast.allow('service_role', 'get_installed_schema', 'is_provided_by_extension');

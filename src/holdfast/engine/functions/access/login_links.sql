@@ -1,7 +1,8 @@
 -- Login links: links that log a person in to the dashboard once.
 
 -- Stores the SHA-256 of a link.
-create or replace function holdfast.store_login_link(p_hash bytea, p_name text, p_role text, p_lifetime_s double precision) returns void
+create or replace function holdfast.store_login_link(
+  p_hash bytea, p_name text, p_role text, p_lifetime_s double precision) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   insert into holdfast.login_links (hash, name, role, expires_at)

@@ -9,7 +9,8 @@ begin
     return;
   end if;
   foreach v_table in array '{jobs,tasks,history,attempts,events,batches,logs}'::text[] loop
-    if not exists (select from pg_policies where schemaname = 'holdfast' and tablename = v_table and policyname = 'own_rows') then
+    if not exists (select from pg_policies where schemaname = 'holdfast' and tablename = v_table
+      and policyname = 'own_rows') then
       execute format('create policy own_rows on holdfast.%I for select to authenticated
         using (owner = (select holdfast.current_user_id()))', v_table);
     end if;
@@ -20,9 +21,11 @@ end $$;
 do $$
 begin
   if exists (select from pg_roles where rolname = 'authenticated')
-    and not exists (select from pg_policies where schemaname = 'holdfast' and tablename = 'artifacts' and policyname = 'own_rows') then
+    and not exists (select from pg_policies where schemaname = 'holdfast' and tablename = 'artifacts'
+      and policyname = 'own_rows') then
     create policy own_rows on holdfast.artifacts for select to authenticated using (
-      owner = (select holdfast.current_user_id()) and status = 'visible' and (expires_at is null or expires_at > holdfast.now()));
+      owner = (select holdfast.current_user_id()) and status = 'visible'
+        and (expires_at is null or expires_at > holdfast.now()));
   end if;
 end $$;
 

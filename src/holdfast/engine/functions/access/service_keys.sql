@@ -1,10 +1,11 @@
 -- Service keys, tickets for event streams, and the limit of unfinished jobs per user.
 --
--- A key is 256 random bits. Only its SHA-256 is stored: random keys need no slow hash. A service can have two valid keys
--- at once, so that it can rotate them without downtime.
+-- A key is 256 random bits. Only its SHA-256 is stored: random keys need no slow hash. A service can have two valid
+-- keys at once, so that it can rotate them without downtime.
 
 create or replace function holdfast.create_service_key(
-  p_name text, p_prefix text, p_hash bytea, p_scopes text[], p_expires_at timestamptz default null) returns holdfast.service_keys
+  p_name text, p_prefix text, p_hash bytea, p_scopes text[],
+    p_expires_at timestamptz default null) returns holdfast.service_keys
 language plpgsql security definer set search_path = '' as $$
 declare
   v_key holdfast.service_keys;
@@ -13,17 +14,20 @@ begin
     perform holdfast.raise_error('HF004', 'hash must be a SHA-256 digest of 32 bytes.', 'hash');
   end if;
   if coalesce(cardinality(p_scopes), 0) = 0 then
-    perform holdfast.raise_error('HF004', 'A service key needs at least one scope.', 'scopes', 'Name at least one scope.');
+    perform holdfast.raise_error('HF004', 'A service key needs at least one scope.', 'scopes',
+      'Name at least one scope.');
   end if;
   insert into holdfast.service_keys (id, name, prefix, hash, scopes, created_at, expires_at)
-  values (holdfast.new_id(), holdfast.check_name(p_name, 'name'), holdfast.check_name(p_prefix, 'prefix'), p_hash, p_scopes,
+  values (holdfast.new_id(), holdfast.check_name(p_name, 'name'), holdfast.check_name(p_prefix, 'prefix'), p_hash,
+    p_scopes,
     holdfast.now(), p_expires_at)
   returning * into v_key;
   v_key.hash := null;
   return v_key;
 end $$;
 
--- Returns the valid key with this hash. Its last use is recorded at most once a minute, and never waits for another writer.
+-- Returns the valid key with this hash. Its last use is recorded at most once a minute, and never waits for another
+-- writer.
 create or replace function holdfast.verify_service_key(p_hash bytea) returns holdfast.service_keys
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -59,7 +63,8 @@ begin
   return v_count;
 end $$;
 
-create or replace function holdfast.issue_stream_ticket(p_hash bytea, p_job uuid, p_kind text, p_owner text, p_lifetime_s double precision)
+create or replace function holdfast.issue_stream_ticket(p_hash bytea, p_job uuid, p_kind text, p_owner text,
+  p_lifetime_s double precision)
 returns void
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -67,8 +72,10 @@ begin
   values (p_hash, p_kind, p_job, p_owner, holdfast.now() + least(p_lifetime_s, 86400) * interval '1 second');
 end $$;
 
--- Replaces a ticket by a pass. Of two callers that present the same ticket, only the one whose DELETE finds it succeeds.
-create or replace function holdfast.redeem_stream_ticket(p_hash bytea, p_job uuid, p_pass bytea, p_lifetime_s double precision)
+-- Replaces a ticket by a pass. Of two callers that present the same ticket, only the one whose DELETE finds it
+-- succeeds.
+create or replace function holdfast.redeem_stream_ticket(p_hash bytea, p_job uuid, p_pass bytea,
+  p_lifetime_s double precision)
 returns table (job_id uuid, kind text, owner text, expires_at timestamptz)
 language plpgsql security definer set search_path = '' as $$
 #variable_conflict use_column
@@ -81,7 +88,7 @@ begin
     insert into holdfast.stream_tickets (hash, kind, job_id, owner, expires_at)
     select p_pass, 'pass', u.job_id, u.owner, holdfast.now() + least(p_lifetime_s, 86400) * interval '1 second'
     from used u where u.expires_at > holdfast.now()
-    returning tickets.*
+    returning stream_tickets.*
   )
   select k.job_id, k.kind, k.owner, k.expires_at from kept k;
 end $$;
@@ -98,7 +105,8 @@ end $$;
 -- Refuses when the owner has p_max_unfinished unfinished jobs. The lock lasts until the end of the transaction, so that
 -- two submissions at once cannot both take the last place. A submission whose idempotency key exists already returns
 -- its job, so it is not limited.
-create or replace function holdfast.check_unfinished_job_limit(p_owner text, p_max_unfinished integer, p_key text default null)
+create or replace function holdfast.check_unfinished_job_limit(p_owner text, p_max_unfinished integer,
+  p_key text default null)
 returns void
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -106,7 +114,8 @@ declare
   v_unfinished bigint;
 begin
   if exists (
-    select from holdfast.idempotency_keys k where k.scope = 'key:' || coalesce(v_user, p_owner, '') and k.key = p_key) then
+    select from holdfast.idempotency_keys k where k.scope = 'key:' || coalesce(v_user, p_owner, '')
+      and k.key = p_key) then
     return;
   end if;
   if p_owner <> v_user then
@@ -119,13 +128,15 @@ begin
     (select from holdfast.jobs j where j.owner = p_owner and j.finished_at is null limit p_max_unfinished)
   ) as unfinished;
   if v_unfinished >= p_max_unfinished then
-    perform holdfast.raise_error('HF006', format('You have %s unfinished jobs, which is the maximum.', v_unfinished), null,
+    perform holdfast.raise_error('HF006', format('You have %s unfinished jobs, which is the maximum.', v_unfinished),
+      null,
       'Wait until some of them end, or cancel some.');
   end if;
 end $$;
 
 -- Checks the limit and submits in one round trip.
-create or replace function holdfast.submit_within_job_limit(p_job jsonb, p_owner text, p_max_unfinished integer) returns jsonb
+create or replace function holdfast.submit_within_job_limit(
+  p_job jsonb, p_owner text, p_max_unfinished integer) returns jsonb
 language plpgsql set search_path = '' as $$
 begin
   perform holdfast.check_unfinished_job_limit(p_owner, p_max_unfinished, p_job ->> 'key');
@@ -153,6 +164,7 @@ begin
   return v_count + v_more;
 end $$;
 
-call holdfast.allow('service_role', 'create_service_key', 'verify_service_key', 'list_service_keys', 'revoke_service_key', 'issue_stream_ticket', 'redeem_stream_ticket',
-  'verify_stream_pass', 'check_unfinished_job_limit', 'submit_within_job_limit');
+call holdfast.allow('service_role', 'create_service_key', 'verify_service_key', 'list_service_keys',
+  'revoke_service_key', 'issue_stream_ticket', 'redeem_stream_ticket', 'verify_stream_pass',
+  'check_unfinished_job_limit', 'submit_within_job_limit');
 call holdfast.allow('authenticated', 'check_unfinished_job_limit', 'submit_within_job_limit');

@@ -1,9 +1,9 @@
 -- Deletes files: first the row is marked, then the object is deleted, then the row.
 --
 -- SQL cannot delete objects. `tick_artifacts` marks rows in bounded steps. A process with access to the store claims
--- marked rows, deletes their objects and confirms the deletion. Every step can be repeated, by any number of callers. An
--- attempt that lost its lease can finish an upload very late. So the objects of lost attempts are deleted a second time,
--- a day later, before the row is deleted.
+-- marked rows, deletes their objects and confirms the deletion. Every step can be repeated, by any number of callers.
+-- An attempt that lost its lease can finish an upload very late. So the objects of lost attempts are deleted a second
+-- time, a day later, before the row is deleted.
 
 -- Removes files that are marked for deletion from the usage of their owners. The caller has locked the rows.
 create or replace function holdfast.release_artifact_usage(p_ids uuid[], p_now timestamptz) returns void
@@ -37,30 +37,12 @@ begin
       update holdfast.artifacts f set status = 'deleting', why = 'expired', touched_at = p_now, counted = false
       where f.id = any (v_ids) returning f.owner, f.size
     )
-    select g.owner, sum(g.size)::bigint as bytes, count(*) as files from gone g where g.owner is not null group by g.owner order by g.owner
+    select g.owner, sum(g.size)::bigint as bytes, count(*) as files from gone g where g.owner is not null
+      group by g.owner order by g.owner
   loop
     perform holdfast.charge_storage(v_one.owner, -v_one.bytes, -v_one.files, p_now);
   end loop;
   return cardinality(v_ids);
-end $$;
-
--- Keeps a visible file for p_ttl_s seconds from now; null means for ever. Returns the new expiry.
-create or replace function holdfast.set_artifact_ttl(p_id uuid, p_ttl_s double precision) returns timestamptz
-language plpgsql security definer set search_path = '' as $$
-declare
-  v_now timestamptz := holdfast.now();
-  v_until timestamptz;
-begin
-  if p_ttl_s <= 0 or p_ttl_s > 3.2e9 then
-    perform holdfast.raise_error('HF004', 'ttl_s must be greater than 0 and at most 100 years.', 'ttl_s');
-  end if;
-  update holdfast.artifacts f set expires_at = v_now + p_ttl_s * interval '1 second'
-  where f.id = p_id and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now)
-  returning f.expires_at into v_until;
-  if not found then
-    perform holdfast.raise_error('HF002', 'This file does not exist or has expired.', 'id');
-  end if;
-  return v_until;
 end $$;
 
 -- Marks staged files of attempts that ended without success, files of saved steps of tasks that ended, and uploads
@@ -79,7 +61,8 @@ begin
       status = case when s.in_use then f.status else 'deleting' end, why = case when not s.in_use then 'lost' end,
       touched_at = case when s.without_task then f.touched_at else p_now end
     from (
-      select s.id, s.task_id is null as without_task, case when s.task_id is null then s.touched_at > p_now - interval '15 minutes'
+      select s.id, s.task_id is null as without_task,
+        case when s.task_id is null then s.touched_at > p_now - interval '15 minutes'
         when s.step is not null then exists (select from holdfast.tasks t where t.id = s.task_id
           and t.status || '' in ('waiting', 'scheduled', 'ready', 'running'))
         else exists (select from holdfast.tasks t where t.id = s.task_id and t.attempt = s.attempt and t.nonce = s.nonce
@@ -94,8 +77,8 @@ begin
   return coalesce(cardinality(v_lost), 0);
 end $$;
 
--- One bounded round of maintenance: {expired, lost, replaced, purged, deletions_pending}. `deletions_pending` says whether
--- objects are waiting to be deleted.
+-- One bounded round of maintenance: {expired, lost, replaced, purged, deletions_pending}. `deletions_pending` says
+-- whether objects are waiting to be deleted.
 create or replace function holdfast.tick_artifacts(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -103,20 +86,24 @@ declare
   v_result jsonb := jsonb_build_object('expired', holdfast.expire_artifacts(null, v_now, p_limit),
     'lost', holdfast.mark_abandoned_artifacts(v_now, p_limit));
   v_ids uuid[] := array(
-    select f.id from holdfast.artifacts f where f.status = 'deleting' and f.counted limit p_limit for update skip locked);
+    select f.id from holdfast.artifacts f where f.status = 'deleting' and f.counted limit p_limit
+      for update skip locked);
   v_count integer;
 begin
   perform holdfast.release_artifact_usage(v_ids, v_now);
   delete from holdfast.artifacts f where f.id = any (array(
-    select o.id from holdfast.artifacts o where o.status = 'gone' and o.why <> 'lost' and o.touched_at < v_now - interval '30 days'
+    select o.id from holdfast.artifacts o where o.status = 'gone' and o.why <> 'lost'
+      and o.touched_at < v_now - interval '30 days'
     order by o.touched_at limit p_limit for update skip locked));
   get diagnostics v_count = row_count;
   return v_result || jsonb_build_object('replaced', cardinality(v_ids), 'purged', v_count,
-    'deletions_pending', exists (select from holdfast.artifacts f where f.status = 'deleting' and f.touched_at <= v_now));
+    'deletions_pending', exists (select from holdfast.artifacts f where f.status = 'deleting'
+      and f.touched_at <= v_now));
 end $$;
 
 -- Claims objects to delete for five minutes. After that, unconfirmed ones can be claimed again.
-create or replace function holdfast.claim_artifact_deletions(p_limit integer default 1000) returns table (id uuid, key text)
+create or replace function holdfast.claim_artifact_deletions(p_limit integer default 1000) returns table (id uuid,
+  key text)
 language plpgsql security definer set search_path = '' as $$
 #variable_conflict use_column
 declare
@@ -129,7 +116,8 @@ begin
       select d.id from holdfast.artifacts d where d.status = 'deleting' and d.touched_at <= v_now
       order by d.touched_at limit p_limit for update skip locked)
     || array(
-      select g.id from holdfast.artifacts g where g.status = 'gone' and g.why = 'lost' and g.touched_at <= v_now - interval '1 day'
+      select g.id from holdfast.artifacts g where g.status = 'gone' and g.why = 'lost'
+        and g.touched_at <= v_now - interval '1 day'
       order by g.touched_at limit p_limit for update skip locked))
   returning f.id, f.key;
 end $$;
@@ -143,7 +131,8 @@ declare
 begin
   perform from holdfast.artifacts f where f.id = any (p_ids) order by f.id for update;
   delete from holdfast.artifacts f where f.id = any (p_ids) and f.status = 'gone' and f.why = 'lost';
-  update holdfast.artifacts f set status = 'gone', touched_at = v_now where f.id = any (p_ids) and f.status = 'deleting';
+  update holdfast.artifacts f set status = 'gone', touched_at = v_now where f.id = any (p_ids)
+    and f.status = 'deleting';
   get diagnostics v_count = row_count;
   perform holdfast.release_artifact_usage(p_ids, v_now);
   return v_count;
@@ -156,5 +145,7 @@ begin
   return query select k from unnest(p_keys) as k where not exists (select from holdfast.artifacts f where f.key = k);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions', 'find_orphaned_object_keys');
-call holdfast.allow('service_role', 'set_artifact_ttl', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions', 'find_orphaned_object_keys');
+call holdfast.allow('holdfast_worker', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions',
+  'find_orphaned_object_keys');
+call holdfast.allow('service_role', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions',
+  'find_orphaned_object_keys');

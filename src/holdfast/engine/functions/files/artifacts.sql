@@ -1,9 +1,9 @@
 -- Artifacts: files in the object store. Table holdfast.artifacts describes the status of a row.
 --
 -- A worker calls `stage_artifact` before an upload and `record_artifact` after it, both under its lease.
--- `publish_artifacts` makes recorded files visible in the transaction that accepts the success of the task. So a file is
--- visible if and only if its task succeeded. An object key is never used twice: it contains the row's id, the attempt
--- and a digest of the nonce.
+-- `publish_artifacts` makes recorded files visible in the transaction that accepts the success of the task. So a file
+-- is visible if and only if its task succeeded. An object key is never used twice: it contains the row's id, the
+-- attempt and a digest of the nonce.
 --
 -- A file saved within a step belongs to the step once the step is saved. It stays staged while the task is unfinished,
 -- and the attempt that succeeds publishes it, whichever attempt saved it. A step whose files are gone runs again.
@@ -32,7 +32,8 @@ language plpgsql immutable set search_path = '' as $$
 begin
   if p_name is null or length(p_name) not between 1 and 255 or p_name ~ '[\x01-\x1f\x7f/\\]' or p_name in ('.', '..')
     or btrim(p_name) = '' then
-    perform holdfast.raise_error('HF004', format('A file name must be 1 to 255 characters without slashes or control characters, got %s.',
+    perform holdfast.raise_error('HF004',
+      format('A file name must be 1 to 255 characters without slashes or control characters, got %s.',
       coalesce(quote_literal(left(p_name, 60)), 'null')), 'name', 'Pass the file name without a folder.');
   end if;
   return p_name;
@@ -68,38 +69,10 @@ begin
     'why', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'expired' else p_row.why end);
 end $$;
 
--- Returns how long a file is kept, in seconds; null means for ever. The most specific rule applies.
-create or replace function holdfast.find_artifact_ttl(p_owner text, p_type text) returns double precision
-language plpgsql stable set search_path = '' as $$
-begin
-  return (
-  select r.ttl_s from holdfast.artifact_retention_rules r
-  where r.owner in (coalesce(p_owner, ''), '') and r.type in (coalesce(p_type, ''), '')
-  order by r.owner <> '' and r.type <> '' desc, r.type <> '' desc, r.owner <> '' desc limit 1);
-end $$;
-
--- Sets how long files of an owner, of a job type, or of both are kept. Null matches all; without a ttl, for ever.
-create or replace function holdfast.put_artifact_retention(
-  p_owner text default null, p_type text default null, p_ttl_s double precision default null) returns void
-language plpgsql security definer set search_path = '' as $$
-begin
-  if p_ttl_s <= 0 or p_ttl_s > 3155760000 then
-    perform holdfast.raise_error('HF004', format('ttl must be between 0 and 100 years, got %s s.', p_ttl_s), 'ttl');
-  end if;
-  insert into holdfast.artifact_retention_rules (owner, type, ttl_s) values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
-  on conflict (owner, type) do update set ttl_s = excluded.ttl_s;
-end $$;
-
-create or replace function holdfast.drop_artifact_retention(p_owner text default null, p_type text default null) returns boolean
-language plpgsql security definer set search_path = '' as $$
-begin
-  delete from holdfast.artifact_retention_rules r where r.owner = coalesce(p_owner, '') and r.type = coalesce(p_type, '');
-  return found;
-end $$;
-
 -- Inserts the row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s.
 -- Returns the row's id, the object key, and `max_bytes`, what is left of the owner's quota.
-create or replace function holdfast.insert_artifact(p_template holdfast.artifacts, p_file jsonb, p_now timestamptz) returns jsonb
+create or replace function holdfast.insert_artifact(
+  p_template holdfast.artifacts, p_file jsonb, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_new holdfast.artifacts := p_template;
@@ -112,15 +85,20 @@ begin
   v_new.name := holdfast.check_file_name(p_file ->> 'name');
   v_new.kind := holdfast.check_name(coalesce(p_file ->> 'kind', 'file'), 'kind');
   v_new.content_type := coalesce(p_file ->> 'content_type', 'application/octet-stream');
-  if v_new.content_type !~ '^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *; *[A-Za-z0-9_.+-]+=("[^"\\[:cntrl:]]*"|[A-Za-z0-9_.+-]+))*$'
+  if v_new.content_type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
+      || '( *; *[A-Za-z0-9_.+-]+=("[^"\\[:cntrl:]]*"|[A-Za-z0-9_.+-]+))*$')
     or length(v_new.content_type) > 255 or length(v_new.kind) > 100 then
-    perform holdfast.raise_error('HF004', format('Invalid content type %s or kind %s.', quote_literal(left(v_new.content_type, 60)),
-      quote_literal(left(v_new.kind, 60))), 'type', 'Write a content type such as image/png or text/plain; charset=utf-8.');
+    perform holdfast.raise_error('HF004', format('Invalid content type %s or kind %s.',
+      quote_literal(left(v_new.content_type, 60)),
+      quote_literal(left(v_new.kind, 60))), 'type',
+        'Write a content type such as image/png or text/plain; charset=utf-8.');
   end if;
   v_new.ttl_s := nullif(holdfast.parse_number(p_file, 'ttl_s', 0, 3155760000), 0);
-  v_new.key := concat_ws('/', coalesce(holdfast.object_key_part(v_new.owner, true), '-'), v_new.job_id, holdfast.object_key_part(v_new.kind, true),
+  v_new.key := concat_ws('/', coalesce(holdfast.object_key_part(v_new.owner, true), '-'), v_new.job_id,
+    holdfast.object_key_part(v_new.kind, true),
     replace(v_new.id::text, '-', '') || '-' || coalesce(v_new.attempt, 0) || '-'
-      || left(encode(sha256(convert_to(coalesce(v_new.nonce::text, ''), 'UTF8')), 'hex'), 8), holdfast.object_key_part(v_new.name, false));
+      || left(encode(sha256(convert_to(coalesce(v_new.nonce::text, ''), 'UTF8')), 'hex'), 8),
+        holdfast.object_key_part(v_new.name, false));
   v_new.meta := '{}';
   v_new.status := 'uploading';
   v_new.counted := false;
@@ -143,7 +121,8 @@ begin
 end $$;
 
 -- Stages a file of a running task, before its upload.
-create or replace function holdfast.stage_artifact(p_task_id uuid, p_attempt integer, p_nonce bigint, p_file jsonb) returns jsonb
+create or replace function holdfast.stage_artifact(
+  p_task_id uuid, p_attempt integer, p_nonce bigint, p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
@@ -153,19 +132,23 @@ begin
   update holdfast.tasks t set files = true where t.id = p_task_id and t.files is null;
   -- The caller holds the lease, so unpublished files of other attempts are lost. Their quota is released at once.
   update holdfast.artifacts f set status = 'deleting', why = 'lost', touched_at = v_now
-  where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce) and f.step is null;
+  where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce)
+    and f.step is null;
   if found then
-    perform holdfast.release_artifact_usage(array(select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'deleting'), v_now);
+    perform holdfast.release_artifact_usage(array(
+      select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'deleting'), v_now);
   end if;
   select coalesce(t.job_id, t.id), t.id, t.attempt, t.nonce, coalesce(j.batch_id, t.batch_id), coalesce(j.type, l.type),
     coalesce(j.owner, t.owner)
-  into v_template.job_id, v_template.task_id, v_template.attempt, v_template.nonce, v_template.batch_id, v_template.type, v_template.owner
+  into v_template.job_id, v_template.task_id, v_template.attempt, v_template.nonce, v_template.batch_id,
+    v_template.type, v_template.owner
   from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id left join holdfast.jobs j on j.id = t.job_id
   where t.id = p_task_id;
   return holdfast.insert_artifact(v_template, p_file, v_now);
 end $$;
 
--- Stages a file that no task creates, before its upload. It is visible once recorded. p_file can also have job and owner.
+-- Stages a file that no task creates, before its upload. It is visible once recorded. p_file can also have job and
+-- owner.
 create or replace function holdfast.stage_artifact_without_task(p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -188,7 +171,8 @@ end $$;
 create or replace function holdfast.touch_artifact_upload(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
-  update holdfast.artifacts f set touched_at = holdfast.now() where f.id = p_id and f.status = 'uploading' and f.task_id is null;
+  update holdfast.artifacts f set touched_at = holdfast.now(
+    ) where f.id = p_id and f.status = 'uploading' and f.task_id is null;
   return found;
 end $$;
 
@@ -210,11 +194,13 @@ begin
   select * into v_row from holdfast.artifacts f where f.id = p_id for update;
   if not found or v_row.status not in ('uploading', 'staged', 'visible')
     or (v_row.status <> 'uploading' and (v_row.size, v_row.sha256) is distinct from (p_size, p_sha256)) then
-    perform holdfast.raise_error('HF001', format('File %s is not being uploaded any more.', p_id), 'id', 'Upload it again.');
+    perform holdfast.raise_error('HF001', format('File %s is not being uploaded any more.', p_id), 'id',
+      'Upload it again.');
   end if;
   if v_row.status = 'uploading' then
     update holdfast.artifacts f set size = p_size, sha256 = p_sha256, meta = holdfast.check_artifact_meta(p_meta),
-      status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now, counted = f.owner is not null,
+      status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now,
+        counted = f.owner is not null,
       expires_at = case when f.task_id is null then
         v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second' end
     where f.id = p_id returning * into v_row;
@@ -228,16 +214,20 @@ end $$;
 -- Makes the recorded files of attempts that succeeded visible. They replace files that earlier successes of the same
 -- task, or the same attempt, saved under the same name. p_after: [{files: true, id, attempt, nonce}].
 create or replace function holdfast.publish_artifacts(p_after jsonb, p_now timestamptz) returns void
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+  as $$
 declare
   v_published jsonb;
 begin
   with ended as materialized (
-    select a.id, a.attempt, a.nonce from jsonb_to_recordset(p_after) as a (id uuid, attempt integer, nonce bigint, files boolean)
+    select a.id, a.attempt, a.nonce from jsonb_to_recordset(p_after) as a (id uuid, attempt integer, nonce bigint,
+      files boolean)
     where a.files
   ), mine as materialized (
-    select f.id, f.task_id, f.kind, f.name, row_number() over (partition by f.task_id, f.kind, f.name order by f.id desc) as place
-    from ended e join holdfast.artifacts f on f.task_id = e.id and ((f.attempt = e.attempt and f.nonce = e.nonce) or f.step is not null)
+    select f.id, f.task_id, f.kind, f.name, row_number(
+      ) over (partition by f.task_id, f.kind, f.name order by f.id desc) as place
+    from ended e join holdfast.artifacts f on f.task_id = e.id
+      and ((f.attempt = e.attempt and f.nonce = e.nonce) or f.step is not null)
     where f.status = 'staged'
   ), published as (
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
@@ -264,17 +254,20 @@ declare
   v_owner text;
 begin
   for v_job in
-    select (s ->> 'job_id')::uuid as id, jsonb_agg(s - 'job_id') as files from jsonb_array_elements(p_published) as s group by 1 order by 1
+    select (s ->> 'job_id')::uuid as id, jsonb_agg(s - 'job_id') as files from jsonb_array_elements(p_published) as s
+      group by 1 order by 1
   loop
     update holdfast.jobs j set event_seq = j.event_seq + jsonb_array_length(v_job.files) where j.id = v_job.id
     returning j.event_seq, j.owner into v_seq, v_owner;
     if not found then
-      update holdfast.history h set event_seq = h.event_seq + jsonb_array_length(v_job.files) where h.id = v_job.id and h.event_seq is not null
+      update holdfast.history h set event_seq = h.event_seq + jsonb_array_length(v_job.files) where h.id = v_job.id
+        and h.event_seq is not null
       returning h.event_seq, h.owner into v_seq, v_owner;
     end if;
     if found then
       insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
-      select v_job.id, v_seq - jsonb_array_length(v_job.files) + f.place, p_now, p_now + interval '7 days', v_owner, 'artifact', f.file
+      select v_job.id, v_seq - jsonb_array_length(v_job.files) + f.place, p_now, p_now + interval '7 days', v_owner,
+        'artifact', f.file
       from jsonb_array_elements(v_job.files) with ordinality as f (file, place);
     end if;
   end loop;
@@ -288,11 +281,14 @@ declare
 begin
   return (
   select holdfast.artifact_json(f, holdfast.now()) from holdfast.artifacts f
-  where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged') and f.why is distinct from 'lost');
+  where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged')
+    and f.why is distinct from 'lost');
 end $$;
 
--- Lists visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous page.
-create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null, p_limit integer default 100)
+-- Lists visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous
+-- page.
+create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null,
+  p_limit integer default 100)
 returns setof jsonb
 language plpgsql stable security definer set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
@@ -307,24 +303,29 @@ begin
   end if;
   return query
   select holdfast.artifact_json(f, v_now) from holdfast.artifacts f
-  where (v_job is null or f.job_id = v_job) and (v_batch is null or f.batch_id = v_batch) and (v_owner is null or f.owner = v_owner)
-    and (p_where ->> 'kind' is null or f.kind = p_where ->> 'kind') and (p_where ->> 'name' is null or f.name = p_where ->> 'name')
+  where (v_job is null or f.job_id = v_job) and (v_batch is null or f.batch_id = v_batch)
+    and (v_owner is null or f.owner = v_owner)
+    and (p_where ->> 'kind' is null or f.kind = p_where ->> 'kind')
+    and (p_where ->> 'name' is null or f.name = p_where ->> 'name')
     and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now) and (p_after is null or f.id > p_after)
   order by f.id limit p_limit;
 end $$;
 
 -- Returns the newest file with this name that a running task can see: a file of its job, or one that this attempt or a
 -- saved step stored.
-create or replace function holdfast.find_artifact_by_name(p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
+create or replace function holdfast.find_artifact_by_name(
+  p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
 begin
   return (
-  select holdfast.artifact_json(f, v_now) from holdfast.tasks t join holdfast.artifacts f on f.job_id = coalesce(t.job_id, t.id)
+  select holdfast.artifact_json(f, v_now) from holdfast.tasks t
+    join holdfast.artifacts f on f.job_id = coalesce(t.job_id, t.id)
   where t.id = p_task_id and t.attempt = p_attempt and t.nonce = p_nonce and f.name = p_name
     and ((f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now))
-      or (f.status = 'staged' and f.task_id = p_task_id and ((f.attempt = p_attempt and f.nonce = p_nonce) or f.step is not null)))
+      or (f.status = 'staged' and f.task_id = p_task_id
+        and ((f.attempt = p_attempt and f.nonce = p_nonce) or f.step is not null)))
   order by f.id desc limit 1);
 end $$;
 
@@ -364,12 +365,17 @@ declare
   v_name text := (select t.name from holdfast.all_tasks t where t.id = (v_file ->> 'task_id')::uuid limit 1);
 begin
   if v_name is null then
-    perform holdfast.raise_error('HF002', 'This file does not exist, or the task that created it is no longer stored.', 'id', 'Submit a new job.');
+    perform holdfast.raise_error('HF002', 'This file does not exist, or the task that created it is no longer stored.',
+      'id', 'Submit a new job.');
   end if;
-  return jsonb_build_object('job_id', v_file -> 'job_id') || holdfast.retry_job((v_file ->> 'job_id')::uuid, array[v_name]);
+  return jsonb_build_object('job_id', v_file -> 'job_id')
+    || holdfast.retry_job((v_file ->> 'job_id')::uuid, array[v_name]);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact', 'list_artifacts');
-call holdfast.allow('service_role', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact', 'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'count_artifact_download', 'delete_artifact',
-  'regenerate_artifact', 'put_artifact_retention', 'drop_artifact_retention');
-call holdfast.allow('authenticated', 'get_artifact', 'list_artifacts', 'count_artifact_download', 'delete_artifact', 'regenerate_artifact');
+call holdfast.allow('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact',
+  'list_artifacts');
+call holdfast.allow('service_role', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact',
+  'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'count_artifact_download',
+  'delete_artifact', 'regenerate_artifact');
+call holdfast.allow('authenticated', 'get_artifact', 'list_artifacts', 'count_artifact_download', 'delete_artifact',
+  'regenerate_artifact');

@@ -32,7 +32,7 @@ begin
     select s.id, s.matches, s.n = v_job_scan as last from (
       select j.id, row_number() over (order by j.id desc) as n, (v_type is null or j.type = v_type)
         and (v_labels is null or j.labels @> v_labels) and (v_queue_policies is null
-          or holdfast.job_has_task_kind(j.id, v_queue_policies)) as matches
+          or holdfast.job_has_task_policy(j.id, v_queue_policies)) as matches
       from (
         select j.id, j.type, j.labels from holdfast.jobs j
         where j.id < p_before and (v_owner is null or j.owner = v_owner) and (v_status is null or j.status = v_status)

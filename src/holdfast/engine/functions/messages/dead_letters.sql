@@ -1,13 +1,6 @@
--- Dead letters: move messages to them, look at them, and requeue them. A dead letter goes to the dead-letter queue of the
--- policy, or to the archive when there is none. Its header `x-holdfast-dead` has its queue and the reason. No message is
--- lost.
-
--- Returns the header of a dead letter. The error is truncated, so that the header stays small.
-create or replace function holdfast.build_dead_letter_header(p_queue text, p_error text) returns jsonb
-language sql stable set search_path = ''
-as $$
-  select jsonb_build_object('queue', p_queue, 'died_at', holdfast.now(), 'error', left(coalesce(p_error, ''), 4000))
-$$;
+-- Dead letters: move messages to them, look at them, and requeue them. A dead letter goes to the dead-letter queue of
+-- the policy, or to the archive when there is none. Its header `x-holdfast-dead` has its queue and the reason. No
+-- message is lost.
 
 -- Moves messages to the dead letters and returns their ids. Stale receipts are skipped.
 create or replace function holdfast.move_to_dead_letters(p_queue text, p_receipts text[], p_error text default null)
@@ -17,6 +10,9 @@ as $$
 declare
   v_policy holdfast.message_policies := holdfast.get_message_policy(p_queue);
   v_tables record := holdfast.get_message_tables(p_queue);
+  -- The error is truncated, so that the header stays small.
+  v_header jsonb := jsonb_build_object(
+    'queue', p_queue, 'died_at', holdfast.now(), 'error', left(coalesce(p_error, ''), 4000));
   v_target text;
   v_moved bigint[];
 begin
@@ -28,7 +24,8 @@ begin
     v_target := format('insert into %s (msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers)
       select msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers from dead_letters', v_tables.p_archive);
   else
-    v_target := format('insert into %s (vt, message, headers) select clock_timestamp(), message, headers from dead_letters order by msg_id',
+    v_target := format('insert into %s (vt, message, headers)
+      select clock_timestamp(), message, headers from dead_letters order by msg_id',
       (holdfast.get_message_tables(v_policy.dead_letter_queue)).p_messages);
   end if;
   execute format(
@@ -45,7 +42,7 @@ begin
      ), stored as (%s)
      select coalesce(array_agg(msg_id order by msg_id), ''{}'') from deleted',
     v_tables.p_messages, holdfast.receipt_condition(), v_target)
-    into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.build_dead_letter_header(p_queue, p_error), p_queue;
+    into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, v_header, p_queue;
   perform holdfast.delete_message_errors(p_queue, v_moved);
   return query select unnest(v_moved);
 end
@@ -69,7 +66,8 @@ begin
   elsif p_from = 'dead' then
     v_source := (holdfast.get_message_tables(v_dead_queue)).p_messages;
   else
-    raise exception 'Invalid source %; messages are requeued from "dead" or "archive".', coalesce(quote_literal(p_from), 'null')
+    raise exception 'Invalid source %; messages are requeued from "dead" or "archive".',
+      coalesce(quote_literal(p_from), 'null')
       using errcode = 'HF004', column = 'from';
   end if;
   if p_from = 'dead' then
@@ -85,7 +83,8 @@ begin
      ), sent as (
        insert into %3$s (vt, message, headers)
        select clock_timestamp(), g.message,
-              case when g.headers ? ''x-holdfast-dead'' then nullif(g.headers #> ''{x-holdfast-dead,headers}'', ''null'')
+              case when g.headers ? ''x-holdfast-dead''
+                   then nullif(g.headers #> ''{x-holdfast-dead,headers}'', ''null'')
                    else g.headers end
          from deleted g order by g.msg_id
        returning msg_id
@@ -110,11 +109,13 @@ declare
 begin
   v_source := case
     when p_from = 'queue' then (holdfast.get_message_tables(p_queue)).p_messages
-    when p_from = 'archive' or (p_from = 'dead' and v_dead_queue is null) then (holdfast.get_message_tables(p_queue)).p_archive
+    when p_from = 'archive' or (p_from = 'dead' and v_dead_queue is null)
+      then (holdfast.get_message_tables(p_queue)).p_archive
     when p_from = 'dead' then (holdfast.get_message_tables(v_dead_queue)).p_messages
   end;
   if v_source is null then
-    raise exception 'Invalid place %; messages are in "queue", "archive" or "dead".', coalesce(quote_literal(p_from), 'null')
+    raise exception 'Invalid place %; messages are in "queue", "archive" or "dead".',
+      coalesce(quote_literal(p_from), 'null')
       using errcode = 'HF004', column = 'from';
   end if;
   if p_from = 'dead' then
@@ -127,5 +128,5 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'build_dead_letter_header', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');
-call holdfast.allow('service_role', 'build_dead_letter_header', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');
+call holdfast.allow('holdfast_worker', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');
+call holdfast.allow('service_role', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');

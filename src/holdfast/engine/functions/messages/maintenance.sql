@@ -1,5 +1,5 @@
--- Maintenance and metrics of message queues. tick_messages is one bounded step: workers and pg_cron can repeat it, also at
--- the same time.
+-- Maintenance and metrics of message queues. tick_messages is one bounded step: workers and pg_cron can repeat it, also
+-- at the same time.
 
 create or replace function holdfast.tick_messages(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = ''
@@ -10,7 +10,8 @@ declare
   v_pruned bigint := 0;
   v_dead bigint := 0;
 begin
-  for v_policy in select * from holdfast.message_policies p where holdfast.message_queue_exists(p.queue_name) order by 1 loop
+  for v_policy in select * from holdfast.message_policies p where holdfast.message_queue_exists(p.queue_name)
+    order by 1 loop
     v_step := holdfast.prune_message_archive(v_policy, p_limit - v_pruned);
     v_pruned := v_pruned + v_step;
     v_step := holdfast.move_exhausted_to_dead_letters(v_policy, p_limit - v_dead);
@@ -26,7 +27,8 @@ end
 $$;
 
 -- Deletes archived messages past the retention of the policy.
-create or replace function holdfast.prune_message_archive(p_policy holdfast.message_policies, p_limit bigint) returns bigint
+create or replace function holdfast.prune_message_archive(
+  p_policy holdfast.message_policies, p_limit bigint) returns bigint
 language plpgsql set search_path = ''
 as $$
 declare
@@ -45,9 +47,10 @@ begin
 end
 $$;
 
--- Moves messages that plain pgmq readers have read max_reads times to the dead letters; holdfast.read_messages does it for
--- its own readers. Messages that were read often are old, so one step looks at the first ten thousand.
-create or replace function holdfast.move_exhausted_to_dead_letters(p_policy holdfast.message_policies, p_limit bigint) returns bigint
+-- Moves messages that plain pgmq readers have read max_reads times to the dead letters; holdfast.read_messages does it
+-- for its own readers. Messages that were read often are old, so one step looks at the first ten thousand.
+create or replace function holdfast.move_exhausted_to_dead_letters(
+  p_policy holdfast.message_policies, p_limit bigint) returns bigint
 language plpgsql set search_path = ''
 as $$
 declare
@@ -63,7 +66,8 @@ begin
           and read_ct >= $1 and vt <= $2 and last_read_at is not null
         order by msg_id limit $3 for update skip locked) exhausted',
     (holdfast.get_message_tables(p_policy.queue_name)).p_messages)
-    into v_exhausted using p_policy.max_reads, holdfast.now(), p_limit, holdfast.find_lowest_message_id(p_policy.queue_name);
+    into v_exhausted using p_policy.max_reads, holdfast.now(
+      ), p_limit, holdfast.find_lowest_message_id(p_policy.queue_name);
   return (select count(*) from holdfast.move_to_dead_letters(
     p_policy.queue_name, v_exhausted, 'read max_reads times without being finished'));
 end
@@ -116,18 +120,21 @@ begin
   end if;
   for v_queue in
     select m.queue_name from pgmq.list_queues() m
-     where (p_queue is null or lower(m.queue_name) = lower(p_queue)) and holdfast.message_queue_exists(m.queue_name) order by 1
+     where (p_queue is null or lower(m.queue_name) = lower(p_queue)) and holdfast.message_queue_exists(m.queue_name)
+       order by 1
   loop
     v_tables := holdfast.get_message_tables(v_queue);
     v_dead_queue := (holdfast.get_message_policy(v_queue)).dead_letter_queue;
     return query execute format(
       'select $1, count(*), count(*) filter (where vt <= $2), count(*) filter (where vt > $2 and read_ct > 0),
               count(*) filter (where vt > $2 and read_ct = 0), $2 - min(enqueued_at),
-              (select count(*) from %2$s), (select count(*) from %3$s d where lower(d.headers #>> ''{x-holdfast-dead,queue}'') = lower($1)),
+              (select count(*) from %2$s),
+              (select count(*) from %3$s d where lower(d.headers #>> ''{x-holdfast-dead,queue}'') = lower($1)),
               coalesce(pg_sequence_last_value(pg_get_serial_sequence(%4$L, ''msg_id'')::regclass), 0)
          from %1$s',
       v_tables.p_messages, v_tables.p_archive,
-      case when v_dead_queue is null then v_tables.p_archive else (holdfast.get_message_tables(v_dead_queue)).p_messages end,
+      case when v_dead_queue is null then v_tables.p_archive
+        else (holdfast.get_message_tables(v_dead_queue)).p_messages end,
       v_tables.p_messages) using v_queue, holdfast.now();
   end loop;
 end

@@ -1,5 +1,5 @@
--- The last error of messages that are being retried. fail_messages saves it. It is deleted with the message: at once when
--- the message is finished with its receipt, and by maintenance when a plain pgmq call removed it.
+-- The last error of messages that are being retried. fail_messages saves it. It is deleted with the message: at once
+-- when the message is finished with its receipt, and by maintenance when a plain pgmq call removed it.
 
 -- p_failed: [{msg_id, enqueued_at, read_ct}].
 create or replace function holdfast.save_message_errors(p_queue text, p_failed jsonb, p_error text) returns void
@@ -55,7 +55,8 @@ begin
           on e.queue_name = $1 and e.msg_id = m.msg_id and e.sent_at = m.enqueued_at where m.msg_id = any ($2)',
         (holdfast.get_message_tables(v_queue)).p_messages) into v_existing using v_queue, v_ids;
     end if;
-    update holdfast.message_errors set checked_at = holdfast.now() where queue_name = v_queue and msg_id = any (v_existing);
+    update holdfast.message_errors set checked_at = holdfast.now(
+      ) where queue_name = v_queue and msg_id = any (v_existing);
     delete from holdfast.message_errors
      where queue_name = v_queue and msg_id = any (v_ids) and msg_id <> all (v_existing);
     v_deleted := v_deleted + cardinality(v_ids) - cardinality(v_existing);

@@ -1,7 +1,7 @@
 -- holdfast: unless-extension pgmq
 --
--- archive, delete, set_vt and pop by message id. These functions check no receipt: every caller that knows an id can use
--- them. receipts.sql has the functions that check receipts.
+-- archive, delete, set_vt and pop by message id. These functions check no receipt: every caller that knows an id can
+-- use them. receipts.sql has the functions that check receipts.
 
 create or replace function pgmq.archive(queue_name text, msg_ids bigint[]) returns setof bigint
 language plpgsql
@@ -57,12 +57,14 @@ $$;
 create or replace function pgmq.set_vt(queue_name text, msg_ids bigint[], vt integer)
 returns setof pgmq.message_record
 language plpgsql
-as $$ begin return query select * from pgmq.set_vt(queue_name, msg_ids, clock_timestamp() + make_interval(secs => vt)); end $$;
+as $$ begin return query select * from pgmq.set_vt(queue_name, msg_ids, clock_timestamp(
+  ) + make_interval(secs => vt)); end $$;
 
 create or replace function pgmq.set_vt(queue_name text, msg_id bigint, vt integer)
 returns setof pgmq.message_record
 language plpgsql
-as $$ begin return query select * from pgmq.set_vt(queue_name, array[msg_id], clock_timestamp() + make_interval(secs => vt)); end $$;
+as $$ begin return query select * from pgmq.set_vt(queue_name, array[msg_id], clock_timestamp(
+  ) + make_interval(secs => vt)); end $$;
 
 create or replace function pgmq.set_vt(queue_name text, msg_id bigint, vt timestamptz)
 returns setof pgmq.message_record

@@ -32,7 +32,8 @@ begin
 end
 $$;
 
-create or replace function pgmq._check_notify_throttle(p_queue text, p_interval_ms integer, p_instruction text) returns void
+create or replace function pgmq._check_notify_throttle(
+  p_queue text, p_interval_ms integer, p_instruction text) returns void
 language plpgsql stable set search_path = ''
 as $$
 begin
@@ -103,7 +104,8 @@ begin
      set throttle_interval_ms = $2, last_notified_at = to_timestamp(0)
    where t.queue_name = $1;
   if not found then
-    raise exception 'Queue "%" does not have notify_insert enabled. Enable it first using pgmq.enable_notify_insert()', $1;
+    raise exception 'Queue "%" does not have notify_insert enabled. Enable it first using pgmq.enable_notify_insert()',
+      $1;
   end if;
   perform pgmq._replace_notify_trigger($1, $2);
 end

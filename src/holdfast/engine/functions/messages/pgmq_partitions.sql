@@ -1,7 +1,7 @@
 -- holdfast: unless-extension pgmq
 --
--- Partitioned queues. The extension pg_partman (4 or 5) creates and maintains the partitions; without it, creating one is
--- an error. An integer interval partitions by msg_id, any other by time.
+-- Partitioned queues. The extension pg_partman (4 or 5) creates and maintains the partitions; without it, creating one
+-- is an error. An integer interval partitions by msg_id, any other by time.
 
 create or replace function pgmq._get_partman_version(out p_schema text, out p_major integer)
 language sql stable set search_path = ''
@@ -28,7 +28,8 @@ begin
   select p_schema, p_major into v_schema, v_major from pgmq._get_partman_version();
   execute format(
     'select %I.create_parent(p_parent_table => $1, p_control => $2, p_interval => $3, p_type => $4, p_premake => $5)',
-    v_schema) using 'pgmq.' || p_table, p_column, p_interval, case when v_major >= 5 then 'range' else 'native' end, p_premake;
+    v_schema) using 'pgmq.' || p_table, p_column, p_interval, case when v_major >= 5 then 'range' else 'native' end,
+      p_premake;
   execute format(
     'update %I.part_config set retention = $2, retention_keep_table = false, automatic_maintenance = ''on''
       where parent_table = $1', v_schema) using 'pgmq.' || p_table, p_retention;

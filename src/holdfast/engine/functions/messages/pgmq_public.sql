@@ -1,6 +1,6 @@
--- Schema pgmq_public: the functions that Supabase's clients call over PostgREST. They run with the rights of the caller: a
--- role needs grants on the tables of the queue, and policies that show it the rows. The schema deliberately has no
--- functions to create, drop or purge queues. Wrappers that Supabase installed are not replaced.
+-- Schema pgmq_public: the functions that Supabase's clients call over PostgREST. They run with the rights of the
+-- caller: a role needs grants on the tables of the queue, and policies that show it the rows. The schema deliberately
+-- has no functions to create, drop or purge queues. Wrappers that Supabase installed are not replaced.
 
 do $$
 declare

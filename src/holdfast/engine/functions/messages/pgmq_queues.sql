@@ -33,7 +33,8 @@ $$;
 create or replace function pgmq.acquire_queue_lock(queue_name text) returns void
 language sql set search_path = ''
 as $$
-  select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('pgmq.queue:' || pg_catalog.lower(queue_name), 0));
+  select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('pgmq.queue:' || pg_catalog.lower(queue_name),
+    0));
 $$;
 
 -- Returns the table of a queue, or raises the error of the contract: 42P01 with the name in it, 22004 for a null name.
@@ -78,9 +79,9 @@ begin
   foreach v_name in array array['c', 'f', 'z'] loop
     v_name := pgmq.format_table_name(p_queue, v_name);
     if to_regclass(format('pgmq.%I', v_name)) is null then
-      -- After a crash the hints of an unlogged queue must restart with its ids. (PostgreSQL 14 has no unlogged sequences,
-      -- and there the ids of an unlogged table continue.) The hints are owned by column vt, so that msg_id has one
-      -- sequence and all are dropped with the table.
+      -- After a crash the hints of an unlogged queue must restart with its ids. (PostgreSQL 14 has no unlogged
+      -- sequences, and there the ids of an unlogged table continue.) The hints are owned by column vt, so that msg_id
+      -- has one sequence and all are dropped with the table.
       execute format('create %s sequence pgmq.%I as bigint minvalue 0 start 0',
         case when v_unlogged and current_setting('server_version_num')::integer >= 150000 then 'unlogged' end, v_name);
       execute format('alter sequence pgmq.%I owner to %I', v_name, v_owner);
@@ -148,7 +149,8 @@ begin
   loop
     execute format('grant select on sequence %s to pg_monitor', v_sequence);
     for v_role in
-      select rolname from pg_catalog.pg_roles where rolname in ('anon', 'authenticated', 'service_role', 'holdfast_worker')
+      select rolname from pg_catalog.pg_roles where rolname in ('anon', 'authenticated', 'service_role',
+        'holdfast_worker')
     loop
       -- Roles that see only part of the rows do not use hints, and must not change them for others.
       execute format(case when v_role in ('anon', 'authenticated') and v_sequence = any (v_hints)
@@ -319,7 +321,8 @@ begin
 end
 $$;
 
--- Returns the sequence of msg_id. It is looked up in the catalog, because a queue called x_msg_id_seq can have the usual name.
+-- Returns the sequence of msg_id. It is looked up in the catalog, because a queue called x_msg_id_seq can have the
+-- usual name.
 create or replace function pgmq._id_sequence(p_table regclass) returns regclass
 language plpgsql stable
 as $$ begin return pg_get_serial_sequence(p_table::text, 'msg_id')::regclass; end $$;

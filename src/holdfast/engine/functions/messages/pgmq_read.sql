@@ -1,6 +1,7 @@
 -- holdfast: unless-extension pgmq
 --
--- Read messages: the lowest ids that are visible and not locked, in id order, made invisible for the visibility timeout.
+-- Read messages: the lowest ids that are visible and not locked, in id order, made invisible for the visibility
+-- timeout.
 --
 -- The protocol of the hints. A queue has no index on vt; reads walk the primary key. Sequences store where to start,
 -- because a sequence is shared by all sessions, has no row versions and takes no lock:
@@ -9,12 +10,12 @@
 --   f_<name>  the floor:  below it no message existed, and every transaction that could still insert one had ended;
 --   z_<name>  the time of the next read without hints, in microseconds.
 --
--- A read starts at the cursor. It starts at the floor when the two are close, or when this session has not started there
--- for thirty times as long as that took the last time (at least 20 ms). That read finds, in id order, every message that
--- became visible again below the cursor: its visibility timeout ended, somebody called set_vt, a read was rolled back, or
--- a sender committed late. A read without hints finds rows below the floor that should not exist (an id inserted by
--- hand, hints restored from a dump). It runs every ten seconds or a hundred times its own cost, and at least hourly. So a
--- wrong hint costs time, but never a message.
+-- A read starts at the cursor. It starts at the floor when the two are close, or when this session has not started
+-- there for thirty times as long as that took the last time (at least 20 ms). That read finds, in id order, every
+-- message that became visible again below the cursor: its visibility timeout ended, somebody called set_vt, a read was
+-- rolled back, or a sender committed late. A read without hints finds rows below the floor that should not exist (an id
+-- inserted by hand, hints restored from a dump). It runs every ten seconds or a hundred times its own cost, and at
+-- least hourly. So a wrong hint costs time, but never a message.
 --
 -- The cursor moves to the first message that was visible, read or not, so a rolled-back read needs no repair. The floor
 -- moves in several steps (_mark_floor, _publish_floor), because ids do not commit in order and a delete may roll back.
@@ -29,12 +30,14 @@ as $$
 declare
   v_hint regclass := to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, p_letter)));
 begin
-  return case when has_sequence_privilege(v_hint, 'select') and has_sequence_privilege(v_hint, 'update') then v_hint end;
+  return case when has_sequence_privilege(v_hint, 'select')
+    and has_sequence_privilege(v_hint, 'update') then v_hint end;
 end
 $$;
 
 -- Returns whether the caller sees every row: row level security is not active, or a policy shows every row and none
--- restricts it. So workers and other roles with such a policy, which _secure_table creates, read with hints as the owner does.
+-- restricts it. So workers and other roles with such a policy, which _secure_table creates, read with hints as the
+-- owner does.
 create or replace function pgmq._sees_all_rows(p_table regclass) returns boolean
 language plpgsql stable
 as $$
@@ -96,7 +99,8 @@ language plpgsql
 as $$
 declare
   v_table regclass := pgmq._queue_table(p_queue, 'q');
-  v_hints regclass[] := array[pgmq._hint_sequence(p_queue, 'c'), pgmq._hint_sequence(p_queue, 'f'), pgmq._hint_sequence(p_queue, 'z')];
+  v_hints regclass[] := array[pgmq._hint_sequence(p_queue, 'c'), pgmq._hint_sequence(p_queue, 'f'),
+    pgmq._hint_sequence(p_queue, 'z')];
   v_state bigint[];
   v_cursor bigint;
   v_floor bigint;
@@ -133,8 +137,8 @@ begin
 end
 $$;
 
--- Called when no message was visible. If the ids have restarted, the hints are useless. If the cursor is far from the end
--- of the ids, it moves there, after one more look with a snapshot that is newer than that end.
+-- Called when no message was visible. If the ids have restarted, the hints are useless. If the cursor is far from the
+-- end of the ids, it moves there, after one more look with a snapshot that is newer than that end.
 create or replace function pgmq._recheck_empty_queue(
   p_table regclass, p_hints regclass[], p_cursor bigint, p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -154,8 +158,8 @@ begin
 end
 $$;
 
--- Starts the read at the floor. p_state is the state of this session: when to start at the floor again, and the progress of
--- the next floor.
+-- Starts the read at the floor. p_state is the state of this session: when to start at the floor again, and the
+-- progress of the next floor.
 create or replace function pgmq._find_read_start_from_floor(
   p_table regclass, p_hints regclass[], p_state bigint[], p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -182,8 +186,8 @@ begin
 end
 $$;
 
--- Moves the floor, first half: one transaction sets a mark above all ids assigned so far. A later transaction stores its
--- transaction id, which is higher than that of every sender whose message id is below the mark.
+-- Moves the floor, first half: one transaction sets a mark above all ids assigned so far. A later transaction stores
+-- its transaction id, which is higher than that of every sender whose message id is below the mark.
 create or replace function pgmq._mark_floor(p_table regclass, p_state bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -200,9 +204,9 @@ begin
 end
 $$;
 
--- Second half: when no transaction up to that id is running, the lowest existing message, or the mark if there is none below
--- it, is a valid floor. A transaction that has written may see its own uncommitted deletes, so its result stays in the
--- session setting, which an abort restores, until a later transaction.
+-- Second half: when no transaction up to that id is running, the lowest existing message, or the mark if there is none
+-- below it, is a valid floor. A transaction that has written may see its own uncommitted deletes, so its result stays
+-- in the session setting, which an abort restores, until a later transaction.
 create or replace function pgmq._publish_floor(p_table regclass, p_hint regclass, p_state bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -231,7 +235,8 @@ begin
 end
 $$;
 
--- Starts the read without hints. It schedules the next such read first, so that one session does it and others continue.
+-- Starts the read without hints. It schedules the next such read first, so that one session does it and others
+-- continue.
 create or replace function pgmq._find_read_start_without_hints(
   p_table regclass, p_hints regclass[], p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -267,8 +272,8 @@ begin
 end
 $$;
 
--- Reads messages; every plain read calls it. Statements with a filter are planned at every call, with settings that force
--- a walk of the primary key; so are the queries of _find_read_start.
+-- Reads messages; every plain read calls it. Statements with a filter are planned at every call, with settings that
+-- force a walk of the primary key; so are the queries of _find_read_start.
 create or replace function pgmq._read_messages(
   p_queue text, p_vt double precision, p_qty integer, p_filter jsonb, p_now timestamptz
 ) returns setof pgmq.message_record
@@ -286,7 +291,8 @@ begin
     return;
   elsif p_filter <> '{}' then
     return query execute replace(
-      pgmq._statement_text('read', pgmq._queue_table(p_queue, 'q')), 'vt <= $2 order', 'vt <= $2 and message @> $5 order')
+      pgmq._statement_text('read', pgmq._queue_table(p_queue, 'q')), 'vt <= $2 order',
+        'vt <= $2 and message @> $5 order')
       using v_head, p_now, p_qty, p_vt, p_filter;
   else
     return query execute pgmq._statement_call('read', p_queue) using v_head, p_now, p_qty, p_vt;

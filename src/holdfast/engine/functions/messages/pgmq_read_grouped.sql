@@ -1,14 +1,14 @@
 -- holdfast: unless-extension pgmq
 --
--- Grouped (FIFO) reads. The group of a message is headers ->> 'x-pgmq-group'; messages without one form a group of their
--- own. A group is read only from its oldest message on: while that message, the head, is in flight or locked, no message
--- of the group is read.
+-- Grouped (FIFO) reads. The group of a message is headers ->> 'x-pgmq-group'; messages without one form a group of
+-- their own. A group is read only from its oldest message on: while that message, the head, is in flight or locked, no
+-- message of the group is read.
 --
 -- The protocol. Heads are found in a prefix of the queue in id order: the oldest message of a group in a prefix is the
 -- oldest in the whole queue. The prefix grows only while it has too few readable groups, so the cost depends on the
--- number of requested messages, not on the length of the queue. With the index of create_fifo_index the search jumps from
--- group to group instead. The head is locked first and is the lock of its group. There are no advisory locks, so equal
--- group names in two queues do not conflict, and no reader waits.
+-- number of requested messages, not on the length of the queue. With the index of create_fifo_index the search jumps
+-- from group to group instead. The head is locked first and is the lock of its group. There are no advisory locks, so
+-- equal group names in two queues do not conflict, and no reader waits.
 
 -- Returns the id at which the messages of a queue start.
 create or replace function pgmq._get_floor(p_queue text) returns bigint
@@ -75,7 +75,8 @@ end
 $$;
 
 -- Locks the heads of up to p_max_groups readable groups, oldest first. Null locks all.
-create or replace function pgmq._lock_group_heads(p_queue text, p_now timestamptz, p_max_groups integer) returns bigint[]
+create or replace function pgmq._lock_group_heads(
+  p_queue text, p_now timestamptz, p_max_groups integer) returns bigint[]
 language plpgsql
 as $$
 declare
@@ -109,9 +110,10 @@ begin
 end
 $$;
 
--- Selects visible messages of the groups with these heads, at most p_qty of each. p_by 'group' takes all messages of one
--- group before the next; 'rank' takes one message of every group in turn.
-create or replace function pgmq._select_group_messages(p_queue text, p_now timestamptz, p_qty integer, p_heads bigint[], p_by text)
+-- Selects visible messages of the groups with these heads, at most p_qty of each. p_by 'group' takes all messages of
+-- one group before the next; 'rank' takes one message of every group in turn.
+create or replace function pgmq._select_group_messages(p_queue text, p_now timestamptz, p_qty integer,
+  p_heads bigint[], p_by text)
 returns bigint[]
 language plpgsql
 as $$
@@ -121,7 +123,8 @@ declare
   v_order text := case p_by when 'group' then 'place, msg_id' else 'rank, place' end;
   v_ids bigint[];
 begin
-  execute format('select array_agg(headers ->> ''x-pgmq-group'' order by msg_id) from %s where msg_id = any ($1)', v_table)
+  execute format('select array_agg(headers ->> ''x-pgmq-group'' order by msg_id) from %s where msg_id = any ($1)',
+    v_table)
     into v_groups using p_heads;
   execute format(
     'with members as (
@@ -144,7 +147,8 @@ begin
   if to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, 'q') || '_group_idx')) is null then
     return format(
       'select t.msg_id, array_position($3, t.headers ->> ''x-pgmq-group'') as place from %s t
-        where t.msg_id >= $4 and t.vt <= $1 and array_position($3, t.headers ->> ''x-pgmq-group'') is not null', p_table);
+        where t.msg_id >= $4 and t.vt <= $1 and array_position($3, t.headers ->> ''x-pgmq-group'') is not null',
+          p_table);
   end if;
   return format(
     'select m.msg_id, g.place from unnest($3) with ordinality g (grp, place), lateral (
@@ -227,7 +231,8 @@ begin
   end if;
   -- The index of the contract does not find the oldest message of a group; this one does.
   if to_regclass(format('pgmq.%I', v_name || '_group_idx')) is null then
-    execute format('create index %I on pgmq.%I ((headers ->> ''x-pgmq-group''), msg_id)', v_name || '_group_idx', v_name);
+    execute format('create index %I on pgmq.%I ((headers ->> ''x-pgmq-group''), msg_id)', v_name || '_group_idx',
+      v_name);
   end if;
 end
 $$;

@@ -1,7 +1,7 @@
 -- holdfast: unless-extension pgmq
 --
--- Reads that poll until a message is visible. The caller's transaction stays open meanwhile, as in the contract. A worker
--- that listens for wakeups (wakeups.sql) does not need them.
+-- Reads that poll until a message is visible. The caller's transaction stays open meanwhile, as in the contract. A
+-- worker that listens for wakeups (wakeups.sql) does not need them.
 
 create or replace function pgmq._read_with_poll(
   p_by text, p_queue text, p_vt integer, p_qty integer, p_seconds integer, p_interval_ms integer, p_filter jsonb
@@ -43,7 +43,8 @@ create or replace function pgmq.read_grouped_with_poll(
 language plpgsql
 as $$
 begin
-  return query select * from pgmq._read_with_poll('group', queue_name, vt, qty, max_poll_seconds, poll_interval_ms, '{}');
+  return query select * from pgmq._read_with_poll('group', queue_name, vt, qty, max_poll_seconds, poll_interval_ms,
+    '{}');
 end
 $$;
 
@@ -53,7 +54,8 @@ create or replace function pgmq.read_grouped_rr_with_poll(
 language plpgsql
 as $$
 begin
-  return query select * from pgmq._read_with_poll('rank', queue_name, vt, qty, max_poll_seconds, poll_interval_ms, '{}');
+  return query select * from pgmq._read_with_poll('rank', queue_name, vt, qty, max_poll_seconds, poll_interval_ms,
+    '{}');
 end
 $$;
 
@@ -63,6 +65,7 @@ create or replace function pgmq.read_grouped_head_with_poll(
 language plpgsql
 as $$
 begin
-  return query select * from pgmq._read_with_poll('head', queue_name, vt, qty, max_poll_seconds, poll_interval_ms, '{}');
+  return query select * from pgmq._read_with_poll('head', queue_name, vt, qty, max_poll_seconds, poll_interval_ms,
+    '{}');
 end
 $$;

@@ -1,6 +1,7 @@
 -- holdfast: unless-extension pgmq
 --
--- Send messages. Each function has exactly six overloads: clients call them untyped, and one more would make calls ambiguous.
+-- Send messages. Each function has exactly six overloads: clients call them untyped, and one more would make calls
+-- ambiguous.
 
 create or replace function pgmq._send_message(p_queue text, p_message jsonb, p_headers jsonb, p_vt timestamptz)
 returns setof bigint
@@ -47,7 +48,8 @@ as $$ begin return query select pgmq._send_message(queue_name, msg, headers, clo
 
 create or replace function pgmq.send(queue_name text, msg jsonb, delay integer) returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_message(queue_name, msg, null, clock_timestamp() + make_interval(secs => delay)); end $$;
+as $$ begin return query select pgmq._send_message(queue_name, msg, null, clock_timestamp(
+  ) + make_interval(secs => delay)); end $$;
 
 create or replace function pgmq.send(queue_name text, msg jsonb, delay timestamptz) returns setof bigint
 language plpgsql
@@ -55,7 +57,8 @@ as $$ begin return query select pgmq._send_message(queue_name, msg, null, delay)
 
 create or replace function pgmq.send(queue_name text, msg jsonb, headers jsonb, delay integer) returns setof bigint
 language plpgsql
-as $$ begin return query select pgmq._send_message(queue_name, msg, headers, clock_timestamp() + make_interval(secs => delay)); end $$;
+as $$ begin return query select pgmq._send_message(queue_name, msg, headers, clock_timestamp(
+  ) + make_interval(secs => delay)); end $$;
 
 create or replace function pgmq.send(queue_name text, msg jsonb, headers jsonb, delay timestamptz) returns setof bigint
 language plpgsql
@@ -88,7 +91,8 @@ begin
   if coalesce(cardinality(msgs), 0) = 0 then
     perform pgmq._check_message_batch(msgs, null);
   end if;
-  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp() + make_interval(secs => delay), msgs, null::jsonb[];
+  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp(
+    ) + make_interval(secs => delay), msgs, null::jsonb[];
 end
 $$;
 
@@ -109,7 +113,8 @@ language plpgsql
 as $$
 begin
   perform pgmq._check_message_batch(msgs, headers);
-  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp() + make_interval(secs => delay), msgs, headers;
+  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp(
+    ) + make_interval(secs => delay), msgs, headers;
 end
 $$;
 

@@ -1,9 +1,11 @@
 -- holdfast: unless-extension pgmq
 --
--- Topics: a message goes to every queue that is bound to a pattern that matches its routing key, one copy per queue. A star
--- matches one or more characters without a dot, a hash any text. The pattern is stored as an anchored regular expression.
+-- Topics: a message goes to every queue that is bound to a pattern that matches its routing key, one copy per queue. A
+-- star matches one or more characters without a dot, a hash any text. The pattern is stored as an anchored regular
+-- expression.
 
-create or replace function pgmq._check_topic_text(p_text text, p_argument text, p_allowed text, p_allowed_text text) returns void
+create or replace function pgmq._check_topic_text(
+  p_text text, p_argument text, p_allowed text, p_allowed_text text) returns void
 language plpgsql immutable set search_path = ''
 as $$
 begin
@@ -40,11 +42,14 @@ begin
   perform pgmq._check_topic_text(pattern, 'pattern', '^[a-zA-Z0-9._*#-]+$',
     'alphanumeric, dots, hyphens, underscores, *, and #');
   if pattern like '%**%' then
-    raise exception 'pattern cannot contain consecutive stars (**). Got: %', pattern using hint = 'Use # to match across dots.';
+    raise exception 'pattern cannot contain consecutive stars (**). Got: %',
+      pattern using hint = 'Use # to match across dots.';
   elsif pattern like '%##%' then
-    raise exception 'pattern cannot contain consecutive hashes (##). Got: %', pattern using hint = 'One # matches any text.';
+    raise exception 'pattern cannot contain consecutive hashes (##). Got: %',
+      pattern using hint = 'One # matches any text.';
   elsif pattern ~ '\*#|#\*' then
-    raise exception 'pattern cannot contain adjacent wildcards (*# or #*). Got: %', pattern using hint = 'One # is enough.';
+    raise exception 'pattern cannot contain adjacent wildcards (*# or #*). Got: %',
+      pattern using hint = 'One # is enough.';
   end if;
   return true;
 end
@@ -169,7 +174,8 @@ $$;
 create or replace function pgmq.send_batch_topic(routing_key text, msgs jsonb[])
 returns table (queue_name text, msg_id bigint)
 language plpgsql
-as $$ begin return query select * from pgmq.send_batch_topic(routing_key, msgs, null::jsonb[], clock_timestamp()); end $$;
+as $$ begin return query select * from pgmq.send_batch_topic(routing_key, msgs, null::jsonb[], clock_timestamp(
+  )); end $$;
 
 create or replace function pgmq.send_batch_topic(routing_key text, msgs jsonb[], headers jsonb[])
 returns table (queue_name text, msg_id bigint)

@@ -30,7 +30,8 @@ end
 $$;
 
 -- Raises HF001 for receipts without effect, unless p_strict is false.
-create or replace function holdfast.refuse_stale_receipts(p_queue text, p_receipts text[], p_done bigint[], p_strict boolean)
+create or replace function holdfast.refuse_stale_receipts(p_queue text, p_receipts text[], p_done bigint[],
+  p_strict boolean)
 returns void
 language plpgsql immutable set search_path = ''
 as $$
@@ -39,8 +40,10 @@ declare
     select distinct id from unnest(holdfast.parse_receipt_ids(p_receipts)) id where id <> all (p_done) order by 1);
 begin
   if p_strict and cardinality(v_stale) > 0 then
-    raise exception 'Message % of queue % was read again by another reader, or is gone.', v_stale[1], quote_ident(p_queue)
-      using errcode = 'HF001', detail = format('Stale: %s', v_stale), hint = 'Stop working on the message; nothing was changed.';
+    raise exception 'Message % of queue % was read again by another reader, or is gone.', v_stale[1],
+      quote_ident(p_queue)
+      using errcode = 'HF001', detail = format('Stale: %s', v_stale),
+        hint = 'Stop working on the message; nothing was changed.';
   end if;
 end
 $$;
@@ -114,7 +117,8 @@ begin
   select t.p_messages, t.p_archive into v_messages, v_archive from holdfast.get_message_tables(p_queue) t;
   execute format(
     'with deleted as (
-       delete from %s m where %s returning m.msg_id, m.read_ct, m.enqueued_at, m.last_read_at, m.vt, m.message, m.headers
+       delete from %s m where %s
+       returning m.msg_id, m.read_ct, m.enqueued_at, m.last_read_at, m.vt, m.message, m.headers
      ), kept as (
        insert into %s (msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers) select * from deleted
        returning msg_id, read_ct
@@ -188,19 +192,10 @@ begin
         where %s returning m.msg_id, m.vt, m.enqueued_at, m.read_ct)
      select coalesce(jsonb_agg(to_jsonb(moved) order by msg_id), ''[]'') from moved',
     (holdfast.get_message_tables(p_queue)).p_messages, holdfast.receipt_condition())
-    into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.now(), v_policy.backoff_cap, v_policy.backoff;
+    into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.now(
+      ), v_policy.backoff_cap, v_policy.backoff;
   perform holdfast.save_message_errors(p_queue, v_moved, p_error);
   return query select m.msg_id, m.vt from jsonb_to_recordset(v_moved) m (msg_id bigint, vt timestamptz) order by 1;
-end
-$$;
-
--- Returns the receipts whose read was the last one that max_reads allows.
-create or replace function holdfast.find_exhausted_receipts(p_receipts text[], p_max_reads integer) returns text[]
-language plpgsql immutable set search_path = ''
-as $$
-begin
-  perform holdfast.parse_receipt_ids(p_receipts);  -- raises HF004 for an invalid receipt
-  return array(select r from unnest(p_receipts) r where split_part(r, '.', 2)::integer >= p_max_reads);
 end
 $$;
 
@@ -213,13 +208,17 @@ as $$
 #variable_conflict use_column
 declare
   v_max_reads integer := (holdfast.get_message_policy(p_queue)).max_reads;
-  v_exhausted text[] := holdfast.find_exhausted_receipts(p_receipts, v_max_reads);
-  v_dead bigint[] := array(select holdfast.move_to_dead_letters(p_queue, v_exhausted, p_error));
+  v_exhausted text[];
+  v_dead bigint[];
   v_retried bigint[];
   v_until timestamptz[];
 begin
+  perform holdfast.parse_receipt_ids(p_receipts);  -- raises HF004 for an invalid receipt
+  v_exhausted := array(select r from unnest(p_receipts) r where split_part(r, '.', 2)::integer >= v_max_reads);
+  v_dead := array(select holdfast.move_to_dead_letters(p_queue, v_exhausted, p_error));
   select coalesce(array_agg(r.msg_id), '{}'), array_agg(r.vt) into v_retried, v_until
-    from holdfast.retry_messages(p_queue, array(select r from unnest(p_receipts) r where r <> all (v_exhausted)), p_error) r;
+    from holdfast.retry_messages(p_queue, array(select r from unnest(p_receipts) r where r <> all (v_exhausted)),
+      p_error) r;
   perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_dead || v_retried, p_strict);
   return query
   select r.id, 'retry', r.at from unnest(v_retried, v_until) r (id, at)
@@ -229,7 +228,9 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts', 'receipt_condition',
-  'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages', 'set_message_vt', 'find_exhausted_receipts', 'retry_messages', 'fail_messages');
-call holdfast.allow('service_role', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts', 'receipt_condition',
-  'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages', 'set_message_vt', 'find_exhausted_receipts', 'retry_messages', 'fail_messages');
+call holdfast.allow('holdfast_worker', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
+  'receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
+  'set_message_vt', 'retry_messages', 'fail_messages');
+call holdfast.allow('service_role', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
+  'receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
+  'set_message_vt', 'retry_messages', 'fail_messages');

@@ -1,11 +1,11 @@
 -- Wakeups: notify sleeping readers without one NOTIFY per message.
 --
--- The protocol. A reader that got no message registers how long it will sleep (register_sleeping_reader) and reads once more
--- before it sleeps. It listens on channel holdfast_messages, whose payload is the queue. An insert compares that time:
--- while a reader sleeps, the first insert of every 50 ms notifies; otherwise none does. Both times are in sequences, so
--- nothing is locked and no row versions accumulate. A message can commit just after the last read of a reader and within
--- 50 ms of a notification, so a reader sleeps no longer than its poll interval. NOTIFY is a hint; polling guarantees
--- delivery.
+-- The protocol. A reader that got no message registers how long it will sleep (register_sleeping_reader) and reads once
+-- more before it sleeps. It listens on channel holdfast_messages, whose payload is the queue. An insert compares that
+-- time: while a reader sleeps, the first insert of every 50 ms notifies; otherwise none does. Both times are in
+-- sequences, so nothing is locked and no row versions accumulate. A message can commit just after the last read of a
+-- reader and within 50 ms of a notification, so a reader sleeps no longer than its poll interval. NOTIFY is a hint;
+-- polling guarantees delivery.
 
 create or replace function holdfast.wakeup_sequence(p_table oid, p_purpose text) returns regclass
 language plpgsql stable
@@ -19,7 +19,8 @@ declare
   v_asleep regclass := holdfast.wakeup_sequence(tg_relid, 'asleep');
   v_notified regclass := holdfast.wakeup_sequence(tg_relid, 'notified');
 begin
-  if v_now < coalesce(pg_sequence_last_value(v_asleep), 0) and v_now >= coalesce(pg_sequence_last_value(v_notified), 0) + 50000 then
+  if v_now < coalesce(pg_sequence_last_value(v_asleep), 0)
+    and v_now >= coalesce(pg_sequence_last_value(v_notified), 0) + 50000 then
     perform setval(v_notified, v_now);
     perform pg_notify('holdfast_messages', tg_argv[0]);
   end if;
@@ -55,8 +56,8 @@ begin
 end
 $$;
 
--- Registers that a reader sleeps for p_for. Returns when the next of the first thousand invisible messages becomes visible,
--- or null. Read once more before you sleep, and sleep no longer than that.
+-- Registers that a reader sleeps for p_for. Returns when the next of the first thousand invisible messages becomes
+-- visible, or null. Read once more before you sleep, and sleep no longer than that.
 create or replace function holdfast.register_sleeping_reader(p_queue text, p_for interval default '30 seconds')
 returns timestamptz
 language plpgsql security definer set search_path = ''
@@ -81,4 +82,4 @@ end
 $$;
 
 call holdfast.allow('holdfast_worker', 'enable_message_wakeups', 'register_sleeping_reader');
-call holdfast.allow('service_role', 'enable_message_wakeups', 'disable_message_wakeups', 'register_sleeping_reader');
+call holdfast.allow('service_role', 'enable_message_wakeups', 'register_sleeping_reader');

@@ -1,17 +1,18 @@
 -- Bulk actions: one action on many jobs, as a row that you can watch, pause, stop and undo.
 --
 -- The jobs are selected and stored once, at the start. Jobs that match later are not included. A retry runs in stages
--- (column `wave`): ten jobs, then a hundred, then the rest. A stage starts when the previous one has ended, or after ten
--- minutes. The action stops by itself when too many jobs fail again. A cancel has no stages. `advance_bulk_actions` runs
--- the next step of every running action in a bounded transaction. Workers call it after a notification, `tick` calls it,
--- and a dashboard may.
+-- (column `wave`): ten jobs, then a hundred, then the rest. A stage starts when the previous one has ended, or after
+-- ten minutes. The action stops by itself when too many jobs fail again. A cancel has no stages. `advance_bulk_actions`
+-- runs the next step of every running action in a bounded transaction. Workers call it after a notification, `tick`
+-- calls it, and a dashboard may.
 
 -- Returns the query restricted to the states that the action can change, unless the query names states itself.
 create or replace function holdfast.build_bulk_query(p_verb text, p_query jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   if p_verb is null or p_verb not in ('retry', 'cancel') then
-    perform holdfast.raise_error('HF004', format('Invalid bulk action %s.', quote_nullable(p_verb)), 'verb', 'Use retry or cancel.');
+    perform holdfast.raise_error('HF004', format('Invalid bulk action %s.', quote_nullable(p_verb)), 'verb',
+      'Use retry or cancel.');
   end if;
   return case when p_query #> '{state,in}' is not null then p_query
     else p_query || jsonb_build_object('state', coalesce(p_query -> 'state', '{}') || case p_verb
@@ -36,30 +37,38 @@ declare
   v_total bigint;
 begin
   if coalesce(btrim(p_why), '') = '' then
-    perform holdfast.raise_error('HF004', 'A bulk action needs a reason.', 'why', 'Pass a reason; the audit log shows it.');
+    perform holdfast.raise_error('HF004', 'A bulk action needs a reason.', 'why',
+      'Pass a reason; the audit log shows it.');
   end if;
-  insert into holdfast.bulk_actions (id, verb, search, owner, started_by, why, total, created_at, per_s, stop_share, ramp)
-  values (v_id, p_verb, left(p_search, 4000), p_query #>> '{owner,in,0}', coalesce(p_by, session_user), left(p_why, 1000), 0, holdfast.now(),
-    holdfast.parse_number(p_options, 'per_s', 0.001, 1000000), coalesce(holdfast.parse_number(p_options, 'stop_share', 0, 1), 0.2),
+  insert into holdfast.bulk_actions (id, verb, search, owner, started_by, why, total, created_at, per_s, stop_share,
+    ramp)
+  values (v_id, p_verb, left(p_search, 4000), p_query #>> '{owner,in,0}', coalesce(p_by, session_user),
+    left(p_why, 1000), 0, holdfast.now(),
+    holdfast.parse_number(p_options, 'per_s', 0.001, 1000000),
+      coalesce(holdfast.parse_number(p_options, 'stop_share', 0, 1), 0.2),
     case when p_verb = 'cancel' then '{}' when jsonb_typeof(p_options -> 'ramp') = 'array' then array(
-      select greatest(1, r::numeric)::int from jsonb_array_elements_text(p_options -> 'ramp') as r limit 10) else '{10,100}' end);
+      select greatest(1, r::numeric)::int from jsonb_array_elements_text(p_options -> 'ramp') as r limit 10)
+        else '{10,100}' end);
   insert into holdfast.bulk_jobs (bulk_id, job_id)
   select v_id, i from holdfast.search_job_ids(v_query, null, null, v_max_rows, 1000000) as i;
   get diagnostics v_total = row_count;
   update holdfast.bulk_actions b set total = v_total,
-    status = case when v_total = 0 then 'done' else b.status end, finished_at = case when v_total = 0 then b.created_at end
+    status = case when v_total = 0 then 'done' else b.status end,
+      finished_at = case when v_total = 0 then b.created_at end
   where b.id = v_id;
   perform pg_notify('holdfast', 'maintenance');
   return v_id;
 end $$;
 
--- Counts the outcomes of the jobs of a stage, or of all stages when p_wave is null. Looks at the newest p_max_rows jobs.
+-- Counts the outcomes of the jobs of a stage, or of all stages when p_wave is null. Looks at the newest p_max_rows
+-- jobs.
 create or replace function holdfast.count_bulk_outcomes(p_id uuid, p_wave integer, p_max_rows integer,
   out known bigint, out again bigint, out pending bigint)
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
   select count(*) filter (where f.status in ('succeeded', 'failed', 'partial', 'cancelled') or f.failing),
-    count(*) filter (where f.status in ('failed', 'partial') or f.failing), count(*) filter (where f.status in ('queued', 'running') and not f.failing)
+    count(*) filter (where f.status in ('failed', 'partial') or f.failing),
+      count(*) filter (where f.status in ('queued', 'running') and not f.failing)
   into known, again, pending
   from (
     select coalesce(j.status, holdfast.task_status_as_job_status(t.status), h.status) as status,
@@ -68,7 +77,8 @@ begin
         and (p_wave is null or i.wave = p_wave) order by i.at desc limit p_max_rows) as i
     left join holdfast.jobs j on j.id = i.job_id
     left join holdfast.tasks t on t.id = i.job_id and t.job_id is null
-    left join lateral (select h.status from holdfast.history h where h.id = i.job_id and h.job_id is null limit 1) as h on true
+    left join lateral (select h.status from holdfast.history h where h.id = i.job_id and h.job_id is null
+      limit 1) as h on true
   ) as f;
 end $$;
 
@@ -90,7 +100,8 @@ begin
 end $$;
 
 -- Runs the next step of one action: checks the outcomes of the current stage, then processes jobs.
-create or replace function holdfast.advance_bulk_action(p_bulk holdfast.bulk_actions, p_now timestamptz, p_limit integer) returns integer
+create or replace function holdfast.advance_bulk_action(
+  p_bulk holdfast.bulk_actions, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_ramping boolean := p_bulk.wave > 0 and p_bulk.wave <= cardinality(p_bulk.ramp);
@@ -100,29 +111,36 @@ declare
 begin
   if v_ramping then
     -- A stage that is larger than one step continues until it is full.
-    v_left := p_bulk.ramp[p_bulk.wave] - (select count(*) from holdfast.bulk_jobs i where i.bulk_id = p_bulk.id and i.wave = p_bulk.wave);
+    v_left := p_bulk.ramp[p_bulk.wave] - (select count(*) from holdfast.bulk_jobs i where i.bulk_id = p_bulk.id
+      and i.wave = p_bulk.wave);
   end if;
   if p_bulk.verb = 'retry' and p_bulk.wave > 0 and v_left <= 0 then
-    select * into v_outcomes from holdfast.count_bulk_outcomes(p_bulk.id, case when v_ramping then p_bulk.wave end, 1000);
-    if v_outcomes.again > 0 and v_outcomes.again > p_bulk.stop_share * greatest(v_outcomes.known, least(10, p_bulk.total)) then
+    select * into v_outcomes from holdfast.count_bulk_outcomes(
+      p_bulk.id, case when v_ramping then p_bulk.wave end, 1000);
+    if v_outcomes.again > 0 and v_outcomes.again > p_bulk.stop_share * greatest(
+      v_outcomes.known, least(10, p_bulk.total)) then
       update holdfast.bulk_actions b set status = 'stopped', finished_at = p_now, again = v_outcomes.again,
         stopped_why = format('%s of %s failed again.', v_outcomes.again, v_outcomes.known) where b.id = p_bulk.id;
       return 0;
     end if;
     if v_ramping and v_outcomes.pending > 0 and p_bulk.waved_at > p_now - interval '10 minutes' then
-      update holdfast.bulk_actions b set again = v_outcomes.again where b.id = p_bulk.id and b.again <> v_outcomes.again;
+      update holdfast.bulk_actions b set again = v_outcomes.again where b.id = p_bulk.id
+        and b.again <> v_outcomes.again;
       return 0;
     end if;
   end if;
   if p_bulk.waved_at > p_now then
     return 0;
   end if;
-  v_size := case when v_left > 0 then v_left when p_bulk.wave < cardinality(p_bulk.ramp) then p_bulk.ramp[p_bulk.wave + 1] else p_limit end;
-  return holdfast.run_bulk_stage(p_bulk, p_bulk.wave + (v_left <= 0 and p_bulk.wave <= cardinality(p_bulk.ramp))::int, least(v_size, p_limit), p_now);
+  v_size := case when v_left > 0 then v_left when p_bulk.wave < cardinality(p_bulk.ramp)
+    then p_bulk.ramp[p_bulk.wave + 1] else p_limit end;
+  return holdfast.run_bulk_stage(p_bulk, p_bulk.wave + (v_left <= 0 and p_bulk.wave <= cardinality(p_bulk.ramp))::int,
+    least(v_size, p_limit), p_now);
 end $$;
 
 -- Processes the next p_size jobs: single tasks first, then others, each by id. This is the lock order of leases.sql.
-create or replace function holdfast.run_bulk_stage(p_bulk holdfast.bulk_actions, p_wave integer, p_size integer, p_now timestamptz) returns integer
+create or replace function holdfast.run_bulk_stage(
+  p_bulk holdfast.bulk_actions, p_wave integer, p_size integer, p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
@@ -136,7 +154,8 @@ begin
     order by exists (select from holdfast.jobs j where j.id = i.job_id), i.job_id
   loop
     v_changed := holdfast.apply_bulk_action(p_bulk, v_one.job_id, coalesce(v_count / p_bulk.per_s, 0));
-    update holdfast.bulk_jobs i set outcome = case when v_changed then 'done' else 'passed' end, wave = p_wave, at = p_now
+    update holdfast.bulk_jobs i set outcome = case when v_changed then 'done' else 'passed' end, wave = p_wave,
+      at = p_now
     where i.bulk_id = p_bulk.id and i.job_id = v_one.job_id;
     v_done := v_done + v_changed::int;
     v_count := v_count + 1;
@@ -150,8 +169,10 @@ begin
   return v_count;
 end $$;
 
--- Retries or cancels one job and returns whether it changed. A job that changed in the meantime, or is gone, is skipped.
-create or replace function holdfast.apply_bulk_action(p_bulk holdfast.bulk_actions, p_job uuid, p_delay_s double precision) returns boolean
+-- Retries or cancels one job and returns whether it changed. A job that changed in the meantime, or is gone, is
+-- skipped.
+create or replace function holdfast.apply_bulk_action(
+  p_bulk holdfast.bulk_actions, p_job uuid, p_delay_s double precision) returns boolean
 language plpgsql set search_path = '' as $$
 begin
   if p_bulk.verb = 'cancel' then
@@ -175,18 +196,21 @@ begin
   case p_verb
     when 'pause' then update holdfast.bulk_actions b set status = 'paused' where b.id = p_id and b.status = 'running';
     when 'resume' then
-      update holdfast.bulk_actions b set status = 'running', stopped_why = null where b.id = p_id and b.status = 'paused';
+      update holdfast.bulk_actions b set status = 'running', stopped_why = null where b.id = p_id
+        and b.status = 'paused';
       perform pg_notify('holdfast', 'maintenance') where found;
       return found;
-    when 'stop' then update holdfast.bulk_actions b set status = 'stopped', finished_at = holdfast.now(), stopped_why = 'Stopped by an operator.'
+    when 'stop' then update holdfast.bulk_actions b set status = 'stopped', finished_at = holdfast.now(
+      ), stopped_why = 'Stopped by an operator.'
       where b.id = p_id and b.status in ('running', 'paused');
-    else perform holdfast.raise_error('HF004', format('Invalid command %s.', quote_nullable(p_verb)), 'verb', 'Use pause, resume or stop.');
+    else perform holdfast.raise_error('HF004', format('Invalid command %s.', quote_nullable(p_verb)), 'verb',
+      'Use pause, resume or stop.');
   end case;
   return found;
 end $$;
 
--- Undoes the action for jobs that have not started since: cancels retried jobs, retries cancelled ones. Stops the action
--- first. Returns how many jobs it changed; call it again until it returns 0.
+-- Undoes the action for jobs that have not started since: cancels retried jobs, retries cancelled ones. Stops the
+-- action first. Returns how many jobs it changed; call it again until it returns 0.
 create or replace function holdfast.undo_bulk_action(p_id uuid, p_limit integer default 1000) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -200,18 +224,22 @@ begin
     perform holdfast.raise_error('HF002', format('Bulk action %s does not exist.', p_id), 'id');
   end if;
   for v_one in
-    select i.job_id, i.at from (select i.job_id, i.at from holdfast.bulk_jobs i where i.bulk_id = p_id and i.outcome = 'done'
-      and i.wave is not null and holdfast.is_bulk_job_unchanged(v_bulk.verb, i.job_id, i.at) order by i.job_id limit p_limit) as i
+    select i.job_id, i.at from (select i.job_id, i.at from holdfast.bulk_jobs i where i.bulk_id = p_id
+      and i.outcome = 'done'
+      and i.wave is not null and holdfast.is_bulk_job_unchanged(v_bulk.verb, i.job_id, i.at) order by i.job_id
+        limit p_limit) as i
     order by exists (select from holdfast.jobs j where j.id = i.job_id), i.job_id
   loop
-    v_changed := case v_bulk.verb when 'retry' then holdfast.cancel_one_job(v_one.job_id, 'Bulk action undone.', holdfast.now())
+    v_changed := case v_bulk.verb when 'retry' then holdfast.cancel_one_job(v_one.job_id, 'Bulk action undone.',
+      holdfast.now())
       else (holdfast.retry_job(v_one.job_id) ->> 'restarted')::int > 0 end;
     if v_changed then
       update holdfast.bulk_jobs i set outcome = 'undone' where i.bulk_id = p_id and i.job_id = v_one.job_id;
       v_count := v_count + 1;
     end if;
   end loop;
-  update holdfast.bulk_actions b set undone = b.undone + v_count, status = 'undone', finished_at = coalesce(b.finished_at, holdfast.now())
+  update holdfast.bulk_actions b set undone = b.undone + v_count, status = 'undone',
+    finished_at = coalesce(b.finished_at, holdfast.now())
   where b.id = p_id;
   return v_count;
 end $$;
@@ -224,7 +252,8 @@ begin
     return holdfast.job_status(p_job) = 'cancelled';
   end if;
   return holdfast.job_status(p_job) = 'queued' and not exists (
-    select from holdfast.tasks t where (t.id = p_job or t.job_id = p_job) and (t.status || '' = 'running' or t.started_at >= p_at));
+    select from holdfast.tasks t where (t.id = p_job or t.job_id = p_job)
+      and (t.status || '' = 'running' or t.started_at >= p_at));
 end $$;
 
 create or replace function holdfast.bulk_action_json(p_bulk holdfast.bulk_actions) returns jsonb
@@ -240,21 +269,27 @@ begin
   return (select holdfast.bulk_action_json(b) from holdfast.bulk_actions b where b.id = p_id);
 end $$;
 
-create or replace function holdfast.list_bulk_actions(p_before uuid default null, p_limit integer default 50) returns setof jsonb
+create or replace function holdfast.list_bulk_actions(
+  p_before uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select to_jsonb(b) from holdfast.bulk_actions b
-  where b.id < coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff') order by b.id desc limit least(greatest(p_limit, 1), 1000);
+  where b.id < coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff') order by b.id desc
+    limit least(greatest(p_limit, 1), 1000);
 end $$;
 
 -- Lists the jobs of an action in the order in which they are processed.
-create or replace function holdfast.list_bulk_jobs(p_id uuid, p_after uuid default null, p_limit integer default 50) returns setof jsonb
+create or replace function holdfast.list_bulk_jobs(
+  p_id uuid, p_after uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select (to_jsonb(i) - 'bulk_id') || jsonb_build_object('status', holdfast.job_status(i.job_id))
-  from (select * from holdfast.bulk_jobs i where i.bulk_id = p_id and i.job_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
+  from (select * from holdfast.bulk_jobs i where i.bulk_id = p_id
+    and i.job_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
     order by i.job_id limit least(greatest(p_limit, 1), 1000)) as i;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions', 'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');
-call holdfast.allow('service_role', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions', 'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');
+call holdfast.allow('holdfast_worker', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
+  'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');
+call holdfast.allow('service_role', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
+  'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');

@@ -2,8 +2,8 @@
 -- where it was raised. Every result is bounded: fingerprints are found by skipping through an index, and counts stop at
 -- p_max_rows.
 
--- Lists the fingerprints seen since a time. Attempts are kept for thirty days after their end, so `keep_until` tells when
--- an attempt ended, and the query reads only the partitions of that time.
+-- Lists the fingerprints seen since a time. Attempts are kept for thirty days after their end, so `keep_until` tells
+-- when an attempt ended, and the query reads only the partitions of that time.
 create or replace function holdfast.list_error_fingerprints(p_since timestamptz, p_limit integer) returns setof text
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
@@ -23,9 +23,11 @@ end $$;
 
 -- Lists error groups since a time, the most recent first. p_owner: only attempts of that owner's jobs.
 create or replace function holdfast.list_error_groups(
-  p_since timestamptz default null, p_owner text default null, p_ignored boolean default false, p_limit integer default 100,
+  p_since timestamptz default null, p_owner text default null, p_ignored boolean default false,
+    p_limit integer default 100,
   p_max_rows integer default 10000) returns setof jsonb
-language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
+language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+  as $$
 declare
   v_now timestamptz := holdfast.now();
   v_since timestamptz := coalesce(p_since, v_now - interval '24 hours');
@@ -33,15 +35,18 @@ declare
 begin
   return query
   select g.body from (
-    select jsonb_build_object('cause', c.fingerprint, 'attempts', n.count, 'exact', n.count < p_max_rows, 'first_at', n.first_at,
-      'last_at', n.last_at, 'trend', n.trend, 'ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'why', i.why, 'link', i.link)
+    select jsonb_build_object('cause', c.fingerprint, 'attempts', n.count, 'exact', n.count < p_max_rows, 'first_at',
+      n.first_at,
+      'last_at', n.last_at, 'trend', n.trend, 'ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'why',
+        i.why, 'link', i.link)
       || coalesce(holdfast.summarize_error_group(c.fingerprint, v_since, v_owner), '{}') as body, n.last_at
     from holdfast.list_error_fingerprints(v_since, 1000) as c (fingerprint)
     left join holdfast.error_causes i on i.fingerprint = c.fingerprint
     cross join lateral (
       select sum(b.n)::bigint as count, min(b.first_at) as first_at, max(b.last_at) as last_at,
         (select array_agg(coalesce(b2.n, 0) order by s) from generate_series(1, 12) as s
-          left join (select * from unnest(array_agg(b.bucket), array_agg(b.n)) as u (bucket, n)) as b2 on b2.bucket = s) as trend
+          left join (select * from unnest(array_agg(b.bucket), array_agg(b.n)) as u (
+            bucket, n)) as b2 on b2.bucket = s) as trend
       from (
         select least(width_bucket(extract(epoch from a.ended_at), extract(epoch from v_since),
             extract(epoch from greatest(v_now, v_since + interval '1 second')), 12), 12) as bucket,
@@ -82,14 +87,16 @@ end $$;
 -- Returns one error group with its newest attempts, or null when it was not seen since then.
 create or replace function holdfast.get_error_group(
   p_cause text, p_since timestamptz default null, p_owner text default null, p_limit integer default 20) returns jsonb
-language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
+language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
+  as $$
 declare
   v_now timestamptz := holdfast.now();
   v_since timestamptz := coalesce(p_since, v_now - interval '7 days');
   v_owner text := coalesce(holdfast.calling_user(), p_owner);
   v_group jsonb;
 begin
-  select jsonb_build_object('cause', p_cause, 'attempts', count(*), 'exact', count(*) < 10000, 'first_at', min(a.ended_at),
+  select jsonb_build_object('cause', p_cause, 'attempts', count(*), 'exact', count(*) < 10000, 'first_at',
+    min(a.ended_at),
     'last_at', max(a.ended_at), 'since', v_since) into v_group
   from (select a.ended_at from holdfast.attempts a where a.fingerprint = p_cause and a.ended_at >= v_since
     and (v_owner is null or a.owner = v_owner) order by a.ended_at desc limit 10000) as a;
@@ -97,22 +104,26 @@ begin
     return null;
   end if;
   return v_group || holdfast.summarize_error_group(p_cause, v_since, v_owner) || coalesce((
-      select jsonb_build_object('ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'why', i.why, 'link', i.link)
+      select jsonb_build_object('ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'why', i.why, 'link',
+        i.link)
       from holdfast.error_causes i where i.fingerprint = p_cause), '{}')
     || jsonb_build_object('samples', (
-      select jsonb_agg(jsonb_build_object('task', a.task_id, 'job', a.job_id, 'attempt', a.attempt, 'outcome', a.outcome,
+      select jsonb_agg(jsonb_build_object('task', a.task_id, 'job', a.job_id, 'attempt', a.attempt, 'outcome',
+        a.outcome,
         'worker', (select w.name from holdfast.workers w where w.id = a.worker_id), 'version',
         (select w.about ->> 'version' from holdfast.workers w where w.id = a.worker_id), 'started_at', a.started_at,
         'ended_at', a.ended_at, 'type', a.error_type, 'message', a.message, 'traceback', a.traceback,
         'name', (select t.name from holdfast.all_tasks t where t.id = a.task_id limit 1),
         'args', (select t.args from holdfast.all_tasks t where t.id = a.task_id limit 1)) order by a.ended_at desc)
       from (select * from holdfast.attempts a where a.fingerprint = p_cause and a.ended_at >= v_since
-        and (v_owner is null or a.owner = v_owner) order by a.ended_at desc limit least(greatest(p_limit, 1), 100)) as a));
+        and (v_owner is null or a.owner = v_owner) order by a.ended_at desc
+          limit least(greatest(p_limit, 1), 100)) as a));
 end $$;
 
 -- Ignores an error group until a time; null ends the ignoring. p_link is the address of an issue about it.
 create or replace function holdfast.ignore_error_group(
-  p_cause text, p_until timestamptz default null, p_by text default null, p_why text default null, p_link text default null) returns void
+  p_cause text, p_until timestamptz default null, p_by text default null, p_why text default null,
+    p_link text default null) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   if p_cause is null or octet_length(p_cause) not between 1 and 1000 then
@@ -123,7 +134,8 @@ begin
   end if;
   insert into holdfast.error_causes (fingerprint, ignored_until, ignored_by, why, link)
   values (p_cause, p_until, p_by, left(p_why, 1000), left(p_link, 2000))
-  on conflict (fingerprint) do update set ignored_until = excluded.ignored_until, ignored_by = excluded.ignored_by, why = excluded.why,
+  on conflict (fingerprint) do update set ignored_until = excluded.ignored_until, ignored_by = excluded.ignored_by,
+    why = excluded.why,
     link = coalesce(excluded.link, error_causes.link);
 end $$;
 

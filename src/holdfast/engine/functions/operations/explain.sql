@@ -14,20 +14,25 @@ begin
     select h.status, h.finished_at, h.error into v_ended from holdfast.history h
     where h.id = p_id and (v_user is null or h.owner = v_user) order by h.finished_at desc limit 1;
     if not found then
-      perform holdfast.raise_error('HF002', format('Task %s does not exist.', p_id), 'id', 'Its transaction may not be committed yet, or its retention has ended.');
+      perform holdfast.raise_error('HF002', format('Task %s does not exist.', p_id), 'id',
+        'Its transaction may not be committed yet, or its retention has ended.');
     end if;
     return jsonb_build_object('status', v_ended.status, 'reasons', jsonb_build_array(jsonb_build_object(
       'reason', 'ended', 'at', v_ended.finished_at, 'error', v_ended.error)));
   end if;
   select * into strict v_lane from holdfast.lanes l where l.id = v_task.lane_id;
-  return jsonb_build_object('status', v_task.status, 'queue', v_lane.queue, 'type', v_lane.type, 'attempt', v_task.attempt,
+  return jsonb_build_object('status', v_task.status, 'queue', v_lane.queue, 'type', v_lane.type, 'attempt',
+    v_task.attempt,
     'reasons', case v_task.status
       when 'waiting' then holdfast.explain_waiting_task(p_id)
-      when 'scheduled' then jsonb_build_array(jsonb_build_object('reason', 'scheduled', 'until', v_task.due_at, 'error', v_task.error))
+      when 'scheduled' then jsonb_build_array(jsonb_build_object('reason', 'scheduled', 'until', v_task.due_at,
+        'error', v_task.error))
       when 'ready' then holdfast.explain_ready_task(v_task, v_lane, v_now)
       when 'running' then jsonb_build_array(jsonb_build_object('reason', 'running', 'since', v_task.started_at,
-        'lease_until', v_task.lease_until, 'worker', (select w.name from holdfast.workers w where w.id = v_task.worker_id)))
-      else jsonb_build_array(jsonb_build_object('reason', 'ended', 'at', v_task.finished_at, 'error', v_task.error)) end);
+        'lease_until', v_task.lease_until, 'worker',
+          (select w.name from holdfast.workers w where w.id = v_task.worker_id)))
+      else jsonb_build_array(jsonb_build_object('reason', 'ended', 'at', v_task.finished_at, 'error',
+        v_task.error)) end);
 end $$;
 
 create or replace function holdfast.explain_waiting_task(p_id uuid) returns jsonb
@@ -40,7 +45,8 @@ begin
       where e.child_id = p_id and not e.satisfied order by p.id limit 20) as f);
 end $$;
 
-create or replace function holdfast.explain_ready_task(p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
+create or replace function holdfast.explain_ready_task(
+  p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
 language plpgsql stable set search_path = '' as $$
 declare
   v_why jsonb;
@@ -51,7 +57,8 @@ begin
     from holdfast.queues q where q.name = p_lane.queue and q.paused_at is not null
     union all
     select jsonb_build_object('reason', 'no_worker', 'type', p_lane.type, 'queue', p_lane.queue)
-    where not exists (select from holdfast.workers w where w.stopped_at is null and w.seen_at > p_now - interval '2 minutes'
+    where not exists (select from holdfast.workers w where w.stopped_at is null
+      and w.seen_at > p_now - interval '2 minutes'
       and p_lane.queue = any (w.queues) and (w.types is null or p_lane.type = any (w.types)))
     union all
     select jsonb_build_object('reason', 'asleep', 'limit', c.rule, 'key', c.key, 'until', c.paused_until)
@@ -61,17 +68,21 @@ begin
     from holdfast.paused_keys k where k.key = p_lane.limit_key and k.until > p_now and not exists (
       select from holdfast.limit_counters c where c.id = any (p_lane.limit_ids) and c.paused_until > p_now)
     union all
-    select jsonb_build_object('reason', 'limit', 'limit', c.rule, 'key', c.key, 'running', c.running, 'max_running', r.max_running,
+    select jsonb_build_object('reason', 'limit', 'limit', c.rule, 'key', c.key, 'running', c.running, 'max_running',
+      r.max_running,
       'held_by', holdfast.find_limit_holders(c.id))
     from holdfast.limit_counters c join holdfast.limit_rules r on r.name = c.rule
     where c.id = any (p_lane.limit_ids) and c.running >= r.max_running
     union all
-    select jsonb_build_object('reason', 'rate', 'limit', c.rule, 'key', c.key, 'until', p_now + (1 - k.tokens) / r.rate * interval '1 second')
+    select jsonb_build_object('reason', 'rate', 'limit', c.rule, 'key', c.key, 'until',
+      p_now + (1 - k.tokens) / r.rate * interval '1 second')
     from holdfast.limit_counters c join holdfast.limit_rules r on r.name = c.rule
-    cross join lateral (select holdfast.available_tokens(c.tokens, c.refilled_at, r.rate, r.burst, p_now) as tokens) as k
+    cross join lateral (select holdfast.available_tokens(
+      c.tokens, c.refilled_at, r.rate, r.burst, p_now) as tokens) as k
     where c.id = any (p_lane.limit_ids) and k.tokens < 1
     union all
-    select jsonb_build_object('reason', 'expired', 'start_before', p_task.start_before) where p_task.start_before <= p_now
+    select jsonb_build_object('reason', 'expired', 'start_before', p_task.start_before)
+      where p_task.start_before <= p_now
   ) as f;
   return case when v_why <> '[]' then v_why else jsonb_build_array(jsonb_build_object('reason', 'queued', 'ahead', (
     select count(*) from (select from holdfast.tasks t where t.lane_id = p_task.lane_id and t.status = 'ready'
@@ -88,18 +99,20 @@ begin
       where t.status = 'running' and p_limit = any (l.limit_ids) order by t.lease_until limit 5) as f);
 end $$;
 
--- Counts ready, running and scheduled tasks. Counts stop at p_max_rows per lane and state, so that a backlog of millions
--- costs no more.
+-- Counts ready, running and scheduled tasks. Counts stop at p_max_rows per lane and state, so that a backlog of
+-- millions costs no more.
 create or replace function holdfast.metrics(p_max_rows integer default 10000) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
   v_queues jsonb;
 begin
-  select coalesce(jsonb_agg(jsonb_build_object('queue', f.queue, 'type', f.type, 'ready', f.ready, 'oldest_s', f.oldest_s,
+  select coalesce(jsonb_agg(jsonb_build_object('queue', f.queue, 'type', f.type, 'ready', f.ready, 'oldest_s',
+    f.oldest_s,
     'paused', f.paused) order by f.queue, f.type), '[]') into v_queues
   from (
-    select l.queue, l.type, sum(r.n)::bigint as ready, max(r.oldest_s) as oldest_s, bool_or(q.paused_at is not null) as paused
+    select l.queue, l.type, sum(r.n)::bigint as ready, max(r.oldest_s) as oldest_s,
+      bool_or(q.paused_at is not null) as paused
     from holdfast.lanes l left join holdfast.queues q on q.name = l.queue
     cross join lateral (
       select count(*) as n, extract(epoch from v_now - min(t.due_at)) as oldest_s from (
@@ -110,22 +123,28 @@ begin
   ) as f;
   return jsonb_build_object('at', v_now, 'queues', v_queues,
     'running', (select count(*) from (select from holdfast.tasks t where t.status = 'running' limit p_max_rows) as r),
-    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' limit p_max_rows) as r),
-    'workers', (select count(*) from holdfast.workers w where w.stopped_at is null and w.seen_at > v_now - interval '2 minutes'),
-    'limits', (select coalesce(jsonb_agg(jsonb_build_object('rule', c.rule, 'key', c.key, 'running', c.running, 'paused_until', c.paused_until)),
-      '[]') from (select * from holdfast.limit_counters c where c.running > 0 or c.paused_until > v_now order by c.id limit 100) as c));
+    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled'
+      limit p_max_rows) as r),
+    'workers', (select count(*) from holdfast.workers w where w.stopped_at is null
+      and w.seen_at > v_now - interval '2 minutes'),
+    'limits', (select coalesce(jsonb_agg(jsonb_build_object('rule', c.rule, 'key', c.key, 'running', c.running,
+      'paused_until', c.paused_until)),
+      '[]') from (select * from holdfast.limit_counters c where c.running > 0 or c.paused_until > v_now order by c.id
+        limit 100) as c));
 end $$;
 
 -- Lists the attempts of a task that did not succeed, oldest first.
 create or replace function holdfast.list_task_attempts(p_task_id uuid)
-returns table (attempt integer, outcome text, worker text, started_at timestamptz, ended_at timestamptz, error_type text, message text,
+returns table (attempt integer, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
+  error_type text, message text,
   traceback text, fingerprint text)
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
 begin
   return query
-  select a.attempt, a.outcome, (select w.name from holdfast.workers w where w.id = a.worker_id), a.started_at, a.ended_at, a.error_type,
+  select a.attempt, a.outcome, (select w.name from holdfast.workers w where w.id = a.worker_id), a.started_at,
+    a.ended_at, a.error_type,
     a.message, a.traceback, a.fingerprint
   from holdfast.attempts a
   where a.task_id = p_task_id and (v_user is null or a.owner = v_user)

@@ -1,7 +1,7 @@
 -- Job detail: everything that a dashboard shows about one job. Every result is bounded.
 
--- Returns a job with up to p_max_tasks tasks, their dependencies and attempts, for a timeline. Running and failed tasks come
--- first when there are more. Payloads are left out.
+-- Returns a job with up to p_max_tasks tasks, their dependencies and attempts, for a timeline. Running and failed tasks
+-- come first when there are more. Payloads are left out.
 create or replace function holdfast.get_job_detail(p_id uuid, p_max_tasks integer default 500) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -25,7 +25,8 @@ begin
           'error', t.error - 'traceback') order by t.id)
       from holdfast.all_tasks t where t.id = any (v_ids)),
     'edges', (select coalesce(jsonb_agg(jsonb_build_array(e.parent_id, e.child_id)), '[]') from (
-      select e.parent_id, e.child_id from holdfast.dependencies e where e.job_id = p_id and e.parent_id = any (v_ids) and e.child_id = any (v_ids)
+      select e.parent_id, e.child_id from holdfast.dependencies e where e.job_id = p_id and e.parent_id = any (v_ids)
+        and e.child_id = any (v_ids)
       limit 5000) as e),
     'attempts', (select coalesce(jsonb_agg(to_jsonb(a) order by a.ended_at), '[]') from (
       select a.task_id, a.attempt, a.outcome, a.started_at, a.ended_at, a.error_type from holdfast.attempts a
@@ -36,7 +37,8 @@ end $$;
 create or replace function holdfast.get_task_payload(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return (select jsonb_build_object('id', t.id, 'name', t.name, 'type', t.type, 'args', t.args, 'output', t.output, 'error', t.error)
+  return (select jsonb_build_object('id', t.id, 'name', t.name, 'type', t.type, 'args', t.args, 'output', t.output,
+    'error', t.error)
     from holdfast.all_tasks t where t.id = p_id limit 1);
 end $$;
 
@@ -61,7 +63,8 @@ end $$;
 create or replace function holdfast.record_rerun(p_old uuid, p_new uuid, p_by text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  insert into holdfast.reruns (new_id, old_id, started_by, at) values (p_new, p_old, p_by, holdfast.now()) on conflict do nothing;
+  insert into holdfast.reruns (new_id, old_id, started_by, at) values (p_new, p_old, p_by, holdfast.now())
+    on conflict do nothing;
 end $$;
 
 -- Returns {of, to}: the job that this one is a rerun of, and the latest reruns of this one.
@@ -74,4 +77,5 @@ begin
 end $$;
 
 call holdfast.allow('holdfast_worker', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns');
-call holdfast.allow('service_role', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns', 'record_rerun');
+call holdfast.allow('service_role', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns',
+  'record_rerun');

@@ -1,8 +1,8 @@
 -- Maintenance for operators: bulk actions, pauses that end, throughput samples, and old rows of the dashboard.
 
 -- Runs the maintenance that somebody is waiting for: resumes queues whose pause has ended and advances bulk actions.
--- Returns the seconds until the next call is due, or null while nothing is pending. A caller that starts a bulk action or
--- a pause notifies the workers with the payload 'maintenance'.
+-- Returns the seconds until the next call is due, or null while nothing is pending. A caller that starts a bulk action
+-- or a pause notifies the workers with the payload 'maintenance'.
 create or replace function holdfast.run_urgent_maintenance(p_limit integer default 200) returns double precision
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -14,7 +14,8 @@ begin
   end if;
   return (select least(
     (select 1 where exists (select from holdfast.bulk_actions b where b.status = 'running')),
-    (select greatest(extract(epoch from q.paused_until - v_now), 0.05) from holdfast.queues q where q.paused_at < q.paused_until
+    (select greatest(extract(epoch from q.paused_until - v_now), 0.05) from holdfast.queues q
+      where q.paused_at < q.paused_until
       order by q.paused_until limit 1)));
 end $$;
 
@@ -28,7 +29,8 @@ begin
   delete from holdfast.reruns r where r.at < v_now - interval '35 days';
   delete from holdfast.login_links k where k.expires_at < v_now - interval '1 day';
   delete from holdfast.bulk_actions b where b.id in (
-    select o.id from holdfast.bulk_actions o where o.finished_at < v_now - interval '30 days' limit 10 for update skip locked);
+    select o.id from holdfast.bulk_actions o where o.finished_at < v_now - interval '30 days' limit 10
+      for update skip locked);
   return holdfast.advance_bulk_actions(least(p_limit, 200)) + holdfast.record_throughput_samples(v_now);
 end $$;
 

@@ -6,18 +6,23 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 begin
   return jsonb_build_object(
     'failed', (select sum(n.n)::bigint from holdfast.task_policies k cross join lateral (
-      select count(*) as n from (select from holdfast.history h where h.status = 'failed' and h.policy_id = k.id and h.finished_at >= p_since
+      select count(*) as n from (select from holdfast.history h where h.status = 'failed' and h.policy_id = k.id
+        and h.finished_at >= p_since
         limit p_max_rows) as f) as n),
-    'retrying', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' and t.failures + t.crashes > 0 limit p_max_rows) as f),
-    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled' limit p_max_rows) as f),
+    'retrying', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled'
+      and t.failures + t.crashes > 0 limit p_max_rows) as f),
+    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled'
+      limit p_max_rows) as f),
     'waiting', (select count(*) from (select from holdfast.jobs j where j.finished_at is null limit p_max_rows) as f));
 end $$;
 
 -- Lists batches, newest first.
-create or replace function holdfast.list_batches(p_owner text default null, p_before uuid default null, p_limit integer default 50) returns setof jsonb
+create or replace function holdfast.list_batches(p_owner text default null, p_before uuid default null,
+  p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select to_jsonb(b) - 'callback' || jsonb_build_object('created_at', holdfast.id_time(b.id)) from holdfast.batches b
+  return query select to_jsonb(b) - 'callback' || jsonb_build_object('created_at', holdfast.id_time(b.id))
+    from holdfast.batches b
   where (p_owner is null or b.owner = p_owner) and b.id < coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   order by b.id desc limit least(greatest(p_limit, 1), 1000);
 end $$;
@@ -31,22 +36,28 @@ begin
     'size', pg_database_size(current_database()), 'notify_usage', pg_notification_queue_usage(),
     'connections', (select count(*) from pg_stat_activity a where a.datname = current_database()),
     'max_connections', current_setting('max_connections')::int,
-    'oldest', (select jsonb_build_object('pid', a.pid, 'application', a.application_name, 'user', a.usename, 'state', a.state,
+    'oldest', (select jsonb_build_object('pid', a.pid, 'application', a.application_name, 'user', a.usename, 'state',
+      a.state,
         'age_s', extract(epoch from clock_timestamp() - a.xact_start)::double precision)
-      from pg_stat_activity a where a.datname = current_database() and a.xact_start is not null and a.pid <> pg_backend_pid()
+      from pg_stat_activity a where a.datname = current_database() and a.xact_start is not null
+        and a.pid <> pg_backend_pid()
         and a.backend_type = 'client backend' order by a.xact_start limit 1),
-    'migrations', (select jsonb_agg(jsonb_build_object('version', m.version, 'name', m.name, 'applied_at', m.applied_at) order by m.version)
+    'migrations', (select jsonb_agg(jsonb_build_object('version', m.version, 'name', m.name, 'applied_at',
+      m.applied_at) order by m.version)
       from holdfast.migrations m),
     'tables', (select jsonb_agg(t order by t.size desc) from (
-      select coalesce(p.relname, c.relname) as name, sum(s.n_live_tup)::bigint as live, sum(s.n_dead_tup)::bigint as dead,
-        max(greatest(s.last_vacuum, s.last_autovacuum)) as vacuumed_at, sum(pg_total_relation_size(c.oid))::bigint as size,
+      select coalesce(p.relname, c.relname) as name, sum(s.n_live_tup)::bigint as live,
+        sum(s.n_dead_tup)::bigint as dead,
+        max(greatest(s.last_vacuum, s.last_autovacuum)) as vacuumed_at,
+          sum(pg_total_relation_size(c.oid))::bigint as size,
         count(*) filter (where p.oid is not null) as partitions,
         min(right(c.relname, 8)) filter (where p.oid is not null and c.relname ~ '_[0-9]{8}$') as next_drop
       from pg_class c join pg_stat_user_tables s on s.relid = c.oid
       left join pg_inherits i on i.inhrelid = c.oid left join pg_class p on p.oid = i.inhparent
       where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r'
       group by 1 order by size desc limit 40) as t),
-    'keep', (select coalesce(jsonb_agg(jsonb_build_object('queue', q.name, 'keep_s', q.keep_s, 'keep_failed_s', q.keep_failed_s)), '[]')
+    'keep', (select coalesce(jsonb_agg(jsonb_build_object('queue', q.name, 'keep_s', q.keep_s, 'keep_failed_s',
+      q.keep_failed_s)), '[]')
       from holdfast.queues q where q.keep_s is not null or q.keep_failed_s is not null));
 end $$;
 

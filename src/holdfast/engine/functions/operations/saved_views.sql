@@ -1,16 +1,19 @@
 -- Saved views: searches that people store under a name.
 
 -- Stores a search under a name, or replaces the one that p_by stored under it. Returns its id.
-create or replace function holdfast.put_saved_view(p_name text, p_page text, p_search text, p_by text, p_shared boolean default true) returns uuid
+create or replace function holdfast.put_saved_view(
+  p_name text, p_page text, p_search text, p_by text, p_shared boolean default true) returns uuid
 language plpgsql security definer set search_path = '' as $$
 declare
   v_id uuid;
 begin
   if (select count(*) from holdfast.saved_views v where v.saved_by = p_by) >= 100 then
-    perform holdfast.raise_error('HF003', 'You have 100 saved views, which is the maximum.', 'name', 'Delete one first.');
+    perform holdfast.raise_error('HF003', 'You have 100 saved views, which is the maximum.', 'name',
+      'Delete one first.');
   end if;
   insert into holdfast.saved_views (id, name, page, search, saved_by, shared, created_at)
-  values (holdfast.new_id(), holdfast.check_name(btrim(p_name), 'name'), p_page, left(p_search, 4000), p_by, p_shared, holdfast.now())
+  values (holdfast.new_id(), holdfast.check_name(btrim(p_name), 'name'), p_page, left(p_search, 4000), p_by, p_shared,
+    holdfast.now())
   on conflict (saved_by, page, name) do update set search = excluded.search, shared = excluded.shared
   returning id into v_id;
   return v_id;

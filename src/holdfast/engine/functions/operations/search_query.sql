@@ -1,26 +1,30 @@
 -- Search queries: from the JSON filter to conditions on the tables. search_jobs.sql runs them.
 --
--- holdfast/search.py compiles the search text into a filter: per field {"in": [...], "not": [...]}, or comparisons. Jobs
--- are stored in three places: `jobs`, unfinished single tasks in `tasks`, and ended single tasks in `history`. A search
--- walks each from the newest id down and scans at most p_max_scanned rows of it. The floor is the id below which one of
--- them was not scanned, and the page ends there. So pages follow each other by id, which is unique, and no job is
--- skipped or shown twice.
+-- holdfast/search.py compiles the search text into a filter: per field {"in": [...], "not": [...]}, or comparisons.
+-- Jobs are stored in three places: `jobs`, unfinished single tasks in `tasks`, and ended single tasks in `history`. A
+-- search walks each from the newest id down and scans at most p_max_scanned rows of it. The floor is the id below which
+-- one of them was not scanned, and the page ends there. So pages follow each other by id, which is unique, and no job
+-- is skipped or shown twice.
 
 -- Compiles a filter into the conditions of search_job_ids. A null output column means no condition.
-create or replace function holdfast.compile_search_query(p_query jsonb, p_before uuid,
-  out before uuid, out since uuid, out ids uuid[], out not_ids uuid[], out owners text[], out not_owners text[],
-  out states text[], out not_states text[], out kinds bigint[], out types text[], out not_types text[], out errors text[],
-  out not_errors text[], out workers bigint[], out batches uuid[], out args jsonb, out result jsonb, out only_failed boolean, out only_running boolean, out only_scheduled boolean,
-  out live boolean, out ended boolean, out patterns text[], out not_patterns text[], out args_any jsonb[],
-  out not_args jsonb[], out result_any jsonb[], out not_result jsonb[], out labels_any jsonb[], out label_names text[], out not_labels jsonb[],
-  out not_label_names text[], out attempt_least double precision, out attempt_most double precision, out wait_least double precision,
-  out wait_most double precision, out run_least double precision, out run_most double precision, out more jsonb, out plain boolean, out now timestamptz)
+create or replace function holdfast.compile_search_query(
+  p_query jsonb, p_before uuid, out before uuid, out since uuid, out ids uuid[], out not_ids uuid[],
+  out owners text[], out not_owners text[], out states text[], out not_states text[], out policies bigint[],
+  out types text[], out not_types text[], out errors text[], out not_errors text[], out workers bigint[],
+  out batches uuid[], out args jsonb, out result jsonb, out only_failed boolean, out only_running boolean,
+  out only_scheduled boolean, out live boolean, out ended boolean, out patterns text[], out not_patterns text[],
+  out args_any jsonb[], out not_args jsonb[], out result_any jsonb[], out not_result jsonb[], out labels_any jsonb[],
+  out label_names text[], out not_labels jsonb[], out not_label_names text[], out min_attempt double precision,
+  out max_attempt double precision, out min_wait double precision, out max_wait double precision,
+  out min_run double precision, out max_run double precision, out extra jsonb, out unfiltered boolean,
+  out now timestamptz)
 language plpgsql stable set search_path = '' as $$
 declare
   v_user text := holdfast.calling_user();
 begin
   now := holdfast.now();
-  before := least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), holdfast.find_smallest_id_at(p_query -> 'until', now));
+  before := least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
+    holdfast.find_smallest_id_at(p_query -> 'until', now));
   since := coalesce(holdfast.find_smallest_id_at(p_query -> 'since', now), '00000000-0000-0000-0000-000000000000');
   owners := case when v_user is not null then array[v_user] else holdfast.json_text_array(p_query #> '{owner,in}') end;
   not_owners := holdfast.json_text_array(p_query #> '{owner,not}');
@@ -34,7 +38,7 @@ begin
   ids := holdfast.find_searched_ids(p_query);
   not_ids := holdfast.json_text_array(p_query #> '{job,not}')::uuid[];
   if p_query ?| '{queue,task}' then
-    kinds := array(select k.id from holdfast.task_policies k
+    policies := array(select k.id from holdfast.task_policies k
       where (p_query #> '{queue,in}' is null or p_query #> '{queue,in}' ? k.queue)
         and (p_query #> '{queue,not}' is null or not p_query #> '{queue,not}' ? k.queue)
         and (types is null or k.type = any (types)) and (not_types is null or k.type <> all (not_types)));
@@ -60,13 +64,16 @@ begin
   label_names := holdfast.list_label_names(p_query #> '{labels,in,0}');
   not_labels := holdfast.label_patterns(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
   not_label_names := holdfast.list_label_names(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
-  select b.at_least, b.at_most into attempt_least, attempt_most from holdfast.comparison_bounds(p_query -> 'attempt') as b;
-  select b.at_least, b.at_most into wait_least, wait_most from holdfast.comparison_bounds(p_query -> 'wait') as b;
-  select b.at_least, b.at_most into run_least, run_most from holdfast.comparison_bounds(p_query -> 'run') as b;
+  select b.min_value, b.max_value into min_attempt, max_attempt
+    from holdfast.comparison_bounds(p_query -> 'attempt') as b;
+  select b.min_value, b.max_value into min_wait, max_wait from holdfast.comparison_bounds(p_query -> 'wait') as b;
+  select b.min_value, b.max_value into min_run, max_run from holdfast.comparison_bounds(p_query -> 'run') as b;
   -- The second and further lists of the same field need a function call per row.
-  more := nullif(jsonb_strip_nulls(jsonb_build_object('args', nullif((p_query #> '{args,in}') - 0, '[]'),
-    'result', nullif((p_query #> '{result,in}') - 0, '[]'), 'labels', nullif((p_query #> '{labels,in}') - 0, '[]'))), '{}');
-  plain := p_query - '{since,until}'::text[] = '{}' or (only_failed and p_query - '{since,until,state}'::text[] = '{}');
+  extra := nullif(jsonb_strip_nulls(jsonb_build_object('args', nullif((p_query #> '{args,in}') - 0, '[]'),
+    'result', nullif((p_query #> '{result,in}') - 0, '[]'), 'labels', nullif((p_query #> '{labels,in}') - 0, '[]'))),
+      '{}');
+  unfiltered := p_query - '{since,until}'::text[] = '{}'
+    or (only_failed and p_query - '{since,until,state}'::text[] = '{}');
 end $$;
 
 -- Returns a JSON array of texts as a SQL array; null for any other value.
@@ -86,7 +93,8 @@ begin
   if v_at is null then
     return null;
   end if;
-  return (lpad(to_hex(floor(extract(epoch from least(greatest(v_at, 'epoch'::timestamptz), '9999-01-01Z'::timestamptz)) * 1000)::bigint),
+  return (lpad(to_hex(floor(extract(epoch from least(
+    greatest(v_at, 'epoch'::timestamptz), '9999-01-01Z'::timestamptz)) * 1000)::bigint),
     12, '0') || '00000000000000000000')::uuid;
 end $$;
 
@@ -96,16 +104,20 @@ create or replace function holdfast.find_searched_ids(p_query jsonb) returns uui
 language plpgsql stable set search_path = '' as $$
 declare
   v_ids uuid[] := holdfast.json_text_array(p_query #> '{job,in}')::uuid[];
-  v_more uuid[];
+  v_matching uuid[];
 begin
   if p_query #> '{key,in}' is not null then
-    v_more := array(select k.job_id from holdfast.idempotency_keys k where k.key = any (holdfast.json_text_array(p_query #> '{key,in}')) limit 10000);
-    v_ids := case when v_ids is null then v_more else array(select unnest(v_ids) intersect select unnest(v_more)) end;
+    v_matching := array(select k.job_id from holdfast.idempotency_keys k
+      where k.key = any (holdfast.json_text_array(p_query #> '{key,in}')) limit 10000);
+    v_ids := case when v_ids is null then v_matching
+      else array(select unnest(v_ids) intersect select unnest(v_matching)) end;
   end if;
   if p_query #> '{cause,in}' is not null then
-    v_more := array(select distinct a.job_id from (select a.job_id from holdfast.attempts a
-      where a.fingerprint = any (holdfast.json_text_array(p_query #> '{cause,in}')) order by a.ended_at desc limit 100000) as a);
-    v_ids := case when v_ids is null then v_more else array(select unnest(v_ids) intersect select unnest(v_more)) end;
+    v_matching := array(select distinct a.job_id from (select a.job_id from holdfast.attempts a
+      where a.fingerprint = any (holdfast.json_text_array(p_query #> '{cause,in}')) order by a.ended_at desc
+        limit 100000) as a);
+    v_ids := case when v_ids is null then v_matching
+      else array(select unnest(v_ids) intersect select unnest(v_matching)) end;
   end if;
   return v_ids;
 end $$;
@@ -114,7 +126,8 @@ end $$;
 create or replace function holdfast.list_searchable_states(p_status text, p_failures integer) returns text[]
 language sql immutable parallel safe as $$
   select case p_status
-    when 'scheduled' then case when p_failures > 0 then array['scheduled', 'retrying', 'queued', 'alive'] else array['scheduled', 'queued', 'alive'] end
+    when 'scheduled' then case when p_failures > 0 then array['scheduled', 'retrying', 'queued', 'alive']
+      else array['scheduled', 'queued', 'alive'] end
     when 'ready' then array['ready', 'queued', 'alive']
     when 'waiting' then array['waiting', 'queued', 'alive']
     when 'queued' then array['queued', 'alive']
@@ -127,16 +140,18 @@ create or replace function holdfast.error_matches(p_error jsonb, p_words text[])
 language plpgsql immutable set search_path = '' as $$
 begin
   return exists (select from unnest(p_words) as w where p_error ->> 'type' = w
-    or position(lower(w) in lower(coalesce(p_error ->> 'type', '') || ': ' || coalesce(p_error ->> 'message', ''))) > 0);
+    or position(lower(w) in lower(coalesce(p_error ->> 'type', '') || ': '
+      || coalesce(p_error ->> 'message', ''))) > 0);
 end $$;
 
 -- Returns the smallest and the largest value that the comparisons allow; null where they have no bound.
-create or replace function holdfast.comparison_bounds(p_tests jsonb, out at_least double precision, out at_most double precision)
+create or replace function holdfast.comparison_bounds(p_tests jsonb, out min_value double precision,
+  out max_value double precision)
 language plpgsql immutable set search_path = '' as $$
 begin
   select max(case when t.op in ('>=', '=') then t.value when t.op = '>' then t.value + 1e-6 end),
     min(case when t.op in ('<=', '=') then t.value when t.op = '<' then t.value - 1e-6 end)
-  into at_least, at_most from jsonb_to_recordset(p_tests) as t (op text, value double precision);
+  into min_value, max_value from jsonb_to_recordset(p_tests) as t (op text, value double precision);
 end $$;
 
 -- Returns the elements of a JSON array as a SQL array; null for any other value.
@@ -150,7 +165,8 @@ end $$;
 create or replace function holdfast.label_patterns(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
-  return (select array_agg(jsonb_build_object(l ->> 'name', v)) from jsonb_array_elements(p_list) as l, jsonb_array_elements(l -> 'values') as v);
+  return (select array_agg(jsonb_build_object(l ->> 'name', v))
+    from jsonb_array_elements(p_list) as l, jsonb_array_elements(l -> 'values') as v);
 end $$;
 
 -- Returns the names of the labels that are searched without a value.
@@ -161,15 +177,17 @@ begin
 end $$;
 
 -- Returns whether at least one element of each additional list matches.
-create or replace function holdfast.extra_filters_match(p_more jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
+create or replace function holdfast.extra_filters_match(
+  p_extra jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
-  return not exists (select from jsonb_array_elements(p_more -> 'args') as one where not exists (
+  return not exists (select from jsonb_array_elements(p_extra -> 'args') as one where not exists (
       select from unnest(p_args) as a where a @> any (holdfast.json_array_values(one.value))))
-    and not exists (select from jsonb_array_elements(p_more -> 'result') as one where not exists (
+    and not exists (select from jsonb_array_elements(p_extra -> 'result') as one where not exists (
       select from unnest(p_outputs) as a where a @> any (holdfast.json_array_values(one.value))))
-    and not exists (select from jsonb_array_elements(p_more -> 'labels') as one
-      where (p_labels @> any (holdfast.label_patterns(one.value)) or p_labels ?| holdfast.list_label_names(one.value)) is not true);
+    and not exists (select from jsonb_array_elements(p_extra -> 'labels') as one
+      where (p_labels @> any (holdfast.label_patterns(one.value))
+        or p_labels ?| holdfast.list_label_names(one.value)) is not true);
 end $$;
 
 -- Returns one regular expression for each list of words. It matches a text that contains one of the words literally.
@@ -180,12 +198,14 @@ begin
     return null;
   end if;
   return array(select string_agg(regexp_replace(lower(w), '([][\\.(){}*+?^$|])', '\\\1', 'g'), '|')
-    from jsonb_array_elements(p_lists) with ordinality as l (words, n), jsonb_array_elements_text(l.words) as w group by l.n);
+    from jsonb_array_elements(p_lists) with ordinality as l (words, n), jsonb_array_elements_text(l.words) as w
+      group by l.n);
 end $$;
 
 -- Returns the text in which words are searched.
 create or replace function holdfast.searchable_text(p_id uuid, p_type text, p_owner text, p_error jsonb) returns text
 language sql stable parallel safe as $$
-  select pg_catalog.lower(pg_catalog.concat_ws(' ', p_id::pg_catalog.text, p_type, p_owner, p_error operator(pg_catalog.->>) 'type',
+  select pg_catalog.lower(pg_catalog.concat_ws(' ', p_id::pg_catalog.text, p_type, p_owner,
+    p_error operator(pg_catalog.->>) 'type',
     p_error operator(pg_catalog.->>) 'message'))
 $$;

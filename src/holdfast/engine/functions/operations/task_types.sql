@@ -1,8 +1,8 @@
 -- Task types: what workers can run, with a JSON Schema of the arguments, and the validation of arguments.
 
--- Stores the task types of a worker when it starts: [{name, queue, schema, hash, doc, options, version}]. Returns how many
--- are new or changed. The option `limit` becomes the limit `task:<name>` when it differs from the value registered before,
--- so a limit that an operator changed since then stays.
+-- Stores the task types of a worker when it starts: [{name, queue, schema, hash, doc, options, version}]. Returns how
+-- many are new or changed. The option `limit` becomes the limit `task:<name>` when it differs from the value registered
+-- before, so a limit that an operator changed since then stays.
 create or replace function holdfast.register_task_types(p_worker text, p_types jsonb) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -14,16 +14,21 @@ begin
   end if;
   perform holdfast.apply_declared_limits(p_types);
   with types as (
-    select holdfast.check_name(t ->> 'name', 'name') as name, coalesce(t ->> 'queue', 'default') as queue, nullif(t -> 'schema', 'null') as schema,
+    select holdfast.check_name(t ->> 'name', 'name') as name, coalesce(t ->> 'queue', 'default') as queue,
+      nullif(t -> 'schema', 'null') as schema,
       coalesce(t ->> 'hash', md5(coalesce(t ->> 'schema', ''))) as hash, left(t ->> 'doc', 4000) as doc,
       coalesce(nullif(t -> 'options', 'null'), '{}') as options, left(t ->> 'version', 200) as version
     from jsonb_array_elements(p_types) as t order by t ->> 'name'
   ), written as (
-    insert into holdfast.task_types as o (name, queue, schema, hash, doc, options, worker, version, first_seen_at, changed_at, seen_at)
-    select g.name, g.queue, g.schema, g.hash, g.doc, g.options, left(p_worker, 200), g.version, v_now, v_now, v_now from types g
-    on conflict (name) do update set queue = excluded.queue, schema = excluded.schema, hash = excluded.hash, doc = excluded.doc,
+    insert into holdfast.task_types as o (name, queue, schema, hash, doc, options, worker, version, first_seen_at,
+      changed_at, seen_at)
+    select g.name, g.queue, g.schema, g.hash, g.doc, g.options, left(p_worker, 200), g.version, v_now, v_now, v_now
+      from types g
+    on conflict (name) do update set queue = excluded.queue, schema = excluded.schema, hash = excluded.hash,
+      doc = excluded.doc,
       options = excluded.options, worker = excluded.worker, version = excluded.version, seen_at = excluded.seen_at,
-      changed_at = case when (o.queue, o.hash, o.doc, o.options) is distinct from (excluded.queue, excluded.hash, excluded.doc, excluded.options)
+      changed_at = case when (o.queue, o.hash, o.doc, o.options) is distinct
+        from (excluded.queue, excluded.hash, excluded.doc, excluded.options)
         then excluded.changed_at else o.changed_at end
     returning o.changed_at = v_now as changed
   )
@@ -51,7 +56,8 @@ begin
 end $$;
 
 -- Lists task types by name. p_after is the last name of the previous page.
-create or replace function holdfast.list_task_types(p_after text default null, p_limit integer default 1000) returns setof jsonb
+create or replace function holdfast.list_task_types(
+  p_after text default null, p_limit integer default 1000) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select to_jsonb(t) from holdfast.task_types t where p_after is null or t.name > p_after
@@ -66,7 +72,8 @@ begin
 end $$;
 
 -- Deletes task types that no worker has registered for p_older_than_s seconds, for example because they were renamed.
-create or replace function holdfast.delete_unseen_task_types(p_older_than_s double precision default 2592000) returns integer
+create or replace function holdfast.delete_unseen_task_types(
+  p_older_than_s double precision default 2592000) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
   v_count integer;
@@ -88,7 +95,8 @@ begin
   end if;
   v_violation := holdfast.validate_json_schema(coalesce(p_args, '{}'), v_schema, v_schema, 'args', 0);
   if v_violation is not null then
-    perform holdfast.raise_error('HF004', format('%s of %s %s.', v_violation[1], p_type, v_violation[2]), v_violation[1]);
+    perform holdfast.raise_error('HF004', format('%s of %s %s.', v_violation[1], p_type, v_violation[2]),
+      v_violation[1]);
   end if;
 end $$;
 
@@ -103,6 +111,8 @@ begin
   end if;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'register_task_types', 'list_task_types', 'get_task_type', 'delete_unseen_task_types', 'validate_task_args');
-call holdfast.allow('service_role', 'register_task_types', 'list_task_types', 'get_task_type', 'delete_unseen_task_types', 'validate_task_args');
+call holdfast.allow('holdfast_worker', 'register_task_types', 'list_task_types', 'get_task_type',
+  'delete_unseen_task_types', 'validate_task_args');
+call holdfast.allow('service_role', 'register_task_types', 'list_task_types', 'get_task_type',
+  'delete_unseen_task_types', 'validate_task_args');
 call holdfast.allow('authenticated', 'validate_task_args');

@@ -1,5 +1,5 @@
--- Throughput: samples per minute of the tasks that ended, for charts. Samples are stored, so charts survive restarts and
--- are the same for every reader.
+-- Throughput: samples per minute of the tasks that ended, for charts. Samples are stored, so charts survive restarts
+-- and are the same for every reader.
 
 -- Builds a histogram: an array of 24 buckets from bucket numbers and counts.
 create or replace function holdfast.build_histogram(p_buckets integer[], p_counts bigint[]) returns bigint[]
@@ -24,7 +24,8 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Returns the duration in seconds below which p_share of the counted values lie; null for an empty histogram.
-create or replace function holdfast.histogram_quantile(p_counts bigint[], p_share double precision) returns double precision
+create or replace function holdfast.histogram_quantile(
+  p_counts bigint[], p_share double precision) returns double precision
 language plpgsql immutable set search_path = '' as $$
 declare
   v_total bigint := (select sum(n) from unnest(p_counts) as n);
@@ -62,7 +63,8 @@ begin
   if not pg_try_advisory_xact_lock(hashtext('holdfast'), hashtext('samples')) then
     return 0;
   end if;
-  select greatest((o.value #>> '{}')::timestamptz, v_until - interval '1 hour') into v_from from holdfast.options o where o.name = 'sampled_until';
+  select greatest((o.value #>> '{}')::timestamptz, v_until - interval '1 hour') into v_from from holdfast.options o
+    where o.name = 'sampled_until';
   v_from := coalesce(v_from, v_until - interval '1 hour');
   if v_from >= v_until then
     return 0;
@@ -71,15 +73,20 @@ begin
   on conflict (name) do update set value = excluded.value;
   insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, cancelled, waits, runs)
   select 60, f.at, f.queue, f.type, coalesce(sum(f.n) filter (where f.status = 'succeeded'), 0),
-    coalesce(sum(f.n) filter (where f.status = 'failed'), 0), coalesce(sum(f.n) filter (where f.status = 'cancelled'), 0), holdfast.build_histogram(array_agg(f.wait), array_agg(f.n)), holdfast.build_histogram(array_agg(f.run), array_agg(f.n))
+    coalesce(sum(f.n) filter (where f.status = 'failed'), 0),
+      coalesce(sum(f.n) filter (where f.status = 'cancelled'), 0),
+        holdfast.build_histogram(array_agg(f.wait), array_agg(f.n)),
+          holdfast.build_histogram(array_agg(f.run), array_agg(f.n))
   from (
-    select date_trunc('minute', e.finished_at) as at, k.queue, k.type, e.status, holdfast.histogram_bucket(e.started_at - e.due_at) as wait,
+    select date_trunc('minute', e.finished_at) as at, k.queue, k.type, e.status,
+      holdfast.histogram_bucket(e.started_at - e.due_at) as wait,
       holdfast.histogram_bucket(e.finished_at - e.started_at) as run, count(*) as n
     from (
       select h.policy_id, h.status, h.due_at, h.started_at, h.finished_at from holdfast.history h
       where h.finished_at >= v_from and h.finished_at < v_until
       union all
-      select l.policy_id, t.status, t.due_at, t.started_at, t.finished_at from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
+      select l.policy_id, t.status, t.due_at, t.started_at, t.finished_at from holdfast.tasks t
+        join holdfast.lanes l on l.id = t.lane_id
       where t.finished_at >= v_from and t.finished_at < v_until
     ) as e join holdfast.task_policies k on k.id = e.policy_id
     group by 1, 2, 3, 4, 5, 6
@@ -121,16 +128,20 @@ end $$;
 
 -- Adds samples of one span up to steps of p_step_s, separately by queue and type (p_by_type) or all together.
 create or replace function holdfast.sum_throughput_samples(
-  p_from timestamptz, p_until timestamptz, p_step_s integer, p_span_s integer, p_queue text, p_type text, p_by_type boolean)
-returns table (at timestamptz, queue text, type text, succeeded bigint, failed bigint, cancelled bigint, waits bigint[], runs bigint[])
+  p_from timestamptz, p_until timestamptz, p_step_s integer, p_span_s integer, p_queue text, p_type text,
+    p_by_type boolean)
+returns table (at timestamptz, queue text, type text, succeeded bigint, failed bigint, cancelled bigint,
+  waits bigint[], runs bigint[])
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
   return query
   with picked as (
-    select to_timestamp(floor(extract(epoch from s.at) / p_step_s) * p_step_s) as at, case when p_by_type then s.queue end as queue,
+    select to_timestamp(floor(extract(epoch from s.at) / p_step_s) * p_step_s) as at,
+      case when p_by_type then s.queue end as queue,
       case when p_by_type then s.type end as type, s.succeeded, s.failed, s.cancelled, s.waits, s.runs
     from holdfast.metric_samples s
-    where s.span_s = p_span_s and s.at >= p_from and s.at < p_until and (p_queue is null or s.queue = p_queue) and (p_type is null or s.type = p_type)
+    where s.span_s = p_span_s and s.at >= p_from and s.at < p_until and (p_queue is null or s.queue = p_queue)
+      and (p_type is null or s.type = p_type)
   ), histograms as (
     select f.at, f.queue, f.type, array_agg(f.wait order by f.n) as waits, array_agg(f.run order by f.n) as runs from (
       select p.at, p.queue, p.type, u.n, sum(u.wait)::bigint as wait, sum(u.run)::bigint as run
@@ -140,33 +151,42 @@ begin
   )
   select c.at, c.queue, c.type, c.succeeded, c.failed, c.cancelled, h.waits, h.runs
   from (
-    select p.at, p.queue, p.type, sum(p.succeeded)::bigint as succeeded, sum(p.failed)::bigint as failed, sum(p.cancelled)::bigint as cancelled
+    select p.at, p.queue, p.type, sum(p.succeeded)::bigint as succeeded, sum(p.failed)::bigint as failed,
+      sum(p.cancelled)::bigint as cancelled
     from picked p group by p.at, p.queue, p.type) as c
   join histograms h on h.at = c.at and h.queue is not distinct from c.queue and h.type is not distinct from c.type
   order by c.at;
 end $$;
 
--- Returns the data of a chart: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50, ...}], depths}.
-create or replace function holdfast.get_throughput_chart(p_hours double precision default 1, p_queue text default null, p_type text default null) returns jsonb
+-- Returns the data of a chart: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50, ...}],
+-- depths}.
+create or replace function holdfast.get_throughput_chart(
+  p_hours double precision default 1, p_queue text default null, p_type text default null) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
   v_hours double precision := least(greatest(coalesce(p_hours, 1), 0.25), 840);
   v_span integer := case when v_hours <= 6 then 60 else 900 end;
-  v_step integer := case when v_hours <= 1 then 60 when v_hours <= 6 then 300 when v_hours <= 24 then 900 when v_hours <= 168 then 7200 else 28800 end;
+  v_step integer := case when v_hours <= 1 then 60 when v_hours <= 6 then 300 when v_hours <= 24 then 900
+    when v_hours <= 168 then 7200 else 28800 end;
   v_until timestamptz := to_timestamp(ceil(extract(epoch from v_now) / v_step) * v_step);
   v_from timestamptz := v_until - make_interval(secs => ceil(v_hours * 3600 / v_step) * v_step);
 begin
   return jsonb_build_object('from', v_from, 'until', v_until, 'step_s', v_step, 'sampled_until', (
       select o.value from holdfast.options o where o.name = 'sampled_until'),
-    'points', (select coalesce(jsonb_agg(jsonb_build_object('at', s.at, 'succeeded', s.succeeded, 'failed', s.failed, 'cancelled', s.cancelled,
+    'points', (select coalesce(jsonb_agg(jsonb_build_object('at', s.at, 'succeeded', s.succeeded, 'failed', s.failed,
+      'cancelled', s.cancelled,
       'wait_p50', holdfast.histogram_quantile(s.waits, 0.5), 'wait_p95', holdfast.histogram_quantile(s.waits, 0.95),
-      'run_p50', holdfast.histogram_quantile(s.runs, 0.5), 'run_p95', holdfast.histogram_quantile(s.runs, 0.95)) order by s.at), '[]')
+      'run_p50', holdfast.histogram_quantile(s.runs, 0.5), 'run_p95', holdfast.histogram_quantile(s.runs, 0.95))
+        order by s.at), '[]')
       from holdfast.sum_throughput_samples(v_from, v_until, v_step, v_span, p_queue, p_type, false) as s),
-    'depths', (select coalesce(jsonb_agg(jsonb_build_object('at', d.at, 'ready', d.ready, 'running', d.running) order by d.at), '[]') from (
-      select to_timestamp(floor(extract(epoch from d.at) / v_step) * v_step) as at, max(d.ready) as ready, max(d.running) as running from (
+    'depths', (select coalesce(jsonb_agg(jsonb_build_object('at', d.at, 'ready', d.ready, 'running', d.running)
+      order by d.at), '[]') from (
+      select to_timestamp(floor(extract(epoch from d.at) / v_step) * v_step) as at, max(d.ready) as ready,
+        max(d.running) as running from (
         select d.at, sum(d.ready) as ready, sum(d.running) as running from holdfast.queue_depths d
-        where d.at >= v_from and (p_queue is null or d.queue = p_queue) and p_type is null group by d.at) as d group by 1) as d));
+        where d.at >= v_from and (p_queue is null or d.queue = p_queue) and p_type is null group by d.at) as d
+          group by 1) as d));
 end $$;
 
 -- Returns, for each queue and task type, the outcomes and durations of the last hours and a trend in twelve steps.
@@ -182,12 +202,16 @@ begin
   return query
   with last_ok as (
     select s.queue, s.type, max(s.at) as at from holdfast.metric_samples s
-    where s.span_s = 60 and s.succeeded > 0 and s.at >= v_now - least(p_hours, 26) * interval '1 hour' group by s.queue, s.type
+    where s.span_s = 60 and s.succeeded > 0 and s.at >= v_now - least(p_hours, 26) * interval '1 hour'
+      group by s.queue, s.type
   )
-  select jsonb_build_object('queue', f.queue, 'type', f.type, 'succeeded', sum(f.succeeded), 'failed', sum(f.failed), 'cancelled', sum(f.cancelled),
-    'run_p50', holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.runs)), 0.5), 'run_p95', holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.runs)), 0.95),
+  select jsonb_build_object('queue', f.queue, 'type', f.type, 'succeeded', sum(f.succeeded), 'failed', sum(f.failed),
+    'cancelled', sum(f.cancelled),
+    'run_p50', holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.runs)), 0.5), 'run_p95',
+      holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.runs)), 0.95),
     'wait_p95', holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.waits)), 0.95),
-    'last_ok_at', (select o.at from last_ok o where o.queue = f.queue and o.type = f.type), 'trend', jsonb_agg(jsonb_build_array(f.at, f.succeeded, f.failed) order by f.at))
+    'last_ok_at', (select o.at from last_ok o where o.queue = f.queue and o.type = f.type), 'trend',
+      jsonb_agg(jsonb_build_array(f.at, f.succeeded, f.failed) order by f.at))
   from (
     select * from holdfast.sum_throughput_samples(v_from, v_whole, v_step, v_span, null, null, true)
     union all

@@ -1,11 +1,12 @@
 -- Tick: all work that becomes due with time, in bounded steps that any number of callers can run at once.
 --
--- Scheduled tasks become ready, expired leases are reclaimed, tasks past their latest start are cancelled, ended jobs move
--- to the history, and daily partitions are created and dropped. Claims also do the first two.
--- Every step selects rows with `skip locked` and checks them again under the lock.
+-- Scheduled tasks become ready, expired leases are reclaimed, tasks past their latest start are cancelled, ended jobs
+-- move to the history, and daily partitions are created and dropped. Claims also do the first two. Every step selects
+-- rows with `skip locked` and checks them again under the lock.
 --
--- The horizon is the time up to which the last sweep looked. The next sweep starts a little before it, so that it does not
--- walk the dead index entries of finished tasks again. The horizon is a hint: every half minute a sweep looks at all rows.
+-- The horizon is the time up to which the last sweep looked. The next sweep starts a little before it, so that it does
+-- not walk the dead index entries of finished tasks again. The horizon is a hint: every half minute a sweep looks at
+-- all rows.
 
 -- Promotes due tasks and reclaims expired leases, at most every 200 ms. Claims call it.
 create or replace function holdfast.sweep_due_tasks(p_now timestamptz) returns void
@@ -36,8 +37,10 @@ begin
 end $$;
 
 -- Makes due scheduled tasks ready, in the order of their due times.
-create or replace function holdfast.promote_due_tasks(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
-language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+create or replace function holdfast.promote_due_tasks(
+  p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
+  set enable_bitmapscan = off as $$
 declare
   v_count integer;
   v_lanes bigint[];
@@ -59,9 +62,10 @@ begin
   return v_count;
 end $$;
 
--- Reclaims expired leases. An attempt past its timeout has failed. Otherwise its worker is gone: no attempt is charged, but
--- the crash is counted, so that a task that kills its workers fails after a few crashes.
-create or replace function holdfast.reclaim_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+-- Reclaims expired leases. An attempt past its timeout has failed. Otherwise its worker is gone: no attempt is charged,
+-- but the crash is counted, so that a task that kills its workers fails after a few crashes.
+create or replace function holdfast.reclaim_expired_leases(
+  p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
@@ -96,7 +100,8 @@ end $$;
 
 create or replace function holdfast.list_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
 returns table (id uuid, job_id uuid, overdue boolean)
-language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
+  set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
@@ -146,17 +151,19 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Returns the seconds until the next task, lease, limit or schedule becomes due, which no notification announces; null when
--- there is none.
+-- Returns the seconds until the next task, lease, limit or schedule becomes due, which no notification announces; null
+-- when there is none.
 create or replace function holdfast.seconds_until_next_event(p_queues text[], p_types text[], p_now timestamptz)
 returns double precision
 language plpgsql stable set search_path = '' set jit = off set enable_seqscan = off as $$
 declare
-  v_from timestamptz := 'epoch'::timestamptz + (select last_value from holdfast.sweep_horizon_us) * interval '1 microsecond';
+  v_from timestamptz := 'epoch'::timestamptz + (select last_value
+    from holdfast.sweep_horizon_us) * interval '1 microsecond';
   v_due timestamptz;
   v_lease timestamptz;
   v_limit timestamptz;
-  v_schedule timestamptz := (select min(s.next_at) from holdfast.schedules s where s.paused_at is null and s.next_at < 'infinity');
+  v_schedule timestamptz := (select min(s.next_at) from holdfast.schedules s where s.paused_at is null
+    and s.next_at < 'infinity');
 begin
   select t.due_at into v_due from holdfast.tasks t
   where t.status = 'scheduled' and t.due_at >= v_from - interval '1 minute' order by t.due_at limit 1;
@@ -172,7 +179,8 @@ begin
       limit 400
     ) as l
     cross join lateral unnest(l.limit_ids) as u (id)
-    cross join lateral (select i.rule, i.paused_until from holdfast.limit_counters i where i.id = u.id order by i.version desc limit 1) as i
+    cross join lateral (select i.rule, i.paused_until from holdfast.limit_counters i where i.id = u.id
+      order by i.version desc limit 1) as i
     join holdfast.limit_rules r on r.name = i.rule;
   end if;
   v_limit := least(v_limit, (select min(k.until) from holdfast.paused_keys k where k.until > p_now));
@@ -180,8 +188,8 @@ begin
   return case when v_due is not null then greatest(extract(epoch from v_due - p_now), 0.01) end;
 end $$;
 
--- All maintenance, up to p_limit rows per step. Any number of callers may run it at once: workers, pg_cron, or a person.
--- Returns what it did, and `more` if there is more to do now: then call it again.
+-- All maintenance, up to p_limit rows per step. Any number of callers may run it at once: workers, pg_cron, or a
+-- person. Returns what it did, and `more` if there is more to do now: then call it again.
 create or replace function holdfast.tick(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -209,7 +217,8 @@ begin
   v_report := v_report || jsonb_build_object('cursors_repaired', holdfast.repair_lane_cursors(), 'lanes_removed',
     holdfast.remove_idle_lanes(v_now, p_limit));
   -- Other capabilities have a step of their own, if they are installed.
-  foreach v_step in array '{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_operations,tick_webhooks}'::text[] loop
+  foreach v_step in array array['tick_messages', 'tick_schedules', 'tick_artifacts', 'tick_access', 'tick_operations',
+    'tick_webhooks'] loop
     if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then
       execute format('select holdfast.%I($1)::text', v_step) into v_result using p_limit;
       v_report := v_report || jsonb_build_object(v_step, v_result);

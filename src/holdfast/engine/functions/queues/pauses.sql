@@ -1,7 +1,8 @@
 -- Pauses with an end.
 
 -- Pauses a queue. It resumes automatically at p_until.
-create or replace function holdfast.pause_queue_until(p_queue text, p_until timestamptz, p_why text default null, p_by text default null) returns void
+create or replace function holdfast.pause_queue_until(
+  p_queue text, p_until timestamptz, p_why text default null, p_by text default null) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   if p_until is not null and p_until <= holdfast.now() then
@@ -19,7 +20,8 @@ declare
   v_queue text;
 begin
   for v_queue in
-    select q.name from holdfast.queues q where q.paused_until <= p_now and q.paused_at < q.paused_until limit 100 for update skip locked
+    select q.name from holdfast.queues q where q.paused_until <= p_now and q.paused_at < q.paused_until limit 100
+      for update skip locked
   loop
     perform holdfast.resume_queue(v_queue);
   end loop;

@@ -1,5 +1,5 @@
--- Outbound webhooks: notify other systems when jobs end. Tasks of type `holdfast.webhook` deliver them, with retries as for
--- any other task. Inbound webhooks: endpoints through which other systems submit one type of job.
+-- Outbound webhooks: notify other systems when jobs end. Tasks of type `holdfast.webhook` deliver them, with retries as
+-- for any other task. Inbound webhooks: endpoints through which other systems submit one type of job.
 --
 -- Without webhooks a job pays nothing: the triggers are created with the first webhook and dropped with the last. They
 -- only insert tasks, in the transaction that ends the job.
@@ -14,8 +14,10 @@ declare
   v_event text;
 begin
   foreach v_event in array p_events loop
-    if v_event not in ('job.succeeded', 'job.partial', 'job.failed', 'job.cancelled', 'batch.completed', 'artifact.expiring') then
-      perform holdfast.raise_error('HF004', format('Event %s does not exist.', quote_literal(left(v_event, 60))), 'events',
+    if v_event not in ('job.succeeded', 'job.partial', 'job.failed', 'job.cancelled', 'batch.completed',
+      'artifact.expiring') then
+      perform holdfast.raise_error('HF004', format('Event %s does not exist.', quote_literal(left(v_event, 60))),
+        'events',
         'Choose from job.succeeded, job.partial, job.failed, job.cancelled, batch.completed and artifact.expiring.');
     end if;
   end loop;
@@ -37,7 +39,8 @@ declare
   v_user text := holdfast.calling_user();
 begin
   return query
-  select w.id, w.owner, w.url, w.events, w.types, w.active, w.created_at, w.failing_since, w.failures, w.last_error, w.off_at, w.off_why
+  select w.id, w.owner, w.url, w.events, w.types, w.active, w.created_at, w.failing_since, w.failures, w.last_error,
+    w.off_at, w.off_why
   from holdfast.webhooks w
   where v_user is null or w.owner = v_user order by w.id desc limit 1000;
 end $$;
@@ -63,32 +66,38 @@ declare
   v_user text := holdfast.calling_user();
 begin
   update holdfast.webhooks w set active = p_on, failing_since = null, failures = 0, last_error = null,
-    off_at = case when not p_on then holdfast.now() end, off_why = case when not p_on then left(coalesce(p_why, 'Switched off by an operator.'), 500) end,
+    off_at = case when not p_on then holdfast.now(
+      ) end, off_why = case when not p_on then left(coalesce(p_why, 'Switched off by an operator.'), 500) end,
     expiry_notified_until = case when p_on and not w.active then holdfast.now() else w.expiry_notified_until end
   where w.id = p_id and (v_user is null or w.owner = v_user);
   return found;
 end $$;
 
--- Records the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times in
--- a row, or whose endpoint returned 410 Gone, is switched off. A success after a success writes nothing. Returns true
--- when this call switched the webhook off.
-create or replace function holdfast.record_webhook_delivery(p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
+-- Records the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times
+-- in a row, or whose endpoint returned 410 Gone, is switched off. A success after a success writes nothing. Returns
+-- true when this call switched the webhook off.
+create or replace function holdfast.record_webhook_delivery(
+  p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
   v_webhook holdfast.webhooks;
 begin
   if p_error is null then
-    update holdfast.webhooks w set failing_since = null, failures = 0, last_error = null where w.id = p_id and w.failing_since is not null;
+    update holdfast.webhooks w set failing_since = null, failures = 0, last_error = null where w.id = p_id
+      and w.failing_since is not null;
     return false;
   end if;
-  update holdfast.webhooks w set failing_since = coalesce(w.failing_since, v_now), failures = w.failures + 1, last_error = left(p_error, 500)
+  update holdfast.webhooks w set failing_since = coalesce(w.failing_since, v_now), failures = w.failures + 1,
+    last_error = left(p_error, 500)
   where w.id = p_id and w.active returning * into v_webhook;
-  if not found or not (p_gone or (v_webhook.failures >= 20 and v_webhook.failing_since <= v_now - interval '3 days')) then
+  if not found or not (p_gone or (v_webhook.failures >= 20
+    and v_webhook.failing_since <= v_now - interval '3 days')) then
     return false;
   end if;
   update holdfast.webhooks w set active = false, off_at = v_now, off_why = v_webhook.last_error where w.id = p_id;
-  perform holdfast.record_audit_entry('holdfast', 'webhook.off', p_id::text, jsonb_build_object('url', split_part(v_webhook.url, '?', 1), 'why', v_webhook.last_error,
+  perform holdfast.record_audit_entry('holdfast', 'webhook.disabled', p_id::text,
+    jsonb_build_object('url', split_part(v_webhook.url, '?', 1), 'why', v_webhook.last_error,
     'failures', v_webhook.failures, 'failing_since', v_webhook.failing_since));
   return true;
 end $$;
@@ -103,21 +112,27 @@ declare
   v_count integer := 0;
 begin
   for v_webhook in
-    select w.id, w.owner, w.types, coalesce(w.expiry_notified_until, w.created_at) as expiry_notified_until from holdfast.webhooks w
+    select w.id, w.owner, w.types, coalesce(w.expiry_notified_until, w.created_at) as expiry_notified_until
+      from holdfast.webhooks w
     where w.active and 'artifact.expiring' = any (w.events) order by w.id for update skip locked
   loop
     with due as materialized (
-      select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.type as job_type from holdfast.artifacts f
-      where f.status = 'visible' and f.expires_at > greatest(v_webhook.expiry_notified_until, v_now) and f.expires_at <= v_now + interval '1 day'
+      select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.type as job_type
+        from holdfast.artifacts f
+      where f.status = 'visible' and f.expires_at > greatest(v_webhook.expiry_notified_until, v_now)
+        and f.expires_at <= v_now + interval '1 day'
         and (v_webhook.owner is null or f.owner = v_webhook.owner)
       order by f.expires_at fetch first (p_limit) rows with ties
     ), sent as (
-      select holdfast.enqueue_webhook_delivery(v_webhook.id, 'artifact.expiring', jsonb_build_object('job', d.job_id, 'owner', min(d.owner), 'expires_at',
+      select holdfast.enqueue_webhook_delivery(v_webhook.id, 'artifact.expiring',
+        jsonb_build_object('job', d.job_id, 'owner', min(d.owner), 'expires_at',
         min(d.expires_at), 'artifacts', jsonb_agg(to_jsonb(d) - '{job_id,owner,job_type}'::text[] order by d.id)))
       from due d where v_webhook.types is null or d.job_type = any (v_webhook.types) group by d.job_id
     )
-    select (select count(*)::int from due) as files, (select max(d.expires_at) from due d) as last, (select count(*) from sent) as jobs into v_sent;
-    update holdfast.webhooks w set expiry_notified_until = case when v_sent.files < p_limit then v_now + interval '1 day' else v_sent.last end
+    select (select count(*)::int from due) as files, (select max(d.expires_at) from due d) as last,
+      (select count(*) from sent) as jobs into v_sent;
+    update holdfast.webhooks w set expiry_notified_until = case when v_sent.files < p_limit
+      then v_now + interval '1 day' else v_sent.last end
     where w.id = v_webhook.id;
     v_count := v_count + v_sent.files;
   end loop;
@@ -135,16 +150,19 @@ end $$;
 create or replace function holdfast.set_webhook_triggers(p_on boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
-  if p_on = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass and tgname = 'enqueue_webhook_deliveries') then
+  if p_on = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass
+    and tgname = 'enqueue_webhook_deliveries') then
     return;
   end if;
   if p_on then
     create trigger enqueue_webhook_deliveries after insert on holdfast.history referencing new table as new_rows
       for each statement execute function holdfast.enqueue_webhooks_for_tasks();
     create trigger enqueue_webhook_deliveries after update on holdfast.jobs for each row
-      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.enqueue_webhooks_for_job();
+      when (old.finished_at is null
+        and new.finished_at is not null) execute function holdfast.enqueue_webhooks_for_job();
     create trigger enqueue_webhook_deliveries after update on holdfast.batches for each row
-      when (old.finished_at is null and new.finished_at is not null) execute function holdfast.enqueue_webhooks_for_batch();
+      when (old.finished_at is null
+        and new.finished_at is not null) execute function holdfast.enqueue_webhooks_for_batch();
   else
     drop trigger enqueue_webhook_deliveries on holdfast.history;
     drop trigger enqueue_webhook_deliveries on holdfast.jobs;
@@ -153,7 +171,8 @@ begin
 end $$;
 
 -- Enqueues a delivery for every active webhook that subscribes to the event.
-create or replace function holdfast.enqueue_webhook_deliveries(p_event text, p_type text, p_owner text, p_body jsonb) returns void
+create or replace function holdfast.enqueue_webhook_deliveries(
+  p_event text, p_type text, p_owner text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
   perform holdfast.enqueue_webhook_delivery(w.id, p_event, p_body)
@@ -165,7 +184,8 @@ end $$;
 create or replace function holdfast.enqueue_webhook_delivery(p_id uuid, p_event text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
-  perform holdfast.submit_for_owner(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks', 'attempts', 9, 'base_s', 5,
+  perform holdfast.submit_for_owner(null, jsonb_build_object('type', 'holdfast.webhook', 'queue', 'webhooks',
+    'attempts', 9, 'base_s', 5,
     'cap_s', 21600, 'timeout_s', 60, 'limit_key', p_id, 'args', jsonb_build_object('webhook', p_id, 'event', p_event,
       'delivery', holdfast.new_id(), 'body', p_body)));
 end $$;
@@ -173,7 +193,8 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_tasks() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_deliveries('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
+  perform holdfast.enqueue_webhook_deliveries('job.' || n.status, k.type, n.owner,
+    jsonb_build_object('id', n.id, 'type', k.type,
       'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
   from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
   return null;
@@ -182,7 +203,8 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_job() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_deliveries('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
+  perform holdfast.enqueue_webhook_deliveries('job.' || new.status, new.type, new.owner,
+    jsonb_build_object('id', new.id, 'type', new.type,
     'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
   return null;
 end $$;
@@ -190,29 +212,36 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_batch() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_deliveries('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
+  perform holdfast.enqueue_webhook_deliveries('batch.completed', null, new.owner,
+    jsonb_build_object('id', new.id, 'name', new.name,
     'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
   return null;
 end $$;
 
-create or replace function holdfast.put_inbound_webhook(p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
+create or replace function holdfast.put_inbound_webhook(
+  p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   insert into holdfast.inbound_webhooks (name, type, queue, owner, secret, created_at)
-  values (p_name, holdfast.check_name(p_type, 'type'), holdfast.check_name(p_queue, 'queue'), p_owner, p_secret, holdfast.now())
-  on conflict (name) do update set type = excluded.type, queue = excluded.queue, owner = excluded.owner, secret = excluded.secret;
+  values (p_name, holdfast.check_name(p_type, 'type'), holdfast.check_name(p_queue, 'queue'), p_owner, p_secret,
+    holdfast.now())
+  on conflict (name) do update set type = excluded.type, queue = excluded.queue, owner = excluded.owner,
+    secret = excluded.secret;
 end $$;
 
-create or replace function holdfast.get_inbound_webhook(p_name text) returns table (type text, queue text, owner text, secret text)
+create or replace function holdfast.get_inbound_webhook(p_name text) returns table (type text, queue text, owner text,
+  secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select h.type, h.queue, h.owner, h.secret from holdfast.inbound_webhooks h where h.name = p_name;
 end $$;
 
-create or replace function holdfast.list_inbound_webhooks() returns table (name text, type text, queue text, owner text, created_at timestamptz)
+create or replace function holdfast.list_inbound_webhooks() returns table (name text, type text, queue text,
+  owner text, created_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select h.name, h.type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h order by h.name limit 1000;
+  return query select h.name, h.type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h order by h.name
+    limit 1000;
 end $$;
 
 create or replace function holdfast.delete_inbound_webhook(p_name text) returns boolean
@@ -223,6 +252,7 @@ begin
 end $$;
 
 call holdfast.allow('holdfast_worker', 'get_webhook_target', 'record_webhook_delivery');
-call holdfast.allow('service_role', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook', 'get_webhook_target', 'record_webhook_delivery', 'put_inbound_webhook', 'get_inbound_webhook', 'list_inbound_webhooks',
-  'delete_inbound_webhook');
+call holdfast.allow('service_role', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook',
+  'get_webhook_target', 'record_webhook_delivery', 'put_inbound_webhook', 'get_inbound_webhook',
+  'list_inbound_webhooks', 'delete_inbound_webhook');
 call holdfast.allow('authenticated', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook');

@@ -6,9 +6,9 @@
 -- by somebody else) uses the same text, planned at every call. The plan is a generic one that walks the primary key:
 -- the statistics of a table that is empty one minute and full the next are not reliable.
 
--- Returns the text of a statement. It updates the rows that it has locked by ctid, which needs no index; in a partitioned
--- table, where ctids repeat, by msg_id. A row that moved between snapshot and lock is left for the next read. The array
--- is computed once, so no more rows are locked than requested.
+-- Returns the text of a statement. It updates the rows that it has locked by ctid, which needs no index; in a
+-- partitioned table, where ctids repeat, by msg_id. A row that moved between snapshot and lock is left for the next
+-- read. The array is computed once, so no more rows are locked than requested.
 create or replace function pgmq._statement_text(p_statement text, p_table regclass) returns text
 language plpgsql stable set search_path = ''
 as $$
@@ -38,7 +38,8 @@ begin
        insert into %3$s (msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers)
        select * from deleted order by msg_id returning msg_id'
     when 'delete' then  -- ids
-      'with deleted as (delete from %1$s where msg_id = any ($1) returning msg_id) select msg_id from deleted order by msg_id'
+      'with deleted as (delete from %1$s where msg_id = any ($1) returning msg_id)
+       select msg_id from deleted order by msg_id'
     end, p_table, v_row,
     (select format('pgmq.%I', 'a_' || substr(relname, 3)) from pg_catalog.pg_class where oid = p_table));
 end
@@ -67,7 +68,8 @@ begin
   foreach v_statement in array array['send', 'read', 'pop', 'archive', 'delete'] loop
     v_signature := pgmq._statement_signature(v_statement, p_queue);
     execute format(
-      'create or replace function %s returns setof %s language plpgsql set plan_cache_mode = force_generic_plan %s as %L',
+      'create or replace function %s returns setof %s
+         language plpgsql set plan_cache_mode = force_generic_plan %s as %L',
       v_signature, case when v_statement in ('read', 'pop') then 'pgmq.message_record' else 'bigint' end,
       case when v_statement <> 'send' then
         'set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off' end,
@@ -94,7 +96,8 @@ create or replace function pgmq._statement_signature(p_statement text, p_queue t
 language plpgsql stable
 as $$
 begin
-  return format('pgmq.%I(%s)', pgmq.format_table_name(p_queue, '_' || p_statement || ':'), pgmq._statement_argument_types(p_statement));
+  return format('pgmq.%I(%s)', pgmq.format_table_name(p_queue, '_' || p_statement || ':'),
+    pgmq._statement_argument_types(p_statement));
 end
 $$;
 

@@ -1,31 +1,6 @@
 -- Policies of message queues, stored beside any pgmq: how often a message is read, the backoff after a failure, the
 -- dead-letter queue, and the retention of the archive.
 
-create table if not exists holdfast.message_policies (
-  queue_name text primary key,
-  vt interval not null default '30 seconds' check (vt > '0'),
-  max_reads integer check (max_reads > 0),
-  backoff interval not null default '5 seconds' check (backoff >= '0'),
-  backoff_cap interval not null default '15 minutes' check (backoff_cap >= '0'),
-  dead_letter_queue text check (dead_letter_queue <> queue_name),
-  archive_retention interval check (archive_retention >= '0'),
-  created_at timestamptz not null default pg_catalog.clock_timestamp(),
-  updated_at timestamptz not null default pg_catalog.clock_timestamp()
-);
-comment on table holdfast.message_policies is 'what happens to messages that fail, and how long archives last; one row per queue';
-
-do $$
-begin
-  alter table holdfast.message_policies enable row level security;
-  alter table holdfast.message_policies force row level security;
-  if not exists (
-    select from pg_catalog.pg_policy where polrelid = 'holdfast.message_policies'::regclass and polname = 'owner'
-  ) then
-    create policy owner on holdfast.message_policies to current_user using (true) with check (true);
-  end if;
-end
-$$;
-
 -- Returns the policy of a queue, or the defaults. Upper and lower case in the name do not matter.
 create or replace function holdfast.get_message_policy(p_queue text) returns holdfast.message_policies
 language plpgsql stable security definer set search_path = ''
@@ -111,6 +86,7 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'get_message_policy', 'put_message_policy', 'message_queue_exists', 'get_message_tables');
-call holdfast.allow('service_role',
-  'get_message_policy', 'put_message_policy', 'drop_message_policy', 'message_queue_exists', 'get_message_tables');
+call holdfast.allow('holdfast_worker', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
+  'get_message_tables');
+call holdfast.allow('service_role', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
+  'get_message_tables');

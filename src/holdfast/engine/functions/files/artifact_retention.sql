@@ -1,0 +1,54 @@
+-- Retention of files: rules by owner and job type, and the expiry of one file.
+
+-- Returns how long a file is kept, in seconds; null means for ever. The most specific rule applies.
+create or replace function holdfast.find_artifact_ttl(p_owner text, p_type text) returns double precision
+language plpgsql stable set search_path = '' as $$
+begin
+  return (
+  select r.ttl_s from holdfast.artifact_retention_rules r
+  where r.owner in (coalesce(p_owner, ''), '') and r.type in (coalesce(p_type, ''), '')
+  order by r.owner <> '' and r.type <> '' desc, r.type <> '' desc, r.owner <> '' desc limit 1);
+end $$;
+
+-- Sets how long files of an owner, of a job type, or of both are kept. Null matches all; without a ttl, for ever.
+create or replace function holdfast.put_artifact_retention(
+  p_owner text default null, p_type text default null, p_ttl_s double precision default null) returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  if p_ttl_s <= 0 or p_ttl_s > 3155760000 then
+    perform holdfast.raise_error('HF004', format('ttl must be between 0 and 100 years, got %s s.', p_ttl_s), 'ttl');
+  end if;
+  insert into holdfast.artifact_retention_rules (owner, type, ttl_s)
+    values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
+  on conflict (owner, type) do update set ttl_s = excluded.ttl_s;
+end $$;
+
+create or replace function holdfast.drop_artifact_retention(
+  p_owner text default null, p_type text default null) returns boolean
+language plpgsql security definer set search_path = '' as $$
+begin
+  delete from holdfast.artifact_retention_rules r where r.owner = coalesce(p_owner, '')
+    and r.type = coalesce(p_type, '');
+  return found;
+end $$;
+
+-- Keeps a visible file for p_ttl_s seconds from now; null means for ever. Returns the new expiry.
+create or replace function holdfast.set_artifact_ttl(p_id uuid, p_ttl_s double precision) returns timestamptz
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
+  v_until timestamptz;
+begin
+  if p_ttl_s <= 0 or p_ttl_s > 3.2e9 then
+    perform holdfast.raise_error('HF004', 'ttl_s must be greater than 0 and at most 100 years.', 'ttl_s');
+  end if;
+  update holdfast.artifacts f set expires_at = v_now + p_ttl_s * interval '1 second'
+  where f.id = p_id and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now)
+  returning f.expires_at into v_until;
+  if not found then
+    perform holdfast.raise_error('HF002', 'This file does not exist or has expired.', 'id');
+  end if;
+  return v_until;
+end $$;
+
+call holdfast.allow('service_role', 'put_artifact_retention', 'set_artifact_ttl');
