@@ -20,7 +20,7 @@ from api_clients import (
     serve_app,
 )
 from book_app import SERVICE_KEY, book_job
-from hands import Hand, submit
+from manual_worker import ManualWorker, submit_job
 from starlette.applications import Starlette
 
 from holdfast.engine import artifacts
@@ -61,20 +61,20 @@ async def read_first_frame(stream: EventStreamReader, event: str) -> dict[str, o
 async def test_a_stream_shows_a_job_from_the_snapshot_to_the_end(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
-    job, hand = await start_book_job(web, 1), Hand(conn)
+    job, worker = await start_book_job(web, 1), ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", ANN) as stream:
         assert stream.response.headers["content-type"].startswith("text/event-stream")
         assert stream.response.headers["x-accel-buffering"] == "no"
         snapshot = await read_first_frame(stream, "snapshot")
         assert (snapshot["v"], snapshot["job"], snapshot["state"], snapshot["total"]) == (1, job, "queued", 2)
-        page = await hand.one()
+        page = await worker.one()
         assert (await read_first_frame(stream, "state"))["state"] == "running"
         await report_progress(conn, page, 50)
         progress = await read_first_frame(stream, "progress")
         assert (progress["percent"], progress["phase"]) == (25, "work")
-        await hand.finish(page)
+        await worker.finish(page)
         assert await read_first_frame(stream, "task") == {"name": "page", "state": "succeeded"}
-        await hand.finish(await hand.one(), body=7)
+        await worker.finish(await worker.one(), body=7)
         frames = await stream.read_until("end")
         assert (frames[-1].data["state"], frames[-1].data["result"], frames[-1].data["percent"]) == (
             "succeeded",
@@ -91,10 +91,10 @@ async def test_a_stream_shows_a_job_from_the_snapshot_to_the_end(
 async def test_a_reconnecting_client_gets_missed_events_exactly_once(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
-    job, hand = await start_book_job(web, 6), Hand(conn)
+    job, worker = await start_book_job(web, 6), ManualWorker(conn)
     ids: list[int] = []
     after = ""
-    tasks = await hand.take(6)
+    tasks = await worker.take(6)
     for task in tasks:
         headers = {**ANN, "last-event-id": after} if after else ANN
         async with open_event_stream(web, f"/api/jobs/{job}/events", headers) as stream:
@@ -106,9 +106,9 @@ async def test_a_reconnecting_client_gets_missed_events_exactly_once(
             assert frame is not None
             after = frame.id or ""
             ids.append(int(after))
-        await hand.finish(task)
+        await worker.finish(task)
     async with open_event_stream(web, f"/api/jobs/{job}/events?after={after}", ANN) as stream:
-        await hand.finish(await hand.one())
+        await worker.finish(await worker.one())
         ids += [int(frame.id) for frame in await stream.read_until("end") if frame.id]
     assert ids == sorted(set(ids))
     assert ids == list(range(ids[0], ids[-1] + 1))
@@ -117,9 +117,9 @@ async def test_a_reconnecting_client_gets_missed_events_exactly_once(
 async def test_an_event_id_that_is_no_longer_stored_gives_a_new_snapshot(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
-    job, hand = await start_book_job(web), Hand(conn)
-    for task in await hand.take(2):
-        await hand.finish(task)
+    job, worker = await start_book_job(web), ManualWorker(conn)
+    for task in await worker.take(2):
+        await worker.finish(task)
     await conn.execute("delete from holdfast.events where seq < 3")
     async with open_event_stream(web, f"/api/jobs/{job}/events", {**ANN, "last-event-id": "1"}) as stream:
         assert (await read_first_frame(stream, "snapshot"))["resync"] is True
@@ -131,14 +131,14 @@ async def test_an_event_id_that_is_no_longer_stored_gives_a_new_snapshot(
 async def test_progress_is_merged_and_the_last_progress_is_sent(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
-    job, hand = await start_book_job(web, 1), Hand(conn)
-    page = await hand.one()
+    job, worker = await start_book_job(web, 1), ManualWorker(conn)
+    page = await worker.one()
     async with open_event_stream(web, f"/api/jobs/{job}/events", ANN) as stream:
         await read_first_frame(stream, "snapshot")
         began = time.monotonic()
         for percent in range(1, 61):
             await report_progress(conn, page, percent)
-        await hand.finish(page)
+        await worker.finish(page)
         frames = await stream.read_until("task")
         took = time.monotonic() - began
     merged = [frame.data["percent"] for frame in frames if frame.event == "progress"]
@@ -203,7 +203,7 @@ async def test_many_streams_share_one_listening_connection(
         database=db,
         job_types=[book_job],
     )
-    hand = Hand(conn)
+    worker = ManualWorker(conn)
     async with serve_app(app) as base, httpx.AsyncClient(base_url=base, limits=httpx.Limits()) as web:
         jobs = [await start_book_job(web, 3) for _ in range(5)]
 
@@ -213,9 +213,9 @@ async def test_many_streams_share_one_listening_connection(
 
         watchers = [asyncio.create_task(watch(job)) for job in jobs for _ in range(10)]
         await wait_until(lambda: app.state.holdfast.event_hub.subscription_count == 50, within=TIMEOUT)
-        while tasks := await hand.take(5):
+        while tasks := await worker.take(5):
             for task in tasks:
-                await hand.finish(task)
+                await worker.finish(task)
         for ids in await asyncio.gather(*watchers):
             assert ids == sorted(set(ids))
             assert ids[-1] - ids[0] == len(ids) - 1
@@ -226,11 +226,11 @@ async def test_many_streams_share_one_listening_connection(
 async def test_a_service_watches_a_job_without_owner_to_its_end(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
-    job: UUID = await submit(conn)
-    hand = Hand(conn)
+    job: UUID = await submit_job(conn)
+    worker = ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", SERVICE) as stream:
         await read_first_frame(stream, "snapshot")
-        await hand.finish(await hand.one(), body=5)
+        await worker.finish(await worker.one(), body=5)
         assert (await read_first_frame(stream, "end"))["result"] == 5
 
 
@@ -252,19 +252,19 @@ async def save_file(conn: Connection, task: LeasedTask, name: str) -> None:
 
 
 async def test_a_file_has_one_event_when_it_becomes_visible(web: httpx.AsyncClient, conn: Connection) -> None:
-    job, hand = await start_book_job(web, 1), Hand(conn)
+    job, worker = await start_book_job(web, 1), ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", ANN) as stream:
         await read_first_frame(stream, "snapshot")
-        page = await hand.one()
+        page = await worker.one()
         await save_file(conn, page, "a.txt")
         await save_file(conn, page, "b.txt")
-        await hand.finish(page)
+        await worker.finish(page)
         frames = await stream.read_until("artifact")
         file_frames = [frames[-1], await stream.read_next()]
         assert [frame.event for frame in frames] == ["state", "task", "progress", "artifact"]
-        last = await hand.one()
+        last = await worker.one()
         await save_file(conn, last, "whole.txt")
-        await hand.finish(last)
+        await worker.finish(last)
         rest = await stream.read_until("end")
     names = [
         frame.data["name"]
@@ -286,14 +286,14 @@ async def test_a_file_has_one_event_when_it_becomes_visible(web: httpx.AsyncClie
 async def test_file_events_of_a_single_task_job_come_before_the_end(
     web: httpx.AsyncClient, conn: Connection, owner: str | None
 ) -> None:
-    job: UUID = await submit(conn, owner=owner)
-    hand = Hand(conn)
+    job: UUID = await submit_job(conn, owner=owner)
+    worker = ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", SERVICE) as stream:
         await read_first_frame(stream, "snapshot")
-        task = await hand.one()
+        task = await worker.one()
         await report_progress(conn, task, 10)  # a job with one stored event stores all of them
         await save_file(conn, task, "a.txt")
-        await hand.finish(task)
+        await worker.finish(task)
         frames = await stream.read_until("end")
     assert [frame.event for frame in frames][-2:] == ["artifact", "end"]
     after = {**SERVICE, "last-event-id": str(frames[-1].id)}
@@ -305,19 +305,19 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
 ) -> None:
     batch = (await web.post("/api/batches", json={"name": "b"}, headers=ANN)).json()["id"]
     for _ in range(3):
-        await submit(conn, owner="ann", batch=batch, attempts=1)
-    hand = Hand(conn)
+        await submit_job(conn, owner="ann", batch=batch, attempts=1)
+    worker = ManualWorker(conn)
     path = f"/api/batches/{batch}/events"
     async with open_event_stream(web, path, ANN) as stream:
         snapshot = await read_first_frame(stream, "snapshot")
         assert (snapshot["v"], snapshot["state"], snapshot["total"], snapshot["name"]) == (1, "open", 3, "b")
         await web.post(f"/api/batches/{batch}/close", headers=ANN)
         assert (await read_first_frame(stream, "progress"))["state"] == "running"
-        await hand.finish(await hand.one())
+        await worker.finish(await worker.one())
         frame = await stream.read_next()
         assert frame is not None
         assert (frame.data["ended"], frame.data["percent"]) == (1, 33.3)
-    await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
+    await worker.finish(await worker.one(), "fail", {"type": "E", "message": "m"})
     ticket = (await web.post(f"/api/batches/{batch}/ticket", headers=ANN)).json()["ticket"]
     async with open_event_stream(web, f"{path}?after={frame.id}&ticket={ticket}") as stream:
         assert await read_first_frame(stream, "progress") == {
@@ -328,7 +328,7 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
             "failed": 1,
             "cancelled": 0,
         }
-        await hand.finish(await hand.one())
+        await worker.finish(await worker.one())
         end = (await stream.read_until("end"))[-1]
         assert (end.data["state"], end.data["ended"], end.data["failed"]) == ("failed", 3, 1)
         assert await stream.read_next() is None
@@ -344,10 +344,10 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
 async def test_users_see_every_timeout_under_the_same_error_type(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
-    job: UUID = await submit(conn, owner="ann", attempts=1)
-    hand = Hand(conn)
+    job: UUID = await submit_job(conn, owner="ann", attempts=1)
+    worker = ManualWorker(conn)
     error = {"type": "TimeoutError", "message": "10.0.0.3:5432 did not answer", "traceback": "t"}
-    await hand.finish(await hand.one(), "fail", error)
+    await worker.finish(await worker.one(), "fail", error)
     job_view = (await web.get(f"/api/jobs/{job}", headers=ANN)).json()
     expected_error = {"type": "TimedOut", "message": "This took too long and was stopped."}
     assert job_view["error"] == expected_error

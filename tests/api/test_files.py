@@ -20,7 +20,7 @@ import msgspec
 import pytest
 from api_clients import bearer_headers, make_token, serve_app
 from book_app import SERVICE_KEY
-from hands import Hand, submit
+from manual_worker import ManualWorker, submit_job
 
 from holdfast import Client
 from holdfast.engine import artifacts
@@ -160,7 +160,7 @@ async def test_expired_links_and_files_give_410(
     file = await save_file(client, ttl=timedelta(hours=2))
     link = await client.files.sign(file, timedelta(minutes=5))
     for span in (timedelta(minutes=4), timedelta(hours=2)):
-        with pytest.raises(Exception, match="5 minutes to 1 hour"):
+        with pytest.raises(Exception, match="between 5 minutes and 1 hour"):
             await client.files.sign(file, span)
     for wrong in ("expires_s=299", "expires_s=3601", "expires_s=x", "x=1"):
         assert (await api.get(f"/api/artifacts/{file.id}?{wrong}", headers=ANN)).status_code == 422
@@ -183,16 +183,16 @@ async def test_expired_links_and_files_give_410(
     response = await api.get(link)
     assert (response.status_code, response.json()["detail"]) == (
         410,
-        "This link has expired. Ask for a new one.",
+        "This link has expired. Request a new link.",
     )
 
 
 async def test_owners_reach_their_own_files_only(
     api: httpx.AsyncClient, client: Client, conn: Connection
 ) -> None:
-    job = await submit(conn, owner="ann")
-    hand = Hand(conn)
-    await hand.finish(await hand.one())
+    job = await submit_job(conn, owner="ann")
+    worker = ManualWorker(conn)
+    await worker.finish(await worker.one())
     file = await save_file(client, job=job)
     for path in ("/api/artifacts/{}", "/api/artifacts/{}/link"):
         foreign = await api.get(path.format(file.id), headers=BOB)
@@ -217,32 +217,32 @@ async def test_owners_reach_their_own_files_only(
 
 
 async def test_a_deleted_file_is_regenerated(api: httpx.AsyncClient, conn: Connection, clock: Clock) -> None:
-    job, hand = await submit(conn, owner="ann"), Hand(conn)
-    task = await hand.one()
+    job, worker = await submit_job(conn, owner="ann"), ManualWorker(conn)
+    task = await worker.one()
     staged = await artifacts.stage_artifact(conn, task, {"name": "a", "ttl_s": 60})
     await artifacts.record_artifact(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
-    await hand.finish(task)
+    await worker.finish(task)
     await clock.advance(timedelta(minutes=2))
     gone = await api.get(f"/api/artifacts/{staged.id}", headers=ANN)
-    assert (gone.status_code, "Make it again" in gone.json()["detail"]) == (410, True)
+    assert (gone.status_code, "Regenerate it" in gone.json()["detail"]) == (410, True)
     again = await api.post(f"/api/artifacts/{staged.id}/regenerate", headers=ANN)
     assert (again.status_code, again.json()["job_id"]) == (202, str(job))
-    assert (await hand.one()).id == task.id
+    assert (await worker.one()).id == task.id
 
 
 async def test_the_files_of_a_batch_are_downloaded_as_a_zip(
     api: httpx.AsyncClient, client: Client, conn: Connection
 ) -> None:
     batch = UUID(str(await conn.fetchval("select holdfast.open_batch('b', null, 'ann')")))
-    hand = Hand(conn)
+    worker = ManualWorker(conn)
     contents = {}
     for number in range(3):
-        job = await submit(conn, owner="ann", batch=str(batch))
-        await hand.finish(await hand.one())
+        job = await submit_job(conn, owner="ann", batch=str(batch))
+        await worker.finish(await worker.one())
         contents[number] = os.urandom(70_000) if number else b"text " * 50_000
         await save_file(client, "Report.txt" if number < 2 else "report.TXT", contents[number], job=job)
-    failed = await submit(conn, owner="ann", batch=str(batch), attempts=1)
-    await hand.finish(await hand.one(), "fail", {"type": "ValueError", "message": "10.0.0.3 said no"})
+    failed = await submit_job(conn, owner="ann", batch=str(batch), attempts=1)
+    await worker.finish(await worker.one(), "fail", {"type": "ValueError", "message": "10.0.0.3 said no"})
     lost = await save_file(client, "lost.bin", b"lost", job=job)
     await client.files.store.delete([lost.key])
     response = await api.get(f"/api/batches/{batch}/zip", headers=ANN)
@@ -293,7 +293,7 @@ async def test_a_zip_resumes_reading_after_a_store_error(client: Client) -> None
 async def test_a_disconnect_stops_reading_from_the_store(
     db: Database, api_settings: Settings, client: Client, conn: Connection
 ) -> None:
-    job = await submit(conn, owner="ann")
+    job = await submit_job(conn, owner="ann")
     file = await save_file(client, "big.bin", bytes(4_000_000), job=job)
     for number in range(40):
         await save_file(client, f"{number}.bin", bytes(4_000_000), job=job)

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import httpx
 from api_clients import bearer_headers, create_service_key, make_token
 from book_app import SERVICE_KEY, book_job
-from hands import Hand
+from manual_worker import ManualWorker
 
 from holdfast.engine import task_types
 from holdfast.engine.connection import Connection, Database
@@ -125,7 +125,7 @@ async def test_a_long_poll_returns_when_the_job_changes(api: httpx.AsyncClient, 
     job = await start_book_job(api)
     seq = (await api.get(f"/api/jobs/{job}", headers=ANN)).json()["event_seq"]
     waiting = asyncio.create_task(api.get(f"/api/jobs/{job}?wait=25&after={seq}", headers=ANN))
-    await Hand(conn).one()
+    await ManualWorker(conn).one()
     changed = (await asyncio.wait_for(waiting, 20)).json()
     assert (changed["status"], changed["event_seq"]) == ("running", seq + 1)
     tag = (await api.get(f"/api/jobs/{job}", headers=ANN)).headers["etag"]
@@ -167,9 +167,9 @@ async def test_users_see_no_traceback_and_no_internal_message(
     for kind in ("PublicError", "OperationalError"):
         created = {"type": "page", "params": {}, "queue": "q", "owner": "ann"}
         job = (await api.post("/api/jobs/start", json=created, headers=SERVICE)).json()["id"]
-        hand = Hand(conn)
+        worker = ManualWorker(conn)
         error = {"type": kind, "message": "select secret", "traceback": "File secret.py"}
-        await hand.finish(await hand.one(), "reject", error)
+        await worker.finish(await worker.one(), "reject", error)
         own = await api.get(f"/api/jobs/{job}", headers=ANN)
         assert "secret.py" not in own.text
         attempts = await api.get(f"/api/tasks/{UUID(job)}/attempts", headers=ANN)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from api_clients import bearer_headers, make_token, open_event_stream, serve_app
 from book_app import SERVICE_KEY, book_job
-from hands import Hand
+from manual_worker import ManualWorker
 from pooler import pooler
 
 from holdfast.engine.connection import Connection, Database, open_connection
@@ -58,10 +58,10 @@ async def test_users_on_shared_connections_see_only_their_own_jobs(
 
             assert set().union(*await asyncio.gather(*(look(number) for number in range(120)))) == set()
             job = (await web.get("/api/jobs", headers=headers["ann"])).json()["jobs"][0]["id"]
-            hand = Hand(conn)
+            worker = ManualWorker(conn)
             async with open_event_stream(web, f"/api/jobs/{job}/events", headers["ann"]) as stream:
                 assert (await stream.read_until("snapshot"))[0].data["state"] == "queued"
-                while tasks := await hand.take(9):
+                while tasks := await worker.take(9):
                     for task in tasks:
-                        await hand.finish(task, body=1)
+                        await worker.finish(task, body=1)
                 assert (await stream.read_until("end"))[-1].data["state"] == "succeeded"

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from api_clients import bearer_headers, make_token
 from book_app import SERVICE_KEY
-from hands import Hand
+from manual_worker import ManualWorker
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -31,9 +31,9 @@ async def test_a_batch_is_opened_filled_closed_and_calls_back(
         assert (await api.post("/api/jobs", json=body, headers=SERVICE)).status_code == 202
     closed = (await api.post(f"/api/batches/{batch}/close", headers=SERVICE)).json()
     assert (closed["total"], closed["ended"], closed["finished_at"]) == (2, 0, None)
-    hand = Hand(conn)
+    worker = ManualWorker(conn)
     for _ in range(2):
-        await hand.finish(await hand.one())
+        await worker.finish(await worker.one())
     shown = (await api.get(f"/api/batches/{batch}", headers=SERVICE)).json()
     assert shown["ended"] == 2
     assert (await api.get(f"/api/jobs/{shown['callback_job']}", headers=SERVICE)).json()["type"] == "done"
@@ -85,7 +85,7 @@ async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient
     assert (await api.post("/api/queues/q/pause", json={"why": "so"}, headers=SERVICE)).status_code == 204
     [queue] = (await api.get("/api/queues", headers=SERVICE)).json()
     assert queue["queue"] == "q"
-    assert await Hand(conn).take(1) == []
+    assert await ManualWorker(conn).take(1) == []
     assert (await api.post("/api/queues/q/resume", headers=SERVICE)).json() == {"changed": True}
     assert (await api.get("/api/queues/nothing", headers=SERVICE)).status_code == 404
     scale = await api.get("/api/queues/q/scale?per_worker=4", headers=SERVICE)
@@ -95,7 +95,7 @@ async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient
     assert (await api.get("/api/limits", headers=SERVICE)).json()[0]["name"] == "l"
     assert (await api.put("/api/limits/l", json={}, headers=SERVICE)).status_code == 422
     assert (await api.delete("/api/limits/l", headers=SERVICE)).status_code == 204
-    await Hand(conn, "worker-1").take(1)
+    await ManualWorker(conn, "worker-1").take(1)
     workers = (await api.get("/api/workers", headers=SERVICE)).json()
     assert "worker-1" in str(workers)
     assert len((await api.get("/api/workers/worker-1/tasks", headers=SERVICE)).json()) == 1
@@ -144,11 +144,11 @@ async def test_metrics_cover_the_database_and_this_process(api: httpx.AsyncClien
 
 
 async def test_services_search_jobs_and_list_errors(api: httpx.AsyncClient, conn: Connection) -> None:
-    hand = Hand(conn)
+    worker = ManualWorker(conn)
     for kind in ("a", "b"):
         await api.post("/api/jobs", json={"type": kind, "queue": "q", "owner": "ann"}, headers=SERVICE)
-        await hand.finish(
-            await hand.one(), "reject", {"type": "SiteDown", "message": "no", "fingerprint": "f"}
+        await worker.finish(
+            await worker.one(), "reject", {"type": "SiteDown", "message": "no", "fingerprint": "f"}
         )
     found = (await api.get("/api/search?q=type:a", headers=SERVICE)).json()
     assert [row["type"] for row in found["rows"]] == ["a"]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from api_clients import bearer_headers, make_token
 from book_app import SERVICE_KEY
-from hands import Hand, submit, tick
+from manual_worker import ManualWorker, run_ticks, submit_job
 
 from holdfast import webhooks
 from holdfast.engine.connection import Connection, Database
@@ -85,13 +85,13 @@ async def test_job_ends_are_delivered_signed_to_allowed_webhooks(
     webhook_of_ann = await create_webhook(api, receiver.url, ANN)
     await create_webhook(api, receiver.url, BOB)
     await create_webhook(api, receiver.url, SERVICE, types=["other"])
-    hand = Hand(conn)
-    job = await submit(conn, owner="ann")
-    await hand.finish(await hand.one(), body=1)
+    worker = ManualWorker(conn)
+    job = await submit_job(conn, owner="ann")
+    await worker.finish(await worker.one(), body=1)
     book_job = (await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)).json()["id"]
-    while tasks := await hand.take(5):
+    while tasks := await worker.take(5):
         for task in tasks:
-            await hand.finish(task, body=1)
+            await worker.finish(task, body=1)
     await run_deliveries(db, settings, lambda: len(receiver.requests) == 2)
     deliveries = {}
     for headers, body in receiver.requests:
@@ -113,9 +113,9 @@ async def test_a_failed_delivery_is_retried_with_the_same_id(
 ) -> None:
     receiver.responses = [500, 302, 200]
     await create_webhook(api, receiver.url, SERVICE)
-    hand = Hand(conn)
-    await submit(conn, owner="ann")
-    await hand.finish(await hand.one())
+    worker = ManualWorker(conn)
+    await submit_job(conn, owner="ann")
+    await worker.finish(await worker.one())
     await conn.execute(
         "update holdfast.task_policies set base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'"
     )
@@ -127,11 +127,11 @@ async def test_private_addresses_are_not_called(
     api: httpx.AsyncClient, db: Database, conn: Connection, settings: Settings, receiver: WebhookReceiver
 ) -> None:
     await create_webhook(api, receiver.url, ANN)
-    hand = Hand(conn)
-    await submit(conn, owner="ann")
-    await hand.finish(await hand.one())
+    worker = ManualWorker(conn)
+    await submit_job(conn, owner="ann")
+    await worker.finish(await worker.one())
     deliver = webhooks.create_delivery_task(db)  # without an egress allowlist
-    [task] = await Hand(conn, queues=["webhooks"]).take(1)
+    [task] = await ManualWorker(conn, queues=["webhooks"]).take(1)
     with pytest.raises(Exception, match="public internet"):
         await deliver.function(
             **msgspec.convert(task.args, dict[str, Any]) | {"webhook": task.args["webhook"]}
@@ -180,10 +180,10 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     assert await conn.fetchval(note, webhook["id"], "The endpoint returned 502.") is True
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
     assert (listed["active"], listed["off_why"]) == (False, "The endpoint returned 502.")
-    hand = Hand(conn)
-    await submit(conn, owner="ann")
-    await hand.finish(await hand.one())
-    assert await Hand(conn, queues=["webhooks"]).take(1) == []
+    worker = ManualWorker(conn)
+    await submit_job(conn, owner="ann")
+    await worker.finish(await worker.one())
+    assert await ManualWorker(conn, queues=["webhooks"]).take(1) == []
     audit = "select actor, action from holdfast.audit where target = $1 order by id"
     assert [tuple(row) for row in await conn.fetch(audit, webhook["id"])][-1] == (
         "holdfast",
@@ -206,10 +206,10 @@ async def test_an_endpoint_that_returns_410_is_not_called_again(
 ) -> None:
     receiver.responses = [410]
     await create_webhook(api, receiver.url, ANN)
-    hand = Hand(conn)
+    worker = ManualWorker(conn)
     for _ in range(2):
-        await submit(conn, owner="ann")
-        await hand.finish(await hand.one())
+        await submit_job(conn, owner="ann")
+        await worker.finish(await worker.one())
     off = "select off_why from holdfast.webhooks where not active"
 
     async def gone() -> object:
@@ -224,14 +224,14 @@ async def test_delivery_errors_reveal_nothing_about_the_network(
 ) -> None:
     await create_webhook(api, "http://nowhere.invalid/hook", ANN)
     await create_webhook(api, receiver.url, ANN)
-    hand = Hand(conn)
-    await submit(conn, owner="ann")
-    await hand.finish(await hand.one())
-    for task in await Hand(conn, queues=["webhooks"]).take(2):
+    worker = ManualWorker(conn)
+    await submit_job(conn, owner="ann")
+    await worker.finish(await worker.one())
+    for task in await ManualWorker(conn, queues=["webhooks"]).take(2):
         with pytest.raises(Exception):  # noqa: B017, PT011  (whatever it is, the owner reads our words)
             await webhooks.create_delivery_task(db).function(**msgspec.convert(task.args, dict[str, Any]))
     deliveries = {each["last_error"] for each in (await api.get("/api/webhooks", headers=ANN)).json()}
-    assert deliveries == {"The host is not known, or not one that may be called."}
+    assert deliveries == {"The host does not exist or is not allowed."}
 
 
 async def test_expiring_files_are_reported_once(
@@ -244,13 +244,13 @@ async def test_expiring_files_are_reported_once(
     for name, owner, hours in (("a", "ann", 30), ("b", "ann", 31), ("c", "eve", 30), ("short", "ann", 2)):
         await save_file(conn, name, owner=owner, hours=hours)
     delivery_query = "select args from holdfast.all_tasks where type = 'holdfast.webhook' order by id"
-    await tick(conn)
+    await run_ticks(conn)
     first = [msgspec.json.decode(row["args"]) for row in await conn.fetch(delivery_query)]
     assert [[each["name"] for each in deliveries["body"]["artifacts"]] for deliveries in first] == [["short"]]
     await clock.advance(timedelta(hours=6.5))
-    await tick(conn)
+    await run_ticks(conn)
     await clock.advance(timedelta(hours=1))
-    await tick(conn)
+    await run_ticks(conn)
     deliveries = [msgspec.json.decode(row["args"]) for row in await conn.fetch(delivery_query)]
     names = [each["name"] for one in deliveries for each in one["body"]["artifacts"]]
     assert sorted(names) == ["a", "b", "short"]

@@ -26,7 +26,7 @@ from uuid import UUID
 from holdfast import telemetry
 from holdfast.engine import watches
 from holdfast.engine.connection import Database
-from holdfast.engine.listen import EVENT_CHANNEL, NotificationListener
+from holdfast.engine.listener import EVENT_CHANNEL, NotificationListener
 from holdfast.errors import HoldfastError
 from holdfast.model import ENDED
 from holdfast.server.api.stream_sources import SubjectReader, read_job_with_files

@@ -51,7 +51,7 @@ async def put_limit(request: Request) -> Response:
         raise InvalidError("The limit has no value.", fix="Set max_running or rate.", field="max_running")
     fields = msgspec.structs.asdict(body)
     async with audited_transaction(request, "limit.put", name, **fields) as connection:
-        await limits.put_limit(connection, limits.Limit(name=name, **fields))
+        await limits.put_limit(connection, limits.LimitRule(name=name, **fields))
     return Response(status_code=204)
 
 
