@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from hands import Hand, graph, job, refused, submit, tick
+from manual_worker import ManualWorker, expect_error, read_job, run_ticks, submit_graph, submit_job
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
 FAILURES = """
-insert into holdfast.history (id, kind_id, due_at, finished_at, keep_until, attempt, failures, crashes,
+insert into holdfast.history (id, policy_id, due_at, finished_at, keep_until, attempt, failures, crashes,
   priority, status, error)
 select holdfast.new_id(), k.id, h.at, h.at + n * interval '1 millisecond', h.at + interval '1 day', 1, 0, 0,
   0, 'failed', jsonb_build_object('type', $3::text, 'message', repeat('x', 400))
 from generate_series(1, $1::int) as n, (select holdfast.now() - interval '1 hour' as at) as h,
-  (select id from holdfast.kinds where type = $2 limit 1) as k
+  (select id from holdfast.task_policies where type = $2 limit 1) as k
 """
 
 
@@ -56,8 +56,8 @@ async def dry(conn: Connection, limit: int = 100, **where: Any) -> dict[str, Any
 async def ended(conn: Connection, *kinds: str) -> None:
     """Jobs of these types that were rejected, one of each."""
     for kind in kinds:
-        await submit(conn, type=kind)
-    hand = Hand(conn)
+        await submit_job(conn, type=kind)
+    hand = ManualWorker(conn)
     for task in await hand.take(50):
         await hand.finish(task, "reject", {"type": "ValueError", "message": "no", "fingerprint": "here"})
 
@@ -65,7 +65,7 @@ async def ended(conn: Connection, *kinds: str) -> None:
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
 async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool) -> None:
     await ended(conn, "many", "rare")
-    await tick(conn)
+    await run_ticks(conn)
     await conn.execute(FAILURES, 20_000, "many", "Other")
     if analysed:
         await conn.execute("analyze holdfast.history, holdfast.attempts")
@@ -102,18 +102,18 @@ async def test_a_redrive_that_stops_says_so_and_goes_on(conn: Connection) -> Non
             step = await dry(conn, limit, **({"from": step["next"]} if step["next"] else {}))
             found += step["found"]
         assert found == min(30 * limit, 5002)
-    assert await jobs.redrive(conn, where) == jobs.Redriven(found=2, restarted=2)
-    assert len(await Hand(conn).take(10)) == 2
+    assert await jobs.redrive(conn, where) == jobs.RedriveResult(found=2, restarted=2)
+    assert len(await ManualWorker(conn).take(10)) == 2
 
 
 LABELS = """'{"x": "1"}'::jsonb"""
 HISTORY = f"""
-insert into holdfast.history (id, kind_id, due_at, finished_at, keep_until, attempt, failures, crashes,
+insert into holdfast.history (id, policy_id, due_at, finished_at, keep_until, attempt, failures, crashes,
   priority, status, labels)
 select holdfast.new_id(), k.id, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0, 'succeeded',
   case when $2::text = 'rare' then {LABELS} end
 from generate_series(1, $1::int) as n, (select holdfast.now() as at) as h,
-  (select id from holdfast.kinds where type = $2 limit 1) as k
+  (select id from holdfast.task_policies where type = $2 limit 1) as k
 """
 
 
@@ -121,7 +121,7 @@ async def page(conn: Connection, before: str | None = None, scan: int = 100, **w
     text = msgspec.json.encode(where).decode()
     return dict(
         msgspec.json.decode(
-            await conn.fetchval("select holdfast.jobs_page($1, $2, 5, $3)", text, before, scan)
+            await conn.fetchval("select holdfast.list_jobs_page($1, $2, 5, $3)", text, before, scan)
         )
     )
 
@@ -141,11 +141,13 @@ async def listed(conn: Connection, **where: Any) -> list[str]:
 async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection) -> None:
     made: list[str] = []
     for number in range(4):
-        made.append(str(await submit(conn, type="rare", queue="few", labels={"x": "1"})))
-        several = await graph(conn, {"name": "a"}, {"name": "b"}, type="rare", queue="few", labels={"x": "1"})
+        made.append(str(await submit_job(conn, type="rare", queue="few", labels={"x": "1"})))
+        several = await submit_graph(
+            conn, {"name": "a"}, {"name": "b"}, type="rare", queue="few", labels={"x": "1"}
+        )
         made.append(str(several.id))
-        await graph(conn, {"name": "a"}, type="many", queue="q")
-        await submit(conn, type="many")
+        await submit_graph(conn, {"name": "a"}, type="many", queue="q")
+        await submit_job(conn, type="many")
         await conn.execute(HISTORY, 3, "rare")
         await conn.execute(HISTORY, 150 * number, "many")
         await conn.fetch(
@@ -167,7 +169,7 @@ async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection)
         {"type": "rare", "queue": "few"},
     ):
         assert await listed(conn, **where) == expected, where
-    assert (await page(conn, type="nothing"))["partly"]
+    assert (await page(conn, type="nothing"))["truncated"]
     assert await listed(conn, type="nothing") == []
     everything = int(
         await conn.fetchval(
@@ -180,8 +182,8 @@ async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection)
 
 
 async def test_a_list_that_stops_says_so(conn: Connection) -> None:
-    rare = await submit(conn, type="rare")
-    await submit(conn, type="many")
+    rare = await submit_job(conn, type="rare")
+    await submit_job(conn, type="many")
     await conn.execute(HISTORY, 100_001, "many")
     told: list[str] = []
     conn.add_log_listener(lambda _, notice: told.append(str(notice)))
@@ -202,25 +204,25 @@ async def cancel(conn: Connection, start: Any = None, scan: int = 100_000, **whe
     text, at = msgspec.json.encode(where).decode(), msgspec.json.encode(start).decode()
     return dict(
         msgspec.json.decode(
-            await conn.fetchval("select holdfast.cancel_step($1, null, 1000, $2, $3)", text, at, scan)
+            await conn.fetchval("select holdfast.cancel_jobs_chunk($1, null, 1000, $2, $3)", text, at, scan)
         )
     )
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
 async def test_a_cancel_does_not_read_what_it_does_not_name(conn: Connection, analysed: bool) -> None:
-    await submit(conn, type="many")
+    await submit_job(conn, type="many")
     await conn.execute(OTHERS, 50_000, "many", "ready")
     asked: list[dict[str, Any]] = [{"type": "rare"}, {"queue": "few"}, {"type": "rare", "labels": {"x": "1"}}]
     for where in asked:
-        made = [await submit(conn, type="rare", queue="few", labels={"x": "1"}) for _ in range(3)]
-        later = await submit(conn, type="rare", queue="few", labels={"x": "1"}, delay_s=60)
-        await Hand(conn, queues=["few"]).one()
+        made = [await submit_job(conn, type="rare", queue="few", labels={"x": "1"}) for _ in range(3)]
+        later = await submit_job(conn, type="rare", queue="few", labels={"x": "1"}, delay_s=60)
+        await ManualWorker(conn, queues=["few"]).one()
         if analysed:
             await conn.execute("analyze holdfast.tasks, holdfast.jobs")
         cost = await pages(conn, partial(jobs.cancel_jobs, conn, where))
         for each in (*made, later):
-            assert (await job(conn, each))["status"] == "cancelled"
+            assert (await read_job(conn, each))["status"] == "cancelled"
         assert cost < 700, (where, cost)
         text = msgspec.json.encode(where).decode()
         for _ in range(2):
@@ -230,11 +232,11 @@ async def test_a_cancel_does_not_read_what_it_does_not_name(conn: Connection, an
 
 
 async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
-    await submit(conn, type="many")
+    await submit_job(conn, type="many")
     for status in ("ready", "scheduled"):
         await conn.execute(OTHERS, 3000, "many", status)
-    made = [await submit(conn, type="rare", labels={"x": "1"}) for _ in range(3)]
-    several = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
+    made = [await submit_job(conn, type="rare", labels={"x": "1"}) for _ in range(3)]
+    several = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
     first = await cancel(conn, scan=1000, labels={"x": "1"})
     assert first["cancelled"] == 0
     assert first["next"]["place"] == "tasks"
@@ -246,7 +248,7 @@ async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
         steps, found, start = steps + 1, found + step["cancelled"], step["next"]
     assert (found, steps) == (4, 7)
     for each in (*made, several.id):
-        assert (await job(conn, each))["status"] == "cancelled"
+        assert (await read_job(conn, each))["status"] == "cancelled"
     assert await conn.fetchval('select count(*) from holdfast.tasks where labels @> \'{"y": "2"}\'') == 6000
 
 
@@ -265,17 +267,17 @@ async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
 async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, where: dict[str, Any]) -> None:
     batch = str(await jobs.open_batch(conn, owner="ann"))
     others = [
-        await submit(conn, type="many", owner="bob"),
-        (await graph(conn, {"name": "a"}, type="many")).id,
+        await submit_job(conn, type="many", owner="bob"),
+        (await submit_graph(conn, {"name": "a"}, type="many")).id,
     ]
     made: list[Any] = []
     body = {"queue": "few", "type": "rare", "labels": {"x": "1"}, "owner": "ann", "batch": batch}
     for number in range(40):
-        made.append(await submit(conn, **body, delay_s=60 * (number % 3), limit_key=f"k{number % 5}"))
+        made.append(await submit_job(conn, **body, delay_s=60 * (number % 3), limit_key=f"k{number % 5}"))
         if number % 10 == 0:
-            made.append((await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, **body)).id)
-            others.append(await submit(conn, type="many", delay_s=10, labels={"x": "2"}))
-    await Hand(conn, queues=["few"]).take(7)
+            made.append((await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, **body)).id)
+            others.append(await submit_job(conn, type="many", delay_s=10, labels={"x": "2"}))
+    await ManualWorker(conn, queues=["few"]).take(7)
     filled: dict[str, Any] = where
     if "batch" in where:
         filled = {"batch": batch}
@@ -284,30 +286,30 @@ async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, wher
     found, start, first = 0, None, True
     while first or start is not None:
         text, at = msgspec.json.encode(filled).decode(), msgspec.json.encode(start).decode()
-        answer = await conn.fetchval("select holdfast.cancel_step($1, 'stop', 3, $2, 10)", text, at)
+        answer = await conn.fetchval("select holdfast.cancel_jobs_chunk($1, 'stop', 3, $2, 10)", text, at)
         step = msgspec.json.decode(answer)
         assert step["cancelled"] <= 3
         found, start, first = found + step["cancelled"], step["next"], False
     assert found == len(made) == 44
     for each in made:
-        assert (await job(conn, each))["status"] == "cancelled"
+        assert (await read_job(conn, each))["status"] == "cancelled"
     for each in others:
-        assert (await job(conn, each))["status"] == "queued"
-    assert await jobs.cancel_all(conn, filled) == 0
-    assert await jobs.cancel_all(conn, {"labels": {"x": "2"}}) == 4
+        assert (await read_job(conn, each))["status"] == "queued"
+    assert await jobs.cancel_all_jobs(conn, filled) == 0
+    assert await jobs.cancel_all_jobs(conn, {"labels": {"x": "2"}}) == 4
 
 
 async def test_a_cancel_that_would_look_at_too_much_is_refused(conn: Connection) -> None:
-    await submit(conn, type="many")
+    await submit_job(conn, type="many")
     await conn.execute(OTHERS, 30, "many", "scheduled")
-    source = str(await conn.fetchval("select prosrc from pg_proc where proname = 'cancel_step'"))
+    source = str(await conn.fetchval("select prosrc from pg_proc where proname = 'cancel_jobs_chunk'"))
     definition = str(
-        await conn.fetchval("select pg_get_functiondef(oid) from pg_proc where proname = 'cancel_step'")
+        await conn.fetchval("select pg_get_functiondef(oid) from pg_proc where proname = 'cancel_jobs_chunk'")
     )
     assert "p_scan, 100000)" in source
     await conn.execute(definition.replace("p_scan, 100000)", "null, 2)"))
-    with refused("HF004", "filter"):
+    with expect_error("HF004", "filter"):
         await conn.fetchval("""select holdfast.cancel_jobs('{"type": "rare"}')""")
     assert await jobs.cancel_jobs(conn, {"type": "rare"}) == 0
     assert await conn.fetchval("""select holdfast.cancel_jobs('{"type": "many"}')""") == 2
-    assert await jobs.cancel_all(conn, {"type": "many"}) == 29
+    assert await jobs.cancel_all_jobs(conn, {"type": "many"}) == 29

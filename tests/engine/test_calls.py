@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hands import QUEUE, Hand, graph, status, submit
+from manual_worker import QUEUE, ManualWorker, read_task_status, submit_graph, submit_job
 
-from holdfast.engine import insight, jobs, leases, limits
+from holdfast.engine import explain, jobs, leases, limits, maintenance, overview
 from holdfast.engine.connection import Connection
-from holdfast.engine.limits import Limit
+from holdfast.engine.limits import LimitRule
 
 
 async def test_jobs(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
     assert made.tasks is not None
     assert await jobs.cancel_task(conn, made.tasks["a"], "no")
     assert await jobs.retry_job(conn, made.id, delay=timedelta(hours=1)) == 2
-    assert await status(conn, made.tasks["a"]) == "scheduled"
+    assert await read_task_status(conn, made.tasks["a"]) == "scheduled"
     assert await jobs.cancel_jobs(conn, {"labels": {"x": "1"}}, "stop", limit=5) == 1
     assert await jobs.retry_job(conn, made.id, from_tasks=["b"]) == 1
     batch = await jobs.open_batch(conn, "night", callback={"type": "after", "queue": "later"}, owner="ann")
-    single = await submit(conn, batch=str(batch))
-    hand = Hand(conn)
+    single = await submit_job(conn, batch=str(batch))
+    hand = ManualWorker(conn)
     for task in await hand.take(9):
         await hand.finish(task, "reject", {"type": "E", "message": "m"})
     closed = await jobs.close_batch(conn, batch)
     assert (closed["total"], closed["failed"], closed["owner"]) == (1, 1, "ann")
     assert closed == await jobs.get_batch(conn, batch)
     where = {"ids": [str(single)]}
-    assert await jobs.redrive(conn, where, dry_run=True) == jobs.Redriven(found=1, restarted=0)
-    assert await jobs.redrive(conn, where, spread=timedelta(hours=1)) == jobs.Redriven(found=1, restarted=1)
+    assert await jobs.redrive(conn, where, dry_run=True) == jobs.RedriveResult(found=1, restarted=0)
+    assert await jobs.redrive(conn, where, spread=timedelta(hours=1)) == jobs.RedriveResult(
+        found=1, restarted=1
+    )
 
 
 async def test_limits(conn: Connection) -> None:
-    await limits.put_limit(conn, Limit(name="x", queue=QUEUE, max_running=1))
-    await submit(conn)
-    await submit(conn)
-    hand = Hand(conn)
+    await limits.put_limit(conn, LimitRule(name="x", queue=QUEUE, max_running=1))
+    await submit_job(conn)
+    await submit_job(conn)
+    hand = ManualWorker(conn)
     assert len(await hand.take(9)) == 1
-    assert await limits.remove_limit(conn, "x")
-    assert not await limits.remove_limit(conn, "x")
+    assert await limits.delete_limit(conn, "x")
+    assert not await limits.delete_limit(conn, "x")
     await limits.pause_queue(conn, QUEUE, why="w", by="b")
     assert await hand.take(9) == []
     assert await limits.resume_queue(conn, QUEUE)
@@ -55,16 +57,16 @@ async def test_limits(conn: Connection) -> None:
 
 
 async def test_insight(conn: Connection) -> None:
-    made = await submit(conn)
-    assert (await insight.explain_task(conn, made))["status"] == "ready"
-    hand = Hand(conn)
+    made = await submit_job(conn)
+    assert (await explain.explain_task(conn, made))["status"] == "ready"
+    hand = ManualWorker(conn)
     task = await hand.one()
     assert set(await leases.add_tasks(conn, task, b'[{"type": "t", "name": "child"}]')) == {"child"}
     await hand.finish(task, "fail", {"type": "E", "message": "m", "fingerprint": "f"})
-    (tried,) = await insight.task_attempts(conn, made)
+    (tried,) = await explain.list_task_attempts(conn, made)
     assert (tried.attempt, tried.outcome, tried.worker, tried.fingerprint) == (1, "failed", "hand", "f")
-    told = await insight.metrics(conn)
+    told = await overview.metrics(conn)
     assert {(q["queue"], q["ready"]) for q in told["queues"]} == {(QUEUE, 0), ("default", 1)}
     assert (told["scheduled"], told["workers"]) == (1, 1)
-    while (await insight.tick(conn, limit=10))["more"]:
+    while (await maintenance.tick(conn, limit=10))["more"]:
         pass

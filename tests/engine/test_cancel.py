@@ -5,7 +5,15 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from hands import Hand, graph, job, refused, status, submit, tasks_by_name
+from manual_worker import (
+    ManualWorker,
+    expect_error,
+    read_job,
+    read_task_status,
+    read_task_statuses,
+    submit_graph,
+    submit_job,
+)
 
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection
@@ -13,54 +21,54 @@ from holdfast.engine.connection import Connection
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "running"])
 async def test_a_live_job_is_cancelled_and_stays_so(conn: Connection, state: str) -> None:
-    made = await submit(conn, delay_s=60 if state == "scheduled" else 0)
-    hand = Hand(conn)
+    made = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
+    hand = ManualWorker(conn)
     held = await hand.take(1) if state == "running" else []
-    assert await status(conn, made) == state
+    assert await read_task_status(conn, made) == state
     assert await jobs.cancel_job(conn, made, "why not") == {"cancelled": True, "status": "cancelled"}
     assert await jobs.cancel_job(conn, made) == {"cancelled": False, "status": "cancelled"}
     for task in held:
-        assert (await leases.beat(conn, worker="hand", held=[task])).cancelled == {made}
+        assert (await leases.heartbeat_tasks(conn, worker="hand", held=[task])).cancelled == {made}
         assert await hand.finish(task) == "stale"
     assert await hand.take(5) == []
-    ended = await job(conn, made)
+    ended = await read_job(conn, made)
     assert (ended["status"], ended["error"]["message"]) == ("cancelled", "why not")
 
 
 async def test_an_ended_job_is_left_as_it_is(conn: Connection) -> None:
-    made = await submit(conn)
-    hand = Hand(conn)
+    made = await submit_job(conn)
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
     assert await jobs.cancel_job(conn, made) == {"cancelled": False, "status": "succeeded"}
 
 
 async def test_nobody_is_not_a_job(conn: Connection) -> None:
-    with refused("HF002", "id"):
+    with expect_error("HF002", "id"):
         await jobs.cancel_job(conn, uuid4())
 
 
 async def test_a_graph_keeps_what_it_has_and_loses_the_rest(conn: Connection) -> None:
-    made = await graph(
+    made = await submit_graph(
         conn,
         {"name": "a"},
         {"name": "b"},
         {"name": "c", "after": ["a", "b"]},
         {"name": "d", "after": [{"name": "c", "on_failure": "run"}]},
     )
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     one, two = await hand.take(2)
     await hand.finish(one)
     assert (await jobs.cancel_job(conn, made.id))["cancelled"]
     assert await hand.finish(two) == "stale"
-    assert await tasks_by_name(conn, made.id) == {
+    assert await read_task_statuses(conn, made.id) == {
         "a": "succeeded", "b": "cancelled", "c": "cancelled", "d": "cancelled",
     }  # fmt: skip
-    assert (await job(conn, made.id))["status"] == "cancelled"
+    assert (await read_job(conn, made.id))["status"] == "cancelled"
     assert await hand.take(5) == []
 
 
 async def test_one_task_of_a_job_and_what_its_children_make_of_it(conn: Connection) -> None:
-    made = await graph(
+    made = await submit_graph(
         conn,
         {"name": "a"},
         {"name": "b", "after": ["a"]},
@@ -69,18 +77,18 @@ async def test_one_task_of_a_job_and_what_its_children_make_of_it(conn: Connecti
     assert made.tasks is not None
     assert await conn.fetchval("select holdfast.cancel_task($1)", made.tasks["a"])
     assert not await conn.fetchval("select holdfast.cancel_task($1)", made.tasks["a"])
-    assert await tasks_by_name(conn, made.id) == {"a": "cancelled", "b": "cancelled", "c": "ready"}
-    hand = Hand(conn)
+    assert await read_task_statuses(conn, made.id) == {"a": "cancelled", "b": "cancelled", "c": "ready"}
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
-    assert (await job(conn, made.id))["status"] == "cancelled"
+    assert (await read_job(conn, made.id))["status"] == "cancelled"
 
 
 async def test_by_filter(conn: Connection) -> None:
-    await submit(conn, type="a", labels={"x": "1", "y": "2"})
-    await submit(conn, type="b", labels={"x": "1"})
-    await submit(conn, type="b", labels={"x": "2"}, owner="ann")
-    await graph(conn, {"name": "a"}, {"name": "b"}, labels={"x": "1"})
-    with refused("HF004", "filter"):
+    await submit_job(conn, type="a", labels={"x": "1", "y": "2"})
+    await submit_job(conn, type="b", labels={"x": "1"})
+    await submit_job(conn, type="b", labels={"x": "2"}, owner="ann")
+    await submit_graph(conn, {"name": "a"}, {"name": "b"}, labels={"x": "1"})
+    with expect_error("HF004", "filter"):
         await conn.fetchval("select holdfast.cancel_jobs('{}')")
 
     async def cancel(what: str) -> int:
@@ -95,8 +103,8 @@ async def test_by_filter(conn: Connection) -> None:
 
 async def test_cancelled_work_frees_its_limit(conn: Connection) -> None:
     await conn.execute("select holdfast.put_limit('one', p_queue => 'q', p_max_running => 1)")
-    first, second = await submit(conn), await submit(conn)
-    hand = Hand(conn)
+    first, second = await submit_job(conn), await submit_job(conn)
+    hand = ManualWorker(conn)
     assert [t.id for t in await hand.take(5)] == [first]
     await jobs.cancel_job(conn, first)
     assert [t.id for t in await hand.take(5)] == [second]

@@ -9,12 +9,12 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from hands import QUEUE, Hand, status, submit, tick
+from manual_worker import QUEUE, ManualWorker, read_task_status, run_ticks, submit_job
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 
 
 async def numbered(conn: Connection, count: int, **job: Any) -> None:
@@ -29,7 +29,7 @@ def numbers(tasks: Any) -> list[int]:
 
 async def test_first_in_first_out_and_no_more_than_asked_for(conn: Connection) -> None:
     await numbered(conn, 7)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     assert numbers(await hand.take(3)) == [0, 1, 2]
     assert numbers(await hand.take(3)) == [3, 4, 5]
     assert numbers(await hand.take(3)) == [6]
@@ -38,8 +38,8 @@ async def test_first_in_first_out_and_no_more_than_asked_for(conn: Connection) -
 
 
 async def test_a_lease_has_a_rising_attempt_and_a_new_nonce(conn: Connection) -> None:
-    await submit(conn)
-    hand = Hand(conn)
+    await submit_job(conn)
+    hand = ManualWorker(conn)
     first = await hand.one()
     await hand.finish(first, "release")
     second = await hand.one()
@@ -50,32 +50,32 @@ async def test_a_lease_has_a_rising_attempt_and_a_new_nonce(conn: Connection) ->
 
 
 async def test_the_more_urgent_comes_first_until_the_other_has_waited(conn: Connection, clock: Clock) -> None:
-    low = await submit(conn, priority=0)
+    low = await submit_job(conn, priority=0)
     await clock.advance(timedelta(seconds=61))
-    high = await submit(conn, priority=5)
-    hand = Hand(conn)
+    high = await submit_job(conn, priority=5)
+    hand = ManualWorker(conn)
     assert (await hand.one()).id == high
     await clock.advance(timedelta(minutes=6))
-    late = await submit(conn, priority=5)
+    late = await submit_job(conn, priority=5)
     assert (await hand.one()).id == low
     assert (await hand.one()).id == late
 
 
 async def test_only_known_types_and_own_queues(conn: Connection) -> None:
-    await submit(conn, type="a")
-    await submit(conn, type="b")
-    await submit(conn, type="a", queue="other")
-    hand = Hand(conn)
+    await submit_job(conn, type="a")
+    await submit_job(conn, type="b")
+    await submit_job(conn, type="a", queue="other")
+    hand = ManualWorker(conn)
     assert [t.type for t in await hand.take(9, types=["a", "c"])] == ["a"]
     assert await hand.take(9, types=[]) == []
     assert [t.type for t in await hand.take(9)] == ["b"]
-    assert [t.queue for t in await Hand(conn, queues=["other"]).take(9)] == ["other"]
+    assert [t.queue for t in await ManualWorker(conn, queues=["other"]).take(9)] == ["other"]
 
 
 async def test_a_paused_queue_rests_and_goes_on(conn: Connection) -> None:
-    made = await submit(conn)
+    made = await submit_job(conn)
     await conn.execute("select holdfast.pause_queue($1, 'painting', 'ann')", QUEUE)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     assert await hand.take(5) == []
     why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", made))
     assert why["reasons"][0]["reason"] == "paused"
@@ -90,7 +90,7 @@ async def test_ten_claimers_never_get_the_same_task(conn: Connection, url: Secre
 
     async def work(name: str) -> None:
         own = await asyncpg.connect(url.reveal())
-        hand = Hand(own, name)
+        hand = ManualWorker(own, name)
         while tasks := await hand.take(7):
             given.extend(numbers(tasks))
         await own.close()
@@ -104,14 +104,14 @@ async def test_a_commit_out_of_order_is_not_hidden_by_the_cursor(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """The early position commits late: after the cursor has seen, and claimed, everything above it."""
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await numbered(conn, 3)
     assert len(await hand.take(9)) == 3
     transaction = second.transaction()
     await transaction.start()
-    late = await submit(second)
+    late = await submit_job(second)
     for _ in range(5):
-        await submit(conn)
+        await submit_job(conn)
         assert len(await hand.take(9)) == 1
     await transaction.commit()
     assert [task.id for task in await hand.take(9)] == [late]
@@ -121,29 +121,29 @@ async def test_a_transaction_that_stays_open_does_not_hide_what_it_commits(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """The cursor goes on without it after a while, and looks back."""
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     transaction = second.transaction()
     await transaction.start()
-    late = await submit(second)
+    late = await submit_job(second)
     for _ in range(5):
-        await submit(conn)
+        await submit_job(conn)
         assert len(await hand.take(9)) == 1
         await clock.advance(timedelta(seconds=0.3))
     safe, *_ = next(iter(msgspec.json.decode(hand.cursors or "{}").values()))
     assert safe > await second.fetchval("select pos from holdfast.tasks where id = $1", late)
     await transaction.commit()
     await clock.advance(timedelta(seconds=5.1))
-    await submit(conn)
+    await submit_job(conn)
     assert late in {task.id for task in await hand.take(9)}
 
 
 async def test_an_idle_lane_looks_back_at_once(conn: Connection, second: Connection, clock: Clock) -> None:
-    hand = Hand(conn)
-    await submit(conn)
+    hand = ManualWorker(conn)
+    await submit_job(conn)
     await hand.take(9)
     transaction = second.transaction()
     await transaction.start()
-    late = await submit(second)
+    late = await submit_job(second)
     for _ in range(4):
         assert await hand.take(9) == []
         await clock.advance(timedelta(seconds=0.3))
@@ -155,8 +155,8 @@ async def test_a_claim_that_is_rolled_back_hides_nothing(conn: Connection, secon
     await numbered(conn, 4)
     thief = second.transaction()
     await thief.start()
-    assert numbers(await Hand(second, "thief").take(2)) == [0, 1]
-    hand = Hand(conn)
+    assert numbers(await ManualWorker(second, "thief").take(2)) == [0, 1]
+    hand = ManualWorker(conn)
     assert numbers(await hand.take(1)) == [2]
     assert numbers(await hand.take(1)) == [3]
     for _ in range(3):
@@ -167,38 +167,38 @@ async def test_a_claim_that_is_rolled_back_hides_nothing(conn: Connection, secon
 
 async def test_a_cursor_from_another_world_costs_time_and_no_task(conn: Connection, clock: Clock) -> None:
     """After a failover to a standby that lagged, positions start again below the cursors of the workers."""
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await numbered(conn, 1)
     await hand.take(9)
     lane = await conn.fetchval("select id from holdfast.lanes")
     hand.cursors = f'{{"{lane}": [900000, 900000, 1, 1.0, 900000, 99999999999, 0]}}'
-    made = await submit(conn)
+    made = await submit_job(conn)
     assert [task.id for task in await hand.take(9)] == [made]
     await conn.execute("update holdfast.lanes set cursor = 900000")
     hand.cursors = None
-    made = await submit(conn)
+    made = await submit_job(conn)
     assert await hand.take(9) == []
-    await tick(conn)
+    await run_ticks(conn)
     await clock.advance(timedelta(seconds=1))
     assert [task.id for task in await hand.take(9)] == [made]
 
 
 async def test_the_stored_cursor_follows_far_behind(conn: Connection) -> None:
     await conn.execute("select setval('holdfast.positions', 50000)")
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
 
     async def stored() -> bool:
         await numbered(conn, 2)
         await hand.take(9)
         return bool(await conn.fetchval("select max(cursor) > 50000 from holdfast.lanes"))
 
-    await eventually(stored)  # transactions of other databases on this server hold it back for a moment
-    made = await submit(conn)
-    assert [task.id for task in await Hand(conn, "newcomer").take(9)] == [made]
+    await wait_until(stored)  # transactions of other databases on this server hold it back for a moment
+    made = await submit_job(conn)
+    assert [task.id for task in await ManualWorker(conn, "newcomer").take(9)] == [made]
 
 
 async def test_plain_claims_for_any_language(conn: Connection) -> None:
-    made = await submit(conn, args={"a": 1})
+    made = await submit_job(conn, args={"a": 1})
     rows = await conn.fetch("select * from holdfast.claim_tasks('outsider', 5, array['t'])")
     assert [row["id"] for row in rows] == [made]
     assert rows[0]["job_id"] == made
@@ -211,21 +211,21 @@ async def test_plain_claims_for_any_language(conn: Connection) -> None:
     ) == pytest.approx(60, abs=1)
     await conn.execute("select holdfast.complete_task($1, $2, $3, '42')", *lease)
     await conn.execute("select holdfast.complete_task($1, $2, $3, '42')", *lease)  # the answer was lost
-    assert await status(conn, made) == "succeeded"
+    assert await read_task_status(conn, made) == "succeeded"
 
 
 async def test_sleeping_workers_are_told_and_nobody_else(conn: Connection, second: Connection) -> None:
     heard: list[object] = []
     await second.add_listener("holdfast", lambda *told: heard.append(told[-1]))
-    await submit(conn)
-    hand = Hand(conn)
+    await submit_job(conn)
+    hand = ManualWorker(conn)
     assert len(await hand.take(5)) == 1
-    await submit(conn)
+    await submit_job(conn)
     await hand.take(5)
     assert await hand.take(5) == []  # now it sleeps
-    await submit(conn, queue="elsewhere")
+    await submit_job(conn, queue="elsewhere")
     await jobs.submit_many(conn, [{"type": "t", "queue": QUEUE}] * 3)
-    await eventually(lambda: heard, what="a notification")
+    await wait_until(lambda: heard, what="a notification")
     await conn.execute("select 1")
     assert heard == [QUEUE]
 
@@ -234,9 +234,9 @@ async def test_sleeping_workers_are_told_and_nobody_else(conn: Connection, secon
 async def test_no_number_is_too_small_for_a_long_life(conn: Connection, start: int) -> None:
     names = await conn.fetch("select sequencename from pg_sequences where schemaname = 'holdfast'")
     for row in names:
-        if row["sequencename"] not in {"horizon", "full_sweep"}:
+        if row["sequencename"] not in {"sweep_horizon_us", "last_full_sweep_us"}:
             await conn.execute(f"select setval('holdfast.{row['sequencename']}', $1)", start)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for _ in range(3):
         await numbered(conn, 6)
         assert numbers(await hand.take(20)) == list(range(6))

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine import connection as module
 from holdfast.engine.connection import Connection, Database
-from holdfast.errors import DatabaseAwayError, HoldfastError
+from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 
 PID = "select pg_backend_pid()"
@@ -144,6 +144,6 @@ async def test_closing_while_one_is_in_use_does_not_keep_it(small: Database) -> 
 async def test_a_database_that_is_away_says_so_each_time(settings: Settings) -> None:
     nowhere = Database(Secret("postgresql://me@127.0.0.1:1/x"), settings)
     for _ in range(2):
-        with pytest.raises(DatabaseAwayError):
+        with pytest.raises(DatabaseUnavailableError):
             async with nowhere.connection():
                 pass

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim, CronSimError
-from hands import refused
+from manual_worker import expect_error
 
 from holdfast.engine.connection import Connection
 
@@ -121,7 +121,8 @@ def simulated(cron: str, zone: ZoneInfo, start: datetime, end: datetime) -> Iter
 
 async def ours(conn: Connection, cron: str, zone: str, middles: list[datetime]) -> list[list[datetime]]:
     rows = await conn.fetch(
-        "select array(select t from holdfast.cron_between($1, $2, m - $4::interval, m + $4::interval) as t "
+        "select array(select t "
+        "from holdfast.list_cron_times_between($1, $2, m - $4::interval, m + $4::interval) as t "
         "order by t) as times from unnest($3::timestamptz[]) with ordinality as u (m, ord) order by ord",
         cron,
         zone,
@@ -210,7 +211,7 @@ async def test_expressions_of_every_shape(conn: Connection) -> None:
     crons = [random_cron(rng) for _ in range(150)]
     starts = [datetime(2023, 1, 1, tzinfo=UTC) + timedelta(minutes=rng.randrange(2_000_000)) for _ in crons]
     rows = await conn.fetch(
-        "select array(select t from holdfast.cron_after(c, 'UTC', s, 5) as t) as times "
+        "select array(select t from holdfast.list_cron_times_after(c, 'UTC', s, 5) as t) as times "
         "from unnest($1::text[], $2::timestamptz[]) with ordinality as u (c, s, ord) order by ord",
         crons,
         starts,
@@ -229,7 +230,10 @@ async def test_looking_back_finds_the_same(conn: Connection) -> None:
     start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 12, 31, tzinfo=UTC)
     for cron in ("30 2 * * *", "0 0 1 1,7 *", "15 */7 * * MON"):
         rows = await conn.fetch(
-            "select t from holdfast.cron_before($1, 'Europe/Madrid', $2, $3, 1000) as t", cron, end, start
+            "select t from holdfast.list_cron_times_before($1, 'Europe/Madrid', $2, $3, 1000) as t",
+            cron,
+            end,
+            start,
         )
         forward = list(simulated(cron, ZoneInfo("Europe/Madrid"), start, end))
         assert [row["t"] for row in rows] == forward[::-1][:1000]
@@ -268,14 +272,14 @@ async def test_looking_back_finds_the_same(conn: Connection) -> None:
     ],
 )
 async def test_what_is_no_cron_expression_is_refused(conn: Connection, cron: str) -> None:
-    with refused("HF004", "cron"):
-        await conn.fetch("select * from holdfast.next_times($1)", cron)
+    with expect_error("HF004", "cron"):
+        await conn.fetch("select * from holdfast.list_next_times($1)", cron)
 
 
 @pytest.mark.parametrize("zone", ["Mars/Phobos", "Foo+3", "EST5EDT4,M3", "", "Europe/Madird", "x" * 500])
 async def test_unknown_zones_are_refused(conn: Connection, zone: str) -> None:
-    with refused("HF004", "timezone"):
-        await conn.fetch("select * from holdfast.next_times('0 0 * * *', p_timezone => $1)", zone)
+    with expect_error("HF004", "timezone"):
+        await conn.fetch("select * from holdfast.list_next_times('0 0 * * *', p_timezone => $1)", zone)
 
 
 async def test_short_names(conn: Connection) -> None:
@@ -291,6 +295,6 @@ async def test_short_names(conn: Connection) -> None:
     }
     for name, first in named.items():
         found = await conn.fetchval(
-            "select t from holdfast.next_times($1, p_count => 1, p_after => $2) as t", name, after
+            "select t from holdfast.list_next_times($1, p_count => 1, p_after => $2) as t", name, after
         )
         assert found == datetime.fromisoformat(f"{first}Z"), name

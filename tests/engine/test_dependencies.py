@@ -11,7 +11,18 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from hands import QUEUE, Hand, blocked_or_done, graph, job, outcome, refused, submit, tasks_by_name, tick
+from manual_worker import (
+    QUEUE,
+    ManualWorker,
+    build_outcome,
+    expect_error,
+    read_job,
+    read_task_statuses,
+    run_ticks,
+    submit_graph,
+    submit_job,
+    wait_until_blocked_or_done,
+)
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -19,8 +30,8 @@ from holdfast.settings import Secret
 
 
 async def test_a_child_runs_after_its_parents_with_their_outputs(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
-    hand = Hand(conn)
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
+    hand = ManualWorker(conn)
     tasks = await hand.take(5)
     assert [task.name for task in tasks] == ["a", "b"]
     await hand.finish(tasks[0], "succeed", {"n": 1})
@@ -29,15 +40,15 @@ async def test_a_child_runs_after_its_parents_with_their_outputs(conn: Connectio
     child = await hand.one()
     assert child.parents == {"a": {"n": 1}, "b": 2}
     await hand.finish(child, "succeed", "done")
-    ended = await job(conn, made.id)
+    ended = await read_job(conn, made.id)
     assert (ended["status"], ended["output"], ended["progress"]["percent"]) == ("succeeded", "done", 100)
 
 
 async def test_finish_and_claim_in_one_trip_release_the_child(conn: Connection) -> None:
-    await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
-    hand = Hand(conn)
+    await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
+    hand = ManualWorker(conn)
     task = await hand.one()
-    answer = await hand.exchange([outcome(task)], slots=1)
+    answer = await hand.exchange([build_outcome(task)], slots=1)
     assert [t.name for t in answer.tasks] == ["b"]
 
 
@@ -52,28 +63,28 @@ async def test_finish_and_claim_in_one_trip_release_the_child(conn: Connection) 
 async def test_what_becomes_of_children_of_a_failed_task(
     conn: Connection, on_failure: str, child: str, grandchild: str, whole: str
 ) -> None:
-    made = await graph(
+    made = await submit_graph(
         conn,
         {"name": "a", "attempts": 1},
         {"name": "b", "after": [{"name": "a", "on_failure": on_failure}]},
         {"name": "c", "after": ["b"]},
     )
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
-    assert await tasks_by_name(conn, made.id) == {"a": "failed", "b": child, "c": grandchild}
-    ended = await job(conn, made.id)
+    assert await read_task_statuses(conn, made.id) == {"a": "failed", "b": child, "c": grandchild}
+    ended = await read_job(conn, made.id)
     assert ended["status"] == whole
     if on_failure == "skip":
         assert ended["counts"]["skipped"] == 2
 
 
 async def test_a_job_that_allows_it_ends_as_partial(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b"}, partial=True)
-    hand = Hand(conn)
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, partial=True)
+    hand = ManualWorker(conn)
     one, two = await hand.take(2)
     await hand.finish(one)
     await hand.finish(two, "reject", {"type": "E", "message": "m"})
-    ended = await job(conn, made.id)
+    ended = await read_job(conn, made.id)
     assert ended["status"] == "partial"
     assert ended["error"]["task"] == "b"
 
@@ -82,21 +93,23 @@ async def test_the_last_two_parents_at_once_release_the_child_once(
     conn: Connection, second: Connection, url: Secret
 ) -> None:
     watch = await asyncpg.connect(url.reveal())
-    made = await graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
-    one, two = await Hand(conn).take(2)
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
+    one, two = await ManualWorker(conn).take(2)
     transaction = conn.transaction()
     await transaction.start()
-    await Hand(conn).finish(one)
-    other = asyncio.create_task(Hand(second).finish(two))
-    await blocked_or_done(watch, second.get_server_pid(), other)
+    await ManualWorker(conn).finish(one)
+    other = asyncio.create_task(ManualWorker(second).finish(two))
+    await wait_until_blocked_or_done(watch, second.get_server_pid(), other)
     await transaction.commit()
     assert await other == "ok"
-    assert await tasks_by_name(conn, made.id) == {"a": "succeeded", "b": "succeeded", "c": "ready"}
-    assert len(await Hand(conn).take(5)) == 1
+    assert await read_task_statuses(conn, made.id) == {"a": "succeeded", "b": "succeeded", "c": "ready"}
+    assert len(await ManualWorker(conn).take(5)) == 1
     await watch.close()
 
 
-async def _drive(hand: Hand, chance: random.Random, fails: float, seen: list[tuple[str, str]]) -> None:
+async def _drive(
+    hand: ManualWorker, chance: random.Random, fails: float, seen: list[tuple[str, str]]
+) -> None:
     empty = 0
     while empty < 3:
         tasks = await hand.take(3)
@@ -143,18 +156,18 @@ async def test_random_graphs_end_as_the_rules_say(conn: Connection, url: Secret,
             }
             for n in range(size)
         ]
-        made[str((await graph(conn, *nodes)).id)] = nodes
+        made[str((await submit_graph(conn, *nodes)).id)] = nodes
     seen: list[tuple[str, str]] = []
     connections = [await asyncpg.connect(url.reveal()) for _ in range(3)]
     await asyncio.gather(
         *(
-            _drive(Hand(c, f"w{n}"), random.Random(seed * 10 + n), 0.25, seen)
+            _drive(ManualWorker(c, f"w{n}"), random.Random(seed * 10 + n), 0.25, seen)
             for n, c in enumerate(connections)
         )
     )
     assert len(seen) == len(set(seen)), "a task ran twice"
     for job_id, nodes in made.items():
-        found = await job(conn, job_id)  # type: ignore[arg-type]
+        found = await read_job(conn, job_id)  # type: ignore[arg-type]
         ran = {name for each, name in seen if each == job_id}
         ends = {
             t["name"]: "skipped" if (t["error"] or {}).get("type") == "Skipped" else t["status"]
@@ -182,13 +195,13 @@ async def add(conn: Connection, task: Any, *children: dict[str, Any]) -> dict[st
 
 
 async def test_a_running_task_adds_children_to_its_job(conn: Connection) -> None:
-    made = await submit(conn, owner="ann", labels={"a": "b"})
-    hand = Hand(conn)
+    made = await submit_job(conn, owner="ann", labels={"a": "b"})
+    hand = ManualWorker(conn)
     parent = await hand.one()
     await add(conn, parent, {"name": "now"}, {"name": "then", "after": ["now", "t"]})
     again = await add(conn, parent, {"name": "now"}, {"name": "more", "after": ["then"]})
     assert set(again) == {"now", "more"}
-    assert (await job(conn, made))["counts"]["total"] == 4
+    assert (await read_job(conn, made))["counts"]["total"] == 4
     child = await hand.one()
     assert (child.name, child.job_id) == ("now", made)
     await hand.finish(child, "succeed", 1)
@@ -198,13 +211,13 @@ async def test_a_running_task_adds_children_to_its_job(conn: Connection) -> None
     assert last.parents == {"now": 1, "t": 2}
     await hand.finish(last)
     await hand.finish(await hand.one())
-    ended = await job(conn, made)
+    ended = await read_job(conn, made)
     assert (ended["status"], ended["owner"], ended["labels"]) == ("succeeded", "ann", {"a": "b"})
 
 
 async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Connection) -> None:
-    made = await graph(conn, {"name": "bad"}, {"name": "b"})
-    hand = Hand(conn)
+    made = await submit_graph(conn, {"name": "bad"}, {"name": "b"})
+    hand = ManualWorker(conn)
     bad, b = await hand.take(2)
     await hand.finish(bad, "reject", {"type": "E", "message": "m"})
     await add(
@@ -213,7 +226,7 @@ async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Con
         {"name": "x", "after": ["bad"]},
         {"name": "y", "after": [{"name": "bad", "on_failure": "run"}]},
     )
-    assert await tasks_by_name(conn, made.id) == {
+    assert await read_task_statuses(conn, made.id) == {
         "bad": "failed",
         "b": "running",
         "x": "failed",
@@ -223,12 +236,12 @@ async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Con
 
 async def test_an_edge_counts_once_however_often_its_parent_is_asked(conn: Connection) -> None:
     """A late child makes the ended parent decide again; its other children must not notice."""
-    made = await graph(conn, {"name": "a"}, {"name": "q"}, {"name": "c", "after": ["a", "q"]})
-    hand = Hand(conn)
+    made = await submit_graph(conn, {"name": "a"}, {"name": "q"}, {"name": "c", "after": ["a", "q"]})
+    hand = ManualWorker(conn)
     a, q = await hand.take(2)
     await hand.finish(a)
     await add(conn, q, {"name": "x", "after": ["a"]})
-    assert await tasks_by_name(conn, made.id) == {
+    assert await read_task_statuses(conn, made.id) == {
         "a": "succeeded",
         "q": "running",
         "c": "waiting",
@@ -237,22 +250,24 @@ async def test_an_edge_counts_once_however_often_its_parent_is_asked(conn: Conne
 
 
 async def test_children_that_make_no_sense_are_refused(conn: Connection) -> None:
-    await submit(conn)
-    parent = await Hand(conn).one()
-    with refused("HF004", "after"):
+    await submit_job(conn)
+    parent = await ManualWorker(conn).one()
+    with expect_error("HF004", "after"):
         await add(conn, parent, {"name": "x", "after": ["nobody"]})
-    with refused("HF004", "after"):
+    with expect_error("HF004", "after"):
         await add(conn, parent, {"name": "x", "after": ["y"]}, {"name": "y", "after": ["x"]})
-    assert await Hand(conn).finish(parent) == "ok"
+    assert await ManualWorker(conn).finish(parent) == "ok"
 
 
 async def test_a_job_is_run_again_from_where_it_failed(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]})
-    hand = Hand(conn)
+    made = await submit_graph(
+        conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}
+    )
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "succeed", 1)
     failed = await hand.one()
     await hand.finish(failed, "reject", {"type": "E", "message": "m"})
-    assert (await job(conn, made.id))["status"] == "failed"
+    assert (await read_job(conn, made.id))["status"] == "failed"
     told = msgspec.json.decode(await conn.fetchval("select holdfast.retry_job($1)", made.id))
     assert told == {"restarted": 2, "status": "running"}
     again = await hand.one()
@@ -261,26 +276,26 @@ async def test_a_job_is_run_again_from_where_it_failed(conn: Connection) -> None
     assert await hand.finish(failed) == "stale"
     await hand.finish(again)
     await hand.finish(await hand.one())
-    ended = await job(conn, made.id)
+    ended = await read_job(conn, made.id)
     assert (ended["status"], ended["counts"]["succeeded"]) == ("succeeded", 3)
 
 
 async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
     conn: Connection, clock: Any
 ) -> None:
-    made = await graph(
+    made = await submit_graph(
         conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}, {"name": "d"}
     )
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for _ in range(4):
         for task in await hand.take(5):
             await hand.finish(task, "succeed", 1)
     await clock.advance(timedelta(minutes=5))
-    await tick(conn)
+    await run_ticks(conn)
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
-    assert (await job(conn, made.id))["status"] == "succeeded"
+    assert (await read_job(conn, made.id))["status"] == "succeeded"
     await conn.execute("select holdfast.retry_job($1, array['b'])", made.id)
-    assert await tasks_by_name(conn, made.id) == {
+    assert await read_task_statuses(conn, made.id) == {
         "a": "succeeded",
         "b": "ready",
         "c": "waiting",
@@ -289,8 +304,8 @@ async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
     for _ in range(2):
         for task in await hand.take(5):
             await hand.finish(task, "succeed", 2)
-    assert (await job(conn, made.id))["output"] is None  # two tasks have nothing after them
-    assert (await job(conn, made.id))["status"] == "succeeded"
+    assert (await read_job(conn, made.id))["output"] is None  # two tasks have nothing after them
+    assert (await read_job(conn, made.id))["status"] == "succeeded"
 
 
 async def test_a_batch_calls_back_once_after_its_last_member(
@@ -300,24 +315,24 @@ async def test_a_batch_calls_back_once_after_its_last_member(
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later", "args": {"x": 1}}'
     )
-    one = await submit(conn, batch=str(batch))
-    await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
-    hand = Hand(conn)
+    one = await submit_job(conn, batch=str(batch))
+    await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
+    hand = ManualWorker(conn)
     tasks = await hand.take(5)
     await conn.execute("select holdfast.close_batch($1)", batch)
-    with refused("HF003", "batch"):
-        await submit(conn, batch=str(batch))
+    with expect_error("HF003", "batch"):
+        await submit_job(conn, batch=str(batch))
     single = next(task for task in tasks if task.id == one)
     await hand.finish(next(task for task in tasks if task.name == "a"))
     last = await hand.one()
     transaction = conn.transaction()
     await transaction.start()
     await hand.finish(single)
-    other = asyncio.create_task(Hand(second).finish(last, "reject", {"type": "E", "message": "m"}))
-    await blocked_or_done(watch, second.get_server_pid(), other)
+    other = asyncio.create_task(ManualWorker(second).finish(last, "reject", {"type": "E", "message": "m"}))
+    await wait_until_blocked_or_done(watch, second.get_server_pid(), other)
     await transaction.commit()
     await other
-    assert [t.type for t in await Hand(conn, queues=["later"]).take(5)] == ["callback"]
+    assert [t.type for t in await ManualWorker(conn, queues=["later"]).take(5)] == ["callback"]
     told = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
     assert (told["total"], told["ended"], told["failed"]) == (2, 2, 1)
     await watch.close()
@@ -327,10 +342,10 @@ async def test_a_batch_whose_members_have_ended_calls_back_when_it_is_closed(con
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
     )
-    await submit(conn, batch=str(batch))
-    hand = Hand(conn)
+    await submit_job(conn, batch=str(batch))
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
-    later = Hand(conn, queues=["later"])
+    later = ManualWorker(conn, queues=["later"])
     assert await later.take(5) == []
     await conn.execute("select holdfast.close_batch($1)", batch)
     await conn.execute("select holdfast.close_batch($1)", batch)
@@ -348,9 +363,9 @@ async def test_a_member_that_runs_again_is_not_counted_and_there_is_no_second_ca
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
     )
-    made = await submit(conn, batch=str(batch))
+    made = await submit_job(conn, batch=str(batch))
     await conn.execute("select holdfast.close_batch($1)", batch)
-    hand, later = Hand(conn), Hand(conn, queues=["later"])
+    hand, later = ManualWorker(conn), ManualWorker(conn, queues=["later"])
     await hand.finish(await hand.one(), "reject", {"type": "E", "message": "m"})
     assert await told_of(conn, batch) == ("failed", 1, 1, 1)
     assert len(await later.take(5)) == 1
@@ -365,10 +380,10 @@ async def test_a_batch_waits_for_a_member_that_runs_again(conn: Connection) -> N
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
     )
-    made = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
-    await submit(conn, batch=str(batch))
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
+    await submit_job(conn, batch=str(batch))
     await conn.execute("select holdfast.close_batch($1)", batch)
-    hand, later = Hand(conn), Hand(conn, queues=["later"])
+    hand, later = ManualWorker(conn), ManualWorker(conn, queues=["later"])
     first = await hand.take(5)
     await hand.finish(
         next(task for task in first if task.name == "a"), "reject", {"type": "E", "message": "m"}
@@ -389,19 +404,19 @@ async def test_cancelled_members_count(conn: Connection) -> None:
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
     )
-    await submit(conn, batch=str(batch))
+    await submit_job(conn, batch=str(batch))
     await conn.execute("select holdfast.close_batch($1)", batch)
     assert (
         await conn.fetchval("select holdfast.cancel_jobs(jsonb_build_object('batch', $1::text))", str(batch))
         == 1
     )
-    assert len(await Hand(conn, queues=["later"]).take(5)) == 1
+    assert len(await ManualWorker(conn, queues=["later"]).take(5)) == 1
     assert await told_of(conn, batch) == ("cancelled", 1, 1, 0)
 
 
 async def test_submitted_in_a_graph_and_read_as_one_list(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b"}, owner="ann")
-    single = await submit(conn, owner="ann")
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="ann")
+    single = await submit_job(conn, owner="ann")
     listed = await jobs.list_jobs(conn, {"owner": "ann"})
     assert [each["id"] for each in listed] == [str(single), str(made.id)]
     assert await jobs.list_jobs(conn, {"owner": "bob"}) == []

@@ -9,12 +9,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hands import Hand, outcome, submit, tick
+from manual_worker import ManualWorker, build_outcome, run_ticks, submit_job
 
-from holdfast.engine import insight, jobs, limits
+from holdfast.engine import explain, jobs, limits
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 
 HOUR = timedelta(hours=1)
 
@@ -34,15 +34,15 @@ async def of(conn: Connection, field: str) -> Counter[str]:
 
 
 async def test_an_owner_with_many_does_not_hold_up_one_with_few(conn: Connection) -> None:
-    await limits.fair_queue(conn, "q")
+    await limits.set_fair_queue(conn, "q")
     await many(conn, 100_000, owner="big")
-    await submit(conn, owner="small")
-    hand = Hand(conn)
+    await submit_job(conn, owner="small")
+    hand = ManualWorker(conn)
     first = await hand.take(10)
     assert await of(conn, "owner") == {"big": 9, "small": 1}
-    await hand.exchange([outcome(task) for task in first])
+    await hand.exchange([build_outcome(task) for task in first])
     # One that comes later is served by the next claim, whatever the others have waiting.
-    await submit(conn, owner="late")
+    await submit_job(conn, owner="late")
     await many(conn, 5, owner="small")
     await hand.take(6)
     assert (
@@ -52,8 +52,8 @@ async def test_an_owner_with_many_does_not_hold_up_one_with_few(conn: Connection
 
 async def test_without_fairness_the_oldest_come_first(conn: Connection) -> None:
     await many(conn, 50, owner="big")
-    await submit(conn, owner="small")
-    await Hand(conn).take(10)
+    await submit_job(conn, owner="small")
+    await ManualWorker(conn).take(10)
     assert await of(conn, "owner") == {"big": 10}
 
 
@@ -61,14 +61,14 @@ async def test_keys_take_turns_and_none_is_left_out(conn: Connection) -> None:
     for n, count in enumerate((5000, 300, 40, 3)):
         await many(conn, count, limit_key=f"k{n}")
     await many(conn, 100)  # without a key: one more party
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     taken = Counter[str]()
     for _ in range(10):
         tasks = await hand.take(50)
         assert len(tasks) == 50
         for who, count in (await of(conn, "limit_key")).items():
             taken[who] += count
-        await hand.exchange([outcome(task) for task in tasks])
+        await hand.exchange([build_outcome(task) for task in tasks])
     assert taken["k3"] == 3
     assert taken["k2"] == 40
     assert taken["None"] >= 95
@@ -80,26 +80,26 @@ async def test_a_thousand_keys_are_all_served(conn: Connection) -> None:
     await jobs.submit_many(
         conn, [{"type": "t", "queue": "q", "limit_key": f"k{n % 1000}"} for n in range(3000)]
     )
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     left = 3000
     while left:
         tasks = await hand.take(100)
         assert tasks
         left -= len(tasks)
-        await hand.exchange([outcome(task) for task in tasks])
-    served = await conn.fetchval("select count(distinct served_at) from holdfast.turns")
+        await hand.exchange([build_outcome(task) for task in tasks])
+    served = await conn.fetchval("select count(distinct served_at) from holdfast.lane_cursors")
     assert served >= 30
 
 
 async def test_a_claim_looks_into_a_bounded_number_of_lanes(conn: Connection) -> None:
     """Work behind thousands of empty lanes is found in a few calls that say that there may be more."""
     await jobs.submit_many(conn, [{"type": "t", "queue": "q", "limit_key": f"k{n}"} for n in range(3000)])
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for _ in range(30):
-        await hand.exchange([outcome(task) for task in await hand.take(100)])
+        await hand.exchange([build_outcome(task) for task in await hand.take(100)])
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
     for key in ("k7", "k1500", "k2999"):
-        made = await submit(conn, limit_key=key)
+        made = await submit_job(conn, limit_key=key)
         looks = 1
         while not (tasks := await hand.take(5)):
             assert hand.next_s is not None
@@ -107,9 +107,9 @@ async def test_a_claim_looks_into_a_bounded_number_of_lanes(conn: Connection) ->
             looks += 1
         assert [task.id for task in tasks] == [made]
         assert looks <= 9
-        await hand.exchange([outcome(task) for task in tasks])
+        await hand.exchange([build_outcome(task) for task in tasks])
     # Whoever has no past, as a caller of the plain functions, looks into all of them at once.
-    await submit(conn, limit_key="k2000")
+    await submit_job(conn, limit_key="k2000")
     assert len(await conn.fetch("select * from holdfast.claim_tasks('plain', 5)")) == 1
 
 
@@ -125,10 +125,10 @@ async def test_plain_callers_are_fair_too(conn: Connection) -> None:
 async def test_priorities_still_count_and_waiting_still_helps(conn: Connection, clock: Clock) -> None:
     await many(conn, 50, limit_key="a", priority=5)
     await many(conn, 5, limit_key="b")
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     first = await hand.take(10)
     assert await of(conn, "limit_key") == {"a": 10}
-    await hand.exchange([outcome(task) for task in first])
+    await hand.exchange([build_outcome(task) for task in first])
     await clock.advance(timedelta(minutes=6))
     await many(conn, 1, limit_key="a", priority=5)
     await hand.take(2)  # both have waited
@@ -139,7 +139,7 @@ async def test_priorities_still_count_and_waiting_still_helps(conn: Connection, 
 async def test_limits_hold_while_keys_take_turns(url: Secret, conn: Connection) -> None:
     await limits.put_limit(conn, limits.Limit(name="each", queue="q", per_key=True, max_running=3))
     await limits.put_limit(conn, limits.Limit(name="all", queue="q", max_running=20))
-    await limits.fair_queue(conn, "q")
+    await limits.set_fair_queue(conn, "q")
     body = [{"type": "t", "queue": "q", "limit_key": f"k{n % 12}", "owner": f"o{n % 5}"} for n in range(1200)]
     await jobs.submit_many(conn, body)
     done = 0
@@ -147,10 +147,10 @@ async def test_limits_hold_while_keys_take_turns(url: Secret, conn: Connection) 
     async def work(number: int) -> None:
         nonlocal done
         own = await asyncpg.connect(url.reveal())
-        hand = Hand(own, f"w{number}")
+        hand = ManualWorker(own, f"w{number}")
         held: list[Any] = []
         while done < 1200:
-            answer = await hand.exchange([outcome(task) for task in held], slots=7)
+            answer = await hand.exchange([build_outcome(task) for task in held], slots=7)
             done += len(held)
             held = list(answer.tasks)
         await own.close()
@@ -166,83 +166,83 @@ async def test_limits_hold_while_keys_take_turns(url: Secret, conn: Connection) 
             await asyncio.sleep(0)
 
     await asyncio.gather(watch(), *(work(n) for n in range(4)))
-    assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
     assert await conn.fetchval("select count(*) from holdfast.history") == 1200
 
 
 async def test_another_key_rests_when_told_to(conn: Connection, clock: Clock) -> None:
-    await submit(conn)
-    hand = Hand(conn)
+    await submit_job(conn)
+    hand = ManualWorker(conn)
     task = await hand.one()
-    await submit(conn, limit_key="example.org")
-    waiting = await submit(conn, limit_key="example.org")
-    await submit(conn, limit_key="example.com")
+    await submit_job(conn, limit_key="example.org")
+    waiting = await submit_job(conn, limit_key="example.org")
+    await submit_job(conn, limit_key="example.com")
     await hand.finish(task, "limited", {"key": "example.org", "retry_after_s": 60})
     assert len(await hand.take(9)) == 1  # example.com
     assert await hand.take(9) == []
     assert hand.next_s is not None
     assert 0 < hand.next_s <= 60
-    reasons = (await insight.explain_task(conn, waiting))["reasons"]
+    reasons = (await explain.explain_task(conn, waiting))["reasons"]
     assert ("asleep", "example.org") in {(reason["reason"], reason.get("key")) for reason in reasons}
     await clock.advance(timedelta(seconds=61))
     assert len(await hand.take(9)) == 3  # and the one that met the limit
     await clock.advance(HOUR)
-    await tick(conn)
+    await run_ticks(conn)
 
 
 @pytest.mark.parametrize("shared", [{"limit_key": "k"}, {"owner": "ada"}])
 async def test_empty_lanes_go_and_their_counters_too(
     conn: Connection, clock: Clock, shared: dict[str, str]
 ) -> None:
-    await limits.fair_queue(conn, "q")
+    await limits.set_fair_queue(conn, "q")
     await limits.put_limit(conn, limits.Limit(name="each", queue="q", per_key=True, max_running=3))
-    await submit(conn, **shared)
-    await submit(conn, limit_key="kept", delay_s=100_000)
-    hand = Hand(conn)
+    await submit_job(conn, **shared)
+    await submit_job(conn, limit_key="kept", delay_s=100_000)
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
     lanes = "select count(*) from holdfast.lanes where limit_key is distinct from 'kept'"
     assert await conn.fetchval(lanes) == 1
     await clock.advance(2 * HOUR)
-    await tick(conn)
+    await run_ticks(conn)
     assert await conn.fetchval(lanes + " and closed_at is not null") == 1
 
     async def gone(what: str) -> bool:  # a transaction of another test on the same server delays it
         await clock.advance(HOUR)
-        await tick(conn)
+        await run_ticks(conn)
         return bool(await conn.fetchval(what) == 0)
 
-    await eventually(lambda: gone(lanes))
+    await wait_until(lambda: gone(lanes))
     assert await conn.fetchval("select count(*) from holdfast.lanes") == 1
-    await eventually(lambda: gone("select count(*) from holdfast.limits where key = 'k'"))
-    await submit(conn, **shared)
+    await wait_until(lambda: gone("select count(*) from holdfast.limit_counters where key = 'k'"))
+    await submit_job(conn, **shared)
     assert len(await hand.take(5)) == 1
-    assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
 
 
 async def test_a_submit_on_its_way_keeps_its_lane(conn: Connection, second: Connection, clock: Clock) -> None:
-    await submit(conn, limit_key="k")
-    hand = Hand(conn)
+    await submit_job(conn, limit_key="k")
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
     await clock.advance(2 * HOUR)
     on_its_way = second.transaction()
     await on_its_way.start()
-    task = await submit(second, limit_key="k")
+    task = await submit_job(second, limit_key="k")
     for _ in range(4):  # closes the lane, and cannot delete it while the transaction is open
-        await tick(conn)
+        await run_ticks(conn)
         await clock.advance(HOUR)
     assert await conn.fetchval("select closed_at is not null from holdfast.lanes") is True
     await on_its_way.commit()
     assert [t.id for t in await hand.take(5)] == [task]
     await clock.advance(timedelta(minutes=11))
-    await tick(conn)
+    await run_ticks(conn)
     assert await conn.fetchval("select closed_at from holdfast.lanes") is None
 
 
 async def test_an_old_snapshot_that_shows_a_lane_which_is_gone(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
-    await submit(conn, limit_key="k")
-    hand = Hand(conn)
+    await submit_job(conn, limit_key="k")
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
     old = second.transaction(isolation="repeatable_read")
     await old.start()
@@ -250,12 +250,12 @@ async def test_an_old_snapshot_that_shows_a_lane_which_is_gone(
 
     async def gone() -> bool:
         await clock.advance(2 * HOUR)
-        await tick(conn)
+        await run_ticks(conn)
         return not await conn.fetchval("select count(*) from holdfast.lanes")
 
-    await eventually(gone)
+    await wait_until(gone)
     with pytest.raises(asyncpg.SerializationError):
-        await submit(second, limit_key="k")
+        await submit_job(second, limit_key="k")
     await old.rollback()
-    await submit(second, limit_key="k")
+    await submit_job(second, limit_key="k")
     assert len(await hand.take(5)) == 1

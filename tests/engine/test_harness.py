@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret
-from holdfast.testing import Clock, eventually
+from holdfast.testing import Clock, wait_until
 
 
 async def now(connection: Connection) -> datetime:
@@ -45,6 +45,6 @@ async def test_an_empty_database_has_no_schema(empty_url: Secret, url: Secret) -
 
 async def test_eventually_returns_the_answer_and_gives_up_in_the_end() -> None:
     answers = iter([0, "", None, "yes"])
-    assert await eventually(lambda: next(answers)) == "yes"
+    assert await wait_until(lambda: next(answers)) == "yes"
     with pytest.raises(AssertionError, match="the moon"):
-        await eventually(lambda: False, within=timedelta(milliseconds=20), what="the moon")
+        await wait_until(lambda: False, within=timedelta(milliseconds=20), what="the moon")

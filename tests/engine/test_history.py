@@ -9,7 +9,15 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from hands import Hand, graph, job, refused, status, submit, tick
+from manual_worker import (
+    ManualWorker,
+    expect_error,
+    read_job,
+    read_task_status,
+    run_ticks,
+    submit_graph,
+    submit_job,
+)
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -20,7 +28,7 @@ ERROR = {"type": "ValueError", "message": "no", "fingerprint": "ValueError:here"
 
 
 async def run(conn: Connection, kind: Any = "succeed") -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for task in await hand.take(50):
         await hand.finish(task, kind, ERROR)
 
@@ -36,28 +44,28 @@ async def days(conn: Connection) -> set[str]:
 async def test_what_succeeded_is_forgotten_after_a_day_and_failures_after_a_week(
     conn: Connection, clock: Clock
 ) -> None:
-    await tick(conn)
-    good = await submit(conn)
+    await run_ticks(conn)
+    good = await submit_job(conn)
     await run(conn)
-    bad = await submit(conn)
+    bad = await submit_job(conn)
     await run(conn, "reject")
     assert await conn.fetchval("select count(*) from only holdfast.history_rest") == 0
     for _ in range(2):
         await clock.advance(timedelta(days=1, minutes=1))
-        await tick(conn)
+        await run_ticks(conn)
     assert await jobs.get_job(conn, good) is None
-    assert (await job(conn, bad))["status"] == "failed"
+    assert (await read_job(conn, bad))["status"] == "failed"
     await clock.advance(timedelta(days=7))
-    await tick(conn)
+    await run_ticks(conn)
     assert await jobs.get_job(conn, bad) is None
 
 
 async def test_days_are_dropped_whole_and_made_ahead(conn: Connection, clock: Clock) -> None:
-    await tick(conn)
+    await run_ticks(conn)
     before = await days(conn)
     await clock.advance(timedelta(days=12))
-    did = await tick(conn)
-    assert did["days_dropped"] == 13  # of history, events and log lines; attempts are kept longer
+    did = await run_ticks(conn)
+    assert did["partitions_dropped"] == 13  # of history, events and log lines; attempts are kept longer
     after = await days(conn)
     assert not any(name.startswith(("history", "events", "logs")) for name in before & after)
     assert sum(name.startswith("history") for name in after) == 7
@@ -66,69 +74,69 @@ async def test_days_are_dropped_whole_and_made_ahead(conn: Connection, clock: Cl
 async def test_a_day_that_somebody_reads_is_dropped_later(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
-    await tick(conn)
+    await run_ticks(conn)
     await clock.advance(timedelta(days=12))
     async with second.transaction():
         await second.fetch("select * from holdfast.history limit 1")
-        assert (await tick(conn))["days_dropped"] == 0
-    assert (await tick(conn))["days_dropped"] > 0
+        assert (await run_ticks(conn))["partitions_dropped"] == 0
+    assert (await run_ticks(conn))["partitions_dropped"] > 0
 
 
 async def test_without_days_nothing_is_lost_and_rows_are_deleted(conn: Connection, clock: Clock) -> None:
-    made = await submit(conn)
+    made = await submit_job(conn)
     await run(conn)
-    assert (await job(conn, made))["status"] == "succeeded"
+    assert (await read_job(conn, made))["status"] == "succeeded"
     assert await conn.fetchval("select count(*) from only holdfast.history_rest") == 1
     await clock.advance(timedelta(days=1, minutes=1))
-    await tick(conn)
+    await run_ticks(conn)
     assert await jobs.get_job(conn, made) is None
 
 
 async def test_a_queue_keeps_as_long_as_it_is_told(conn: Connection, clock: Clock) -> None:
     await conn.execute("select holdfast.put_queue('q', p_keep_s => 864000)")
-    made = await submit(conn)
+    made = await submit_job(conn)
     await run(conn)
     await clock.advance(timedelta(days=9))
-    await tick(conn)
-    assert (await job(conn, made))["status"] == "succeeded"
+    await run_ticks(conn)
+    assert (await read_job(conn, made))["status"] == "succeeded"
 
 
 async def test_an_ended_graph_is_archived_whole_and_forgotten_whole(conn: Connection, clock: Clock) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a"]})
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a"]})
     await run(conn)
     await run(conn)
-    before = await job(conn, made.id)
+    before = await read_job(conn, made.id)
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 3
     await clock.advance(timedelta(minutes=2))
-    assert (await tick(conn, 2))["archived"] == 3
+    assert (await run_ticks(conn, 2))["archived"] == 3
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
-    assert await job(conn, made.id) == before
+    assert await read_job(conn, made.id) == before
     await clock.advance(timedelta(days=2))
-    await tick(conn)
-    await tick(conn)
+    await run_ticks(conn)
+    await run_ticks(conn)
     assert await jobs.get_job(conn, made.id) is None
-    assert await conn.fetchval("select count(*) from holdfast.edges") == 0
+    assert await conn.fetchval("select count(*) from holdfast.dependencies") == 0
 
 
 async def test_tasks_of_a_long_job_outlive_its_days(conn: Connection, clock: Clock) -> None:
     """A parent that ended long ago still hands its output to a child of the same job."""
-    await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"], "delay_s": 864000})
-    hand = Hand(conn)
+    await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"], "delay_s": 864000})
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "succeed", "kept")
     for _ in range(11):
         await clock.advance(timedelta(days=1))
-        await tick(conn)
+        await run_ticks(conn)
     assert (await hand.one()).parents == {"a": "kept"}
 
 
 async def test_ticks_from_everywhere_at_once(conn: Connection, url: Secret, clock: Clock) -> None:
     for n in range(40):
-        await submit(conn, delay_s=10 if n % 2 else 0)
-    await Hand(conn).take(20)
+        await submit_job(conn, delay_s=10 if n % 2 else 0)
+    await ManualWorker(conn).take(20)
     await clock.advance(timedelta(minutes=3))
     others = [await asyncpg.connect(url.reveal()) for _ in range(6)]
-    await asyncio.gather(*(tick(other, 10) for other in others))
-    await tick(conn)  # what one of them held was passed over by the others
+    await asyncio.gather(*(run_ticks(other, 10) for other in others))
+    await run_ticks(conn)  # what one of them held was passed over by the others
     counts = {
         r["status"]: r["count"]
         for r in await conn.fetch("select status, count(*) from holdfast.tasks group by 1")
@@ -140,19 +148,19 @@ async def test_ticks_from_everywhere_at_once(conn: Connection, url: Secret, cloc
 
 
 async def test_keys_are_remembered_for_a_week(conn: Connection, clock: Clock) -> None:
-    first = await submit(conn, key="k")
+    first = await submit_job(conn, key="k")
     await run(conn)
     await clock.advance(timedelta(days=6))
-    await tick(conn)
-    assert await submit(conn, key="k") == first
+    await run_ticks(conn)
+    assert await submit_job(conn, key="k") == first
     await clock.advance(timedelta(days=2))
-    await tick(conn)
-    assert await submit(conn, key="k") != first
+    await run_ticks(conn)
+    assert await submit_job(conn, key="k") != first
 
 
 async def test_bad_limits_are_refused(conn: Connection) -> None:
     for limit in (0, -1, 100_001, None):
-        with refused("HF004", "limit"):
+        with expect_error("HF004", "limit"):
             await conn.fetchval("select holdfast.tick($1)", limit)
 
 
@@ -168,15 +176,15 @@ async def redrive(conn: Connection, **where: Any) -> dict[str, Any]:
 
 
 async def test_failed_jobs_are_redriven_by_filter(conn: Connection) -> None:
-    one = await submit(conn, type="a")
-    two = await submit(conn, type="b")
-    pair = await graph(conn, {"name": "x"}, {"name": "y"})
-    fine = await submit(conn)
-    hand = Hand(conn)
+    one = await submit_job(conn, type="a")
+    two = await submit_job(conn, type="b")
+    pair = await submit_graph(conn, {"name": "x"}, {"name": "y"})
+    fine = await submit_job(conn)
+    hand = ManualWorker(conn)
     for task in await hand.take(50):
         await hand.finish(task, "succeed" if task.id == fine else "reject", ERROR)
     assert await redrive(conn, type="a", dry=True) == {"found": 1, "restarted": 0}
-    assert await status(conn, one) == "failed"
+    assert await read_task_status(conn, one) == "failed"
     assert await redrive(conn, error_type="Other") == {"found": 0, "restarted": 0}
     assert await redrive(conn, type="a") == {"found": 1, "restarted": 1}
     assert await redrive(conn, fingerprint="ValueError:here") == {"found": 2, "restarted": 2}
@@ -187,37 +195,37 @@ async def test_failed_jobs_are_redriven_by_filter(conn: Connection) -> None:
     for task in taken:
         await hand.finish(task)
     for each in (one, two, pair.id):
-        assert (await job(conn, each))["status"] == "succeeded"
+        assert (await read_job(conn, each))["status"] == "succeeded"
 
 
 async def test_redriving_is_spread_over_time(conn: Connection, clock: Clock) -> None:
     for _ in range(4):
-        await submit(conn)
+        await submit_job(conn)
     await run(conn, "reject")
     await conn.fetchval("select holdfast.redrive('{}', 100, false, 100)")
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     assert len(await hand.take(50)) == 1
     await clock.advance(timedelta(seconds=60))
     assert len(await hand.take(50)) == 2
 
 
 async def test_two_redrives_at_once_restart_a_job_once(conn: Connection, second: Connection) -> None:
-    made = await submit(conn)
+    made = await submit_job(conn)
     await run(conn, "reject")
     await asyncio.gather(
         conn.fetchval("select holdfast.retry_job($1)", made),
         second.fetchval("select holdfast.retry_job($1)", made),
     )
-    assert len(await Hand(conn).take(5)) == 1
+    assert len(await ManualWorker(conn).take(5)) == 1
     assert await conn.fetchval("select count(*) from holdfast.history") == 0
 
 
 async def test_a_live_job_cannot_be_run_again(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
-    await Hand(conn).take(1)
-    with refused("HF003"):
+    made = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
+    await ManualWorker(conn).take(1)
+    with expect_error("HF003"):
         await conn.fetchval("select holdfast.retry_job($1, array['a'])", made.id)
-    with refused("HF004", "from"):
+    with expect_error("HF004", "from"):
         await conn.fetchval("select holdfast.retry_job($1, array['z'])", made.id)
 
 
@@ -232,10 +240,10 @@ async def test_a_live_job_cannot_be_run_again(conn: Connection) -> None:
     ],
 )
 async def test_why_is_this_not_running(conn: Connection, clock: Clock, state: str, reason: str) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     if state == "queued":
         await hand.take(1)
-    made = await submit(conn, delay_s=60 if state == "scheduled" else 0)
+    made = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
     if state in {"running", "ended"}:
         task = await hand.one()
         if state == "ended":

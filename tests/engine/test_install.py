@@ -23,11 +23,15 @@ from holdfast.engine import install, schema, scratch
 from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
 from holdfast.errors import SchemaBusyError
 from holdfast.settings import Secret, Settings
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 Catalogue = Callable[[Secret], Awaitable[list[str]]]
-LATEST = schema.packaged().latest
-FEW = tuple(f for f in schema.packaged().functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
+LATEST = schema.load_packaged_schema().latest
+FEW = tuple(
+    f
+    for f in schema.load_packaged_schema().functions
+    if f.file in {"access/grants.sql", "foundation/clock.sql"}
+)
 HOLDFAST = (sys.executable, "-m", "holdfast")
 # Imports first, then waits for the word: so that the kill hits the migration and not the start of Python.
 CHILD = """
@@ -36,7 +40,7 @@ from holdfast import settings
 from holdfast.engine import install
 print("ready", flush=True)
 sys.stdin.readline()
-asyncio.run(install.migrate(settings.load().database_url, settings.load()))
+asyncio.run(install.migrate_database(settings.load_settings().database_url, settings.load_settings()))
 print("done", flush=True)
 """
 
@@ -49,33 +53,33 @@ def environment(url: Secret) -> dict[str, str]:
 async def clean_url(server_url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     """A second empty database, installed in one go, to compare with."""
     name = f"hf_clean_{uuid.uuid4().hex[:12]}"
-    await scratch.create(server_url, name, settings)
-    url = scratch.on_database(server_url, name)
-    await install.migrate(url, settings)
+    await scratch.create_database(server_url, name, settings)
+    url = scratch.url_of_database(server_url, name)
+    await install.migrate_database(url, settings)
     yield url
-    await scratch.drop(server_url, name, settings)
+    await scratch.drop_database(server_url, name, settings)
 
 
 async def versions(url: Secret, settings: Settings) -> frozenset[int]:
-    return (await install.status(url, settings)).installed.versions
+    return (await install.read_schema_status(url, settings)).installed.versions
 
 
 async def test_installs_once_and_then_has_nothing_to_do(empty_url: Secret, settings: Settings) -> None:
     events: list[str] = []
-    with telemetry.subscribed(lambda name, _: events.append(name)):
-        first = await install.migrate(empty_url, settings)
-        again = await install.migrate(empty_url, settings)
+    with telemetry.subscription(lambda name, _: events.append(name)):
+        first = await install.migrate_database(empty_url, settings)
+        again = await install.migrate_database(empty_url, settings)
     assert first.versions == tuple(range(1, LATEST + 1))
     assert first.functions
     assert (again.versions, again.functions, again.version) == ((), False, LATEST)
     assert events == ["schema.migrated"]
-    assert (await install.status(empty_url, settings)).current
+    assert (await install.read_schema_status(empty_url, settings)).current
 
 
 async def test_verify_passes_on_what_migrate_made(empty_url: Secret, settings: Settings) -> None:
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     connection = await asyncpg.connect(empty_url.reveal())
-    await install.verify(connection)
+    await install.verify_schema(connection)
     await connection.close()
 
 
@@ -109,11 +113,11 @@ async def test_kill_9_at_random_instants_leaves_a_state_from_which_the_next_run_
     for _ in range(15):
         killed += await asyncio.to_thread(kill_one, empty_url, chance.uniform(0.0, 0.25))
         # The server may still be at its last statement; then it sees that nobody is there.
-        found = await eventually(lambda: whole_or_nothing(empty_url, settings), what="all or nothing")
+        found = await wait_until(lambda: whole_or_nothing(empty_url, settings), what="all or nothing")
         if found == "whole":
             await uninstall(empty_url)
     assert killed >= 3, "hardly any migration was killed; make the delays shorter"
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
@@ -160,13 +164,13 @@ async def test_cancelled_runs_strand_no_lock(
     empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
 ) -> None:
     for step in range(12):
-        run = asyncio.create_task(install.migrate(empty_url, settings))
+        run = asyncio.create_task(install.migrate_database(empty_url, settings))
         await asyncio.wait([run], timeout=step * 0.008)
         run.cancel()
         await asyncio.wait([run])
         if not run.cancelled():
             break
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
@@ -174,16 +178,21 @@ async def test_cancelled_runs_strand_no_lock(
 async def test_the_script_makes_the_same_schema(
     bare: bool, empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue, tmp_path: Path
 ) -> None:
-    psql(empty_url, install.script(bare=bare), tmp_path, *(["--single-transaction"] if bare else []))
+    psql(
+        empty_url,
+        install.build_migration_script(bare=bare),
+        tmp_path,
+        *(["--single-transaction"] if bare else []),
+    )
     assert await catalogue(empty_url) == await catalogue(clean_url)
     assert await rows(empty_url) == await rows(clean_url)
-    assert (await install.migrate(empty_url, settings)).versions == ()
+    assert (await install.migrate_database(empty_url, settings)).versions == ()
 
 
 async def test_the_script_refuses_a_schema_at_another_version(url: Secret, tmp_path: Path) -> None:
     before = await rows(url)
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        psql(url, install.script(), tmp_path)
+        psql(url, install.build_migration_script(), tmp_path)
     assert f"the schema is at version {LATEST}, and this script starts from version 0" in refused.value.stderr
     assert await rows(url) == before
 
@@ -219,15 +228,15 @@ def test_the_script_is_the_same_in_every_process() -> None:
             capture_output=True,
         ).stdout
 
-    assert printed("1") == printed("2") == install.script().encode()
+    assert printed("1") == printed("2") == install.build_migration_script().encode()
 
 
 NEXT_RELEASE = SchemaFiles(
     (
-        *schema.packaged().migrations,
+        *schema.load_packaged_schema().migrations,
         Migration(LATEST + 1, "next", "alter table holdfast.workers add column note text;"),
     ),
-    schema.packaged().functions,
+    schema.load_packaged_schema().functions,
 )
 
 
@@ -235,32 +244,34 @@ NEXT_RELEASE = SchemaFiles(
 async def test_upgrades_from_every_earlier_version(
     at: int, empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
 ) -> None:
-    earlier = SchemaFiles(schema.packaged().migrations[:at], FEW)
-    await install.migrate(empty_url, settings, files=earlier)
-    done = await install.migrate(empty_url, settings, files=NEXT_RELEASE)
+    earlier = SchemaFiles(schema.load_packaged_schema().migrations[:at], FEW)
+    await install.migrate_database(empty_url, settings, files=earlier)
+    done = await install.migrate_database(empty_url, settings, files=NEXT_RELEASE)
     assert done.versions == tuple(range(at + 1, LATEST + 2))
-    await install.migrate(clean_url, settings, files=NEXT_RELEASE)
+    await install.migrate_database(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
 async def test_the_script_upgrades_too(
     empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue, tmp_path: Path
 ) -> None:
-    await install.migrate(empty_url, settings, files=SchemaFiles(schema.packaged().migrations[:1], FEW))
-    psql(empty_url, install.script(1, files=NEXT_RELEASE), tmp_path)
-    await install.migrate(clean_url, settings, files=NEXT_RELEASE)
+    await install.migrate_database(
+        empty_url, settings, files=SchemaFiles(schema.load_packaged_schema().migrations[:1], FEW)
+    )
+    psql(empty_url, install.build_migration_script(1, files=NEXT_RELEASE), tmp_path)
+    await install.migrate_database(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
-    assert (await install.status(empty_url, settings, files=NEXT_RELEASE)).current
+    assert (await install.read_schema_status(empty_url, settings, files=NEXT_RELEASE)).current
 
 
 async def test_a_changed_function_file_renews_all_functions(empty_url: Secret, settings: Settings) -> None:
-    files = schema.packaged()
-    await install.migrate(empty_url, settings, files=SchemaFiles(files.migrations[:1], FEW))
+    files = schema.load_packaged_schema()
+    await install.migrate_database(empty_url, settings, files=SchemaFiles(files.migrations[:1], FEW))
     added = FunctionFile(
         "zebra.sql", "create function holdfast.zebra() returns int language sql as 'select 7';"
     )
     more = SchemaFiles(files.migrations[:1], (*FEW, added))
-    done = await install.migrate(empty_url, settings, files=more)
+    done = await install.migrate_database(empty_url, settings, files=more)
     assert (done.versions, done.functions) == ((), True)
     connection = await asyncpg.connect(empty_url.reveal())
     assert await connection.fetchval("select holdfast.zebra()") == 7
@@ -274,19 +285,19 @@ async def test_files_for_an_extension_are_left_out_where_it_is_installed(
     empty_url: Secret, settings: Settings
 ) -> None:
     marked = FunctionFile("queue.sql", "create table holdfast.from_us ();", unless_extension="pgmq")
-    files = SchemaFiles(schema.packaged().migrations[:1], (*FEW, marked))
+    files = SchemaFiles(schema.load_packaged_schema().migrations[:1], (*FEW, marked))
     connection = await asyncpg.connect(empty_url.reveal())
     await connection.execute(
         "insert into pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) "
         "select 99999, 'pgmq', 10, oid, false, '1.5' from pg_namespace where nspname = 'public'"
     )
-    await install.migrate(empty_url, settings, files=files)
-    status = await install.status(empty_url, settings, files=files)
+    await install.migrate_database(empty_url, settings, files=files)
+    status = await install.read_schema_status(empty_url, settings, files=files)
     assert (status.skipped, status.current) == (("queue.sql",), True)
     assert await connection.fetchval("select to_regclass('holdfast.from_us')") is None
     await connection.execute("delete from pg_extension where extname = 'pgmq'")
-    assert (await install.status(empty_url, settings, files=files)).functions == "outdated"
-    await install.migrate(empty_url, settings, files=files)
+    assert (await install.read_schema_status(empty_url, settings, files=files)).functions == "outdated"
+    await install.migrate_database(empty_url, settings, files=files)
     assert await connection.fetchval("select to_regclass('holdfast.from_us')") is not None
     await connection.close()
 
@@ -297,26 +308,26 @@ async def test_waits_for_another_migration_without_holding_a_snapshot(
     holder = await asyncpg.connect(empty_url.reveal())
     waiting = asyncio.Event()
     async with holder.transaction():
-        await holder.execute("select pg_advisory_xact_lock($1)", install.LOCK)
-        with telemetry.subscribed(lambda name, _: waiting.set() if name == "schema.waiting" else None):
-            run = asyncio.create_task(install.migrate(empty_url, settings))
+        await holder.execute("select pg_advisory_xact_lock($1)", install.MIGRATION_LOCK_ID)
+        with telemetry.subscription(lambda name, _: waiting.set() if name == "schema.lock_waited" else None):
+            run = asyncio.create_task(install.migrate_database(empty_url, settings))
             await asyncio.wait_for(waiting.wait(), 20)
             assert not run.done()
     assert (await run).versions
     await uninstall(empty_url)
-    monkeypatch.setattr(install, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(install, "MAX_LOCK_WAIT", timedelta(0))
     async with holder.transaction():
-        await holder.execute("select pg_advisory_xact_lock($1)", install.LOCK)
+        await holder.execute("select pg_advisory_xact_lock($1)", install.MIGRATION_LOCK_ID)
         with pytest.raises(SchemaBusyError, match="Another migration"):
-            await install.migrate(empty_url, settings)
+            await install.migrate_database(empty_url, settings)
     await holder.close()
 
 
 async def test_retries_when_running_work_holds_a_table(
     empty_url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = SchemaFiles(schema.packaged().migrations[:1], FEW)
-    await install.migrate(empty_url, settings, files=first)
+    first = SchemaFiles(schema.load_packaged_schema().migrations[:1], FEW)
+    await install.migrate_database(empty_url, settings, files=first)
     more = Migration(2, "column", "alter table holdfast.migrations add column note text;")
     files = SchemaFiles((*first.migrations, more), FEW)
     hasty = replace(settings, lock_timeout=timedelta(milliseconds=20))
@@ -324,17 +335,17 @@ async def test_retries_when_running_work_holds_a_table(
     waiting = asyncio.Event()
     async with reader.transaction():
         await reader.execute("lock table holdfast.migrations in row share mode")
-        with telemetry.subscribed(lambda name, _: waiting.set() if name == "schema.waiting" else None):
-            run = asyncio.create_task(install.migrate(empty_url, hasty, files=files))
+        with telemetry.subscription(lambda name, _: waiting.set() if name == "schema.lock_waited" else None):
+            run = asyncio.create_task(install.migrate_database(empty_url, hasty, files=files))
             await asyncio.wait_for(waiting.wait(), 20)
     assert (await run).versions == (2,)
-    monkeypatch.setattr(install, "ATTEMPTS", 2)
+    monkeypatch.setattr(install, "MAX_LOCK_ATTEMPTS", 2)
     third = SchemaFiles(
         (*files.migrations, replace(more, version=3, sql=more.sql.replace("note", "other"))), FEW
     )
     async with reader.transaction():
         await reader.execute("lock table holdfast.migrations in row share mode")
         with pytest.raises(SchemaBusyError, match="2 attempts"):
-            await install.migrate(empty_url, hasty, files=third)
+            await install.migrate_database(empty_url, hasty, files=third)
     await reader.close()
     assert await versions(empty_url, settings) == {1, 2}

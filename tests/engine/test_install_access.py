@@ -12,8 +12,8 @@ from holdfast.settings import Secret, Settings
 
 GIVEN = """
   select 'reclaim' from pg_proc, aclexplode(proacl) a where proname = 'reclaim' and a.grantee <> proowner
-  union all select 'keys' from pg_class, aclexplode(relacl) a where oid = 'holdfast.keys'::regclass
-    and a.grantee in (0, 'authenticated'::regrole)
+  union all select 'keys' from pg_class, aclexplode(relacl) a
+    where oid = 'holdfast.idempotency_keys'::regclass and a.grantee in (0, 'authenticated'::regrole)
   union all select 'schema' from pg_namespace, aclexplode(nspacl) a
     where nspname = 'holdfast' and a.grantee = 0"""
 OURS = "'holdfast'::regnamespace"
@@ -124,12 +124,15 @@ async def test_rights_that_are_not_in_the_files_are_taken_back_with_the_next_fun
     conn: Any, url: Secret, settings: Settings
 ) -> None:
     await conn.execute(
-        "grant execute on function holdfast.reclaim to public, authenticated;"
-        "grant select, delete on holdfast.keys to authenticated; grant usage on schema holdfast to public"
+        "grant execute on function holdfast.reclaim_expired_leases to public, authenticated;"
+        "grant select, delete on holdfast.idempotency_keys to authenticated; "
+        "grant usage on schema holdfast to public"
     )
-    packaged = schema.packaged()
+    packaged = schema.load_packaged_schema()
     another = (*packaged.functions, FunctionFile("zz_another.sql", "select 1;"))
-    assert (await install.migrate(url, settings, files=SchemaFiles(packaged.migrations, another))).functions
+    assert (
+        await install.migrate_database(url, settings, files=SchemaFiles(packaged.migrations, another))
+    ).functions
     assert [tuple(row) for row in await conn.fetch(GIVEN)] == []
 
 
@@ -147,5 +150,5 @@ async def test_shadows_of_a_low_role_change_nothing(conn: Any) -> None:
         "create function pg_temp.jsonb_agg(jsonb) returns jsonb language sql as $$ select '0'::jsonb $$;"
         "create temp table migrations (version int); set search_path = pg_temp, pg_catalog, holdfast"
     )
-    found = await conn.fetchval("select jsonb_array_length(holdfast.installed() -> 'migrations')")
+    found = await conn.fetchval("select jsonb_array_length(holdfast.get_installed_schema() -> 'migrations')")
     assert found == await conn.fetchval("select count(*) from holdfast.migrations")

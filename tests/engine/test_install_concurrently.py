@@ -13,13 +13,17 @@ from typing import Any, TypeAlias
 import asyncpg
 import pytest
 
-from holdfast.engine import install, schema, script
+from holdfast.engine import install, migration_script, schema
 from holdfast.engine.schema import Migration, SchemaFiles
 from holdfast.errors import DatabaseError
 from holdfast.settings import Secret, Settings
 
-FIRST = schema.packaged().migrations[0]
-FEW = tuple(f for f in schema.packaged().functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
+FIRST = schema.load_packaged_schema().migrations[0]
+FEW = tuple(
+    f
+    for f in schema.load_packaged_schema().functions
+    if f.file in {"access/grants.sql", "foundation/clock.sql"}
+)
 TABLE = Migration(2, "things", "create table holdfast.things (n integer);")
 INDEX = Migration(
     3,
@@ -51,16 +55,16 @@ async def index(connection: Database) -> bool | None:
 async def test_runs_between_the_transactions(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    done = await install.migrate(empty_url, settings, files=FILES)
+    done = await install.migrate_database(empty_url, settings, files=FILES)
     assert done.versions == (1, 2, 3, 4)
     assert await index(database) is True
-    assert (await install.migrate(empty_url, settings, files=FILES)).versions == ()
+    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == ()
 
 
 async def test_ten_at_once_do_not_wait_for_each_other_for_ever(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    runs = [install.migrate(empty_url, settings, files=FILES) for _ in range(10)]
+    runs = [install.migrate_database(empty_url, settings, files=FILES) for _ in range(10)]
     done = await asyncio.wait_for(asyncio.gather(*runs), 60)
     assert sorted(version for each in done for version in each.versions) == [1, 2, 3, 4]
     assert await index(database) is True
@@ -69,24 +73,24 @@ async def test_ten_at_once_do_not_wait_for_each_other_for_ever(
 async def test_a_failed_build_is_cleaned_up_and_run_again(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
     await database.execute("insert into holdfast.things values (1), (1)")
     with pytest.raises(DatabaseError, match=r"migrations/0003_things_index\.sql"):
-        await install.migrate(empty_url, settings, files=FILES)
+        await install.migrate_database(empty_url, settings, files=FILES)
     assert await index(database) is False, "PostgreSQL leaves an invalid index behind"
-    assert (await install.status(empty_url, settings, files=FILES)).installed.versions == {1, 2}
+    assert (await install.read_schema_status(empty_url, settings, files=FILES)).installed.versions == {1, 2}
     await database.execute("delete from holdfast.things")
-    assert (await install.migrate(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == (3, 4)
     assert await index(database) is True
 
 
 async def test_an_index_that_was_finished_but_not_recorded_is_kept(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
     await database.execute(INDEX.sql)
     before = await database.fetchval("select to_regclass('holdfast.things_n')::oid")
-    assert (await install.migrate(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == (3, 4)
     assert await database.fetchval("select to_regclass('holdfast.things_n')::oid") == before
 
 
@@ -94,17 +98,17 @@ async def test_a_cancelled_build_goes_on_later(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
     """The build waits for a transaction that has seen the table; it is cancelled while it waits."""
-    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
     blocker = await asyncpg.connect(empty_url.reveal())
     async with blocker.transaction():
         await blocker.execute("insert into holdfast.things values (1)")
-        run = asyncio.create_task(install.migrate(empty_url, settings, files=FILES))
+        run = asyncio.create_task(install.migrate_database(empty_url, settings, files=FILES))
         await asyncio.wait_for(building(database), 20)
         run.cancel()
         await asyncio.wait([run])
         assert run.cancelled()
     await blocker.close()
-    assert (await install.migrate(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == (3, 4)
     assert await index(database) is True
 
 
@@ -112,8 +116,9 @@ CHILD = """
 import asyncio, pathlib, sys
 from holdfast import settings
 from holdfast.engine import install, schema
-files = schema.load(pathlib.Path(sys.argv[1]))
-asyncio.run(install.migrate(settings.load().database_url, settings.load(), files=files))
+files = schema.load_schema_files(pathlib.Path(sys.argv[1]))
+loaded = settings.load_settings()
+asyncio.run(install.migrate_database(loaded.database_url, loaded, files=files))
 """
 
 
@@ -132,7 +137,7 @@ async def test_kill_9_while_the_server_still_builds(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     """The server goes on building for a process that is gone; the next run has to get along with that."""
-    await install.migrate(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
     blocker = await asyncpg.connect(empty_url.reveal())
     async with blocker.transaction():
         await blocker.execute("insert into holdfast.things values (1)")
@@ -143,7 +148,7 @@ async def test_kill_9_while_the_server_still_builds(
         await asyncio.wait_for(building(database), 30)
         child.kill()
         child.wait()
-        run = asyncio.create_task(install.migrate(empty_url, settings, files=FILES))
+        run = asyncio.create_task(install.migrate_database(empty_url, settings, files=FILES))
         await asyncio.wait_for(dropping(database), 30)
     await blocker.close()
     assert (await asyncio.wait_for(run, 60)).versions == (3, 4)
@@ -170,7 +175,7 @@ async def test_the_script_runs_it_outside_the_transactions(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     file = tmp_path / "script.sql"
-    file.write_text(script.script(files=FILES), encoding="utf-8")
+    file.write_text(migration_script.script(files=FILES), encoding="utf-8")
     subprocess.run(
         [
             sys.executable,
@@ -190,4 +195,4 @@ async def test_the_script_runs_it_outside_the_transactions(
         capture_output=True,
     )
     assert await index(database) is True
-    assert (await install.status(empty_url, settings, files=FILES)).current
+    assert (await install.read_schema_status(empty_url, settings, files=FILES)).current

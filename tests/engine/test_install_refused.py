@@ -14,13 +14,13 @@ import asyncpg
 import pytest
 
 from holdfast import errors
-from holdfast.engine import checks, embedded, install, preflight, schema, state
-from holdfast.engine.connection import connected
+from holdfast.engine import doctor, embedded, install, preflight, schema, schema_status
+from holdfast.engine.connection import open_connection
 from holdfast.engine.embedded import home as embedded_home
 from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
-from holdfast.settings import Secret, Settings, load
+from holdfast.settings import Secret, Settings, load_settings
 
-FILES = schema.packaged()
+FILES = schema.load_packaged_schema()
 FEW = tuple(f for f in FILES.functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
 
 
@@ -39,7 +39,7 @@ async def test_older_code_never_touches_a_newer_schema(conn: Any, url: Secret, s
     await add_version(conn)
     before = await applied(conn)
     with pytest.raises(errors.SchemaTooNewError) as refused:
-        await install.migrate(url, settings)
+        await install.migrate_database(url, settings)
     assert "holdfast>=99.0" in (refused.value.fix or "")
     assert refused.value.exit_code == 4
     assert await applied(conn) == before
@@ -64,12 +64,12 @@ async def test_a_schema_of_unreleased_migrations_is_refused(
     await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = '0.1.0.dev0'")
     before = await applied(conn)
     with pytest.raises(errors.SchemaChangedError, match="unreleased version") as refused:
-        await install.migrate(url, settings)
+        await install.migrate_database(url, settings)
     assert "drop schema holdfast" in (refused.value.fix or "")
     with pytest.raises(errors.SchemaChangedError, match="unreleased version"):
-        await install.verify(conn)
-    (finding,) = [f for f in await checks.examine(url, settings) if f.check == "schema"]
-    assert (finding.level, finding.text) == ("fail", state.UNRELEASED_SCHEMA)
+        await install.verify_schema(conn)
+    (finding,) = [f for f in await doctor.run_checks(url, settings) if f.check == "schema"]
+    assert (finding.level, finding.text) == ("fail", schema_status.UNRELEASED_SCHEMA)
     assert finding.fix is not None
     assert "holdfast migrate" in finding.fix
     assert await applied(conn) == before
@@ -77,41 +77,41 @@ async def test_a_schema_of_unreleased_migrations_is_refused(
 
 async def test_older_code_works_on_a_newer_schema_unless_that_broke_with_it(conn: Any) -> None:
     await add_version(conn)
-    await install.verify(conn)
+    await install.verify_schema(conn)
     await conn.execute("update holdfast.migrations set breaking = true where version = 9999")
     with pytest.raises(errors.SchemaTooNewError, match="later"):
-        await install.verify(conn)
+        await install.verify_schema(conn)
 
 
 async def test_older_code_does_not_put_its_functions_over_newer_ones(
     conn: Any, url: Secret, settings: Settings
 ) -> None:
     await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = '99.1'")
-    await install.verify(conn)
+    await install.verify_schema(conn)
     with pytest.raises(errors.SchemaTooNewError, match=r"99\.1"):
-        await install.migrate(url, settings)
+        await install.migrate_database(url, settings)
 
 
 async def test_a_released_file_that_was_edited_is_named(conn: Any, url: Secret, settings: Settings) -> None:
     edited = replace(FILES.migrations[0], sql=FILES.migrations[0].sql + "-- a thought\n")
     files = SchemaFiles((edited, *FILES.migrations[1:]), FILES.functions)
     with pytest.raises(errors.SchemaChangedError, match=r"0001_schema\.sql"):
-        await install.migrate(url, settings, files=files)
-    assert (await install.status(url, settings, files=files)).changed == ("0001_schema.sql",)
+        await install.migrate_database(url, settings, files=files)
+    assert (await install.read_schema_status(url, settings, files=files)).changed == ("0001_schema.sql",)
 
 
 async def test_verify_names_the_fix_when_missing_or_outdated(
     empty_url: Secret, conn: Any, settings: Settings
 ) -> None:
-    async with connected(empty_url, settings) as connection:
+    async with open_connection(empty_url, settings) as connection:
         with pytest.raises(errors.SchemaMissingError) as missing:
-            await install.verify(connection)
+            await install.verify_schema(connection)
     assert missing.value.fix == "Run: holdfast migrate"
     more = SchemaFiles((*FILES.migrations, Migration(9000, "more", "select 1;")), FILES.functions)
     with pytest.raises(errors.SchemaOutdatedError, match="needs 9000"):
-        await install.verify(conn, files=more)
+        await install.verify_schema(conn, files=more)
     with pytest.raises(errors.SchemaOutdatedError, match="newer functions"):
-        await install.verify(conn, files=SchemaFiles(FILES.migrations, FEW))
+        await install.verify_schema(conn, files=SchemaFiles(FILES.migrations, FEW))
 
 
 async def test_a_failing_migration_names_file_and_line_and_changes_nothing(
@@ -120,8 +120,8 @@ async def test_a_failing_migration_names_file_and_line_and_changes_nothing(
     broken = Migration(2, "broken", "create table holdfast.fine ();\n\nselect no_such_column;\n")
     files = SchemaFiles((FILES.migrations[0], broken), FEW)
     with pytest.raises(errors.DatabaseError, match=r"migrations/0002_broken\.sql, line 3: .*no_such_column"):
-        await install.migrate(empty_url, settings, files=files)
-    assert (await install.status(empty_url, settings, files=files)).installed.owner is None
+        await install.migrate_database(empty_url, settings, files=files)
+    assert (await install.read_schema_status(empty_url, settings, files=files)).installed.owner is None
 
 
 async def test_the_line_is_right_in_a_file_that_depends_on_an_extension(
@@ -129,7 +129,9 @@ async def test_the_line_is_right_in_a_file_that_depends_on_an_extension(
 ) -> None:
     broken = FunctionFile("q.sql", "-- holdfast: unless-extension pgmq\nselect 1;\nselect wrong;\n", "pgmq")
     with pytest.raises(errors.DatabaseError, match=r"functions/q\.sql, line 3: .*wrong"):
-        await install.migrate(empty_url, settings, files=SchemaFiles(FILES.migrations[:1], (*FEW, broken)))
+        await install.migrate_database(
+            empty_url, settings, files=SchemaFiles(FILES.migrations[:1], (*FEW, broken))
+        )
 
 
 async def test_what_somebody_else_put_into_the_schema_does_not_stop_an_upgrade(
@@ -140,12 +142,14 @@ async def test_what_somebody_else_put_into_the_schema_does_not_stop_an_upgrade(
         "create function holdfast.theirs() returns int language sql as 'select 1'"
     )
     more = FunctionFile("zz.sql", "select 1;")
-    await install.migrate(url, settings, files=SchemaFiles(FILES.migrations, (*FILES.functions, more)))
+    await install.migrate_database(
+        url, settings, files=SchemaFiles(FILES.migrations, (*FILES.functions, more))
+    )
     assert await conn.fetchval("select has_table_privilege('authenticated', 'holdfast.theirs', 'select')")
 
 
-def server(**changes: Any) -> preflight.Server:
-    fine = preflight.Server(
+def server(**changes: Any) -> preflight.ServerInfo:
+    fine = preflight.ServerInfo(
         version_number=140000,
         version="14.0",
         standby=False,
@@ -162,14 +166,14 @@ def server(**changes: Any) -> preflight.Server:
 
 
 def test_postgresql_before_14() -> None:
-    preflight.refuse_server(server())
+    preflight.require_writable_server(server())
     with pytest.raises(errors.DatabaseTooOldError, match=r"PostgreSQL 13\.9; Holdfast needs 14"):
-        preflight.refuse_server(server(version_number=130009, version="13.9"))
+        preflight.require_writable_server(server(version_number=130009, version="13.9"))
 
 
 def test_a_standby() -> None:
     with pytest.raises(errors.DatabaseReadOnlyError) as refused:
-        preflight.refuse_server(server(standby=True, read_only=True))
+        preflight.require_writable_server(server(standby=True, read_only=True))
     assert "primary" in (refused.value.fix or "")
 
 
@@ -177,34 +181,34 @@ def test_a_standby() -> None:
 async def test_a_real_standby() -> None:
     home = Path(tempfile.mkdtemp(prefix="holdfast-standby-"))
     home.chmod(0o755)
-    own = load({"home": str(home)}, environ={})
+    own = load_settings({"home": str(home)}, environ={})
     try:
-        with embedded.start(own) as primary:
-            assert (await install.migrate(primary.url, own)).versions
-        embedded.stop(own)
+        with embedded.start_server(own) as primary:
+            assert (await install.migrate_database(primary.url, own)).versions
+        embedded.stop_server(own)
         embedded_home.Home(own).data_folder.joinpath("standby.signal").touch()
-        with embedded.start(own) as standby:
-            async with connected(standby.url, own) as connection:
+        with embedded.start_server(own) as standby:
+            async with open_connection(standby.url, own) as connection:
                 assert await connection.fetchval("select pg_is_in_recovery()")
-                await install.verify(connection)
+                await install.verify_schema(connection)
             with pytest.raises(errors.DatabaseReadOnlyError, match="standby"):
-                await install.migrate(standby.url, own)
-            found = {finding.check: finding for finding in await checks.examine(standby.url, own)}
+                await install.migrate_database(standby.url, own)
+            found = {finding.check: finding for finding in await doctor.run_checks(standby.url, own)}
         assert (found["version"].level, found["version"].fix) == (
             "fail",
             "Point DATABASE_URL at the primary.",
         )
     finally:
-        embedded.stop(own)
+        embedded.stop_server(own)
         shutil.rmtree(home, ignore_errors=True)
 
 
 async def test_read_only_by_default(empty_url: Secret, settings: Settings) -> None:
-    async with connected(empty_url, settings) as connection:
+    async with open_connection(empty_url, settings) as connection:
         name = await connection.fetchval("select current_database()")
         await connection.execute(f'alter database "{name}" set default_transaction_read_only = on')
     with pytest.raises(errors.DatabaseReadOnlyError, match="read-only"):
-        await install.migrate(empty_url, settings)
+        await install.migrate_database(empty_url, settings)
 
 
 @pytest.fixture
@@ -222,25 +226,25 @@ async def stranger(empty_url: Secret) -> AsyncGenerator[Secret]:
 
 
 async def test_no_right_to_create_a_schema_names_the_grant(stranger: Secret, settings: Settings) -> None:
-    with pytest.raises(errors.DatabaseRightsError) as refused:
-        await install.migrate(stranger, settings)
+    with pytest.raises(errors.DatabasePermissionError) as refused:
+        await install.migrate_database(stranger, settings)
     assert 'grant create on database "hf_test_' in (refused.value.fix or "")
     assert refused.value.exit_code == 5
 
 
 async def test_a_schema_of_somebody_else(stranger: Secret, empty_url: Secret, settings: Settings) -> None:
     few = SchemaFiles(FILES.migrations[:1], FEW)
-    await install.migrate(empty_url, settings, files=few)
-    with pytest.raises(errors.DatabaseRightsError, match="closed to the role hf_stranger"):
-        await install.migrate(stranger, settings)
-    async with connected(empty_url, settings) as connection:
+    await install.migrate_database(empty_url, settings, files=few)
+    with pytest.raises(errors.DatabasePermissionError, match="closed to the role hf_stranger"):
+        await install.migrate_database(stranger, settings)
+    async with open_connection(empty_url, settings) as connection:
         role = urlsplit(stranger.reveal()).username
         await connection.execute(f"grant holdfast_worker to {role}")
         await connection.execute(f"grant create on database {await database(connection)} to {role}")
-    with pytest.raises(errors.DatabaseRightsError, match="belongs to holdfast_owner"):
-        await install.migrate(stranger, settings)
-    async with connected(stranger, settings) as connection:
-        await install.verify(connection, files=few)
+    with pytest.raises(errors.DatabasePermissionError, match="belongs to holdfast_owner"):
+        await install.migrate_database(stranger, settings)
+    async with open_connection(stranger, settings) as connection:
+        await install.verify_schema(connection, files=few)
 
 
 async def database(connection: Any) -> str:
@@ -253,16 +257,16 @@ async def database(connection: Any) -> str:
     [
         ({"netloc": "postgres@127.0.0.1:1"}, "cannot be reached"),
         ({"path": "/no_such_database"}, "no such database"),
-        ({"scheme": "mysql"}, "DATABASE_URL cannot be read"),
-        ({"netloc": "u:p@127.0.0.1:port"}, "DATABASE_URL cannot be read"),
-        ({"netloc": "u:p@127.0.0.1:99999"}, "DATABASE_URL cannot be read"),
-        ({"netloc": "u:p/secret@127.0.0.1:1"}, "DATABASE_URL cannot be read"),
+        ({"scheme": "mysql"}, "DATABASE_URL is not a valid URL"),
+        ({"netloc": "u:p@127.0.0.1:port"}, "DATABASE_URL is not a valid URL"),
+        ({"netloc": "u:p@127.0.0.1:99999"}, "DATABASE_URL is not a valid URL"),
+        ({"netloc": "u:p/secret@127.0.0.1:1"}, "DATABASE_URL is not a valid URL"),
     ],
 )
 async def test_wrong_addresses(change: dict[str, str], text: str, url: Secret, settings: Settings) -> None:
     wrong = Secret(urlunsplit(urlsplit(url.reveal())._replace(**change)))
-    with pytest.raises(errors.DatabaseAwayError, match=text) as away:
-        await install.migrate(wrong, settings)
+    with pytest.raises(errors.DatabaseUnavailableError, match=text) as away:
+        await install.migrate_database(wrong, settings)
     assert away.value.fix
     assert away.value.exit_code == 6
     assert "secret" not in str(away.value)
@@ -270,16 +274,16 @@ async def test_wrong_addresses(change: dict[str, str], text: str, url: Secret, s
 
 async def test_a_wrong_password_is_not_printed(stranger: Secret, settings: Settings) -> None:
     wrong = Secret(stranger.reveal().replace(":strange@", ":hunter2@"))
-    with pytest.raises(errors.DatabaseAwayError, match="refused the login") as away:
-        async with connected(wrong, settings):
+    with pytest.raises(errors.DatabaseUnavailableError, match="refused the login") as away:
+        async with open_connection(wrong, settings):
             pytest.skip("this server asks for no password")
     assert "hunter2" not in str(away.value)
 
 
 def test_versions_are_ordered_as_packages_order_them() -> None:
     rising = ["0.1.dev0", "0.1.dev3", "0.1a1", "0.1b1.dev2", "0.1b1", "0.1rc1", "0.1", "0.1.post1", "0.1.1"]
-    assert sorted(rising, key=state.release) == rising
-    assert state.release("1.0") == state.release("1.0.0")
+    assert sorted(rising, key=schema_status.release) == rising
+    assert schema_status.version_sort_key("1.0") == schema_status.version_sort_key("1.0.0")
 
 
 def files_in(folder: Path, **texts: str) -> SchemaFiles:
@@ -287,7 +291,7 @@ def files_in(folder: Path, **texts: str) -> SchemaFiles:
         path = folder / f"{name.replace('__', '/')}.sql"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return schema.load(folder)
+    return schema.load_schema_files(folder)
 
 
 def test_directives(tmp_path: Path) -> None:
@@ -300,8 +304,8 @@ def test_directives(tmp_path: Path) -> None:
         functions__a__a="-- holdfast: unless-extension pgmq\nselect 3;",
     )
     first, second = files.migrations
-    assert (first.breaking, first.concurrently, first.index) == (True, False, None)
-    assert (second.breaking, second.concurrently, second.index) == (True, True, "b")
+    assert (first.breaking, first.concurrently, first.index_name) == (True, False, None)
+    assert (second.breaking, second.concurrently, second.index_name) == (True, True, "b")
     assert [f.file for f in files.functions] == ["access/grants.sql", "a/a.sql", "a/b.sql"]
     assert files.skipped(frozenset({"pgmq"})) == ("a/a.sql",)
 
@@ -322,7 +326,7 @@ def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -
     ]
     assert [(f.path, f.sql) for f in file.files] == [("migrations/0002_b.sql", "select 3;")]
     (tmp_path / "migrations/0001_a/2_second.sql").rename(tmp_path / "migrations/0001_a/3_third.sql")
-    assert schema.load(tmp_path).migrations[0].checksum != folder.checksum
+    assert schema.load_schema_files(tmp_path).migrations[0].checksum != folder.checksum
 
 
 @pytest.mark.parametrize(
@@ -352,16 +356,18 @@ def test_released_numbers_have_no_gap() -> None:
 
 def test_script_bounds() -> None:
     with pytest.raises(errors.InvalidError):
-        install.script(3, 2)
+        install.build_migration_script(3, 2)
     with pytest.raises(errors.InvalidError):
-        install.script(0, 8888)
+        install.build_migration_script(0, 8888)
     next_migration = Migration(FILES.latest + 1, "more", "select 1;")
     files = SchemaFiles((*FILES.migrations, next_migration), FILES.functions)
-    assert "-- functions/access/grants.sql" not in install.script(0, FILES.latest, files=files)
-    assert "-- functions/access/grants.sql" in install.script(files=files)
+    assert "-- functions/access/grants.sql" not in install.build_migration_script(
+        0, FILES.latest, files=files
+    )
+    assert "-- functions/access/grants.sql" in install.build_migration_script(files=files)
 
 
 def test_line_endings_do_not_change_a_checksum(tmp_path: Path) -> None:
     unix = files_in(tmp_path, migrations__0001_a="select 1;\nselect 2;\n", functions__a="")
     (tmp_path / "migrations" / "0001_a.sql").write_bytes(b"select 1;\r\nselect 2;\r\n")
-    assert schema.load(tmp_path).migrations[0].checksum == unix.migrations[0].checksum
+    assert schema.load_schema_files(tmp_path).migrations[0].checksum == unix.migrations[0].checksum

@@ -16,11 +16,11 @@ import asyncpg
 import pytest
 
 from holdfast import errors, telemetry
-from holdfast.engine import checks, embedded, install, roles, scratch
-from holdfast.engine.connection import connected
-from holdfast.engine.schema import FunctionFile, SchemaFiles, packaged
-from holdfast.engine.state import ROLES
-from holdfast.settings import Secret, Settings, load
+from holdfast.engine import doctor, embedded, install, roles, scratch
+from holdfast.engine.connection import open_connection
+from holdfast.engine.schema import FunctionFile, SchemaFiles, load_packaged_schema
+from holdfast.engine.schema_status import ROLES
+from holdfast.settings import Secret, Settings, load_settings
 
 pytestmark = pytest.mark.slow
 OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -30,10 +30,10 @@ OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off
 def own_server() -> Generator[Secret]:
     home = Path(tempfile.mkdtemp(prefix="holdfast-roles-"))
     home.chmod(0o755)
-    settings = load({"home": str(home)})
-    with embedded.start(settings, options=OPTIONS) as server:
+    settings = load_settings({"home": str(home)})
+    with embedded.start_server(settings, options=OPTIONS) as server:
         yield server.url
-    embedded.stop(settings)
+    embedded.stop_server(settings)
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -56,7 +56,7 @@ async def clear(admin: Any) -> None:
         "order by rolname not in ('hf_app', 'hf_odd \"name'), rolname = any ($1)",
         list(ROLES),
     ):
-        await admin.execute(f"drop role {roles.quoted(row['rolname'])}")
+        await admin.execute(f"drop role {roles.quote_identifier(row['rolname'])}")
 
 
 async def make(admin: Any, server: Secret, *, attributes: str = "", role: str | None = None) -> Secret:
@@ -66,7 +66,7 @@ async def make(admin: Any, server: Secret, *, attributes: str = "", role: str | 
     if role is None:
         await admin.execute(f"create role {name} login password 'word' {attributes}")
     await admin.execute(f"create database {name} owner {login}")
-    return as_role(scratch.on_database(server, name), login)
+    return as_role(scratch.url_of_database(server, name), login)
 
 
 def as_role(url: Secret, role: str) -> Secret:
@@ -98,59 +98,60 @@ async def attributes(admin: Any) -> dict[str, tuple[bool, bool]]:
 
 
 RENEWED = SchemaFiles(
-    packaged().migrations, (*packaged().functions, FunctionFile("zz.sql", "-- one more\nselect 1;"))
+    load_packaged_schema().migrations,
+    (*load_packaged_schema().functions, FunctionFile("zz.sql", "-- one more\nselect 1;")),
 )
 
 
 async def test_as_superuser(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = scratch.on_database(own_server, name_of(await make(admin, own_server)))
-    assert (await install.migrate(url, settings)).missing_roles == ()
+    url = scratch.url_of_database(own_server, name_of(await make(admin, own_server)))
+    assert (await install.migrate_database(url, settings)).missing_roles == ()
     assert await owners(url) == {"holdfast_owner"}
     assert await attributes(admin) == {role: (False, role == "service_role") for role in ROLES}
 
 
 async def test_as_a_role_that_may_create_roles(admin: Any, own_server: Secret, settings: Settings) -> None:
     url = await make(admin, own_server, attributes="createrole")
-    assert (await install.migrate(url, settings)).missing_roles == ()
+    assert (await install.migrate_database(url, settings)).missing_roles == ()
     assert await owners(url) == {"holdfast_owner"}
     assert await attributes(admin) == dict.fromkeys(ROLES, (False, False))
-    assert (await install.migrate(url, settings, files=RENEWED)).functions
-    async with connected(url, settings) as connection:
-        await install.verify(connection, files=RENEWED)
+    assert (await install.migrate_database(url, settings, files=RENEWED)).functions
+    async with open_connection(url, settings) as connection:
+        await install.verify_schema(connection, files=RENEWED)
 
 
 async def test_as_a_plain_owner_of_a_database(admin: Any, own_server: Secret, settings: Settings) -> None:
     url = await make(admin, own_server)
     skipped: list[str] = []
-    with telemetry.subscribed(
+    with telemetry.subscription(
         lambda name, fields: skipped.append(fields["role"]) if name == "schema.role_skipped" else None
     ):
-        done = await install.migrate(url, settings)
-        again = await install.migrate(url, settings)
+        done = await install.migrate_database(url, settings)
+        again = await install.migrate_database(url, settings)
     assert tuple(skipped) == done.missing_roles == again.missing_roles == ROLES, "and warned once"
     assert await owners(url) == {name_of(url)}
-    async with connected(url, settings) as connection:
-        await install.verify(connection)
-    (finding,) = [f for f in await checks.examine(url, settings) if f.check == "roles"]
+    async with open_connection(url, settings) as connection:
+        await install.verify_schema(connection)
+    (finding,) = [f for f in await doctor.run_checks(url, settings) if f.check == "roles"]
     assert (finding.level, "holdfast_worker" in finding.text) == ("warn", True)
     with pytest.raises(errors.NotFoundError, match="holdfast_worker does not exist"):
-        await roles.grants(url, settings, name_of(url), "worker")
+        await roles.build_grant_statements(url, settings, name_of(url), "worker")
 
 
 async def test_roles_that_appear_later_are_given_their_rights(
     admin: Any, own_server: Secret, settings: Settings
 ) -> None:
     url = await make(admin, own_server)
-    await install.migrate(url, settings)
+    await install.migrate_database(url, settings)
     for role in ROLES:
         await admin.execute(f"create role {role} nologin")
-    assert (await install.status(url, settings)).functions == "outdated"
-    assert (await install.migrate(url, settings)).functions
-    async with connected(url, settings) as connection:
+    assert (await install.read_schema_status(url, settings)).functions == "outdated"
+    assert (await install.migrate_database(url, settings)).functions
+    async with open_connection(url, settings) as connection:
         assert await connection.fetchval(
-            "select has_function_privilege('holdfast_worker', 'holdfast.installed()', 'execute')"
+            "select has_function_privilege('holdfast_worker', 'holdfast.get_installed_schema()', 'execute')"
         )
-    assert (await install.status(url, settings)).current
+    assert (await install.read_schema_status(url, settings)).current
 
 
 async def test_roles_of_somebody_else_are_used_as_they_are(
@@ -160,7 +161,7 @@ async def test_roles_of_somebody_else_are_used_as_they_are(
     for role in ROLES:
         await admin.execute(f"create role {role} nologin")
     url = await make(admin, own_server)
-    assert (await install.migrate(url, settings)).missing_roles == ()
+    assert (await install.migrate_database(url, settings)).missing_roles == ()
     assert await owners(url) == {name_of(url)}
     assert (await attributes(admin))["service_role"] == (False, False)
 
@@ -171,25 +172,25 @@ async def test_on_top_of_the_real_pgmq(
 ) -> None:
     """Its own SQL, as people install it where the extension is not to be had."""
     url = await make(admin, own_server)
-    theirs = url if installer == "the same role" else scratch.on_database(own_server, name_of(url))
+    theirs = url if installer == "the same role" else scratch.url_of_database(own_server, name_of(url))
     text = (resources.files("pgmq") / "sql" / "pgmq.sql").read_text(encoding="utf-8")
-    async with connected(theirs, settings) as connection:
+    async with open_connection(theirs, settings) as connection:
         await connection.execute(f"create schema pgmq; {text}")
-    await install.migrate(theirs, settings)
-    status = await install.status(theirs, settings)
+    await install.migrate_database(theirs, settings)
+    status = await install.read_schema_status(theirs, settings)
     assert status.current
-    assert "queues_read.sql" in status.skipped
+    assert "messages/pgmq_read.sql" in status.skipped
 
 
 async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, settings: Settings) -> None:
     """Where nobody gets the right to create one: an administrator makes them, empty."""
-    url = scratch.on_database(own_server, name_of(await make(admin, own_server)))
+    url = scratch.url_of_database(own_server, name_of(await make(admin, own_server)))
     await admin.execute("create role hf_app login password 'word'")
-    async with connected(url, settings) as connection:
+    async with open_connection(url, settings) as connection:
         for name in ("holdfast", "pgmq", "pgmq_public"):
             await connection.execute(f"create schema {name} authorization hf_app")
-    await install.migrate(as_role(url, "hf_app"), settings)
-    status = await install.status(as_role(url, "hf_app"), settings)
+    await install.migrate_database(as_role(url, "hf_app"), settings)
+    status = await install.read_schema_status(as_role(url, "hf_app"), settings)
     assert (status.current, status.skipped) == (True, ())
     assert await owners(url) == {"hf_app"}
 
@@ -197,29 +198,31 @@ async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, set
 async def test_many_databases_of_a_server_at_once(admin: Any, own_server: Secret, settings: Settings) -> None:
     """The advisory lock is of one database; the roles are everybody's."""
     urls = [await make(admin, own_server, attributes="createrole") for _ in range(3)]
-    urls += [scratch.on_database(own_server, name_of(await make(admin, own_server))) for _ in range(3)]
-    await asyncio.gather(*(install.migrate(url, settings) for url in urls))
+    urls += [scratch.url_of_database(own_server, name_of(await make(admin, own_server))) for _ in range(3)]
+    await asyncio.gather(*(install.migrate_database(url, settings) for url in urls))
     for url in urls:
-        assert (await install.status(url, settings)).current
+        assert (await install.read_schema_status(url, settings)).current
     assert set(await attributes(admin)) == set(ROLES)
 
 
 async def test_a_worker_may_call_and_not_read(admin: Any, own_server: Secret, settings: Settings) -> None:
     url = await make(admin, own_server, attributes="createrole")
-    await install.migrate(url, settings)
+    await install.migrate_database(url, settings)
     await admin.execute("create role hf_app login password 'word' noinherit")
     app = as_role(url, "hf_app")
-    async with connected(app, settings) as connection:
-        with pytest.raises(errors.DatabaseRightsError) as closed:
-            await install.verify(connection)
+    async with open_connection(app, settings) as connection:
+        with pytest.raises(errors.DatabasePermissionError) as closed:
+            await install.verify_schema(connection)
     assert closed.value.fix == "Let its owner run: holdfast migrate grants --role hf_app."
     if (await version(app)) < 16:
         await admin.execute("alter role hf_app inherit")
-    await roles.grant(url, settings, await roles.grants(url, settings, "hf_app", "worker"))
-    async with connected(app, settings) as connection:
-        await install.verify(connection)
-    with pytest.raises(errors.DatabaseRightsError, match="permission denied for table migrations"):
-        async with connected(app, settings) as connection:
+    await roles.execute_grants(
+        url, settings, await roles.build_grant_statements(url, settings, "hf_app", "worker")
+    )
+    async with open_connection(app, settings) as connection:
+        await install.verify_schema(connection)
+    with pytest.raises(errors.DatabasePermissionError, match="permission denied for table migrations"):
+        async with open_connection(app, settings) as connection:
             await connection.fetch("select * from holdfast.migrations")
 
 
@@ -232,11 +235,11 @@ async def version(url: Secret) -> int:
 
 async def test_an_application_that_only_submits(admin: Any, own_server: Secret, settings: Settings) -> None:
     url = await make(admin, own_server, attributes="createrole")
-    await install.migrate(url, settings)
+    await install.migrate_database(url, settings)
     await admin.execute('create role "hf_odd ""name" login password \'word\'')
-    statements = await roles.grants(url, settings, 'hf_odd "name', "submit")
-    await roles.grant(url, settings, statements)
-    async with connected(url, settings) as connection:
+    statements = await roles.build_grant_statements(url, settings, 'hf_odd "name', "submit")
+    await roles.execute_grants(url, settings, statements)
+    async with open_connection(url, settings) as connection:
         allowed = {
             row["proname"]
             for row in await connection.fetch(
@@ -245,7 +248,7 @@ async def test_an_application_that_only_submits(admin: Any, own_server: Secret, 
             )
         }
     assert {"now", "submit", "get_job", "cancel_job"} <= allowed
-    assert not {"exchange", "claim_tasks", "allow", "deny"} & allowed
+    assert not {"finish_and_claim", "claim_tasks", "allow", "deny"} & allowed
 
 
 async def test_grants_that_the_login_may_not_give_are_handed_on(
@@ -254,10 +257,10 @@ async def test_grants_that_the_login_may_not_give_are_handed_on(
     for role in (*ROLES, "hf_app"):
         await admin.execute(f"create role {role} nologin")
     url = await make(admin, own_server)
-    await install.migrate(url, settings)
-    statements = await roles.grants(url, settings, "hf_app", "worker")
-    with pytest.raises(errors.DatabaseRightsError) as refused:
-        await roles.grant(url, settings, statements)
+    await install.migrate_database(url, settings)
+    statements = await roles.build_grant_statements(url, settings, "hf_app", "worker")
+    with pytest.raises(errors.DatabasePermissionError) as refused:
+        await roles.execute_grants(url, settings, statements)
     assert f"Let an administrator run: {statements[0]};" == refused.value.fix
     with pytest.raises(errors.NotFoundError, match="no role nobody_at_all"):
-        await roles.grants(url, settings, "nobody_at_all", "worker")
+        await roles.build_grant_statements(url, settings, "nobody_at_all", "worker")

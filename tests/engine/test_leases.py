@@ -11,11 +11,20 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from hands import QUEUE, Hand, blocked_or_done, outcome, refused, status, submit, task_row
+from manual_worker import (
+    QUEUE,
+    ManualWorker,
+    build_outcome,
+    expect_error,
+    read_task_row,
+    read_task_status,
+    submit_job,
+    wait_until_blocked_or_done,
+)
 
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.model import Progress
 from holdfast.settings import Secret
 from holdfast.testing import Clock
@@ -24,15 +33,15 @@ LEASE = timedelta(seconds=61)
 
 
 async def lease_end(conn: Connection, task_id: UUID) -> Any:
-    return (await task_row(conn, task_id))["lease_until"]
+    return (await read_task_row(conn, task_id))["lease_until"]
 
 
 async def test_a_beat_extends_every_lease_of_the_worker(conn: Connection, clock: Clock) -> None:
-    made = [await submit(conn) for _ in range(3)]
-    held = await Hand(conn).take(3)
+    made = [await submit_job(conn) for _ in range(3)]
+    held = await ManualWorker(conn).take(3)
     before = [await lease_end(conn, each) for each in made]
     await clock.advance(timedelta(seconds=30))
-    assert await leases.beat(conn, worker="hand", held=held) == leases.Beat()
+    assert await leases.heartbeat_tasks(conn, worker="hand", held=held) == leases.HeartbeatResponse()
     after = [await lease_end(conn, each) for each in made]
     assert all(
         timedelta(seconds=29) < b - a < timedelta(seconds=33) for a, b in zip(before, after, strict=True)
@@ -40,15 +49,15 @@ async def test_a_beat_extends_every_lease_of_the_worker(conn: Connection, clock:
 
 
 async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connection, clock: Clock) -> None:
-    made = await submit(conn, timeout_s=70)
-    held = await Hand(conn).take(1)
-    started = (await task_row(conn, made))["started_at"]
+    made = await submit_job(conn, timeout_s=70)
+    held = await ManualWorker(conn).take(1)
+    started = (await read_task_row(conn, made))["started_at"]
     for _ in range(3):
         await clock.advance(timedelta(seconds=30))
-        await leases.beat(conn, worker="hand", held=held)
+        await leases.heartbeat_tasks(conn, worker="hand", held=held)
     assert await lease_end(conn, made) <= started + timedelta(seconds=75)
     assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 1
-    row = await task_row(conn, made)
+    row = await read_task_row(conn, made)
     assert (row["status"], row["failures"], row["crashes"]) == ("scheduled", 1, 0)
     assert await conn.fetchval("select error_type from holdfast.attempts") == "TimedOut"
 
@@ -56,46 +65,46 @@ async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connec
 async def test_a_lost_lease_is_taken_back_by_the_next_claim_and_the_zombie_is_told(
     conn: Connection, clock: Clock
 ) -> None:
-    made = await submit(conn, base_s=0)
-    hand = Hand(conn)
+    made = await submit_job(conn, base_s=0)
+    hand = ManualWorker(conn)
     zombie = await hand.one()
     assert await hand.take(1) == []
     assert hand.next_s is not None
     assert 58 < hand.next_s <= 60
     await clock.advance(LEASE)
-    heir = await Hand(conn, "heir").one()
+    heir = await ManualWorker(conn, "heir").one()
     assert heir.id == made
     assert heir.attempt == zombie.attempt + 1
-    assert (await leases.beat(conn, worker="hand", held=[zombie])).lost == {made}
-    assert (await leases.beat(conn, worker="heir", held=[heir])).lost == frozenset()
+    assert (await leases.heartbeat_tasks(conn, worker="hand", held=[zombie])).lost == {made}
+    assert (await leases.heartbeat_tasks(conn, worker="heir", held=[heir])).lost == frozenset()
 
 
 async def test_a_live_lease_is_not_taken(conn: Connection, clock: Clock) -> None:
-    await submit(conn)
-    held = await Hand(conn).take(1)
+    await submit_job(conn)
+    held = await ManualWorker(conn).take(1)
     for _ in range(5):
         await clock.advance(timedelta(seconds=40))
-        await leases.beat(conn, worker="hand", held=held)
+        await leases.heartbeat_tasks(conn, worker="hand", held=held)
         assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 0
-        assert await Hand(conn, "other").take(1) == []
+        assert await ManualWorker(conn, "other").take(1) == []
 
 
 async def test_a_task_that_kills_its_workers_ends_after_three(conn: Connection, clock: Clock) -> None:
-    made = await submit(conn, attempts=1)
-    hand = Hand(conn)
+    made = await submit_job(conn, attempts=1)
+    hand = ManualWorker(conn)
     for number in (1, 2, 3):
         assert (await hand.one()).crashes == number - 1
         await clock.advance(timedelta(minutes=2))
         await conn.execute("select holdfast.reclaim_stale_tasks()")
         await clock.advance(timedelta(minutes=2))
-    row = await task_row(conn, made)
+    row = await read_task_row(conn, made)
     assert (row["status"], row["crashes"]) == ("failed", 2)
     assert "WorkerLost" in row["error"]
-    tried = await conn.fetch("select outcome from holdfast.task_attempts($1)", made)
+    tried = await conn.fetch("select outcome from holdfast.list_task_attempts($1)", made)
     assert [each["outcome"] for each in tried] == ["crashed"] * 3
 
 
-def _writes(task: Claimed, conn: Connection) -> dict[str, Callable[[], Awaitable[Any]]]:
+def _writes(task: LeasedTask, conn: Connection) -> dict[str, Callable[[], Awaitable[Any]]]:
     lease = (task.id, task.attempt, task.nonce)
     calls = {
         "heartbeat": "select holdfast.heartbeat_task($1, $2, $3)",
@@ -114,8 +123,8 @@ def _writes(task: Claimed, conn: Connection) -> dict[str, Callable[[], Awaitable
 
 @pytest.mark.parametrize("loss", ["reclaimed", "running elsewhere", "cancelled", "ended", "rewound"])
 async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: Clock, loss: str) -> None:
-    made = await submit(conn, base_s=0)
-    zombie = await Hand(conn).one()
+    made = await submit_job(conn, base_s=0)
+    zombie = await ManualWorker(conn).one()
     if loss == "cancelled":
         await jobs.cancel_job(conn, made)
     elif loss == "rewound":  # a failover forgot the claim, and the next one gave out the same attempt
@@ -124,25 +133,27 @@ async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: C
         await clock.advance(LEASE)
         await conn.execute("select holdfast.reclaim_stale_tasks()")
     if loss in {"running elsewhere", "ended"}:
-        heir = await Hand(conn, "heir").one()
+        heir = await ManualWorker(conn, "heir").one()
         if loss == "ended":
-            await Hand(conn, "heir").finish(heir)
-    before = await task_row(conn, made)
+            await ManualWorker(conn, "heir").finish(heir)
+    before = await read_task_row(conn, made)
     for name, write in _writes(zombie, conn).items():
-        with refused("HF001"):
+        with expect_error("HF001"):
             await write()
-        assert await task_row(conn, made) == before, name
-    told = await leases.beat(conn, worker="hand", held=[zombie], progress={made: Progress(percent=77)})
+        assert await read_task_row(conn, made) == before, name
+    told = await leases.heartbeat_tasks(
+        conn, worker="hand", held=[zombie], progress={made: Progress(percent=77)}
+    )
     assert told.lost == {made}
     assert told.cancelled == ({made} if loss == "cancelled" else frozenset())
-    assert await task_row(conn, made) == before
+    assert await read_task_row(conn, made) == before
     assert await conn.fetchval("select count(*) from holdfast.steps") == 0
 
 
 async def test_every_write_of_the_holder_is_accepted(conn: Connection) -> None:
-    for name in _writes(Claimed(**dict.fromkeys(Claimed.__struct_fields__)), conn):  # type: ignore[arg-type]
-        await submit(conn)
-        task = await Hand(conn).one()
+    for name in _writes(LeasedTask(**dict.fromkeys(LeasedTask.__struct_fields__)), conn):  # type: ignore[arg-type]
+        await submit_job(conn)
+        task = await ManualWorker(conn).one()
         await _writes(task, conn)[name]()
 
 
@@ -150,47 +161,47 @@ async def test_a_transaction_of_the_holder_keeps_the_lease(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """While it is open nobody can take the task, and the beats of the worker's other tasks do not wait."""
-    made = await submit(conn)
-    task = await Hand(conn).one()
-    other_id = await submit(conn)
-    other = await Hand(conn).one()
+    made = await submit_job(conn)
+    task = await ManualWorker(conn).one()
+    other_id = await submit_job(conn)
+    other = await ManualWorker(conn).one()
     transaction = second.transaction()
     await transaction.start()
     await leases.assert_lease(second, task)
     await clock.advance(timedelta(seconds=50))
-    assert await leases.beat(conn, worker="hand", held=[task, other]) == leases.Beat()
+    assert await leases.heartbeat_tasks(conn, worker="hand", held=[task, other]) == leases.HeartbeatResponse()
     await clock.advance(timedelta(seconds=20))
     assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 0
-    await leases.complete(second, task)
+    await leases.complete_task(second, task)
     await transaction.commit()
-    assert await status(conn, made) == "succeeded"
-    assert await status(conn, other_id) == "running"
+    assert await read_task_status(conn, made) == "succeeded"
+    assert await read_task_status(conn, other_id) == "running"
 
 
 async def test_a_lease_that_is_renewed_while_lost_ones_are_taken_away_stays(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """Which leases are lost is read first, and each is looked at again before it is taken."""
-    lost, kept = await submit(conn), await submit(conn)
-    await Hand(conn, "dead").one()
+    lost, kept = await submit_job(conn), await submit_job(conn)
+    await ManualWorker(conn, "dead").one()
     await clock.advance(timedelta(seconds=1))
-    alive = await Hand(conn).one()
+    alive = await ManualWorker(conn).one()
     await clock.advance(LEASE)
     async with second.transaction():
         await second.execute("lock table holdfast.attempts in share row exclusive mode")
         pid = conn.get_server_pid()
         reaping = asyncio.create_task(conn.fetchval("select holdfast.reclaim_stale_tasks()"))
-        assert await blocked_or_done(second, pid, reaping)  # by the attempt of the first
-        assert await leases.beat(second, worker="hand", held=[alive]) == leases.Beat()
+        assert await wait_until_blocked_or_done(second, pid, reaping)  # by the attempt of the first
+        assert await leases.heartbeat_tasks(second, worker="hand", held=[alive]) == leases.HeartbeatResponse()
     assert await reaping == 1
-    assert await status(conn, lost) == "scheduled"
-    assert await status(conn, kept) == "running"
-    assert (await task_row(conn, kept))["crashes"] == 0
+    assert await read_task_status(conn, lost) == "scheduled"
+    assert await read_task_status(conn, kept) == "running"
+    assert (await read_task_row(conn, kept))["crashes"] == 0
 
 
 async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Connection) -> None:
-    await submit(conn)
-    hand = Hand(conn)
+    await submit_job(conn)
+    hand = ManualWorker(conn)
     first = await hand.one()
     assert await leases.get_steps(conn, first) == {}
     assert await leases.save_step(conn, first, "a", b'{"x": 1}') == {"x": 1}
@@ -203,38 +214,42 @@ async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Conn
 # Every pair of operations on one task: the first one is held open, the second starts, then the first ends.
 # Whatever the order, the row has one state, the history at most one row, and every counter counts the leases.
 
-Operation = Callable[[Connection, Claimed], Awaitable[object]]
+Operation = Callable[[Connection, LeasedTask], Awaitable[object]]
 
 
-async def _beat(conn: Connection, task: Claimed) -> object:
-    return await leases.beat(conn, worker="pair", held=[task], progress={task.id: Progress(percent=10)})
+async def _beat(conn: Connection, task: LeasedTask) -> object:
+    return await leases.heartbeat_tasks(
+        conn, worker="pair", held=[task], progress={task.id: Progress(percent=10)}
+    )
 
 
 def _finish(kind: Any) -> Operation:
-    async def finish(conn: Connection, task: Claimed) -> object:
-        hand = Hand(conn, "pair", queues=[])
-        return list((await hand.exchange([outcome(task, kind, {"message": "x", "delay_s": 5})])).answers)
+    async def finish(conn: Connection, task: LeasedTask) -> object:
+        hand = ManualWorker(conn, "pair", queues=[])
+        return list(
+            (await hand.exchange([build_outcome(task, kind, {"message": "x", "delay_s": 5})])).answers
+        )
 
     return finish
 
 
-async def _cancel(conn: Connection, task: Claimed) -> object:
+async def _cancel(conn: Connection, task: LeasedTask) -> object:
     return (await jobs.cancel_job(conn, task.job_id or task.id))["cancelled"]
 
 
-async def _reclaim(conn: Connection, _: Claimed) -> object:
+async def _reclaim(conn: Connection, _: LeasedTask) -> object:
     return await conn.fetchval("select holdfast.reclaim_stale_tasks()")
 
 
-async def _claim(conn: Connection, _: Claimed) -> object:
-    return [task.id for task in await Hand(conn, f"claimer {id(conn)}").take(5)]
+async def _claim(conn: Connection, _: LeasedTask) -> object:
+    return [task.id for task in await ManualWorker(conn, f"claimer {id(conn)}").take(5)]
 
 
-async def _tick(conn: Connection, _: Claimed) -> object:
+async def _tick(conn: Connection, _: LeasedTask) -> object:
     return await conn.fetchval("select holdfast.tick()")
 
 
-async def _child(conn: Connection, task: Claimed) -> object:
+async def _child(conn: Connection, task: LeasedTask) -> object:
     try:
         return await conn.fetchval(
             """select holdfast.add_tasks($1, $2, $3, '[{"type": "t", "name": "child", "queue": "later"}]')""",
@@ -263,7 +278,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 async def check_invariants(conn: Connection) -> None:
-    wrong = await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    wrong = await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
     assert not wrong
     twice = await conn.fetchval(
         "select count(*) from (select id from holdfast.history group by id having count(*) > 1) as twice"
@@ -291,18 +306,18 @@ async def test_every_pair_of_operations(
     await conn.execute("select holdfast.put_limit('one', p_queue => $1, p_max_running => 100)", QUEUE)
     for first_name, second_name in itertools.product(OPERATIONS, OPERATIONS):
         if shape == "single":
-            made = await submit(conn)
+            made = await submit_job(conn)
         else:
             tasks = [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"], "queue": "later"}]
             made = (await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id
-        task = await Hand(conn, "pair").one()
+        task = await ManualWorker(conn, "pair").one()
         if expired:
             await clock.advance(LEASE)
         transaction = conn.transaction()
         await transaction.start()
         one = await OPERATIONS[first_name](conn, task)
         running = asyncio.create_task(_as_task(OPERATIONS[second_name](second, task)))
-        await blocked_or_done(watch, second.get_server_pid(), running)
+        await wait_until_blocked_or_done(watch, second.get_server_pid(), running)
         await (transaction.commit() if ending == "commit" else transaction.rollback())
         two = await running
         pair = f"{first_name} then {second_name}: {one!r} {two!r}"

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from hands import Hand, refused, submit
+from manual_worker import ManualWorker, expect_error, submit_job
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -24,14 +24,14 @@ async def put(conn: Connection, name: str, **rule: Any) -> None:
 
 
 async def agree(conn: Connection) -> None:
-    assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
 
 
 async def test_no_more_than_allowed_at_once(conn: Connection) -> None:
     await put(conn, "two", queue="q", max_running=2)
     for _ in range(5):
-        await submit(conn)
-    hand = Hand(conn)
+        await submit_job(conn)
+    hand = ManualWorker(conn)
     first, second = await hand.take(9)
     assert await hand.take(9) == []
     assert hand.next_s is not None
@@ -48,8 +48,8 @@ async def test_per_key_and_for_all_at_the_same_time(conn: Connection) -> None:
     await put(conn, "each", queue="q", per_key=True, max_running=2)
     for key in ("a", "b", "c"):
         for _ in range(4):
-            await submit(conn, limit_key=key)
-    tasks = await Hand(conn).take(50)
+            await submit_job(conn, limit_key=key)
+    tasks = await ManualWorker(conn).take(50)
     rows = await conn.fetch(
         "select l.limit_key, count(*) as n from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id "
         "where t.status = 'running' group by 1"
@@ -62,10 +62,10 @@ async def test_per_key_and_for_all_at_the_same_time(conn: Connection) -> None:
 async def test_keys_take_turns(conn: Connection) -> None:
     await put(conn, "each", queue="q", per_key=True, max_running=1)
     for _ in range(6):
-        await submit(conn, limit_key="greedy")
+        await submit_job(conn, limit_key="greedy")
     for _ in range(3):
-        await submit(conn, limit_key="modest")
-    hand = Hand(conn)
+        await submit_job(conn, limit_key="modest")
+    hand = ManualWorker(conn)
     order: list[int] = []
     for _ in range(6):
         (task,) = await hand.take(1)
@@ -78,8 +78,8 @@ async def test_keys_take_turns(conn: Connection) -> None:
 async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(conn: Connection, clock: Clock) -> None:
     await put(conn, "slow", queue="q", rate=0.5, burst=3.0)
     for _ in range(9):
-        await submit(conn)
-    hand = Hand(conn)
+        await submit_job(conn)
+    hand = ManualWorker(conn)
     assert len(await hand.take(9)) == 3
     assert await hand.take(9) == []
     await clock.advance(timedelta(seconds=2.1))
@@ -91,12 +91,12 @@ async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(conn: Connecti
 async def test_a_key_that_was_rate_limited_sleeps_for_everybody(conn: Connection, clock: Clock) -> None:
     await put(conn, "each", queue="q", per_key=True, max_running=9)
     for _ in range(2):
-        await submit(conn, limit_key="a")
-    hand = Hand(conn)
+        await submit_job(conn, limit_key="a")
+    hand = ManualWorker(conn)
     first = await hand.one()
-    await submit(conn, limit_key="b")
+    await submit_job(conn, limit_key="b")
     await hand.finish(first, "limited", {"key": "a", "retry_after_s": 30})
-    (other,) = await Hand(conn, "other").take(9)
+    (other,) = await ManualWorker(conn, "other").take(9)
     assert await conn.fetchval("select limit_key from holdfast.all_tasks where id = $1", other.id) == "b"
     blocked = await conn.fetchval("select id from holdfast.tasks where status = 'ready'")
     why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", blocked))
@@ -107,8 +107,8 @@ async def test_a_key_that_was_rate_limited_sleeps_for_everybody(conn: Connection
 
 async def test_changes_at_run_time_count_what_runs(conn: Connection) -> None:
     for _ in range(6):
-        await submit(conn)
-    hand = Hand(conn)
+        await submit_job(conn)
+    hand = ManualWorker(conn)
     running = await hand.take(3)
     await put(conn, "late", queue="q", max_running=4)
     await agree(conn)
@@ -117,15 +117,15 @@ async def test_changes_at_run_time_count_what_runs(conn: Connection) -> None:
     for task in running:
         await hand.finish(task)
     assert await hand.take(9) == []
-    assert await conn.fetchval("select holdfast.remove_limit('late')")
+    assert await conn.fetchval("select holdfast.delete_limit('late')")
     assert len(await hand.take(9)) == 2
     await agree(conn)
 
 
 async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
     await put(conn, "one", queue="q", max_running=1)
-    first, second = await submit(conn), await submit(conn)
-    await Hand(conn).take(9)
+    first, second = await submit_job(conn), await submit_job(conn)
+    await ManualWorker(conn).take(9)
     told = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", second))
     assert told["reasons"] == [
         {
@@ -143,7 +143,7 @@ async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
     "rule", [{}, {"max_running": -1}, {"rate": 0.0}, {"rate": -1.0}, {"rate": 1.0, "burst": 0.5}], ids=str
 )
 async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any]) -> None:
-    with refused("HF004", "max_running"):
+    with expect_error("HF004", "max_running"):
         await put(conn, "x", queue="q", **rule)
 
 
@@ -164,7 +164,7 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
     async def work(number: int) -> None:
         chance = random.Random(number)
         own = await asyncpg.connect(url.reveal())
-        hand = Hand(own, f"w{number}")
+        hand = ManualWorker(own, f"w{number}")
         idle = 0
         while idle < 20:
             tasks = await hand.take(4)
@@ -191,7 +191,7 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
             )
             assert all(row["n"] <= limit for row in rows)
             assert sum(row["n"] for row in rows) <= limit * 3
-            assert not await own.fetch("select * from holdfast.check_limits() where running <> leases")
+            assert not await own.fetch("select * from holdfast.list_limit_counters() where running <> leases")
             looks += 1
         await own.close()
         return looks

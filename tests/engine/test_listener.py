@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.engine.connection import Database
-from holdfast.engine.listen import Listener
+from holdfast.engine.listener import NotificationListener
 
 
 async def test_a_stop_that_comes_with_the_answer_to_a_ping(
@@ -16,7 +16,7 @@ async def test_a_stop_that_comes_with_the_answer_to_a_ping(
     """Streams of the API begin and end their listener with their first and last watcher: one that stops a
     ping later keeps the next watcher waiting.
     """
-    listener = Listener(db.url, db.settings, {"holdfast_events": lambda _: None})
+    listener = NotificationListener(db.url, db.settings, {"holdfast_events": lambda _: None})
     stopping = asyncio.get_running_loop().create_future()
     heard = listener._on_pong
 

@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hands import Hand, outcome, submit, task_row
+from manual_worker import ManualWorker, build_outcome, read_task_row, submit_job
 
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.testing import Clock
 
 ATTEMPTS, CRASHES = 3, 2
@@ -30,9 +30,9 @@ class Task:
     attempt: int = 0
     failures: int = 0
     crashes: int = 0
-    lease: Claimed | None = None
+    lease: LeasedTask | None = None
     outcome: str | None = None  # of the last lease, if its holder told it
-    old: list[Claimed] = field(default_factory=list)
+    old: list[LeasedTask] = field(default_factory=list)
 
     def ends(self, status: str) -> None:
         self.status = status
@@ -104,13 +104,13 @@ class World:
         return self.chance.choice(fitting) if fitting else None
 
     async def submit(self) -> None:
-        made = await submit(self.conn, attempts=ATTEMPTS, crashes=CRASHES, timeout_s=100_000)
+        made = await submit_job(self.conn, attempts=ATTEMPTS, crashes=CRASHES, timeout_s=100_000)
         self.tasks[made] = Task()
 
     async def claim(self) -> None:
         slots = self.chance.randint(1, 3)
         ready = sum(task.status == "ready" for task in self.tasks.values())
-        taken = await Hand(self.conn, f"w{self.chance.random()}").take(slots)
+        taken = await ManualWorker(self.conn, f"w{self.chance.random()}").take(slots)
         assert len(taken) == min(slots, ready)
         for lease in taken:
             task = self.tasks[lease.id]
@@ -126,7 +126,7 @@ class World:
             return
         kind: Any = self.chance.choice(["succeed", "fail", "reject", "snooze", "release", "cancel"])
         body = {"message": "x", "delay_s": 5}
-        answer = await Hand(self.conn).exchange([outcome(task.lease, kind, body)])
+        answer = await ManualWorker(self.conn).exchange([build_outcome(task.lease, kind, body)])
         assert answer.answers[0] == task.finish(kind), kind
 
     async def stale(self) -> None:
@@ -135,13 +135,14 @@ class World:
             return
         old = self.chance.choice(self.tasks[found].old)
         assert (
-            await Hand(self.conn).finish(old, self.chance.choice(["succeed", "fail", "release"])) == "stale"
+            await ManualWorker(self.conn).finish(old, self.chance.choice(["succeed", "fail", "release"]))
+            == "stale"
         )
 
     async def beat(self) -> None:
         for task_id, task in self.tasks.items():
             if task.lease:
-                lost = (await leases.beat(self.conn, worker="w", held=[task.lease])).lost
+                lost = (await leases.heartbeat_tasks(self.conn, worker="w", held=[task.lease])).lost
                 assert (task_id in lost) == (task.status != "running")
 
     async def cancel(self) -> None:
@@ -156,7 +157,7 @@ class World:
         """Long enough for every back-off; leases are renewed before and after."""
         for seconds in range(0, 1200, 50):
             held = [t.lease for t in self.tasks.values() if t.status == "running" and t.lease]
-            await leases.beat(self.conn, worker="w", held=held)
+            await leases.heartbeat_tasks(self.conn, worker="w", held=held)
             await self.clock.advance(timedelta(seconds=50 if seconds else 1))
         await self._look()
 
@@ -171,7 +172,7 @@ class World:
         await self._look()
 
     async def _look(self) -> None:
-        await self.conn.fetchval("select holdfast.promote_due('-infinity', holdfast.now(), 1000)")
+        await self.conn.fetchval("select holdfast.promote_due_tasks('-infinity', holdfast.now(), 1000)")
         for task in self.tasks.values():
             if task.status == "scheduled":
                 task.status = "ready"
@@ -186,7 +187,7 @@ class World:
 
     async def check(self) -> None:
         for task_id, task in self.tasks.items():
-            row = await task_row(self.conn, task_id)
+            row = await read_task_row(self.conn, task_id)
             assert (row["status"], row["attempt"]) == (task.status, task.attempt)
             if task.status not in ENDED:
                 assert (row["failures"], row["crashes"]) == (task.failures, task.crashes)

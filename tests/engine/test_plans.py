@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hands import QUEUE, Hand, outcome
+from manual_worker import QUEUE, ManualWorker, build_outcome
 
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
@@ -34,7 +34,7 @@ async def test_a_claim_takes_what_was_asked_under_every_plan(conn: Connection, a
         for switch, value in zip(SWITCHES, values, strict=True):
             await conn.execute(f"set {switch} = {value}")
         await conn.execute("discard plans")
-        hand = Hand(conn)
+        hand = ManualWorker(conn)
         tasks = await hand.take(3)
         assert len(tasks) == 3
         assert await conn.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 3, (
@@ -43,7 +43,7 @@ async def test_a_claim_takes_what_was_asked_under_every_plan(conn: Connection, a
         kinds: list[Any] = (
             ["succeed", "release", "succeed"] if number % 2 else ["release", "succeed", "release"]
         )
-        answer = await hand.exchange([outcome(t, k) for t, k in zip(tasks, kinds, strict=True)])
+        answer = await hand.exchange([build_outcome(t, k) for t, k in zip(tasks, kinds, strict=True)])
         assert list(answer.answers) == ["ok"] * 3
 
 
@@ -59,11 +59,11 @@ async def touched(conn: Connection, *tables: str) -> int:
     )
 
 
-async def work(conn: Connection, hand: Hand, batches: int) -> None:
+async def work(conn: Connection, hand: ManualWorker, batches: int) -> None:
     outcomes: list[Any] = []
     for _ in range(batches):
         answer = await hand.exchange(outcomes, slots=50)
-        outcomes = [outcome(task) for task in answer.tasks]
+        outcomes = [build_outcome(task) for task in answer.tasks]
     await hand.exchange(outcomes)
 
 
@@ -75,7 +75,7 @@ async def test_old_snapshots_do_not_make_claims_walk_the_dead(conn: Connection, 
     pin = second.transaction(isolation="repeatable_read", readonly=True)
     await pin.start()
     await second.fetchval("select count(*) from holdfast.tasks")
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await work(conn, hand, 20)
     costs: list[int] = []
     for _ in range(10):
@@ -95,13 +95,13 @@ async def test_old_snapshots_do_not_make_limits_slow(conn: Connection, second: C
     pin = second.transaction(isolation="repeatable_read", readonly=True)
     await pin.start()
     await second.fetchval("select count(*) from holdfast.tasks")
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await work(conn, hand, 20)
     costs: list[int] = []
     for _ in range(10):
-        before = await touched(conn, "tasks", "lanes", "limits")
+        before = await touched(conn, "tasks", "lanes", "limit_counters")
         await work(conn, hand, 20)
-        costs.append(await touched(conn, "tasks", "lanes", "limits") - before)
+        costs.append(await touched(conn, "tasks", "lanes", "limit_counters") - before)
     await pin.rollback()
     assert max(costs) < 2 * min(costs), costs
 
@@ -112,22 +112,22 @@ async def test_many_keys_do_not_make_claims_walk_all_lanes(conn: Connection) -> 
     costs: list[int] = []
     for keys in (100, 3000):
         await fill(conn, 3000, keys=keys)
-        hand = Hand(conn)
+        hand = ManualWorker(conn)
         await work(conn, hand, 5)
         before = await touched(conn, "lanes")
         await work(conn, hand, 20)
         costs.append(await touched(conn, "lanes") - before)
         while tasks := await hand.take(500):
-            await hand.exchange([outcome(task) for task in tasks])
+            await hand.exchange([build_outcome(task) for task in tasks])
     assert costs[1] < 4 * costs[0], costs
 
 
 HISTORY = """
-insert into holdfast.history (id, kind_id, due_at, finished_at, keep_until, attempt, failures, crashes,
+insert into holdfast.history (id, policy_id, due_at, finished_at, keep_until, attempt, failures, crashes,
   priority, status, owner)
 select holdfast.new_id(), k.id, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0, $2, $3
 from generate_series(1, $1::int) as n, (select holdfast.now() as at) as h,
-  (select id from holdfast.kinds limit 1) as k
+  (select id from holdfast.task_policies limit 1) as k
 """
 LISTS: list[tuple[dict[str, Any], int]] = [
     ({"status": "cancelled"}, 3),
@@ -143,7 +143,7 @@ async def test_rare_jobs_are_found_without_reading_the_others(conn: Connection, 
     if conn.get_server_version().major < 15:
         pytest.skip("pg_stat_force_next_flush came with 15")
     await fill(conn, 500)
-    await Hand(conn).take(1)
+    await ManualWorker(conn).take(1)
     for status, owner in (("cancelled", None), ("failed", None), ("succeeded", "ada")):
         await conn.execute(HISTORY, 3, status, owner)
     await conn.execute(HISTORY, 20_000, "succeeded", None)
@@ -166,7 +166,7 @@ async def test_rare_jobs_are_found_without_reading_the_others(conn: Connection, 
 
 async def test_finishing_uses_the_primary_key_only(conn: Connection) -> None:
     await fill(conn, 3000)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await work(conn, hand, 40)
     tasks = await hand.take(20)
     before = await _scans(conn)

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from hands import Hand, graph, job, submit
+from manual_worker import ManualWorker, read_job, submit_graph, submit_job
 
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.model import Progress
 
 
-async def report(conn: Connection, task: Claimed, percent: float | None, phase: str | None = None) -> None:
-    await leases.beat(
+async def report(conn: Connection, task: LeasedTask, percent: float | None, phase: str | None = None) -> None:
+    await leases.heartbeat_tasks(
         conn, worker="hand", held=[task], progress={task.id: Progress(percent=percent, phase=phase)}
     )
 
 
 async def test_of_a_single_task(conn: Connection) -> None:
-    made = await submit(conn)
-    hand = Hand(conn)
+    made = await submit_job(conn)
+    hand = ManualWorker(conn)
     task = await hand.one()
     await report(conn, task, 25, "capture")
     await report(conn, task, 25, "capture")  # nothing new, no event
     await report(conn, task, None, "upload")
-    assert (await job(conn, made))["progress"] == {"percent": 25, "phase": "upload", "message": None}
+    assert (await read_job(conn, made))["progress"] == {"percent": 25, "phase": "upload", "message": None}
     await hand.finish(task)
-    events = await jobs.job_events(conn, made)
+    events = await jobs.list_job_events(conn, made)
     assert [(e.seq, e.kind, e.body["percent"]) for e in events] == [
         (1, "progress", 25),
         (2, "progress", 25),
         (3, "job", 100),
     ]
-    assert [e.seq for e in await jobs.job_events(conn, made, after=2)] == [3]
+    assert [e.seq for e in await jobs.list_job_events(conn, made, after=2)] == [3]
 
 
 async def test_of_a_graph_is_weighted_and_never_falls(conn: Connection) -> None:
-    made = await graph(conn, {"name": "a", "weight": 3}, {"name": "b", "weight": 1})
-    hand = Hand(conn)
+    made = await submit_graph(conn, {"name": "a", "weight": 3}, {"name": "b", "weight": 1})
+    hand = ManualWorker(conn)
     a, b = await hand.take(2)
     seen: list[float] = []
 
     async def percent() -> float:
-        seen.append((await job(conn, made.id))["progress"]["percent"])
+        seen.append((await read_job(conn, made.id))["progress"]["percent"])
         return round(seen[-1], 2)
 
     await report(conn, a, 50)
@@ -57,24 +57,24 @@ async def test_of_a_graph_is_weighted_and_never_falls(conn: Connection) -> None:
     await hand.finish(a)
     assert await percent() == 100
     assert seen == sorted(seen)
-    events = await jobs.job_events(conn, made.id)
+    events = await jobs.list_job_events(conn, made.id)
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert events[-1].body["status"] == "succeeded"
 
 
 async def test_absurd_numbers_are_put_in_range(conn: Connection) -> None:
-    made = await submit(conn)
-    task = await Hand(conn).one()
+    made = await submit_job(conn)
+    task = await ManualWorker(conn).one()
     await report(conn, task, 4000)
-    assert (await job(conn, made))["progress"]["percent"] == 100
+    assert (await read_job(conn, made))["progress"]["percent"] == 100
     await report(conn, task, -3)
-    assert (await job(conn, made))["progress"]["percent"] == 0
+    assert (await read_job(conn, made))["progress"]["percent"] == 0
 
 
 async def test_jobs_that_nobody_watches_write_no_events(conn: Connection) -> None:
-    await submit(conn)
-    await submit(conn, owner="ann")
-    hand = Hand(conn)
+    await submit_job(conn)
+    await submit_job(conn, owner="ann")
+    hand = ManualWorker(conn)
     for task in await hand.take(2):
         await hand.finish(task)
     assert await conn.fetchval("select count(*) from holdfast.events") == 1

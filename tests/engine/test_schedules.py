@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from hands import Hand, refused, tick
+from manual_worker import ManualWorker, expect_error, run_ticks
 
 from holdfast.engine import jobs, schedules
 from holdfast.engine.connection import Connection
@@ -48,7 +48,7 @@ async def test_a_job_for_each_time(conn: Connection, clock: Clock) -> None:
     assert len(set(times)) == 3
     assert stored.next_at is not None
     assert times[0] == stored.next_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    (task,) = await Hand(conn).take(1)
+    (task,) = await ManualWorker(conn).take(1)
     found = await schedules.get_schedule(conn, "s")
     assert found.last_job is not None
     assert task.type == "t"
@@ -93,7 +93,7 @@ async def test_times_that_nobody_looked_at(conn: Connection, clock: Clock, misse
 
 
 async def test_catching_up_is_bounded_and_takes_the_newest(conn: Connection, clock: Clock) -> None:
-    await put(conn, cron="* * * * *", missed="catch_up", most=7)
+    await put(conn, cron="* * * * *", missed="catch_up", max_catch_up=7)
     await clock.advance(timedelta(days=400))
     assert await fire(conn) == 7
     times = [datetime.fromisoformat(text) for text in await made(conn)]
@@ -120,7 +120,7 @@ async def test_pause_resume_run_now_delete(conn: Connection, clock: Clock) -> No
     assert await fire(conn) == 1
     assert await schedules.delete_schedule(conn, "s")
     assert not await schedules.delete_schedule(conn, "s")
-    with refused("HF002", "name"):
+    with expect_error("HF002", "name"):
         await schedules.run_schedule(conn, "s")
 
 
@@ -129,9 +129,9 @@ async def test_a_change_of_the_job_keeps_the_time_and_a_change_of_times_does_not
     same = await put(conn, every_s=3600)
     job = await schedules.put_schedule(conn, {"name": "s", "job": {"type": "other"}, "every_s": 3600})
     times = await put(conn, every_s=60)
-    assert (same.did, job.did, times.did) == ("unchanged", "changed", "changed")
+    assert (same.change, job.change, times.change) == ("unchanged", "changed", "changed")
     assert first.next_at == same.next_at == job.next_at != times.next_at
-    with refused("HF003", "name"):
+    with expect_error("HF003", "name"):
         await schedules.create_schedule(conn, {"name": "s", "job": JOB, "cron": "@daily"})
 
 
@@ -141,7 +141,7 @@ async def test_a_unique_run_is_left_out_while_the_last_one_goes_on(conn: Connect
     for _ in range(3):
         await clock.advance(HOUR)
         await fire(conn)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     (task,) = await hand.take(9)
     await hand.finish(task)
     await clock.advance(HOUR)
@@ -176,14 +176,14 @@ async def test_a_key_in_an_open_transaction_holds_nobody_up(
 
 async def test_claims_and_ticks_fire_them_and_idle_workers_know_when(conn: Connection, clock: Clock) -> None:
     await put(conn, every_s=600)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     assert await hand.take(1) == []
     assert hand.next_s is not None
     assert 0 < hand.next_s <= 600
     await clock.advance(timedelta(minutes=10))
     assert len(await hand.take(5)) == 1
     await clock.advance(timedelta(minutes=10))
-    await tick(conn)
+    await run_ticks(conn)
     assert len(await made(conn)) == 2
 
 
@@ -230,7 +230,7 @@ async def test_the_schedules_of_an_application(conn: Connection) -> None:
         ("every_s", {"every_s": float("nan")}),
         ("timezone", {"cron": "@daily", "timezone": "Europe/Nowhere"}),
         ("missed", {"cron": "@daily", "missed": "never"}),
-        ("most", {"cron": "@daily", "most": 0}),
+        ("max_catch_up", {"cron": "@daily", "max_catch_up": 0}),
         ("name", {"cron": "@daily", "name": ""}),
         ("name", {"cron": "@daily", "name": "x" * 300}),
         ("job", {"cron": "@daily", "job": []}),
@@ -240,16 +240,16 @@ async def test_the_schedules_of_an_application(conn: Connection) -> None:
     ],
 )
 async def test_bad_schedules_are_refused(conn: Connection, field: str, given: dict[str, Any]) -> None:
-    with refused("HF004", field):
+    with expect_error("HF004", field):
         await schedules.create_schedule(conn, {"name": "s", "job": JOB, **given})
 
 
 async def test_intervals_do_not_drift(conn: Connection) -> None:
     after = datetime(2026, 1, 1, tzinfo=UTC)
-    times = await schedules.next_times(conn, every_s=0.1 * 21, count=1000, after=after)
+    times = await schedules.list_next_times(conn, every_s=0.1 * 21, count=1000, after=after)
     assert times[-1] - after == timedelta(milliseconds=2100 * 1000)
     with pytest.raises((HoldfastError, asyncpg.PostgresError)):
-        await schedules.next_times(conn, every_s=60, count=10_000)
+        await schedules.list_next_times(conn, every_s=60, count=10_000)
 
 
 async def test_a_schedule_as_it_is_shown(conn: Connection) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hands import Hand
+from manual_worker import ManualWorker
 
 from holdfast import model
 from holdfast.engine.connection import Connection
@@ -39,7 +39,7 @@ async def test_the_statements_of_the_reference_run(conn: Connection) -> None:
     assert len(BLOCKS) == 3
     for block in BLOCKS:
         await conn.execute(block)
-    assert {task.type for task in await Hand(conn, queues=["docs"]).take(5)} == {"write"}
+    assert {task.type for task in await ManualWorker(conn, queues=["docs"]).take(5)} == {"write"}
 
 
 async def test_the_reference_names_every_function_that_others_may_call(conn: Connection) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hands import QUEUE, Hand, outcome
+from manual_worker import QUEUE, ManualWorker, build_outcome
 
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection
@@ -44,7 +44,9 @@ async def seed(conn: Connection, chance: random.Random) -> list[Any]:
     return made
 
 
-async def act(conn: Connection, hand: Hand, chance: random.Random, made: list[Any], tasks: list[Any]) -> None:
+async def act(
+    conn: Connection, hand: ManualWorker, chance: random.Random, made: list[Any], tasks: list[Any]
+) -> None:
     what = chance.choice(
         ["finish", "finish", "finish", "beat", "cancel", "task", "retry", "child", "tick", "die", "step"]
     )
@@ -52,12 +54,12 @@ async def act(conn: Connection, hand: Hand, chance: random.Random, made: list[An
     if what == "finish":
         kinds: list[Any] = ["succeed", "succeed", "fail", "reject", "release", "snooze", "cancel"]
         await hand.exchange(
-            [outcome(t, chance.choice(kinds), {"message": "x", "delay_s": 0}) for t in tasks], slots=0
+            [build_outcome(t, chance.choice(kinds), {"message": "x", "delay_s": 0}) for t in tasks], slots=0
         )
         tasks.clear()
     elif what == "beat" and tasks:
         news = {t.id: Progress(percent=chance.random() * 100) for t in tasks}
-        lost = (await leases.beat(conn, worker=hand.name, held=tasks, progress=news)).lost
+        lost = (await leases.heartbeat_tasks(conn, worker=hand.name, held=tasks, progress=news)).lost
         tasks[:] = [t for t in tasks if t.id not in lost]
     elif what == "cancel":
         await jobs.cancel_job(conn, chance.choice(made))
@@ -80,7 +82,7 @@ async def act(conn: Connection, hand: Hand, chance: random.Random, made: list[An
 async def worker(url: Secret, number: int, made: list[Any], turns: int) -> None:
     chance = random.Random(number)
     conn = await asyncpg.connect(url.reveal())
-    hand = Hand(conn, f"w{number}")
+    hand = ManualWorker(conn, f"w{number}")
     tasks: list[Any] = []
     for _ in range(turns):
         try:
@@ -102,17 +104,17 @@ async def test_a_storm_on_a_few_hot_jobs(
     )
     made = await seed(conn, random.Random(seed_number))
     await asyncio.gather(*(worker(url, seed_number * 100 + n, made, 60) for n in range(8)))
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for _ in range(200):
         await clock.advance(timedelta(minutes=20))
         tasks = await hand.take(50)
-        await hand.exchange([outcome(task) for task in tasks])
+        await hand.exchange([build_outcome(task) for task in tasks])
         if not tasks and not await conn.fetchval(
             "select count(*) from holdfast.tasks where finished_at is null"
         ):
             break
     assert not await conn.fetch("select * from holdfast.tasks where finished_at is null")
-    assert not await conn.fetch("select * from holdfast.check_limits() where running <> leases")
+    assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
     assert not await conn.fetch("select id from holdfast.all_tasks group by id having count(*) > 1")
     assert not await conn.fetch(
         """

@@ -10,18 +10,18 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from hands import (
+from manual_worker import (
     QUEUE,
-    Hand,
-    blocked_or_done,
-    graph,
-    job,
-    refused,
-    status,
-    submit,
-    task_row,
-    tasks_by_name,
-    tick,
+    ManualWorker,
+    expect_error,
+    read_job,
+    read_task_row,
+    read_task_status,
+    read_task_statuses,
+    run_ticks,
+    submit_graph,
+    submit_job,
+    wait_until_blocked_or_done,
 )
 
 from holdfast.engine import jobs
@@ -34,23 +34,23 @@ async def test_a_job_of_one_task_is_ready_at_once_and_has_no_other_row(conn: Con
     assert made.created
     assert made.status == "queued"
     assert made.tasks == {"t": made.id}
-    assert await status(conn, made.id) == "ready"
+    assert await read_task_status(conn, made.id) == "ready"
     assert await conn.fetchval("select count(*) from holdfast.jobs") == 0
-    assert (await job(conn, made.id))["params"] == {"x": 1}
+    assert (await read_job(conn, made.id))["params"] == {"x": 1}
 
 
 async def test_what_the_caller_rolls_back_never_existed(conn: Connection) -> None:
     transaction = conn.transaction()
     await transaction.start()
-    made = await submit(conn)
+    made = await submit_job(conn)
     await transaction.rollback()
     assert await jobs.get_job(conn, made) is None
-    assert await Hand(conn).take(5) == []
+    assert await ManualWorker(conn).take(5) == []
 
 
 async def test_ids_are_uuid7_that_rise_and_carry_the_shard(conn: Connection) -> None:
     await conn.execute("insert into holdfast.options values ('shard', '7')")
-    made = [await submit(conn) for _ in range(5)]
+    made = [await submit_job(conn) for _ in range(5)]
     assert made == sorted(made)
     for each in made:
         assert each.version == 7
@@ -61,9 +61,9 @@ async def test_ids_are_uuid7_that_rise_and_carry_the_shard(conn: Connection) -> 
 
 
 async def test_a_delayed_task_is_not_claimed_before_it_is_due(conn: Connection, clock: Clock) -> None:
-    made = await submit(conn, delay_s=60)
-    hand = Hand(conn)
-    assert await status(conn, made) == "scheduled"
+    made = await submit_job(conn, delay_s=60)
+    hand = ManualWorker(conn)
+    assert await read_task_status(conn, made) == "scheduled"
     assert await hand.take(5) == []
     assert hand.next_s is not None
     assert 50 < hand.next_s <= 60
@@ -72,16 +72,16 @@ async def test_a_delayed_task_is_not_claimed_before_it_is_due(conn: Connection, 
 
 
 async def test_run_at_in_the_past_is_now(conn: Connection) -> None:
-    made = await submit(conn, run_at="2001-01-01T00:00:00Z")
-    assert await status(conn, made) == "ready"
+    made = await submit_job(conn, run_at="2001-01-01T00:00:00Z")
+    assert await read_task_status(conn, made) == "ready"
 
 
 async def test_a_task_that_did_not_start_in_time_never_starts(conn: Connection, clock: Clock) -> None:
-    made = await submit(conn, expires_at=(datetime.now(UTC) + timedelta(minutes=5)).isoformat())
+    made = await submit_job(conn, expires_at=(datetime.now(UTC) + timedelta(minutes=5)).isoformat())
     await clock.advance(timedelta(minutes=6))
-    assert await Hand(conn).take(5) == []
-    await tick(conn)
-    row = await task_row(conn, made)
+    assert await ManualWorker(conn).take(5) == []
+    await run_ticks(conn)
+    row = await read_task_row(conn, made)
     assert row["status"] == "cancelled"
     assert msgspec.json.decode(row["error"])["type"] == "Expired"
 
@@ -96,18 +96,18 @@ async def test_the_same_key_and_body_give_the_same_job(conn: Connection) -> None
 async def test_the_same_key_with_another_body_is_refused_also_when_the_job_has_ended(
     conn: Connection,
 ) -> None:
-    await submit(conn, key="k", args={"a": 1})
-    with refused("HF003", "key"):
-        await submit(conn, key="k", args={"a": 2})
-    hand = Hand(conn)
+    await submit_job(conn, key="k", args={"a": 1})
+    with expect_error("HF003", "key"):
+        await submit_job(conn, key="k", args={"a": 2})
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
-    with refused("HF003", "key"):
-        await submit(conn, key="k", args={"a": 2})
+    with expect_error("HF003", "key"):
+        await submit_job(conn, key="k", args={"a": 2})
     assert not (await jobs.submit(conn, {"type": "t", "queue": QUEUE, "key": "k", "args": {"a": 1}})).created
 
 
 async def test_keys_of_two_owners_do_not_meet(conn: Connection) -> None:
-    assert await submit(conn, key="k", owner="a") != await submit(conn, key="k", owner="b")
+    assert await submit_job(conn, key="k", owner="a") != await submit_job(conn, key="k", owner="b")
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -118,10 +118,10 @@ async def test_two_submits_with_one_key_at_once(
     watch = await asyncpg.connect(url.reveal())
     transaction = conn.transaction()
     await transaction.start()
-    first = await submit(conn, key="k")
+    first = await submit_job(conn, key="k")
     pid = second.get_server_pid()
     loser = asyncio.create_task(jobs.submit(second, {"type": "t", "queue": QUEUE, "key": "k"}))
-    assert await blocked_or_done(watch, pid, loser)
+    assert await wait_until_blocked_or_done(watch, pid, loser)
     await (transaction.commit() if commits else transaction.rollback())
     got = await loser
     assert got.created is not commits
@@ -131,34 +131,34 @@ async def test_two_submits_with_one_key_at_once(
 
 
 async def test_a_unique_key_is_free_again_when_its_job_has_ended(conn: Connection) -> None:
-    first = await submit(conn, unique_key="u", args={"a": 1})
-    assert await submit(conn, unique_key="u", args={"a": 2}) == first
-    hand = Hand(conn)
+    first = await submit_job(conn, unique_key="u", args={"a": 1})
+    assert await submit_job(conn, unique_key="u", args={"a": 2}) == first
+    hand = ManualWorker(conn)
     await hand.finish(await hand.one())
-    second = await submit(conn, unique_key="u", args={"a": 2})
+    second = await submit_job(conn, unique_key="u", args={"a": 2})
     assert second != first
     await jobs.cancel_job(conn, second)
-    third = await submit(conn, unique_key="u")
+    third = await submit_job(conn, unique_key="u")
     assert third not in {first, second}
 
 
 async def test_a_unique_key_of_a_graph_is_free_again_when_it_has_ended(conn: Connection) -> None:
-    first = await graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")
-    again = await graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")
+    first = await submit_graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")
+    again = await submit_graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")
     assert (again.id, again.created, again.tasks) == (first.id, False, first.tasks)
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     for task in await hand.take(5):
         await hand.finish(task)
-    assert (await graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")).created
+    assert (await submit_graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")).created
 
 
 async def test_duplicates_touch_no_sequence(conn: Connection) -> None:
-    await submit(conn, key="k")
+    await submit_job(conn, key="k")
     before = await conn.fetch(
         "select sequencename, last_value from pg_sequences where schemaname = 'holdfast' order by 1"
     )
     for _ in range(50):
-        await submit(conn, key="k")
+        await submit_job(conn, key="k")
     after = await conn.fetch(
         "select sequencename, last_value from pg_sequences where schemaname = 'holdfast' order by 1"
     )
@@ -174,7 +174,7 @@ async def test_many_jobs_are_made_in_the_given_order(conn: Connection) -> None:
         ],
     )
     assert len({each.id for each in made}) == 6
-    taken = await Hand(conn).take(10)
+    taken = await ManualWorker(conn).take(10)
     assert [task.args["n"] for task in taken] == [0, 1, 2, 4, 5]
     assert [made[n].id for n in (0, 1, 2, 4, 5)] == [task.id for task in taken]
 
@@ -193,19 +193,19 @@ async def test_many_jobs_of_all_sorts(conn: Connection) -> None:
 
 
 async def test_many_jobs_are_all_or_none(conn: Connection) -> None:
-    with refused("HF004", "type"):
+    with expect_error("HF004", "type"):
         await jobs.submit_many(conn, [{"type": "t", "queue": QUEUE}, {"queue": QUEUE}])
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
 
 
 async def test_a_graph_starts_with_its_roots(conn: Connection) -> None:
-    made = await graph(
+    made = await submit_graph(
         conn, {"name": "b", "after": ["a"]}, {"name": "a"}, {"name": "c", "after": ["a", "b", "a"]}
     )
-    assert await tasks_by_name(conn, made.id) == {"a": "ready", "b": "waiting", "c": "waiting"}
+    assert await read_task_statuses(conn, made.id) == {"a": "ready", "b": "waiting", "c": "waiting"}
     assert made.tasks is not None
     assert list(made.tasks) == ["a", "b", "c"] or set(made.tasks) == {"a", "b", "c"}
-    assert (await job(conn, made.id))["counts"]["total"] == 3
+    assert (await read_job(conn, made.id))["counts"]["total"] == 3
 
 
 _CYCLE = {"tasks": [{"type": "t", "name": "a", "after": ["b"]}, {"type": "t", "name": "b", "after": ["a"]}]}
@@ -261,7 +261,7 @@ _CYCLE = {"tasks": [{"type": "t", "name": "a", "after": ["b"]}, {"type": "t", "n
     ids=lambda value: str(value)[:40],
 )
 async def test_bad_jobs_are_refused_and_leave_nothing(conn: Connection, body: Any, field: str) -> None:
-    with refused("HF004", field):
+    with expect_error("HF004", field):
         await conn.fetchval(
             "select holdfast.submit($1)", None if body is None else msgspec.json.encode(body).decode()
         )
@@ -281,16 +281,16 @@ async def test_what_is_no_text_of_ours_is_refused_by_the_server(conn: Connection
 
 async def test_a_large_circle_is_found_and_a_long_chain_is_none(conn: Connection) -> None:
     backwards = [{"name": f"n{n}", "after": [f"n{n + 1}"] if n < 199 else []} for n in range(200)]
-    made = await graph(conn, *backwards)
-    assert (await job(conn, made.id))["counts"]["total"] == 200
+    made = await submit_graph(conn, *backwards)
+    assert (await read_job(conn, made.id))["counts"]["total"] == 200
     backwards[199]["after"] = ["n100"]
-    with refused("HF004", "after"):
-        await graph(conn, *backwards)
+    with expect_error("HF004", "after"):
+        await submit_graph(conn, *backwards)
 
 
 async def test_an_open_batch_is_needed_to_join_one(conn: Connection) -> None:
-    with refused("HF003", "batch"):
-        await submit(conn, batch=str(UUID(int=1)))
+    with expect_error("HF003", "batch"):
+        await submit_job(conn, batch=str(UUID(int=1)))
 
 
 async def test_submit_works_from_a_trigger(conn: Connection) -> None:
@@ -307,37 +307,37 @@ async def test_submit_works_from_a_trigger(conn: Connection) -> None:
         insert into public.orders values (1), (2);
         """
     )
-    assert [task.args for task in await Hand(conn).take(5)] == [{"id": 1}, {"id": 2}]
+    assert [task.args for task in await ManualWorker(conn).take(5)] == [{"id": 1}, {"id": 2}]
 
 
 async def test_a_debounced_job_waits_for_the_last_of_many(conn: Connection, clock: Clock) -> None:
-    hand = Hand(conn)
-    first = await submit(conn, unique_key="u", debounce_s=10, args={"n": 1})
+    hand = ManualWorker(conn)
+    first = await submit_job(conn, unique_key="u", debounce_s=10, args={"n": 1})
     for n in (2, 3):
         await clock.advance(timedelta(seconds=8))
         assert await hand.take(5) == []
-        assert await submit(conn, unique_key="u", debounce_s=10, args={"n": n}) == first
+        assert await submit_job(conn, unique_key="u", debounce_s=10, args={"n": n}) == first
     await clock.advance(timedelta(seconds=11))
     task = await hand.one()
     assert (task.id, task.args) == (first, {"n": 3})
-    later = await submit(conn, unique_key="u", debounce_s=10, args={"n": 4})  # the first one has started
+    later = await submit_job(conn, unique_key="u", debounce_s=10, args={"n": 4})  # the first one has started
     assert later != first
     await hand.finish(task)
-    assert await submit(conn, unique_key="u", debounce_s=10, args={"n": 5}) == later
+    assert await submit_job(conn, unique_key="u", debounce_s=10, args={"n": 5}) == later
     await clock.advance(timedelta(seconds=11))
     assert (await hand.one()).args == {"n": 5}
 
 
 async def test_a_throttled_job_is_made_once_in_its_time(conn: Connection, clock: Clock) -> None:
-    hand = Hand(conn)
-    first = await submit(conn, unique_key="u", throttle_s=60)
+    hand = ManualWorker(conn)
+    first = await submit_job(conn, unique_key="u", throttle_s=60)
     await hand.finish(await hand.one())
     await clock.advance(timedelta(seconds=50))
-    assert await submit(conn, unique_key="u", throttle_s=60) == first
+    assert await submit_job(conn, unique_key="u", throttle_s=60) == first
     await clock.advance(timedelta(seconds=11))
-    second = await submit(conn, unique_key="u", throttle_s=60)
+    second = await submit_job(conn, unique_key="u", throttle_s=60)
     assert second != first
-    assert await submit(conn, unique_key="u", throttle_s=60) == second
+    assert await submit_job(conn, unique_key="u", throttle_s=60) == second
 
 
 @pytest.mark.parametrize(
@@ -351,5 +351,5 @@ async def test_a_throttled_job_is_made_once_in_its_time(conn: Connection, clock:
     ids=str,
 )
 async def test_bad_pauses_are_refused(conn: Connection, body: dict[str, Any], field: str) -> None:
-    with refused("HF004", field):
-        await submit(conn, **body)
+    with expect_error("HF004", field):
+        await submit_job(conn, **body)

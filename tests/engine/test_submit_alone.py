@@ -8,10 +8,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from hands import QUEUE, Hand, submit
+from manual_worker import QUEUE, ManualWorker, submit_job
 
 from holdfast import Client, RetryPolicy, task
-from holdfast.engine import artifacts, jobs, limits
+from holdfast.engine import jobs, limits, quotas
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
 
@@ -69,7 +69,7 @@ async def kept(conn: Connection, made: UUID) -> dict[str, Any]:
     return {str(at): msgspec.json.decode(row["row"]) for at, row in enumerate(rows)}
 
 
-def shape(made: jobs.Submitted) -> tuple[Any, ...]:
+def shape(made: jobs.SubmitResult) -> tuple[Any, ...]:
     return made.created, made.status, sorted(made.tasks or {})
 
 
@@ -81,11 +81,11 @@ async def said(conn: Connection, function: str, job: object) -> asyncpg.Postgres
 
 @pytest.mark.parametrize("more", PLAIN + NOT_PLAIN, ids=lambda more: msgspec.json.encode(more)[:40].decode())
 async def test_both_ways_make_the_same_rows(conn: Connection, more: dict[str, Any]) -> None:
-    plain = await conn.fetchval("select holdfast.is_plain($1)", msgspec.json.encode(body(more)).decode())
+    plain = await conn.fetchval("select holdfast.is_plain_task($1)", msgspec.json.encode(body(more)).decode())
     assert plain == (more in PLAIN)
     long = await jobs.submit(conn, body(more))
     for _ in range(2):
-        short = await jobs.submit_alone(conn, body(more))
+        short = await jobs.submit_standalone(conn, body(more))
         assert shape(short) == shape(long)
         assert await kept(conn, short.id) == await kept(conn, long.id) != {}
 
@@ -93,52 +93,56 @@ async def test_both_ways_make_the_same_rows(conn: Connection, more: dict[str, An
 @pytest.mark.parametrize("key", ["key", "unique_key"])
 async def test_keys_are_kept(conn: Connection, key: str) -> None:
     first = await jobs.submit(conn, body({key: "a"}))
-    again = await jobs.submit_alone(conn, body({key: "a"}))
+    again = await jobs.submit_standalone(conn, body({key: "a"}))
     assert (again.id, again.created) == (first.id, False)
 
 
 @pytest.mark.parametrize("more", WRONG, ids=lambda more: msgspec.json.encode(more)[:40].decode())
 async def test_both_ways_refuse_the_same(conn: Connection, more: dict[str, Any]) -> None:
-    await submit(conn)  # the lane is there
-    long, short = [await said(conn, each, body(more)) for each in ("submit", "submit_alone")]
+    await submit_job(conn)  # the lane is there
+    long, short = [await said(conn, each, body(more)) for each in ("submit", "submit_standalone")]
     assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 1
 
 
 @pytest.mark.parametrize("job", [None, 1, "x", [], [{"type": "t"}]])
 async def test_what_is_no_job_is_refused_alike(conn: Connection, job: object) -> None:
-    long, short = [await said(conn, each, job) for each in ("submit", "submit_alone")]
+    long, short = [await said(conn, each, job) for each in ("submit", "submit_standalone")]
     assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
 
 
 async def test_owners_who_are_counted_or_take_turns_go_the_long_way(conn: Connection) -> None:
-    await submit(conn, owner="ann")
-    await limits.fair_queue(conn, QUEUE)
-    made = await jobs.submit_alone(conn, body({"owner": "ann"}))
-    share = "select l.share from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = $1"
+    await submit_job(conn, owner="ann")
+    await limits.set_fair_queue(conn, QUEUE)
+    made = await jobs.submit_standalone(conn, body({"owner": "ann"}))
+    share = (
+        "select l.fair_owner from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = $1"
+    )
     assert await conn.fetchval(share, made.id) == "ann"
-    await artifacts.put_quota(conn, "bob", operations=1)
-    await jobs.submit_alone(conn, body({"owner": "bob", "queue": "other"}))
-    assert (await said(conn, "submit_alone", body({"owner": "bob", "queue": "other"}))).sqlstate == "HF006"
+    await quotas.put_quota(conn, "bob", operations=1)
+    await jobs.submit_standalone(conn, body({"owner": "bob", "queue": "other"}))
+    assert (
+        await said(conn, "submit_standalone", body({"owner": "bob", "queue": "other"}))
+    ).sqlstate == "HF006"
 
 
 async def test_users_submit_only_what_is_open_to_them(conn: Connection) -> None:
-    await submit(conn)
+    await submit_job(conn)
     async with conn.transaction():
         await conn.execute("select set_config('request.jwt.claims', '{\"sub\": \"ann\"}', true)")
         await conn.execute("set local role authenticated")
         transaction = conn.transaction()
         await transaction.start()
-        assert (await said(conn, "submit_alone", body({}))).sqlstate == "HF005"
+        assert (await said(conn, "submit_standalone", body({}))).sqlstate == "HF005"
         await transaction.rollback()
 
 
 async def test_an_old_snapshot_goes_the_long_way(conn: Connection) -> None:
-    await submit(conn)
+    await submit_job(conn)
     async with conn.transaction(isolation="repeatable_read"):
-        assert not await conn.fetchval("select holdfast.is_plain($1)", '{"type": "t"}')
-        await jobs.submit_alone(conn, body({}))
-    assert len(await Hand(conn).take(5)) == 2
+        assert not await conn.fetchval("select holdfast.is_plain_task($1)", '{"type": "t"}')
+        await jobs.submit_standalone(conn, body({}))
+    assert len(await ManualWorker(conn).take(5)) == 2
 
 
 @task(queue=QUEUE, retry=RetryPolicy(retries=2))
@@ -150,12 +154,12 @@ async def test_what_a_client_usually_says_is_plain(url: Secret, conn: Connection
     client = Client(url.reveal())
     for say in ({}, {"owner": "ann"}, {"priority": 3}, {"labels": {"a": "b"}}, {"limit_key": "k"}):
         text = client.body(send("ann"), say).decode()  # type: ignore[arg-type]
-        assert await conn.fetchval("select holdfast.is_plain($1)", text), text
+        assert await conn.fetchval("select holdfast.is_plain_task($1)", text), text
 
 
 MORE_LANES = """
-insert into holdfast.lanes (kind_id, queue, type, priority, limit_key, made_at)
-select l.kind_id, l.queue, l.type, l.priority, 'k' || n, l.made_at
+insert into holdfast.lanes (policy_id, queue, type, priority, limit_key, created_at)
+select l.policy_id, l.queue, l.type, l.priority, 'k' || n, l.created_at
 from holdfast.lanes l, generate_series(1, 10000) as n
 """
 LANES_READ = """
@@ -164,9 +168,9 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_all_tabl
 
 
 async def test_one_of_ten_thousand_lanes_is_found_by_its_key(conn: Connection) -> None:
-    await submit(conn, limit_key="k0")
+    await submit_job(conn, limit_key="k0")
     await conn.execute(MORE_LANES)
     await conn.execute("analyze holdfast.lanes")
     async with conn.transaction():
-        await jobs.submit_alone(conn, body({"limit_key": "k7777"}))
+        await jobs.submit_standalone(conn, body({"limit_key": "k7777"}))
         assert await conn.fetchval(LANES_READ) < 10

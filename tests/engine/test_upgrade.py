@@ -14,21 +14,21 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from hands import tick
+from manual_worker import run_ticks
 
 from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
 from holdfast.engine.schema import Migration, SchemaFiles
 from holdfast.settings import Secret, Settings
 
-RELEASED = schema.packaged()
+RELEASED = schema.load_packaged_schema()
 # A migration of tables that are in use. Every submit reads `options` first, and every exchange and heartbeat
 # reads `workers` first. Behind these two locks they wait without holding anything, so the other tables can be
 # locked without a deadlock.
 CHANGE_BUSY_TABLES = """
 lock table holdfast.options, holdfast.workers in access exclusive mode;
-lock table holdfast.queues, holdfast.lanes, holdfast.tasks, holdfast.jobs, holdfast.limit_counters, holdfast.history
-  in access exclusive mode;
+lock table holdfast.queues, holdfast.lanes, holdfast.tasks, holdfast.jobs, holdfast.limit_counters,
+  holdfast.history in access exclusive mode;
 alter table holdfast.tasks add column next_note text, add column next_number integer not null default 7;
 alter table holdfast.jobs add column next_note text;
 alter table holdfast.lanes add column next_note text;
@@ -86,8 +86,9 @@ class ContractWorker:
 
     async def _exchange(self, connection: Any, leases: list[Any], slots: int, cursors: str) -> list[Any]:
         rows: list[Any] = await connection.fetch(
-            "select * from holdfast.finish_and_claim(p_worker => $1, p_ids => $2, p_attempts => $3, p_nonces => $4, "
-            "p_outcomes => $5, p_bodies => $6, p_slots => $7, p_queues => '{q}', p_cursors => $8)",
+            "select * from holdfast.finish_and_claim(p_worker => $1, p_ids => $2, p_attempts => $3, "
+            "p_nonces => $4, p_outcomes => $5, p_bodies => $6, p_slots => $7, "
+            "p_queues => '{q}', p_cursors => $8)",
             self._name,
             [task for task, _, _ in leases],
             [attempt for _, attempt, _ in leases],
@@ -124,7 +125,7 @@ async def submit_until(url: Secret, stop: asyncio.Event) -> list[UUID]:
 
 @pytest.mark.timeout(300)
 async def test_the_baseline_is_upgraded_under_load(empty_url: Secret, settings: Settings) -> None:
-    await install.migrate(empty_url, settings)
+    await install.migrate_database(empty_url, settings)
     conn: Connection = await asyncpg.connect(empty_url.reveal())
     await conn.execute(
         "select holdfast.put_limit('each', p_queue => 'q', p_per_key => true, p_max_running => 3)"
@@ -134,7 +135,7 @@ async def test_the_baseline_is_upgraded_under_load(empty_url: Secret, settings: 
     worker_runs = [asyncio.create_task(worker.run(stop_working)) for worker in workers]
     submitter = asyncio.create_task(submit_until(empty_url, stop_submitting))
     await _wait_for_more_history(conn, 300, worker_runs)
-    applied = await install.migrate(empty_url, settings, files=next_release())
+    applied = await install.migrate_database(empty_url, settings, files=next_release())
     assert applied.versions == (RELEASED.latest + 1,)
     assert applied.functions
     await _wait_for_more_history(conn, 300, worker_runs)
@@ -185,8 +186,8 @@ async def _assert_nothing_lost(conn: Connection, job_ids: list[UUID], workers: l
     tasks = await conn.fetchval("select count(*) from holdfast.all_tasks where status = 'succeeded'")
     assert sum(finished.values()) == tasks
     assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
-    await tick(conn)
-    await install.verify(conn, files=next_release())
+    await run_ticks(conn)
+    await install.verify_schema(conn, files=next_release())
 
 
 async def _job_statuses(conn: Connection, job_ids: list[UUID]) -> list[str]:

@@ -8,14 +8,15 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hands import QUEUE, Hand, outcome, submit
+from manual_worker import QUEUE, ManualWorker, build_outcome, submit_job
 
 from holdfast import task
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret
-from holdfast.testing import eventually
-from holdfast.worker import Worker, fetcher
+from holdfast.testing import wait_until
+from holdfast.worker import fetcher
+from holdfast.worker.runtime import WorkerRuntime
 
 
 class Ear:
@@ -30,7 +31,7 @@ class Ear:
 
     async def heard(self) -> list[str]:
         await self._conn.execute("select pg_notify('holdfast', 'that is all')")
-        await eventually(lambda: "that is all" in self._all, what="a word of its own")
+        await wait_until(lambda: "that is all" in self._all, what="a word of its own")
         heard, self._all = self._all[: self._all.index("that is all")], []
         return heard
 
@@ -44,9 +45,9 @@ async def ear(url: Secret) -> AsyncGenerator[Ear]:
     await conn.close()
 
 
-async def awake(hand: Hand) -> Any:
+async def awake(hand: ManualWorker) -> Any:
     """A worker that found something."""
-    await submit(hand.conn, queue=hand.queues[0])
+    await submit_job(hand.conn, queue=hand.queues[0])
     return await hand.one()
 
 
@@ -54,11 +55,11 @@ async def awake(hand: Hand) -> Any:
 async def test_who_falls_asleep_before_the_commit_is_told(
     conn: Connection, second: Connection, ear: Ear, isolation: Any
 ) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await awake(hand)
     await ear.heard()
     async with second.transaction(isolation=isolation):
-        made = await submit(second)  # nobody sleeps now
+        made = await submit_job(second)  # nobody sleeps now
         assert await hand.take(5) == []  # and now somebody does
         assert await ear.heard() == []
     assert await ear.heard() == [QUEUE]
@@ -66,12 +67,12 @@ async def test_who_falls_asleep_before_the_commit_is_told(
 
 
 async def test_who_is_awake_at_the_commit_is_not_told(conn: Connection, second: Connection, ear: Ear) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     assert await hand.take(5) == []
     async with second.transaction():
-        await submit(second)  # somebody sleeps now
+        await submit_job(second)  # somebody sleeps now
         await ear.heard()
-        other = await submit(conn)
+        other = await submit_job(conn)
         assert [t.id for t in await hand.take(1)] == [other]  # and wakes up
         await ear.heard()
     assert await ear.heard() == []
@@ -80,63 +81,63 @@ async def test_who_is_awake_at_the_commit_is_not_told(conn: Connection, second: 
 async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
     conn: Connection, second: Connection, ear: Ear
 ) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     await awake(hand)
     await ear.heard()
     body = {"type": "t", "queue": QUEUE}
-    await jobs.submit_alone(second, body)  # nobody sleeps
+    await jobs.submit_standalone(second, body)  # nobody sleeps
     assert await ear.heard() == []
     assert len(await hand.take(5)) == 1
     assert await hand.take(5) == []
     await jobs.submit(second, {**body, "queue": "other"})
     for _ in range(2):
-        await jobs.submit_alone(second, {**body, "queue": "other"})
+        await jobs.submit_standalone(second, {**body, "queue": "other"})
     assert await ear.heard() == []
     for _ in range(2):
-        await jobs.submit_alone(second, body)
+        await jobs.submit_standalone(second, body)
     assert await ear.heard() == [QUEUE, QUEUE]
 
 
 async def test_a_transaction_says_it_once_for_each_queue(
     conn: Connection, second: Connection, ear: Ear
 ) -> None:
-    assert await Hand(conn, queues=[QUEUE, "other"]).take(5) == []
+    assert await ManualWorker(conn, queues=[QUEUE, "other"]).take(5) == []
     async with second.transaction():
         for n in range(20):
-            await submit(second, queue=QUEUE if n % 2 else "other")
+            await submit_job(second, queue=QUEUE if n % 2 else "other")
         await jobs.submit_many(second, [{"type": "t", "queue": QUEUE, "limit_key": str(n)} for n in range(9)])
-        await submit(second, queue="nobody")
+        await submit_job(second, queue="nobody")
     assert sorted(await ear.heard()) == ["other", QUEUE]
-    await submit(second)  # the next transaction says it again
+    await submit_job(second)  # the next transaction says it again
     assert await ear.heard() == [QUEUE]
-    assert await conn.fetchval("select count(*) from holdfast.bells") == 0
+    assert await conn.fetchval("select count(*) from holdfast.wakeups") == 0
 
 
 async def test_what_is_rolled_back_wakes_nobody_and_hides_nothing(
     conn: Connection, second: Connection, ear: Ear
 ) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     assert await hand.take(5) == []
     for kept in (False, True):
         async with second.transaction():
             undone = second.transaction()
             await undone.start()
-            await submit(second)
+            await submit_job(second)
             await undone.rollback()
             if kept:
-                await submit(second)
+                await submit_job(second)
         assert await ear.heard() == ([QUEUE] if kept else [])
 
 
 async def test_a_task_that_is_given_back_in_a_long_transaction(
     conn: Connection, second: Connection, ear: Ear
 ) -> None:
-    hand = Hand(conn)
+    hand = ManualWorker(conn)
     task = await awake(hand)
     await ear.heard()
     async with second.transaction():
-        answer = await leases.exchange(
-            second, worker="hand", outcomes=[outcome(task, "release")], slots=0, queues=[QUEUE]
+        answer = await leases.finish_and_claim(
+            second, worker="hand", outcomes=[build_outcome(task, "release")], slots=0, queues=[QUEUE]
         )
         assert list(answer.answers) == ["ok"]
         assert await hand.take(5) == []
@@ -152,25 +153,25 @@ async def test_a_worker_runs_it_without_looking_again(
     conn: Connection, second: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker looks again once and then sleeps for longer than the test may take."""
-    monkeypatch.setattr(fetcher, "FALLING_ASLEEP", (0.05,))
-    monkeypatch.setattr(fetcher, "SAFETY_POLL", 600.0)
-    monkeypatch.setattr(fetcher, "BLIND_POLL", 600.0)
+    monkeypatch.setattr(fetcher, "FALLING_ASLEEP_DELAYS_S", (0.05,))
+    monkeypatch.setattr(fetcher, "LISTENING_POLL_INTERVAL_S", 600.0)
+    monkeypatch.setattr(fetcher, "BLIND_POLL_INTERVAL_S", 600.0)
     stop = asyncio.Event()
-    running = asyncio.create_task(Worker(db, {nothing.name: nothing}).run(stop))
+    running = asyncio.create_task(WorkerRuntime(db, {nothing.name: nothing}).run(stop))
     asleep = "select count(*) = 1 from holdfast.workers where sleeping"
 
     async def sleeps() -> bool:
         return bool(await conn.fetchval(asleep))
 
-    await eventually(sleeps, what="a worker that sleeps")
+    await wait_until(sleeps, what="a worker that sleeps")
     await conn.execute("update holdfast.workers set sleeping = false")  # as if it were about to
     async with second.transaction():
-        made = await submit(second, type=nothing.name, queue="wakes")
+        made = await submit_job(second, type=nothing.name, queue="wakes")
         await conn.execute("update holdfast.workers set sleeping = true")
 
     async def done() -> bool:
         return bool(await conn.fetchval("select holdfast.job_status($1)", made) == "succeeded")
 
-    await eventually(done, what="the task to run")
+    await wait_until(done, what="the task to run")
     stop.set()
     await running

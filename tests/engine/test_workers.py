@@ -6,43 +6,43 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.engine import insight, jobs, leases, operate
+from holdfast.engine import explain, jobs, leases, workers
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import InvalidError, NotFoundError
 
 
 async def command(conn: Connection, worker: str) -> str | None:
-    answer = await leases.exchange(conn, worker=worker, slots=1, queues=["q"])
+    answer = await leases.finish_and_claim(conn, worker=worker, slots=1, queues=["q"])
     return answer.command
 
 
 async def states(conn: Connection) -> dict[str, str]:
-    return {each["name"]: each["state"] for each in await operate.list_workers(conn)}
+    return {each["name"]: each["state"] for each in await workers.list_workers(conn)}
 
 
 async def reasons(conn: Connection, task: UUID) -> list[str]:
-    return [each["reason"] for each in (await insight.explain_task(conn, task))["reasons"]]
+    return [each["reason"] for each in (await explain.explain_task(conn, task))["reasons"]]
 
 
 async def test_a_command_reaches_one_worker_with_its_exchange_and_its_beat(db: Database) -> None:
     async with db.connection() as conn:
         assert await command(conn, "a") is None
         assert await command(conn, "b") is None
-        assert await leases.command_worker(conn, "a", "drain")
+        assert await leases.set_worker_command(conn, "a", "drain")
         assert await command(conn, "a") == "drain"
-        assert await leases.beat_worker(conn, "a", {"pid": 7}) == "drain"
+        assert await leases.heartbeat_worker(conn, "a", {"pid": 7}) == "drain"
         assert await command(conn, "b") is None
-        await leases.command_worker(conn, "a", None)
+        await leases.set_worker_command(conn, "a", None)
         assert await command(conn, "a") is None
 
 
 async def test_a_worker_that_left_does_not_hear(db: Database, conn: Connection) -> None:
     async with db.connection() as own:
         await command(own, "a")
-        await leases.beat_worker(own, "a", {"pid": 7, "running": 3})
+        await leases.heartbeat_worker(own, "a", {"pid": 7, "running": 3})
         assert await conn.fetchval("select about ->> 'running' from holdfast.workers where name = 'a'") == "3"
-        await leases.leave_worker(own, "a")
-        assert not await leases.command_worker(own, "a", "stop")
+        await leases.mark_worker_stopped(own, "a")
+        assert not await leases.set_worker_command(own, "a", "stop")
         assert not await conn.fetchval("select sleeping from holdfast.workers where name = 'a'")
 
 
@@ -50,9 +50,9 @@ async def test_a_worker_that_died_is_lost_and_one_that_left_is_not(db: Database)
     async with db.connection() as conn:
         for name in ("died", "left"):
             await command(conn, name)
-        await leases.lose_worker(conn, "died")
-        await leases.leave_worker(conn, "left")
-        await leases.lose_worker(conn, "left")
+        await leases.mark_worker_lost(conn, "died")
+        await leases.mark_worker_stopped(conn, "left")
+        await leases.mark_worker_lost(conn, "left")
         assert await states(conn) == {"died": "lost", "left": "stopped"}
         await conn.execute("select holdfast.pause_queue('q')")  # nothing is claimed here
         job = await jobs.submit(conn, {"type": "t", "queue": "q"})
@@ -65,10 +65,10 @@ async def test_a_worker_that_died_is_lost_and_one_that_left_is_not(db: Database)
 async def test_nonsense_is_refused(db: Database) -> None:
     with pytest.raises(NotFoundError):
         async with db.connection() as conn:
-            await leases.command_worker(conn, "nobody", "stop")
+            await leases.set_worker_command(conn, "nobody", "stop")
     with pytest.raises(InvalidError):
         async with db.connection() as conn:
-            await leases.command_worker(conn, "nobody", "dance")  # type: ignore[arg-type]
+            await leases.set_worker_command(conn, "nobody", "dance")  # type: ignore[arg-type]
     with pytest.raises(InvalidError):
         async with db.connection() as conn:
-            await leases.beat_worker(conn, "a", {"x": "x" * 20_000})
+            await leases.heartbeat_worker(conn, "a", {"x": "x" * 20_000})

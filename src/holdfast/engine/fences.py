@@ -1,33 +1,33 @@
-"""A lease inside the user's own transaction, on any kind of connection that `borrowed` knows."""
+"""Statements that check or use a lease in the user's own transaction, on any supported connection."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.engine.borrowed import Ask
+from holdfast.engine.caller_connection import JsonStatement
 from holdfast.engine.leases import Lease
 
-_ASSERT = """
-select 'held' from (select {}::jsonb as l) as given,
+_ASSERT_LEASE = """
+select 'held' from (select {}::jsonb as l) as input,
 lateral holdfast.assert_lease((l ->> 'id')::uuid, (l ->> 'attempt')::int, (l ->> 'nonce')::bigint)
 """
-_COMPLETE = """
-select 'done' from (select {}::jsonb as l) as given,
+_COMPLETE_TASK = """
+select 'done' from (select {}::jsonb as l) as input,
 lateral holdfast.complete_task(
   (l ->> 'id')::uuid, (l ->> 'attempt')::int, (l ->> 'nonce')::bigint, l -> 'output')
 """
 
 
-def asserting(lease: Lease) -> Ask[None]:
-    """Go on only while the lease is held; it is then held until the transaction ends."""
-    return Ask(_ASSERT, msgspec.json.encode(_plain(lease)), lambda _: None)
+def build_assert_lease(lease: Lease) -> JsonStatement[None]:
+    """Raise LeaseLostError unless the lease is held; hold it until the transaction ends."""
+    return JsonStatement(_ASSERT_LEASE, msgspec.json.encode(_lease_to_dict(lease)), lambda _: None)
 
 
-def completing(lease: Lease, output: bytes) -> Ask[None]:
-    """The task has succeeded if the transaction commits."""
-    said = {**_plain(lease), "output": msgspec.Raw(output)}
-    return Ask(_COMPLETE, msgspec.json.encode(said), lambda _: None)
+def build_complete_task(lease: Lease, output: bytes) -> JsonStatement[None]:
+    """Record the success of the task if the transaction commits."""
+    argument = {**_lease_to_dict(lease), "output": msgspec.Raw(output)}
+    return JsonStatement(_COMPLETE_TASK, msgspec.json.encode(argument), lambda _: None)
 
 
-def _plain(lease: Lease) -> dict[str, object]:
+def _lease_to_dict(lease: Lease) -> dict[str, object]:
     return {"id": lease.id, "attempt": lease.attempt, "nonce": lease.nonce}

@@ -1,12 +1,12 @@
-"""Bring the schema of a database to the version of this code, and tell whether it is there.
+"""Migrate the schema of a database to the version of this code, and check its version.
 
-The protocol. One advisory lock, held by a transaction, lets one process migrate a database at a time; it is
-tried, not waited for, because a waiting statement holds a snapshot and would stop an index from being built
-concurrently by the holder. Under the lock the state is read again, and everything that can be is done in that
-one transaction: schemas, migrations, functions, grants, version rows. So a killed or cancelled run leaves
-either the old or the new state, never a lock. Migrations marked `concurrently` run alone on a second
-connection while the first one keeps the lock; what an aborted one left behind is removed before it is tried
-again. No session state is used, so all of this works through a transaction pooler.
+Protocol: one advisory lock, held by a transaction, lets one process migrate a database at a time. A process
+tries to take the lock and does not wait for it, because a waiting statement holds a snapshot, and the lock
+holder could not build an index concurrently. Under the lock the state is read again. Everything that can run
+in a transaction runs in this one: schemas, migrations, functions, grants, version rows. So a killed or
+cancelled run leaves either the old or the new state and never a lock. Migrations marked `concurrently` run
+alone on a second connection while the first one keeps the lock; what an aborted one left behind is removed
+before the next try. No session state is used, so all of this works through a transaction pooler.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from typing import TypeVar
 import asyncpg
 
 from holdfast import errors, telemetry
-from holdfast.engine import preflight, roles, schema, state
-from holdfast.engine import script as scripts
-from holdfast.engine.connection import Connection, connected, translate
+from holdfast.engine import migration_script, preflight, roles, schema, schema_status
+from holdfast.engine.connection import Connection, open_connection, translate_error
 from holdfast.engine.schema import Migration, SchemaFiles
-from holdfast.engine.state import Status
+from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret, Settings
 from holdfast.version import __version__
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(minutes=10)  # how long another migration may take before we say so and stop
-ATTEMPTS = 12  # for locks that running work holds, each up to the setting lock_timeout
-UNLIMITED = timedelta(days=1)  # a migration takes as long as it takes; only waiting for locks is bounded
+MAX_LOCK_WAIT = timedelta(minutes=10)  # how long to wait for another migration
+MAX_LOCK_ATTEMPTS = 12  # for locks that running work holds; each waits up to the setting lock_timeout
+MIGRATION_TIMEOUT = timedelta(days=1)  # practically none: only waiting for locks is bounded
+MIGRATION_LOCK_RETRY_S = 0.3
+MAX_TABLE_LOCK_RETRY_S = 3.0
 
 _INDEX_STATE = """
 select case when i.indisvalid and i.indisready then 'valid' else 'invalid' end
@@ -43,13 +44,13 @@ from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid
 where c.relname = $1 and c.relnamespace = (select oid from pg_catalog.pg_namespace where nspname = 'holdfast')
 """
 
-LOCK = scripts.LOCK
-script = scripts.script
+MIGRATION_LOCK_ID = migration_script.MIGRATION_LOCK_ID
+build_migration_script = migration_script.build_migration_script
 
 
 @dataclass(frozen=True)
-class Applied:
-    """What one run did; nothing, when everything was there."""
+class MigrationReport:
+    """What one run did. `versions` is empty and `functions` false if the schema was current."""
 
     versions: tuple[int, ...]
     functions: bool
@@ -59,7 +60,7 @@ class Applied:
 
 
 @dataclass
-class _Run:
+class _MigrationRun:
     url: Secret
     settings: Settings
     files: SchemaFiles
@@ -68,47 +69,54 @@ class _Run:
     functions: bool = False
 
 
-async def migrate(url: Secret, settings: Settings, *, files: SchemaFiles | None = None) -> Applied:
-    """Apply what is pending. Any number of processes may call this at once."""
+async def migrate_database(
+    url: Secret, settings: Settings, *, files: SchemaFiles | None = None
+) -> MigrationReport:
+    """Apply pending migrations and functions. Any number of processes may call this at once."""
     began = time.monotonic()
-    settings = replace(settings, call_timeout=UNLIMITED, statement_cache="off")
-    async with connected(url, settings) as connection:
-        run = _Run(url, settings, files or schema.packaged(), connection)
+    settings = replace(settings, call_timeout=MIGRATION_TIMEOUT, statement_cache="off")
+    async with open_connection(url, settings) as connection:
+        run = _MigrationRun(url, settings, files or schema.load_packaged_schema(), connection)
         async with connection.transaction():
-            server = await preflight.server(connection)
-            preflight.refuse_server(server)
-            status = await _compare(run)
+            server = await preflight.read_server_info(connection)
+            preflight.require_writable_server(server)
+            status = await _read_status(run)
             if not status.current:
-                preflight.refuse_create(server)
-        missing = roles.missing(status.installed.roles)
+                preflight.require_create_right(server)
+        missing = roles.find_missing_roles(status.installed.roles)
         if not status.current or (missing and server.may_make_roles):
-            missing = await _retried(lambda: roles.ensure(connection))
-        while await _retried(lambda: _step(run)):
+            missing = await _retry_on_locks(lambda: roles.create_missing_roles(connection))
+        while await _retry_on_locks(lambda: _run_step(run)):
             pass
-    applied = Applied(tuple(run.versions), run.functions, run.files.latest, missing, time.monotonic() - began)
-    if applied.versions or applied.functions:
-        telemetry.emit("schema.migrated", versions=applied.versions, seconds=applied.seconds)
-    return applied
+    report = MigrationReport(
+        tuple(run.versions), run.functions, run.files.latest, missing, time.monotonic() - began
+    )
+    if report.versions or report.functions:
+        telemetry.emit("schema.migrated", versions=report.versions, seconds=report.seconds)
+    return report
 
 
-async def status(url: Secret, settings: Settings, *, files: SchemaFiles | None = None) -> Status:
-    async with connected(url, settings) as connection, connection.transaction():
-        preflight.refuse_version(await preflight.server(connection))
-        files = files or schema.packaged()
-        return Status(await state.look(connection, files), files)
+async def read_schema_status(
+    url: Secret, settings: Settings, *, files: SchemaFiles | None = None
+) -> SchemaStatus:
+    """Compare what is installed with what this code brings."""
+    async with open_connection(url, settings) as connection, connection.transaction():
+        preflight.require_supported_version(await preflight.read_server_info(connection))
+        files = files or schema.load_packaged_schema()
+        return SchemaStatus(await schema_status.read_installed_schema(connection, files), files)
 
 
-async def verify(connection: Connection, *, files: SchemaFiles | None = None) -> None:
-    """Whether this code may work on this schema; asked by everything that starts."""
-    files = files or schema.packaged()
+async def verify_schema(connection: Connection, *, files: SchemaFiles | None = None) -> None:
+    """Raise unless this code may work on this schema. Every process calls this when it starts."""
+    files = files or schema.load_packaged_schema()
     async with connection.transaction():
-        preflight.refuse_version(await preflight.server(connection))
-        status = Status(await state.look(connection, files), files)
+        preflight.require_supported_version(await preflight.read_server_info(connection))
+        status = SchemaStatus(await schema_status.read_installed_schema(connection, files), files)
     if not status.installed.migrations:
         raise errors.SchemaMissingError(
             "Holdfast is not installed in this database.", fix="Run: holdfast migrate"
         )
-    status.refuse_unreleased()
+    status.raise_if_unreleased()
     breaking = [m for m in status.unknown if m.breaking]
     if breaking:
         raise errors.SchemaTooNewError(
@@ -124,106 +132,109 @@ async def verify(connection: Connection, *, files: SchemaFiles | None = None) ->
         )
 
 
-async def _compare(run: _Run) -> Status:
-    status = Status(await state.look(run.connection, run.files), run.files)
-    status.refuse_unreleased()
-    status.refuse_newer()
-    status.refuse_changed()
+async def _read_status(run: _MigrationRun) -> SchemaStatus:
+    status = SchemaStatus(await schema_status.read_installed_schema(run.connection, run.files), run.files)
+    status.raise_if_unreleased()
+    status.raise_if_newer()
+    status.raise_if_changed()
     return status
 
 
-async def _step(run: _Run) -> bool:
-    """One transaction's worth of work. False when nothing is left to do."""
+async def _run_step(run: _MigrationRun) -> bool:
+    """Do what fits into one transaction. Return False if nothing is left to do."""
     async with run.connection.transaction():
-        await _prepare(run)
-        await _take_lock(run.connection)
-        status = await _compare(run)
+        await _set_session_limits(run)
+        await _take_migration_lock(run.connection)
+        status = await _read_status(run)
         if status.current:
             return False
-        now = list(takewhile(lambda m: not m.concurrently, status.pending))
-        later = status.pending[len(now) :]
-        # Functions may use what any migration makes, so they come with the last one that makes something.
-        with_functions = all(m.concurrently for m in later) and (bool(now) or status.functions != "current")
-        if now or with_functions:
-            await _apply(run, now, with_functions=with_functions)
+        migrations = list(takewhile(lambda m: not m.concurrently, status.pending))
+        later = status.pending[len(migrations) :]
+        # Functions may use what any migration creates, so they follow the last one in a transaction.
+        with_functions = all(m.concurrently for m in later) and (
+            bool(migrations) or status.functions != "current"
+        )
+        if migrations or with_functions:
+            await _apply(run, migrations, with_functions=with_functions)
         else:
             await _apply_concurrently(run, later[0])
-    run.versions += [m.version for m in now] or ([] if with_functions else [later[0].version])
+    run.versions += [m.version for m in migrations] or ([] if with_functions else [later[0].version])
     run.functions = run.functions or with_functions
     return True
 
 
-async def _prepare(run: _Run) -> None:
-    """Limits that the role or the database may have set do not apply; one for locks does."""
-    await run.connection.execute(scripts.limits(run.settings.lock_timeout))
+async def _set_session_limits(run: _MigrationRun) -> None:
+    """Override time limits that the role or the database may have, and bound the wait for locks."""
+    await run.connection.execute(migration_script.session_limits_sql(run.settings.lock_timeout))
 
 
-async def _take_lock(connection: Connection) -> None:
-    if not await connection.fetchval("select pg_catalog.pg_try_advisory_xact_lock($1)", LOCK):
+async def _take_migration_lock(connection: Connection) -> None:
+    if not await connection.fetchval("select pg_catalog.pg_try_advisory_xact_lock($1)", MIGRATION_LOCK_ID):
         raise _BusyError
 
 
-async def _apply(run: _Run, migrations: list[Migration], *, with_functions: bool) -> None:
+async def _apply(run: _MigrationRun, migrations: list[Migration], *, with_functions: bool) -> None:
     await _become_owner(run)
     for migration in migrations:
         for file in migration.files:
             await _execute(run, run.connection, file.path, file.sql)
-        await run.connection.execute(scripts.version_row(migration))
+        await run.connection.execute(migration_script.version_row_sql(migration))
     if with_functions:
-        for part in scripts.function_parts(run.files):
+        for part in migration_script.list_function_parts(run.files):
             await _execute(run, run.connection, part.title, part.sql)
 
 
-async def _become_owner(run: _Run) -> None:
-    preflight.refuse_rights(await preflight.server(run.connection))
-    await _execute(run, run.connection, "setup/schemas.sql", schema.setup("schemas"))
+async def _become_owner(run: _MigrationRun) -> None:
+    preflight.require_owner_rights(await preflight.read_server_info(run.connection))
+    await _execute(run, run.connection, "setup/schemas.sql", schema.read_setup_sql("schemas"))
 
 
-async def _apply_concurrently(run: _Run, migration: Migration) -> None:
-    """The lock stays with the first connection, which must hold no snapshot: the build would wait for it."""
-    # The driver leaves the portal of a single-row query half read, snapshot and all; this closes it.
+async def _apply_concurrently(run: _MigrationRun, migration: Migration) -> None:
+    """Build an index on a second connection. The first keeps the lock and must hold no snapshot."""
+    # The driver leaves the portal of a single-row query open, with its snapshot. This statement closes it.
     await run.connection.execute("select 1")
-    async with connected(run.url, run.settings) as builder:
-        index = migration.index
-        built = await _index_state(builder, index) if index else None
-        if built == "invalid":
+    async with open_connection(run.url, run.settings) as builder:
+        index = migration.index_name
+        state_of_index = await _read_index_state(builder, index) if index else None
+        if state_of_index == "invalid":
             await builder.execute(f"drop index concurrently if exists holdfast.{index}")
-        if built != "valid":
+        if state_of_index != "valid":
             await _execute(run, builder, migration.path, migration.sql)
     await _become_owner(run)
-    await run.connection.execute(scripts.version_row(migration))
+    await run.connection.execute(migration_script.version_row_sql(migration))
 
 
-async def _index_state(connection: Connection, index: str) -> str | None:
+async def _read_index_state(connection: Connection, index: str) -> str | None:
     async with connection.transaction():
-        found: str | None = await connection.fetchval(_INDEX_STATE, index)
-    return found
+        index_state: str | None = await connection.fetchval(_INDEX_STATE, index)
+    return index_state
 
 
-async def _execute(run: _Run, connection: Connection, file: str, sql: str) -> None:
+async def _execute(run: _MigrationRun, connection: Connection, file: str, sql: str) -> None:
     try:
         await connection.execute(sql)
-    except asyncpg.PostgresError as problem:
-        if _passing(problem):
+    except asyncpg.PostgresError as error:
+        if _is_transient(error):
             raise
-        raise _located(problem, run.url, file, sql) from problem
+        raise _add_location(error, run.url, file, sql) from error
 
 
-def _located(problem: asyncpg.PostgresError, url: Secret, file: str, sql: str) -> errors.HoldfastError:
-    ours = translate(problem, url)
-    if isinstance(ours, errors.ConflictError | errors.InvalidError):  # of a caller; here nobody asked
-        ours = errors.DatabaseError(f"The database answered {problem.sqlstate}: {problem}.")
-    line = _line(problem, sql)
-    ours.message = f"{file}{f', line {line}' if line else ''}: {ours.message} Nothing was changed."
-    return ours
+def _add_location(error: asyncpg.PostgresError, url: Secret, file: str, sql: str) -> errors.HoldfastError:
+    translated = translate_error(error, url)
+    if isinstance(translated, errors.ConflictError | errors.InvalidError):  # not caused by a caller here
+        translated = errors.DatabaseError(f"The database answered {error.sqlstate}: {error}.")
+    line = _find_line(error, sql)
+    place = f"{file}, line {line}" if line else file
+    translated.message = f"{place}: {translated.message} Nothing was changed."
+    return translated
 
 
-def _line(problem: asyncpg.PostgresError, sql: str) -> int | None:
-    """Where in the file; one that depends on an extension is executed from inside a block."""
-    inner: str | None = getattr(problem, "internal_query", None)
+def _find_line(error: asyncpg.PostgresError, sql: str) -> int | None:
+    """Return the line of an error. A file that depends on an extension is executed from inside a block."""
+    inner: str | None = getattr(error, "internal_query", None)
     if inner and inner.startswith("\n") and inner in sql:
-        return inner.count("\n", 0, int(getattr(problem, "internal_position", None) or 0)) or None
-    position = getattr(problem, "position", None)
+        return inner.count("\n", 0, int(getattr(error, "internal_position", None) or 0)) or None
+    position = getattr(error, "position", None)
     return sql.count("\n", 0, int(position)) + 1 if position else None
 
 
@@ -231,41 +242,41 @@ class _BusyError(Exception):
     """Another migration holds the lock."""
 
 
-def _passing(problem: BaseException | None) -> bool:
-    """Trouble that goes away by itself: locks, deadlocks, and two databases changing the same shared role."""
-    if isinstance(problem, errors.DatabaseError):  # translated on its way out of a second connection
-        problem = problem.__cause__
-    if not isinstance(problem, asyncpg.PostgresError):
+def _is_transient(error: BaseException | None) -> bool:
+    """Return whether a retry can help: locks, deadlocks, and two databases that change the same role."""
+    if isinstance(error, errors.DatabaseError):  # translated by the context manager of the second connection
+        error = error.__cause__
+    if not isinstance(error, asyncpg.PostgresError):
         return False
-    code = problem.sqlstate
+    code = error.sqlstate
     if code == "23505":
-        return str(getattr(problem, "table_name", "")).startswith("pg_")
-    return code in {"55P03", "40P01", "40001"} or (code == "XX000" and "concurrently" in str(problem))
+        return str(getattr(error, "table_name", "")).startswith("pg_")
+    return code in {"55P03", "40P01", "40001"} or (code == "XX000" and "concurrently" in str(error))
 
 
-async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
-    until = time.monotonic() + PATIENCE.total_seconds()
-    tries = refused = 0
+async def _retry_on_locks(attempt: Callable[[], Awaitable[T]]) -> T:
+    until = time.monotonic() + MAX_LOCK_WAIT.total_seconds()
+    attempts = failures = 0
     while True:
         try:
             return await attempt()
         except _BusyError as busy:
             if time.monotonic() > until:
                 raise errors.SchemaBusyError(
-                    f"Another migration has held the lock for {PATIENCE}.",
-                    fix="See who in pg_stat_activity (application_name holdfast), or wait and try again.",
+                    f"Another migration has held the lock for {MAX_LOCK_WAIT}.",
+                    fix="Find it in pg_stat_activity (application_name holdfast), or wait and try again.",
                 ) from busy
-            pause = 0.3
-        except (asyncpg.PostgresError, errors.DatabaseError) as problem:
-            refused += 1
-            if not _passing(problem):
+            delay_s = MIGRATION_LOCK_RETRY_S
+        except (asyncpg.PostgresError, errors.DatabaseError) as error:
+            failures += 1
+            if not _is_transient(error):
                 raise
-            if refused >= ATTEMPTS:
+            if failures >= MAX_LOCK_ATTEMPTS:
                 raise errors.SchemaBusyError(
-                    f"A lock was not to be had in {ATTEMPTS} attempts: {problem}. Nothing was changed.",
+                    f"A lock was not available in {MAX_LOCK_ATTEMPTS} attempts: {error}. Nothing was changed.",
                     fix="Look for long transactions in pg_stat_activity, or raise HOLDFAST_LOCK_TIMEOUT.",
-                ) from problem
-            pause = min(0.1 * 2**refused, 3.0)
-        tries += 1
-        telemetry.emit("schema.waiting", attempt=tries)
-        await asyncio.sleep(random.uniform(0.1, 1.0) * pause)  # noqa: S311  (so that starters spread out)
+                ) from error
+            delay_s = min(0.1 * 2**failures, MAX_TABLE_LOCK_RETRY_S)
+        attempts += 1
+        telemetry.emit("schema.waiting", attempt=attempts)
+        await asyncio.sleep(random.uniform(0.1, 1.0) * delay_s)  # noqa: S311

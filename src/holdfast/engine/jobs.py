@@ -1,4 +1,4 @@
-"""Jobs as their users see them: submit, read, list, cancel, run again. One coroutine per SQL function."""
+"""Submit, read, list, cancel and retry jobs. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import msgspec
 from holdfast.engine.connection import Connection
 from holdfast.model import Json
 
-_json = msgspec.json.Decoder()
+MAX_CANCELLED_PER_CHUNK = 1000
+
+_json_decoder = msgspec.json.Decoder()
 
 
-class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """`created` is false when the job was there already, under the same key."""
+class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A submitted job. `created` is false if a job with the same key existed."""
 
     id: UUID
     status: str
@@ -24,91 +26,103 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     tasks: dict[str, UUID] | None = None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a job, numbered by `seq`."""
+
     seq: int
     at: datetime
     kind: str
     body: Json
 
 
-_submitted = msgspec.json.Decoder(Submitted)
+_submit_decoder = msgspec.json.Decoder(SubmitResult)
 
 
-async def submit(connection: Connection, job: bytes | Mapping[str, Json]) -> Submitted:
-    """`job` has the keys that submit.sql lists, as JSON text or as plain values."""
-    return _submitted.decode(await connection.fetchval("select holdfast.submit($1)", _text(job)))
+async def submit(connection: Connection, job: bytes | Mapping[str, Json]) -> SubmitResult:
+    """Submit a job: JSON text or plain values with the keys that `functions/jobs/submit.sql` lists."""
+    return _submit_decoder.decode(await connection.fetchval("select holdfast.submit($1)", _encode(job)))
 
 
-async def submit_alone(connection: Connection, job: bytes | Mapping[str, Json]) -> Submitted:
-    """The same, faster, for a transaction that does nothing else."""
-    return _submitted.decode(await connection.fetchval("select holdfast.submit_alone($1)", _text(job)))
+async def submit_standalone(connection: Connection, job: bytes | Mapping[str, Json]) -> SubmitResult:
+    """Submit a job in a transaction that does nothing else, which is faster."""
+    call = "select holdfast.submit_standalone($1)"
+    return _submit_decoder.decode(await connection.fetchval(call, _encode(job)))
 
 
-async def submit_many(connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]) -> list[Submitted]:
-    """All of them or none, in the given order."""
-    rows = await connection.fetch("select holdfast.submit_many($1) as job", _text(jobs))
-    return [_submitted.decode(row["job"]) for row in rows]
+async def submit_many(
+    connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]
+) -> list[SubmitResult]:
+    """Submit all jobs or none. The results are in the order of the jobs."""
+    rows = await connection.fetch("select holdfast.submit_many($1) as job", _encode(jobs))
+    return [_submit_decoder.decode(row["job"]) for row in rows]
 
 
 async def get_job(connection: Connection, job_id: UUID) -> dict[str, Json] | None:
-    return _object(await connection.fetchval("select holdfast.get_job($1)", job_id))
+    """Return a job with its tasks, or None."""
+    return _decode_object(await connection.fetchval("select holdfast.get_job($1)", job_id))
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is `before` of the page after it. A page may be short, or empty, and not be the last."""
+class StoredJobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of jobs. Pass `next` as `before` of the next page.
+
+    A page may be short or empty without being the last.
+    """
 
     rows: list[dict[str, Any]]
     next: UUID | None = None
-    partly: bool = False
+    truncated: bool = False
 
 
-async def jobs_page(
+async def list_jobs_page(
     connection: Connection, where: Mapping[str, Json], *, before: UUID | None = None, limit: int = 50
-) -> Page:
-    """Newest first, without their tasks."""
-    call = "select holdfast.jobs_page($1, $2, $3)"
-    return msgspec.json.decode(await connection.fetchval(call, _text(where), before, limit), type=Page)
+) -> StoredJobPage:
+    """List jobs, newest first, without their tasks."""
+    call = "select holdfast.list_jobs_page($1, $2, $3)"
+    text = await connection.fetchval(call, _encode(where), before, limit)
+    return msgspec.json.decode(text, type=StoredJobPage)
 
 
 async def list_jobs(
     connection: Connection, where: Mapping[str, Json], *, before: UUID | None = None, limit: int = 50
 ) -> list[dict[str, Json]]:
-    """As many as there are, up to `limit`, however many others have to be looked at for them."""
+    """List up to `limit` jobs, however many other jobs must be read to find them."""
     rows: list[dict[str, Json]] = []
     while True:
-        page = await jobs_page(connection, where, before=before, limit=limit - len(rows))
+        page = await list_jobs_page(connection, where, before=before, limit=limit - len(rows))
         rows += page.rows
         if page.next is None or len(rows) >= limit:
             return rows
         before = page.next
 
 
-async def job_events(
+async def list_job_events(
     connection: Connection, job_id: UUID, *, after: int = 0, limit: int = 100
-) -> list[Event]:
-    rows = await connection.fetch("select * from holdfast.job_events($1, $2, $3)", job_id, after, limit)
-    return [Event(seq=r["seq"], at=r["at"], kind=r["kind"], body=_object(r["body"])) for r in rows]
+) -> list[JobEvent]:
+    """List the events of a job after sequence number `after`, oldest first."""
+    rows = await connection.fetch("select * from holdfast.list_job_events($1, $2, $3)", job_id, after, limit)
+    return [JobEvent(seq=r["seq"], at=r["at"], kind=r["kind"], body=_decode_object(r["body"])) for r in rows]
 
 
-async def await_jobs(
-    connection: Connection, watcher: str, awaited: Sequence[UUID], over: Sequence[UUID] = ()
+async def register_job_waiter(
+    connection: Connection, watcher: str, job_ids: Sequence[UUID], done_ids: Sequence[UUID] = ()
 ) -> None:
-    """Have these jobs announced for two minutes, and those no longer."""
-    await connection.execute("select holdfast.await_jobs($1, $2, $3)", watcher, list(awaited), list(over))
+    """Have the start and end of `job_ids` announced for two minutes, and no longer those of `done_ids`."""
+    call = "select holdfast.register_job_waiter($1, $2, $3)"
+    await connection.execute(call, watcher, list(job_ids), list(done_ids))
 
 
 async def cancel_job(connection: Connection, job_id: UUID, reason: str | None = None) -> dict[str, Json]:
-    """{cancelled: whether this call did it, status: what it is now and stays if it has ended}."""
-    answer = await connection.fetchval("select holdfast.cancel_job($1, $2)", job_id, reason)
-    return cast("dict[str, Any]", _json.decode(answer))
+    """Cancel a job. Return {cancelled: whether this call did it, status: the status after it}."""
+    response = await connection.fetchval("select holdfast.cancel_job($1, $2)", job_id, reason)
+    return cast("dict[str, Any]", _json_decoder.decode(response))
 
 
 async def cancel_task(connection: Connection, task_id: UUID, reason: str | None = None) -> bool:
-    """One task of a job; its children follow the policy of their edges."""
+    """Cancel one task of a job. Its children follow the policy of their dependency."""
     return bool(await connection.fetchval("select holdfast.cancel_task($1, $2)", task_id, reason))
 
 
-class _CancelStep(msgspec.Struct, frozen=True, kw_only=True):
+class _CancelChunk(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     next: dict[str, Json] | None = None
 
@@ -116,44 +130,46 @@ class _CancelStep(msgspec.Struct, frozen=True, kw_only=True):
 async def cancel_jobs(
     connection: Connection, where: Mapping[str, Json], reason: str | None = None, *, limit: int = 1000
 ) -> int:
-    """How many were cancelled. Call again until it answers 0."""
+    """Cancel up to `limit` jobs that match and return their number. Call it again until it returns 0."""
     start: dict[str, Json] | None = None
     while True:
-        step = await _cancel_step(connection, where, reason, limit, start)
-        if step.cancelled or step.next is None:
-            return step.cancelled
-        start = step.next
+        chunk = await _cancel_chunk(connection, where, reason, limit, start)
+        if chunk.cancelled or chunk.next is None:
+            return chunk.cancelled
+        start = chunk.next
 
 
-async def cancel_all(connection: Connection, where: Mapping[str, Json], reason: str | None = None) -> int:
-    """Cancel all that fit, in steps that commit by themselves; how many there were.
+async def cancel_all_jobs(
+    connection: Connection, where: Mapping[str, Json], reason: str | None = None
+) -> int:
+    """Cancel all jobs that match, in chunks that commit by themselves, and return their number.
 
-    Jobs move while they are looked for, so it looks again until there are none.
+    Jobs change while this reads them, so it reads again until it finds none.
     """
-    total = found = 0
+    total = cancelled = 0
     start: dict[str, Json] | None = None
     while True:
-        step = await _cancel_step(connection, where, reason, 1000, start)
-        found += step.cancelled
-        if step.next is not None:
-            start = step.next
-        elif found:
-            total, found, start = total + found, 0, None
+        chunk = await _cancel_chunk(connection, where, reason, MAX_CANCELLED_PER_CHUNK, start)
+        cancelled += chunk.cancelled
+        if chunk.next is not None:
+            start = chunk.next
+        elif cancelled:
+            total, cancelled, start = total + cancelled, 0, None
         else:
             return total
 
 
-async def _cancel_step(
+async def _cancel_chunk(
     connection: Connection,
     where: Mapping[str, Json],
     reason: str | None,
     limit: int,
     start: dict[str, Json] | None,
-) -> _CancelStep:
-    call = "select holdfast.cancel_step($1, $2, $3, $4)"
-    begin = None if start is None else _text(start)
-    answer = await connection.fetchval(call, _text(where), reason, limit, begin)
-    return msgspec.json.decode(answer, type=_CancelStep)
+) -> _CancelChunk:
+    call = "select holdfast.cancel_jobs_chunk($1, $2, $3, $4)"
+    encoded_start = None if start is None else _encode(start)
+    response = await connection.fetchval(call, _encode(where), reason, limit, encoded_start)
+    return msgspec.json.decode(response, type=_CancelChunk)
 
 
 async def retry_job(
@@ -163,22 +179,27 @@ async def retry_job(
     from_tasks: Sequence[str] | None = None,
     delay: timedelta = timedelta(0),
 ) -> int:
-    """Run again what failed or was cancelled, or the named tasks and all below them; how many tasks."""
-    answer = await connection.fetchval(
+    """Run the failed and cancelled tasks of a job again, or the named tasks and all that depend on them.
+
+    Return the number of tasks.
+    """
+    response = await connection.fetchval(
         "select holdfast.retry_job($1, $2, $3)",
         job_id,
         None if from_tasks is None else list(from_tasks),
         delay.total_seconds(),
     )
-    return int(_json.decode(answer)["restarted"])
+    return int(_json_decoder.decode(response)["restarted"])
 
 
-class Redriven(msgspec.Struct, frozen=True, kw_only=True):
+class RedriveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How many failed jobs were found, and how many of them were restarted."""
+
     found: int
     restarted: int
 
 
-class _RedriveStep(msgspec.Struct, frozen=True, kw_only=True):
+class _RedriveChunk(msgspec.Struct, frozen=True, kw_only=True):
     found: int
     restarted: int
     next: str | None = None
@@ -192,18 +213,19 @@ async def redrive(
     limit: int = 1000,
     dry_run: bool = False,
     spread: timedelta = timedelta(0),
-) -> Redriven:
-    """Put failed jobs back to work, oldest first, evenly over `spread`; in steps, until all were seen."""
+) -> RedriveResult:
+    """Retry up to `limit` failed jobs that match, oldest first, spread evenly over `spread`."""
     call = "select holdfast.redrive($1, $2, $3, $4)"
     found = restarted = 0
-    asked = dict(where)
+    filters = dict(where)
     while True:
-        answer = await connection.fetchval(call, _text(asked), limit - found, dry_run, spread.total_seconds())
-        step = msgspec.json.decode(answer, type=_RedriveStep)
-        found, restarted = found + step.found, restarted + step.restarted
-        if step.next is None or found >= limit:
-            return Redriven(found=found, restarted=restarted)
-        asked |= {"from": step.next, "until": step.until}
+        arguments = (_encode(filters), limit - found, dry_run, spread.total_seconds())
+        response = await connection.fetchval(call, *arguments)
+        chunk = msgspec.json.decode(response, type=_RedriveChunk)
+        found, restarted = found + chunk.found, restarted + chunk.restarted
+        if chunk.next is None or found >= limit:
+            return RedriveResult(found=found, restarted=restarted)
+        filters |= {"from": chunk.next, "until": chunk.until}
 
 
 async def open_batch(
@@ -213,26 +235,27 @@ async def open_batch(
     callback: Mapping[str, Json] | None = None,
     owner: str | None = None,
 ) -> UUID:
-    """Jobs submitted with `batch` set to this id are counted together until the batch is closed."""
-    text = None if callback is None else _text(callback)
+    """Create a batch. Jobs submitted with `batch` set to its id are counted together until it is closed."""
+    text = None if callback is None else _encode(callback)
     return cast(
         "UUID", await connection.fetchval("select holdfast.open_batch($1, $2, $3)", name, text, owner)
     )
 
 
 async def close_batch(connection: Connection, batch_id: UUID) -> dict[str, Json]:
-    """No more members. The callback is submitted once, after the last of them."""
-    answer = await connection.fetchval("select holdfast.close_batch($1)", batch_id)
-    return cast("dict[str, Any]", _json.decode(answer))
+    """Close a batch to new jobs. Its callback is submitted once, after the last job has ended."""
+    response = await connection.fetchval("select holdfast.close_batch($1)", batch_id)
+    return cast("dict[str, Any]", _json_decoder.decode(response))
 
 
 async def get_batch(connection: Connection, batch_id: UUID) -> dict[str, Json] | None:
-    return _object(await connection.fetchval("select holdfast.get_batch($1)", batch_id))
+    """Return a batch with its counts and status, or None."""
+    return _decode_object(await connection.fetchval("select holdfast.get_batch($1)", batch_id))
 
 
-def _text(value: bytes | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> str:
+def _encode(value: bytes | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> str:
     return (value if isinstance(value, bytes) else msgspec.json.encode(value)).decode()
 
 
-def _object(text: str | None) -> dict[str, Json] | None:
-    return None if text is None else cast("dict[str, Any]", _json.decode(text))
+def _decode_object(text: str | None) -> dict[str, Json] | None:
+    return None if text is None else cast("dict[str, Any]", _json_decoder.decode(text))

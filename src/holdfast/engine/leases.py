@@ -1,8 +1,8 @@
-"""What workers say to the engine: take work, keep it, give it back. One coroutine per SQL function.
+"""Lease tasks, renew the leases, and report outcomes. One coroutine per SQL function.
 
-A lease is `(attempt, nonce)` of a task. Every call that writes names it, and the engine refuses a stale one.
-The wire form of `exchange` (columns of arrays in, rows and one header out) is known here and in
-`functions/leases.sql` only.
+A lease is `(attempt, nonce)` of a task. Every call that writes passes it, and the engine refuses a stale one.
+The wire format of `finish_and_claim` (arrays of columns in, rows and one header out) is known only here and
+in `functions/leases/leases.sql`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from holdfast.engine.connection import Connection, Record
 from holdfast.model import Json, Progress
 
 OutcomeKind = Literal["succeed", "fail", "reject", "crash", "snooze", "limited", "cancel", "release"]
-Answer = Literal["ok", "stale"]
-Command = Literal["drain", "stop"]
+OutcomeAnswer = Literal["ok", "stale"]
+WorkerCommand = Literal["drain", "stop"]
 
-_EXCHANGE = """
+_FINISH_AND_CLAIM = """
 select id, job_id, lane_id, name, attempt, crashes, args, parents, header
-from holdfast.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+from holdfast.finish_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
-# Success with nothing to tell, for tasks of one claim. Outputs are left out and so are null.
-_EXCHANGE_ALIKE = """
+# For tasks of one claim that all succeeded without output. The outputs are left out and so are null.
+_FINISH_UNIFORM_AND_CLAIM = """
 select id, job_id, lane_id, name, attempt, crashes, args, parents, header
-from (select $2::text::uuid[] as ids) as given, lateral holdfast.exchange($1, ids,
+from (select $2::text::uuid[] as ids) as input, lateral holdfast.finish_and_claim($1, ids,
   array_fill($3::integer, array[cardinality(ids)]), array_fill($4::bigint, array[cardinality(ids)]),
   array_fill('succeed'::text, array[cardinality(ids)]), '{}', $5, $6, $7, $8)
 """
-_NOTHING = (None, b"null")
-_BEAT = "select holdfast.beat($1, $2, $3, $4, $5)"
+_EMPTY_OUTPUTS = (None, b"null")
+_HEARTBEAT_TASKS = "select holdfast.heartbeat_tasks($1, $2, $3, $4, $5)"
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +44,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     nonce: int
 
 
-class Claimed(Lease, frozen=True, kw_only=True):
-    """A task that this worker holds. `job_id` is None when the task is the whole job."""
+class LeasedTask(Lease, frozen=True, kw_only=True):
+    """A task that this worker has leased. `job_id` is None when the task is the whole job."""
 
     job_id: UUID | None
     name: str | None
@@ -58,11 +58,11 @@ class Claimed(Lease, frozen=True, kw_only=True):
     timeout_s: float
     max_attempts: int
     owner: str | None = None
-    trace: str | None = None  # the W3C traceparent of whoever submitted it
+    trace: str | None = None  # the W3C traceparent of the submitter
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended. `body` is JSON text: the output, or what the kind asks for (finish.sql)."""
+    """How an attempt ended. `body` is JSON text: the output, or what this outcome needs (finish.sql)."""
 
     id: UUID
     attempt: int
@@ -71,18 +71,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """`answers` follow the outcomes' order. `next_s`: when something falls due, if nothing was found."""
+class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """`answers` are in the order of the outcomes. `next_s` is when to ask again, if no task was claimed."""
 
-    answers: Sequence[Answer]
-    tasks: Sequence[Claimed]
+    answers: Sequence[OutcomeAnswer]
+    tasks: Sequence[LeasedTask]
     cursors: str
     next_s: float | None
-    command: Command | None = None
+    command: WorkerCommand | None = None
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """Leases that are no longer held; `cancelled` says which of them because somebody cancelled."""
+class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Leases that are no longer held. `cancelled` are those of them whose task was cancelled."""
 
     lost: frozenset[UUID] = frozenset()
     cancelled: frozenset[UUID] = frozenset()
@@ -92,18 +92,20 @@ class _Header(msgspec.Struct):
     nonce: int
     lanes: dict[int, tuple[str, str, float, float, int]]
     cursors: msgspec.Raw
-    answers: list[Answer] | None = None
+    answers: list[OutcomeAnswer] | None = None
     next_s: float | None = None
-    command: Command | None = None
+    command: WorkerCommand | None = None
 
 
-_fine: list[Answer] = ["ok"]
-_header = msgspec.json.Decoder(_Header)
-_beat = msgspec.json.Decoder(Beat)
-_json = msgspec.json.Decoder()
+_ok_answer: list[OutcomeAnswer] = ["ok"]
+_header_decoder = msgspec.json.Decoder(_Header)
+_heartbeat_decoder = msgspec.json.Decoder(HeartbeatResponse)
+_json_decoder = msgspec.json.Decoder()
 
 
-class Question(TypedDict, total=False):
+class ClaimRequest(TypedDict, total=False):
+    """Arguments of `finish_and_claim`. `cursors` is the text of the last response."""
+
     worker: Required[str]
     outcomes: Sequence[Outcome]
     slots: Required[int]
@@ -112,68 +114,76 @@ class Question(TypedDict, total=False):
     cursors: str | None
 
 
-async def exchange(connection: Connection, **question: Unpack[Question]) -> Exchange:
-    """Send the outcomes of finished tasks and take tasks for the free slots, in one round trip."""
-    return (await ask(connection, **question)).read()
+async def finish_and_claim(connection: Connection, **request: Unpack[ClaimRequest]) -> ClaimResponse:
+    """Report the outcomes of finished tasks and claim tasks for the free slots, in one round trip."""
+    return (await send_claim(connection, **request)).read()
 
 
-class Unread:
-    """An answer that has arrived. Reading it takes as long as starting what it brought."""
+class UnreadClaimResponse:
+    """A response that has arrived. To decode it takes as long as to start the tasks that it brings."""
 
     __slots__ = ("_header", "_outcomes", "_rows")
 
     def __init__(self, rows: Sequence[Record], outcomes: int) -> None:
         self._rows = rows
         self._outcomes = outcomes
-        self._header = _header.decode(rows[-1][8])
+        self._header = _header_decoder.decode(rows[-1][8])
 
     @property
-    def got(self) -> int:
+    def task_count(self) -> int:
         return len(self._rows) - 1
 
     @property
     def cursors(self) -> str:
         return bytes(self._header.cursors).decode()
 
-    def read(self) -> Exchange:
+    def read(self) -> ClaimResponse:
         header = self._header
-        return Exchange(
-            answers=header.answers if header.answers is not None else _fine * self._outcomes,
-            tasks=_claimed(self._rows[:-1], header),
+        return ClaimResponse(
+            answers=header.answers if header.answers is not None else _ok_answer * self._outcomes,
+            tasks=_decode_tasks(self._rows[:-1], header),
             cursors=self.cursors,
             next_s=header.next_s,
             command=header.command,
         )
 
 
-async def ask(connection: Connection, **question: Unpack[Question]) -> Unread:
-    """The same, for those who have something to do between the answer and its reading."""
-    outcomes, types = question.get("outcomes", ()), question.get("types")
-    statement, given = _sent(outcomes)
+async def send_claim(connection: Connection, **request: Unpack[ClaimRequest]) -> UnreadClaimResponse:
+    """Do the same as `finish_and_claim`, for callers with something to do before they decode the response."""
+    outcomes, types = request.get("outcomes", ()), request.get("types")
+    statement, arguments = _build_statement(outcomes)
     rows = await connection.fetch(
         statement,
-        question["worker"],
-        *given,
-        question["slots"],
-        list(question["queues"]),
+        request["worker"],
+        *arguments,
+        request["slots"],
+        list(request["queues"]),
         None if types is None else list(types),
-        question.get("cursors") or "{}",
+        request.get("cursors") or "{}",
     )
-    return Unread(rows, len(outcomes))
+    return UnreadClaimResponse(rows, len(outcomes))
 
 
-def _sent(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:
-    """The statement and its arguments about outcomes. Most batches are of one claim and have nothing to tell
-    but success: only their ids travel, as text, because the driver takes long over elements of arrays."""
+def _build_statement(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:
+    """Return the statement and its arguments about outcomes.
+
+    Most batches are of one claim and have succeeded without output. Then only their ids are sent, as text,
+    because the driver is slow to encode the elements of arrays.
+    """
     if outcomes:
         nonce, attempt = outcomes[0].nonce, outcomes[0].attempt
         for o in outcomes:
-            if o.kind != "succeed" or o.nonce != nonce or o.attempt != attempt or o.body not in _NOTHING:
+            if (
+                o.kind != "succeed"
+                or o.nonce != nonce
+                or o.attempt != attempt
+                or o.body not in _EMPTY_OUTPUTS
+            ):
                 break
         else:
             ids = ",".join([str(o.id) for o in outcomes])
-            return _EXCHANGE_ALIKE, (f"{{{ids}}}", attempt, nonce)
-    return _EXCHANGE, (
+            return _FINISH_UNIFORM_AND_CLAIM, (f"{{{ids}}}", attempt, nonce)
+    return _FINISH_AND_CLAIM, (
         [o.id for o in outcomes],
         [o.attempt for o in outcomes],
         [o.nonce for o in outcomes],
@@ -182,21 +192,21 @@ def _sent(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:
     )
 
 
-def _claimed(rows: Sequence[Record], header: _Header) -> list[Claimed]:
-    decode, lanes, nonce = _json.decode, header.lanes, header.nonce
-    tasks: list[Claimed] = []
+def _decode_tasks(rows: Sequence[Record], header: _Header) -> list[LeasedTask]:
+    decode, lanes, nonce = _json_decoder.decode, header.lanes, header.nonce
+    tasks: list[LeasedTask] = []
     for row in rows:
-        task_id, job_id, lane_id, name, attempt, crashes, args, parents, own = row
-        queue, kind, lease_s, timeout_s, attempts = lanes[lane_id]
-        about: dict[str, str] | None = decode(own) if own else None
+        task_id, job_id, lane_id, name, attempt, crashes, args, parents, task_header = row
+        queue, task_type, lease_s, timeout_s, attempts = lanes[lane_id]
+        details: dict[str, str] | None = decode(task_header) if task_header else None
         tasks.append(
-            Claimed(
+            LeasedTask(
                 id=task_id,
                 attempt=attempt,
                 nonce=nonce,
                 job_id=job_id,
                 name=name,
-                type=kind,
+                type=task_type,
                 queue=queue,
                 args=decode(args) if args else {},
                 parents=decode(parents) if parents else {},
@@ -204,62 +214,69 @@ def _claimed(rows: Sequence[Record], header: _Header) -> list[Claimed]:
                 lease_s=lease_s,
                 timeout_s=timeout_s,
                 max_attempts=attempts,
-                owner=about.get("owner") if about else None,
-                trace=about.get("trace") if about else None,
+                owner=details.get("owner") if details else None,
+                trace=details.get("trace") if details else None,
             )
         )
     return tasks
 
 
-async def beat(
+async def heartbeat_tasks(
     connection: Connection,
     *,
     worker: str,
     held: Collection[Lease],
     progress: Mapping[UUID, Progress] | None = None,
-) -> Beat:
-    """Renew all leases in one statement and report progress. The answer names only what is wrong."""
+) -> HeartbeatResponse:
+    """Renew all leases in one statement and report progress. The response names only lost leases."""
     ordered = sorted(held, key=lambda lease: lease.id)
-    news = {str(i): msgspec.structs.asdict(p) for i, p in (progress or {}).items()}
-    answer = await connection.fetchval(
-        _BEAT,
+    reports = {str(i): msgspec.structs.asdict(p) for i, p in (progress or {}).items()}
+    response = await connection.fetchval(
+        _HEARTBEAT_TASKS,
         worker,
         [lease.id for lease in ordered],
         [lease.attempt for lease in ordered],
         [lease.nonce for lease in ordered],
-        msgspec.json.encode(news).decode() if news else None,
+        msgspec.json.encode(reports).decode() if reports else None,
     )
-    return _beat.decode(answer)
+    return _heartbeat_decoder.decode(response)
 
 
-async def release_unheld(
+async def release_unreceived_tasks(
     connection: Connection, worker: str, held: Collection[UUID], within: timedelta
 ) -> int:
-    """Give back what was claimed for the worker and never reached it: all that is newer, but `held`."""
-    call = "select holdfast.release_unheld($1, $2, $3)"
+    """Release tasks that were leased to the worker `within` this time and are not among `held`.
+
+    They were in a response that never reached the worker. Return the number of tasks.
+    """
+    call = "select holdfast.release_unreceived_tasks($1, $2, $3)"
     return int(await connection.fetchval(call, worker, list(held), within.total_seconds()))
 
 
-async def beat_worker(connection: Connection, worker: str, about: Mapping[str, Json]) -> Command | None:
-    """Say how the worker is; the answer is what somebody told it to do."""
+async def heartbeat_worker(
+    connection: Connection, worker: str, about: Mapping[str, Json]
+) -> WorkerCommand | None:
+    """Save what the worker reports about itself, and return its command."""
     text = msgspec.json.encode(about).decode()
-    command: Command | None = await connection.fetchval("select holdfast.beat_worker($1, $2)", worker, text)
+    command: WorkerCommand | None = await connection.fetchval(
+        "select holdfast.heartbeat_worker($1, $2)", worker, text
+    )
     return command
 
 
-async def leave_worker(connection: Connection, worker: str) -> None:
-    """The worker has given everything back."""
-    await connection.execute("select holdfast.leave_worker($1)", worker)
+async def mark_worker_stopped(connection: Connection, worker: str) -> None:
+    """Record that the worker has finished or released all its tasks and exited."""
+    await connection.execute("select holdfast.mark_worker_stopped($1)", worker)
 
 
-async def lose_worker(connection: Connection, worker: str) -> None:
-    """The worker is dead."""
-    await connection.execute("select holdfast.lose_worker($1)", worker)
+async def mark_worker_lost(connection: Connection, worker: str) -> None:
+    """Record that the worker process died."""
+    await connection.execute("select holdfast.mark_worker_lost($1)", worker)
 
 
-async def command_worker(connection: Connection, worker: str, command: Command | None) -> bool:
-    """Tell a worker to drain or to stop. Whether it was there to hear it."""
-    return bool(await connection.fetchval("select holdfast.command_worker($1, $2)", worker, command))
+async def set_worker_command(connection: Connection, worker: str, command: WorkerCommand | None) -> bool:
+    """Tell a worker to drain or to stop. Return whether the worker is alive."""
+    return bool(await connection.fetchval("select holdfast.set_worker_command($1, $2)", worker, command))
 
 
 async def assert_lease(connection: Connection, lease: Lease) -> None:
@@ -267,8 +284,8 @@ async def assert_lease(connection: Connection, lease: Lease) -> None:
     await connection.execute("select holdfast.assert_lease($1, $2, $3)", lease.id, lease.attempt, lease.nonce)
 
 
-async def complete(connection: Connection, lease: Lease, output: bytes | None = None) -> None:
-    """Record success in the caller's transaction, so that it commits together with what the caller wrote."""
+async def complete_task(connection: Connection, lease: Lease, output: bytes | None = None) -> None:
+    """Record success in the caller's transaction, so that it commits together with the caller's writes."""
     await connection.execute(
         "select holdfast.complete_task($1, $2, $3, $4)",
         lease.id,
@@ -278,10 +295,10 @@ async def complete(connection: Connection, lease: Lease, output: bytes | None = 
     )
 
 
-async def report(
+async def report_progress(
     connection: Connection, lease: Lease, percent: float | None, phase: str | None, message: str | None
 ) -> None:
-    """Progress of one task, with an event of its own."""
+    """Save the progress of one task, with an event of its own."""
     await connection.execute(
         "select holdfast.progress($1, $2, $3, $4, $5, $6)",
         lease.id,
@@ -294,30 +311,28 @@ async def report(
 
 
 async def get_steps(connection: Connection, lease: Lease) -> dict[str, Json]:
-    """What earlier attempts of the task already did."""
+    """Return the saved steps of the task: values by name."""
     text = await connection.fetchval(
         "select holdfast.get_steps($1, $2, $3)", lease.id, lease.attempt, lease.nonce
     )
-    return cast("dict[str, Any]", _json.decode(text))
+    return cast("dict[str, Any]", _json_decoder.decode(text))
 
 
 async def save_step(
     connection: Connection, lease: Lease, name: str, value: bytes, files: Sequence[UUID] = ()
 ) -> Json:
-    """Keep the value of a step, and the files that it saved; answers with what is kept, which is the first
-    value ever saved.
-    """
-    said = [lease.id, lease.attempt, lease.nonce, name, value.decode()]
+    """Save the value of a step and the files that it saved. Return the stored value: the first one stays."""
+    arguments = [lease.id, lease.attempt, lease.nonce, name, value.decode()]
     if files:
-        query = "select holdfast.save_step_files($1, $2, $3, $4, $5, $6)"
-        text = await connection.fetchval(query, *said, list(files))
+        query = "select holdfast.save_step_with_files($1, $2, $3, $4, $5, $6)"
+        text = await connection.fetchval(query, *arguments, list(files))
     else:
-        text = await connection.fetchval("select holdfast.save_step($1, $2, $3, $4, $5)", *said)
-    return None if text is None else _json.decode(text)
+        text = await connection.fetchval("select holdfast.save_step($1, $2, $3, $4, $5)", *arguments)
+    return None if text is None else _json_decoder.decode(text)
 
 
 async def add_tasks(connection: Connection, lease: Lease, tasks: bytes) -> dict[str, UUID]:
-    """Children in the job of a running task, as a JSON list; their ids by name. Safe to say twice."""
+    """Add tasks, a JSON list, to the job of a running task. Return their ids by name. Safe to repeat."""
     text = await connection.fetchval(
         "select holdfast.add_tasks($1, $2, $3, $4)", lease.id, lease.attempt, lease.nonce, tasks.decode()
     )

@@ -1,4 +1,4 @@
-"""Flow control of tasks: limits, pauses, retention. One coroutine per SQL function."""
+"""Set limits of tasks, and pause and configure task queues. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.engine.connection import Connection
+from holdfast.engine.json_rows import JsonObject, fetch_objects
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """How many leases at once and starts a second, for what fits queue and type, or for each key of it."""
+class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tasks of a queue and type may run at once and start per second, in all or per limit key."""
 
     name: str
     queue: str | None = None
@@ -21,32 +22,33 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     burst: float | None = None
 
 
-async def put_limit(connection: Connection, limit: Limit) -> None:
-    """Make or change a limit. What runs now is counted; work waits for a moment while it is."""
+async def put_limit(connection: Connection, limit: LimitRule) -> None:
+    """Create or change a limit. Running tasks are counted; claims wait for a moment while this happens."""
     await connection.execute(
         "select holdfast.put_limit($1, $2, $3, $4, $5, $6, $7)", *msgspec.structs.astuple(limit)
     )
 
 
-async def remove_limit(connection: Connection, name: str) -> bool:
-    return bool(await connection.fetchval("select holdfast.remove_limit($1)", name))
+async def delete_limit(connection: Connection, name: str) -> bool:
+    """Delete a limit. Return False if it does not exist."""
+    return bool(await connection.fetchval("select holdfast.delete_limit($1)", name))
 
 
 async def pause_queue(
     connection: Connection, queue: str, *, why: str | None = None, by: str | None = None
 ) -> None:
-    """Nothing of the queue is claimed until it is resumed; what runs goes on."""
+    """Stop claims from the queue until it is resumed. Running tasks go on."""
     await connection.execute("select holdfast.pause_queue($1, $2, $3)", queue, why, by)
 
 
 async def resume_queue(connection: Connection, queue: str) -> bool:
-    """False when it was not paused."""
+    """Let workers claim from the queue again. Return False if it was not paused."""
     return bool(await connection.fetchval("select holdfast.resume_queue($1)", queue))
 
 
-async def fair_queue(connection: Connection, queue: str, *, owners: bool = True) -> None:
-    """Let the owners of what is submitted to the queue from now on take turns, or no longer."""
-    await connection.execute("select holdfast.fair_queue($1, $2)", queue, owners)
+async def set_fair_queue(connection: Connection, queue: str, *, owners: bool = True) -> None:
+    """Let the owners of jobs in the queue take turns, or not. Applies to jobs submitted from now on."""
+    await connection.execute("select holdfast.set_fair_queue($1, $2)", queue, owners)
 
 
 async def put_queue(
@@ -57,7 +59,7 @@ async def put_queue(
     keep_failed: timedelta | None = None,
     ageing: timedelta | None = None,
 ) -> None:
-    """How long the queue keeps what has ended, and how long a wait is worth one priority."""
+    """Set how long the queue keeps ended jobs, and how long a task waits for its priority to rise by one."""
     await connection.execute(
         "select holdfast.put_queue($1, $2, $3, $4)",
         queue,
@@ -65,3 +67,8 @@ async def put_queue(
         None if keep_failed is None else int(keep_failed.total_seconds()),
         None if ageing is None else ageing.total_seconds(),
     )
+
+
+async def list_limits(connection: Connection) -> list[JsonObject]:
+    """List limits with their keys, running tasks and free tokens."""
+    return await fetch_objects(connection, "select holdfast.list_limits()")

@@ -1,4 +1,4 @@
-"""What tasks said about themselves: written by workers, read by people. One coroutine per SQL function."""
+"""Write and read the log lines of tasks. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.leases import Lease
 from holdfast.model import LogLine
 
-_json = msgspec.json.Decoder()
-_READ = "select * from holdfast.read_logs($1, $2, $3, $4, $5, $6)"
+_json_decoder = msgspec.json.Decoder()
+_READ_LOGS = "select * from holdfast.read_logs($1, $2, $3, $4, $5, $6)"
 
 
-class Line(Protocol):
-    """As `msgspec.json.encode` takes it, with the keys seq, at, level, message, fields."""
+class EncodableLogLine(Protocol):
+    """A value that `msgspec.json.encode` writes with the keys seq, at, level, message and fields."""
 
     @property
     def seq(self) -> int: ...
 
 
-async def write_logs(connection: Connection, batch: Iterable[tuple[Lease, Sequence[Line]]]) -> int:
-    """Lines of attempts, all in one round trip. Safe to say twice; how many are new."""
-    said = [
+async def write_logs(
+    connection: Connection, batch: Iterable[tuple[Lease, Sequence[EncodableLogLine]]]
+) -> int:
+    """Save log lines of attempts in one round trip. Return the number of new lines. Safe to repeat."""
+    attempts = [
         {"id": lease.id, "attempt": lease.attempt, "nonce": lease.nonce, "lines": lines}
         for lease, lines in batch
     ]
-    text = msgspec.json.encode(said).decode()
+    text = msgspec.json.encode(attempts).decode()
     return int(await connection.fetchval("select holdfast.write_logs($1)", text))
 
 
@@ -43,10 +45,10 @@ async def read_logs(
     level: str = "debug",
     newest: bool = False,
 ) -> list[LogLine]:
-    """Oldest first: those after `after`, or with `newest` the last ones."""
-    rows = await connection.fetch(_READ, job_id, after, limit, task_id, level, newest)
-    return [msgspec.convert({**row, "fields": _fields(row["fields"])}, LogLine) for row in rows]
+    """Return log lines, oldest first: those after `after`, or the most recent ones if `newest` is set."""
+    rows = await connection.fetch(_READ_LOGS, job_id, after, limit, task_id, level, newest)
+    return [msgspec.convert({**row, "fields": _decode_fields(row["fields"])}, LogLine) for row in rows]
 
 
-def _fields(text: str | None) -> dict[str, Any]:
-    return {} if text is None else dict(_json.decode(text))
+def _decode_fields(text: str | None) -> dict[str, Any]:
+    return {} if text is None else dict(_json_decoder.decode(text))

@@ -1,13 +1,13 @@
-"""Whether a server can carry Holdfast and this role may install it; asked before anything is changed."""
+"""Check that a server can run Holdfast and that this role may install it, before anything is changed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from holdfast import errors
-from holdfast.engine.connection import OLDEST, Connection
+from holdfast.engine.connection import MIN_POSTGRES_MAJOR, Connection
 
-_ASK = """
+_READ_SERVER_INFO = """
 select
   pg_catalog.current_setting('server_version_num')::integer as version_number,
   pg_catalog.current_setting('server_version') as version,
@@ -28,7 +28,9 @@ select
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerInfo:
+    """What the server says about itself and about the rights of this role."""
+
     version_number: int
     version: str
     standby: bool
@@ -42,22 +44,22 @@ class Server:
     may_own: bool
 
 
-async def server(connection: Connection) -> Server:
-    row = await connection.fetchrow(_ASK)
+async def read_server_info(connection: Connection) -> ServerInfo:
+    row = await connection.fetchrow(_READ_SERVER_INFO)
     assert row is not None  # noqa: S101  (one row always)
-    return Server(**dict(row))
+    return ServerInfo(**dict(row))
 
 
-def refuse_version(server: Server) -> None:
-    if server.version_number < OLDEST * 10000:
+def require_supported_version(server: ServerInfo) -> None:
+    if server.version_number < MIN_POSTGRES_MAJOR * 10000:
         raise errors.DatabaseTooOldError(
-            f"This is PostgreSQL {server.version}; Holdfast needs {OLDEST} or newer.",
+            f"This is PostgreSQL {server.version}; Holdfast needs {MIN_POSTGRES_MAJOR} or newer.",
             fix="Upgrade the server, or unset DATABASE_URL to use the embedded one.",
         )
 
 
-def refuse_server(server: Server) -> None:
-    refuse_version(server)
+def require_writable_server(server: ServerInfo) -> None:
+    require_supported_version(server)
     if server.standby:
         raise errors.DatabaseReadOnlyError(
             f"The database {server.database} is on a standby, which cannot be written to.",
@@ -71,18 +73,18 @@ def refuse_server(server: Server) -> None:
         )
 
 
-def refuse_rights(server: Server) -> None:
+def require_owner_rights(server: ServerInfo) -> None:
     if not server.may_own:
-        raise errors.DatabaseRightsError(
+        raise errors.DatabasePermissionError(
             f"The schema holdfast belongs to {server.owner}, and {server.role} may not act as that role.",
             fix=f'Migrate as {server.owner}, or run: grant "{server.owner}" to "{server.role}"',
         )
-    refuse_create(server)
+    require_create_right(server)
 
 
-def refuse_create(server: Server) -> None:
+def require_create_right(server: ServerInfo) -> None:
     if server.schemas < 3 and not server.may_create:
-        raise errors.DatabaseRightsError(
+        raise errors.DatabasePermissionError(
             f"The role {server.role} may not create a schema in the database {server.database}.",
             fix=f'Let its owner run: grant create on database "{server.database}" to "{server.role}"',
         )

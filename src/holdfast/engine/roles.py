@@ -1,4 +1,7 @@
-"""The roles that our rights are given to. They belong to the server and are shared by all its databases."""
+"""Create the roles that Holdfast grants rights to, and grant rights to roles of applications.
+
+Roles belong to the server and are shared by all its databases.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ import asyncpg
 
 from holdfast import errors, telemetry
 from holdfast.engine import preflight, schema
-from holdfast.engine.connection import Connection, connected
-from holdfast.engine.state import ROLES
+from holdfast.engine.connection import Connection, open_connection
+from holdfast.engine.schema_status import ROLES
 from holdfast.settings import Secret, Settings
 
-Purpose = Literal["worker", "submit"]
+GrantPurpose = Literal["worker", "submit"]
 
-_THERE = "select rolname::text from pg_catalog.pg_roles where rolname = any($1::text[])"
-# What a signed-in user may call is what an application needs that only submits and looks.
-_SUBMITTING = """
+_EXISTING_ROLES = "select rolname::text from pg_catalog.pg_roles where rolname = any($1::text[])"
+# The functions that a signed-in user may call are those that an application needs to submit and read jobs.
+_SUBMIT_FUNCTIONS = """
 select pg_catalog.array_agg(signature order by signature)
 from (
   select pg_catalog.format(
@@ -31,77 +34,81 @@ from (
 """
 
 
-def missing(there: Collection[str]) -> tuple[str, ...]:
-    return tuple(role for role in ROLES if role not in there)
+def find_missing_roles(existing: Collection[str]) -> tuple[str, ...]:
+    return tuple(role for role in ROLES if role not in existing)
 
 
-async def ensure(connection: Connection) -> tuple[str, ...]:
-    """Make what is missing as far as this login may, and answer with what is missing still."""
+async def create_missing_roles(connection: Connection) -> tuple[str, ...]:
+    """Create missing roles as far as this login may, and return those that are still missing."""
     async with connection.transaction():
-        await connection.execute(schema.setup("roles"))
-        found = [record["rolname"] for record in await connection.fetch(_THERE, list(ROLES))]
-    skipped = missing(found)
+        await connection.execute(schema.read_setup_sql("roles"))
+        existing = [record["rolname"] for record in await connection.fetch(_EXISTING_ROLES, list(ROLES))]
+    skipped = find_missing_roles(existing)
     for role in skipped:
         telemetry.emit("schema.role_skipped", role=role, error="this login may not create roles")
     return skipped
 
 
-async def grants(url: Secret, settings: Settings, role: str, purpose: Purpose) -> list[str]:
-    """The statements that let an application's role work, or submit, with Holdfast."""
-    async with connected(url, settings) as connection, connection.transaction():
-        server = await preflight.server(connection)
-        await _refuse_unknown(connection, role)
+async def build_grant_statements(
+    url: Secret, settings: Settings, role: str, purpose: GrantPurpose, *, check_role: bool = True
+) -> list[str]:
+    """Return the statements that let the role of an application run workers, or submit and read jobs."""
+    async with open_connection(url, settings) as connection, connection.transaction():
+        server = await preflight.read_server_info(connection)
+        if check_role:
+            await _require_role(connection, role)
         if purpose == "worker":
-            return [await _membership(connection, server, role)]
-        signatures = await connection.fetchval(_SUBMITTING)
+            return [await _build_membership_grant(connection, server, role)]
+        signatures = await connection.fetchval(_SUBMIT_FUNCTIONS)
     if not signatures:
         raise errors.SchemaMissingError(
-            "There is no function yet that an application could be let to.", fix="Run: holdfast migrate"
+            "Holdfast is not installed in this database, so there is nothing to grant.",
+            fix="Run: holdfast migrate",
         )
     return [
-        f"grant usage on schema holdfast to {quoted(role)}",
-        *(f"grant execute on routine {signature} to {quoted(role)}" for signature in signatures),
+        f"grant usage on schema holdfast to {quote_identifier(role)}",
+        *(f"grant execute on routine {signature} to {quote_identifier(role)}" for signature in signatures),
     ]
 
 
-async def grant(url: Secret, settings: Settings, statements: Collection[str]) -> None:
-    """Run them as the login of `url`, or as the owner of the schema where it may act as that."""
-    async with connected(url, settings) as connection, connection.transaction():
-        server = await preflight.server(connection)
-        preflight.refuse_server(server)
+async def execute_grants(url: Secret, settings: Settings, statements: Collection[str]) -> None:
+    """Execute grants as the login of `url`, or as the owner of the schema if the login may act as it."""
+    async with open_connection(url, settings) as connection, connection.transaction():
+        server = await preflight.read_server_info(connection)
+        preflight.require_writable_server(server)
         for statement in statements:
             if statement.startswith("grant usage") and server.owner and server.may_own:
-                await connection.execute(f"set local role {quoted(server.owner)}")
+                await connection.execute(f"set local role {quote_identifier(server.owner)}")
             try:
                 await connection.execute(statement)
-            except asyncpg.InsufficientPrivilegeError as problem:
-                raise errors.DatabaseRightsError(
-                    f"The role {server.role} may not do this: {problem}.",
+            except asyncpg.InsufficientPrivilegeError as error:
+                raise errors.DatabasePermissionError(
+                    f"The role {server.role} may not grant this: {error}.",
                     fix=f"Let an administrator run: {statement};",
-                ) from problem
+                ) from error
 
 
-async def _refuse_unknown(connection: Connection, role: str) -> None:
+async def _require_role(connection: Connection, role: str) -> None:
     if not await connection.fetchval(
         "select exists (select from pg_catalog.pg_roles where rolname = $1)", role
     ):
         raise errors.NotFoundError(
-            f"There is no role {role}.",
-            fix=f"Create it first: create role {quoted(role)} login password '...'",
+            f"Role {role} does not exist.",
+            fix=f"Create it first: create role {quote_identifier(role)} login password '...'",
         )
 
 
-async def _membership(connection: Connection, server: preflight.Server, role: str) -> str:
-    found = [record["rolname"] for record in await connection.fetch(_THERE, ["holdfast_worker"])]
-    if not found:
+async def _build_membership_grant(connection: Connection, server: preflight.ServerInfo, role: str) -> str:
+    existing = await connection.fetch(_EXISTING_ROLES, ["holdfast_worker"])
+    if not existing:
         raise errors.NotFoundError(
-            "The role holdfast_worker does not exist; whoever migrated was not allowed to create it.",
+            "Role holdfast_worker does not exist; the role that migrated may not create roles.",
             fix="Let an administrator run: create role holdfast_worker nologin; then run: holdfast migrate",
         )
-    # Since PostgreSQL 16 this works for roles that are marked noinherit, too.
+    # Since PostgreSQL 16 this also works for roles that are marked noinherit.
     inherit = " with inherit true" if server.version_number >= 160000 else ""
-    return f"grant holdfast_worker to {quoted(role)}{inherit}"
+    return f"grant holdfast_worker to {quote_identifier(role)}{inherit}"
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

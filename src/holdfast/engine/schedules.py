@@ -1,4 +1,4 @@
-"""Schedules as data: make, look at, pause, run, preview. One coroutine per SQL function."""
+"""Create, list, pause, run and preview stored schedules. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.engine.connection import Connection
-from holdfast.engine.jobs import Submitted
+from holdfast.engine.jobs import SubmitResult
 from holdfast.model import Json, StoredSchedule
 
-_stored = msgspec.json.Decoder(StoredSchedule)
-_NAMED = ("name", "job", "cron", "every_s", "timezone", "missed", "most", "owner")
+_schedule_decoder = msgspec.json.Decoder(StoredSchedule)
+_PARAMETER_NAMES = ("name", "job", "cron", "every_s", "timezone", "missed", "max_catch_up", "owner")
 
 
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the schedules of an application; `missing` are those its code no longer has."""
+class ScheduleRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of an application's schedules by result. `missing` are stored but no longer in its code."""
 
     created: list[str]
     changed: list[str]
@@ -26,67 +26,75 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def put_schedule(connection: Connection, schedule: Mapping[str, Json]) -> StoredSchedule:
-    """Make or change the schedule of that name. Its next time stays unless its times change."""
-    return _stored.decode(await _call(connection, "put_schedule", schedule))
+    """Create or change the schedule of that name. Its next time stays unless its times change."""
+    return _schedule_decoder.decode(await _call_with_schedule(connection, "put_schedule", schedule))
 
 
 async def create_schedule(connection: Connection, schedule: Mapping[str, Json]) -> StoredSchedule:
-    """ConflictError when there is one of that name."""
-    return _stored.decode(await _call(connection, "create_schedule", schedule))
+    """Create a schedule. Raise ConflictError if the name exists."""
+    return _schedule_decoder.decode(await _call_with_schedule(connection, "create_schedule", schedule))
 
 
-async def _call(connection: Connection, function: str, schedule: Mapping[str, Json]) -> str:
-    given = {name: schedule[name] for name in _NAMED if schedule.get(name) is not None}
-    given["job"] = msgspec.json.encode(schedule["job"]).decode()
-    names = ", ".join(f"p_{name} => ${number}" for number, name in enumerate(given, 1))
-    return cast("str", await connection.fetchval(f"select holdfast.{function}({names})", *given.values()))
+async def _call_with_schedule(connection: Connection, function: str, schedule: Mapping[str, Json]) -> str:
+    arguments = {name: schedule[name] for name in _PARAMETER_NAMES if schedule.get(name) is not None}
+    arguments["job"] = msgspec.json.encode(schedule["job"]).decode()
+    parameters = ", ".join(f"p_{name} => ${number}" for number, name in enumerate(arguments, 1))
+    call = f"select holdfast.{function}({parameters})"
+    return cast("str", await connection.fetchval(call, *arguments.values()))
 
 
 async def register_schedules(
     connection: Connection, source: str, schedules: Sequence[Mapping[str, Json]]
-) -> Registered:
+) -> ScheduleRegistration:
+    """Store the schedules that the code of the application `source` declares."""
     text = msgspec.json.encode(schedules).decode()
-    answer = await connection.fetchval("select holdfast.register_schedules($1, $2)", source, text)
-    return msgspec.json.decode(answer, type=Registered)
+    response = await connection.fetchval("select holdfast.register_schedules($1, $2)", source, text)
+    return msgspec.json.decode(response, type=ScheduleRegistration)
 
 
 async def list_schedules(
     connection: Connection, *, owner: str | None = None, after: str | None = None, limit: int = 100
 ) -> list[StoredSchedule]:
+    """List schedules by name, from the one after `after`."""
     rows = await connection.fetch(
         "select holdfast.list_schedules($1, $2, $3) as schedule", owner, after, limit
     )
-    return [_stored.decode(row["schedule"]) for row in rows]
+    return [_schedule_decoder.decode(row["schedule"]) for row in rows]
 
 
 async def get_schedule(connection: Connection, name: str) -> StoredSchedule:
-    return _stored.decode(await connection.fetchval("select holdfast.get_schedule($1)", name))
+    """Return a schedule. Raise NotFoundError if it does not exist."""
+    return _schedule_decoder.decode(await connection.fetchval("select holdfast.get_schedule($1)", name))
 
 
 async def pause_schedule(connection: Connection, name: str, by: str | None = None) -> bool:
-    """False when it was paused already."""
+    """Pause a schedule. Return False if it was already paused."""
     return bool(await connection.fetchval("select holdfast.pause_schedule($1, $2)", name, by))
 
 
 async def resume_schedule(connection: Connection, name: str) -> bool:
+    """Resume a schedule. Return False if it was not paused."""
     return bool(await connection.fetchval("select holdfast.resume_schedule($1)", name))
 
 
 async def delete_schedule(connection: Connection, name: str) -> bool:
+    """Delete a schedule. Return False if it does not exist."""
     return bool(await connection.fetchval("select holdfast.delete_schedule($1)", name))
 
 
-async def run_schedule(connection: Connection, name: str) -> Submitted:
-    answer = await connection.fetchval("select holdfast.run_schedule($1)", name)
-    return msgspec.json.decode(answer, type=Submitted)
+async def run_schedule(connection: Connection, name: str) -> SubmitResult:
+    """Submit the job of a schedule now, in addition to its times."""
+    response = await connection.fetchval("select holdfast.run_schedule($1)", name)
+    return msgspec.json.decode(response, type=SubmitResult)
 
 
 async def preview_schedule(connection: Connection, name: str, count: int = 10) -> list[datetime]:
+    """Return the next times of a stored schedule."""
     rows = await connection.fetch("select t from holdfast.preview_schedule($1, $2) as t", name, count)
     return [row["t"] for row in rows]
 
 
-async def next_times(
+async def list_next_times(
     connection: Connection,
     *,
     cron: str | None = None,
@@ -95,8 +103,13 @@ async def next_times(
     count: int = 10,
     after: datetime | None = None,
 ) -> list[datetime]:
-    """What an expression or an interval means, without a schedule."""
+    """Return the next times of a cron expression or an interval, without a stored schedule."""
     rows: list[Any] = await connection.fetch(
-        "select t from holdfast.next_times($1, $2, $3, $4, $5) as t", cron, every_s, timezone, count, after
+        "select t from holdfast.list_next_times($1, $2, $3, $4, $5) as t",
+        cron,
+        every_s,
+        timezone,
+        count,
+        after,
     )
     return [row["t"] for row in rows]

@@ -71,7 +71,7 @@ class Migration:
         return _digest(self.sql)
 
     @property
-    def index(self) -> str | None:
+    def index_name(self) -> str | None:
         """The index that a concurrent migration builds, to find what an aborted run left behind."""
         match = _INDEX.search(self.sql)
         return match[1] if match else None
@@ -79,6 +79,8 @@ class Migration:
 
 @dataclass(frozen=True)
 class FunctionFile:
+    """A file of `create or replace` statements, named by its path below `functions/`."""
+
     file: str
     sql: str
     unless_extension: str | None = None
@@ -86,12 +88,14 @@ class FunctionFile:
 
 @dataclass(frozen=True)
 class SchemaFiles:
+    """All SQL files of a version: migrations by number, function files in load order."""
+
     migrations: tuple[Migration, ...]
     functions: tuple[FunctionFile, ...]
 
     @cached_property
     def checksum(self) -> str:
-        """Over all function files, names included."""
+        """The checksum of all function files, with their names."""
         return _digest("".join(f"{function.file}\0{function.sql}\0" for function in self.functions))
 
     @property
@@ -103,22 +107,22 @@ class SchemaFiles:
         return tuple(sorted({f.unless_extension for f in self.functions if f.unless_extension}))
 
     def skipped(self, provided: frozenset[str]) -> tuple[str, ...]:
-        """The function files that are left out where somebody else provides these extensions."""
+        """The function files that are skipped if somebody else provides these extensions."""
         return tuple(sorted(f.file for f in self.functions if f.unless_extension in provided))
 
 
 @cache
-def packaged() -> SchemaFiles:
-    """The files of this version of Holdfast."""
-    return load(resources.files("holdfast.engine"))
+def load_packaged_schema() -> SchemaFiles:
+    """Return the SQL files of this version of Holdfast."""
+    return load_schema_files(resources.files("holdfast.engine"))
 
 
-def setup(name: str) -> str:
-    """A part of the installation that is neither migration nor function: roles, schemas."""
+def read_setup_sql(name: str) -> str:
+    """Return SQL of the installation that is neither migration nor function: `roles` or `schemas`."""
     return (resources.files("holdfast.engine") / "setup" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def load(folder: Traversable) -> SchemaFiles:
+def load_schema_files(folder: Traversable) -> SchemaFiles:
     migrations = _load_migrations(folder / "migrations")
     functions = [
         _function(capability.name, entry)

@@ -1,7 +1,7 @@
-"""Databases that live for one test: made from a template in a moment, with a clock that tests can move.
+"""Create databases for single tests from a template, with a clock that tests can move.
 
-The template is an ordinary database after `migrate`, in which `holdfast.now()` was replaced by one that
-adds an offset. Only here can the clock be moved: the function that production uses reads no table.
+The template is an ordinary migrated database in which `holdfast.now()` adds an offset. Only here can the
+clock be moved: the function that production uses reads no table.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.engine import install
-from holdfast.engine.connection import Connection, Record, connected
+from holdfast.engine.connection import Connection, Record, open_connection
 from holdfast.settings import Secret, Settings
 
-MOVABLE_CLOCK = """
+MOVABLE_CLOCK_SQL = """
 create schema holdfast_test;
 create table holdfast_test.clock (ahead interval not null);
 insert into holdfast_test.clock values ('0');
@@ -27,31 +27,33 @@ $$;
 """
 
 
-def on_database(url: Secret, database: str) -> Secret:
-    """The same server and login, another database."""
+def url_of_database(url: Secret, database: str) -> Secret:
+    """Return the URL of another database on the same server, with the same login."""
     return Secret(urlunsplit(urlsplit(url.reveal())._replace(path=f"/{database}")))
 
 
-async def make_template(server: Secret, name: str, settings: Settings) -> None:
-    await create(server, name, settings)
-    template = on_database(server, name)
-    await install.migrate(template, settings)
-    async with connected(template, settings) as connection:
-        await connection.execute(MOVABLE_CLOCK)
+async def create_template_database(server: Secret, name: str, settings: Settings) -> None:
+    await create_database(server, name, settings)
+    template = url_of_database(server, name)
+    await install.migrate_database(template, settings)
+    async with open_connection(template, settings) as connection:
+        await connection.execute(MOVABLE_CLOCK_SQL)
 
 
-async def create(server: Secret, name: str, settings: Settings, *, template: str = "template0") -> None:
-    async with connected(server, settings) as connection:
+async def create_database(
+    server: Secret, name: str, settings: Settings, *, template: str = "template0"
+) -> None:
+    async with open_connection(server, settings) as connection:
         await connection.execute(f'create database "{name}" template "{template}"')
 
 
-async def drop(server: Secret, name: str, settings: Settings) -> None:
-    await drop_all(server, [name], settings)
+async def drop_database(server: Secret, name: str, settings: Settings) -> None:
+    await drop_databases(server, [name], settings)
 
 
-async def drop_all(server: Secret, names: Iterable[str], settings: Settings) -> None:
-    """Cheaper than one by one: each waits for a checkpoint, which after the first has little to write."""
-    async with connected(server, settings) as connection:
+async def drop_databases(server: Secret, names: Iterable[str], settings: Settings) -> None:
+    """Drop databases together: each drop waits for a checkpoint, and only the first has much to write."""
+    async with open_connection(server, settings) as connection:
         for name in names:
             await connection.execute(f'drop database if exists "{name}" with (force)')
 
@@ -60,8 +62,8 @@ async def move_clock(connection: Connection, by: timedelta) -> None:
     await connection.execute("update holdfast_test.clock set ahead = ahead + $1", by)
 
 
-async def submitted(connection: Connection) -> list[Record]:
-    """Every task that was ever submitted to a test database, oldest first."""
+async def list_submitted_tasks(connection: Connection) -> list[Record]:
+    """Return every task that was submitted to a test database, oldest first."""
     return await connection.fetch(
         """
         select t.id, t.job_id, t.type, t.name, t.queue, t.status, t.attempt, t.args::text, t.output::text,
@@ -72,9 +74,9 @@ async def submitted(connection: Connection) -> list[Record]:
     )
 
 
-async def end_open_transactions(connection: Connection, spared: Collection[int]) -> int:
-    """What the database does when a client is gone: its transaction is rolled back. How many there were."""
-    ended = await connection.fetch(
+async def terminate_open_transactions(connection: Connection, spared: Collection[int]) -> int:
+    """Roll back open transactions, as the server does when a client is gone. Return their number."""
+    terminated = await connection.fetch(
         """
         select pg_terminate_backend(a.pid) from pg_stat_activity a
         where a.datname = current_database() and a.pid <> all ($1) and a.pid <> pg_backend_pid()
@@ -82,11 +84,11 @@ async def end_open_transactions(connection: Connection, spared: Collection[int])
         """,
         list(spared),
     )
-    return len(ended)
+    return len(terminated)
 
 
-async def in_transaction(connection: Connection) -> list[int]:
-    """The sessions that have a transaction open now."""
+async def list_sessions_in_transaction(connection: Connection) -> list[int]:
+    """Return the process ids of sessions with an open transaction."""
     rows = await connection.fetch(
         """
         select a.pid from pg_stat_activity a

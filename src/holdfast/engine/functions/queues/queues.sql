@@ -1,8 +1,8 @@
--- Task queues: list them, pause and resume them, and set their options. Every count is bounded by p_max_count.
+-- Task queues: list them, pause and resume them, and set their options. Every count is bounded by p_max_rows.
 
--- Every queue that has or had tasks, or was paused or configured. `ready` is counted up to p_max_count per queue;
+-- Every queue that has or had tasks, or was paused or configured. `ready` is counted up to p_max_rows per queue;
 -- `ready_exact` is false where the count stopped there. The first ready task of each lane is its oldest.
-create or replace function holdfast.list_task_queues(p_queue text default null, p_max_count integer default 10000)
+create or replace function holdfast.list_task_queues(p_queue text default null, p_max_rows integer default 10000)
   returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -20,8 +20,8 @@ begin
         select from holdfast.lanes l
         cross join lateral (
           select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
-          order by t.pos limit p_max_count + 1) as t
-        where l.queue = n.name limit p_max_count + 1) as t
+          order by t.pos limit p_max_rows + 1) as t
+        where l.queue = n.name limit p_max_rows + 1) as t
     ) as c
     cross join lateral (
       select extract(epoch from v_now - min(t.due_at))::double precision as oldest_s
@@ -33,14 +33,14 @@ begin
     ) as o
   ), running as (
     select l.queue, count(*) as n from (select t.lane_id from holdfast.tasks t where t.status = 'running'
-      limit p_max_count) as t
+      limit p_max_rows) as t
     join holdfast.lanes l on l.id = t.lane_id group by l.queue
   ), scheduled as (
     select l.queue, count(*) as n
-    from (select t.lane_id from holdfast.tasks t where t.status = 'scheduled' order by t.due_at limit p_max_count) as t
+    from (select t.lane_id from holdfast.tasks t where t.status = 'scheduled' order by t.due_at limit p_max_rows) as t
     join holdfast.lanes l on l.id = t.lane_id group by l.queue
   )
-  select jsonb_build_object('queue', n.name, 'ready', least(r.n, p_max_count), 'ready_exact', r.n <= p_max_count,
+  select jsonb_build_object('queue', n.name, 'ready', least(r.n, p_max_rows), 'ready_exact', r.n <= p_max_rows,
     'running', coalesce(u.n, 0), 'scheduled', coalesce(s.n, 0),
     'oldest_s', r.oldest_s, 'types', (select array_agg(distinct l.type) from holdfast.lanes l where l.queue = n.name),
     'workers', (select count(*) from holdfast.workers w where w.stopped_at is null
@@ -57,11 +57,11 @@ end $$;
 -- worker more for each minute that the oldest task has waited, up to twice as many. Tasks that wait in a paused queue
 -- do not count.
 create or replace function holdfast.count_desired_workers(p_queue text, p_per_worker integer default 8,
-  p_max_count integer default 10000)
+  p_max_rows integer default 10000)
 returns integer
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
-  v_queue jsonb := (select q from holdfast.list_task_queues(p_queue, p_max_count) as q);
+  v_queue jsonb := (select q from holdfast.list_task_queues(p_queue, p_max_rows) as q);
   v_ready bigint := case when v_queue ->> 'paused_at' is null then coalesce((v_queue ->> 'ready')::bigint, 0)
     else 0 end;
   v_base integer;

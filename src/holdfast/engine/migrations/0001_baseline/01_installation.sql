@@ -1,5 +1,5 @@
 -- Installation records. Only the installer writes these two tables; everyone else reads them through
--- holdfast.installed().
+-- holdfast.get_installed_schema().
 create table holdfast.migrations (
   version integer primary key check (version > 0),
   name text not null,

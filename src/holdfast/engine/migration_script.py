@@ -1,0 +1,190 @@
+"""Build the SQL script of an installation: what `migrate` executes part by part, as one text.
+
+The text depends only on the files of the package, not on a clock, a database or the order of a dictionary. So
+the same version prints the same bytes everywhere, and tools that keep checksums can use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast import errors
+from holdfast.engine import schema
+from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
+from holdfast.engine.schema_status import ROLES
+from holdfast.version import __version__
+
+MIGRATION_LOCK_ID = 0x686F6C6466617374  # "holdfast"
+
+
+@dataclass(frozen=True)
+class ScriptPart:
+    """A titled piece of the script."""
+
+    title: str
+    sql: str
+
+
+def session_limits_sql(lock_timeout: timedelta) -> str:
+    milliseconds = max(1, int(lock_timeout.total_seconds() * 1000))
+    return f"""
+set local lock_timeout = {milliseconds};
+set local statement_timeout = 0;
+set local idle_in_transaction_session_timeout = 0;
+do $limits$
+begin
+  if pg_catalog.current_setting('transaction_timeout', true) is not null then
+    set local transaction_timeout = 0;
+  end if;
+end
+$limits$;
+"""
+
+
+def version_row_sql(migration: Migration) -> str:
+    values = (_literal(v) for v in (migration.name, migration.checksum, migration.breaking, __version__))
+    return (
+        "insert into holdfast.migrations (version, name, checksum, breaking, applied_by)\n"
+        f"values ({migration.version}, {', '.join(values)});"
+    )
+
+
+def list_function_parts(files: SchemaFiles) -> list[ScriptPart]:
+    """Return all function files in order, the revoke of PUBLIC's rights, and the row of the function set."""
+    parts = [
+        ScriptPart(f"functions/{function.file}", _skip_if_provided(function)) for function in files.functions
+    ]
+    return [
+        *parts,
+        ScriptPart(
+            "function set", f"call holdfast.revoke_all_rights('public');\n{_function_set_row_sql(files)}"
+        ),
+    ]
+
+
+def build_migration_script(
+    from_version: int = 0,
+    to_version: int | None = None,
+    *,
+    bare: bool = False,
+    files: SchemaFiles | None = None,
+) -> str:
+    """Return SQL for other tools. With `bare`, begin and commit are left to the tool that runs it."""
+    files = files or schema.load_packaged_schema()
+    last = files.latest if to_version is None else to_version
+    known = {0, *(migration.version for migration in files.migrations)}
+    if from_version not in known or last not in known or from_version > last:
+        raise errors.InvalidError(
+            f"Cannot migrate from version {from_version} to {last}; "
+            f"this code has versions 0 to {files.latest}.",
+            field="to_version" if last not in known else "from_version",
+        )
+    return _ScriptWriter(files, bare=bare).write(from_version, last)
+
+
+class _ScriptWriter:
+    def __init__(self, files: SchemaFiles, *, bare: bool) -> None:
+        self.files = files
+        self.bare = bare
+        self.pieces: list[str] = []
+        self.open = False
+        self.from_version = 0
+
+    def write(self, from_version: int, last: int) -> str:
+        self.from_version = from_version
+        self.pieces.append(f"-- Holdfast {__version__}: schema version {from_version} to {last}")
+        migrations = [m for m in self.files.migrations if from_version < m.version <= last]
+        final = max((m.version for m in migrations if not m.concurrently), default=0)
+        if not final and last == self.files.latest:
+            self._functions()
+        for migration in migrations:
+            self._migration(migration)
+            if migration.version == final and last == self.files.latest:
+                self._functions()
+        self._end()
+        return "\n\n".join(piece.strip("\n") for piece in self.pieces) + "\n"
+
+    def _begin(self) -> None:
+        if self.open:
+            return
+        self.open = True
+        if not self.bare:
+            self.pieces.append("begin;")
+        self._add("one migration at a time", _version_guard_sql(self.from_version))
+        self._add("roles", schema.read_setup_sql("roles"))
+        self._add("schemas", schema.read_setup_sql("schemas"))
+
+    def _end(self) -> None:
+        if self.open and not self.bare:
+            self.pieces.append("commit;")
+        self.open = False
+
+    def _migration(self, migration: Migration) -> None:
+        if migration.concurrently:
+            self._end()
+            self._add(f"{migration.path} (cannot run in a transaction)", migration.sql)
+            self._begin()
+        else:
+            self._begin()
+            for file in migration.files:
+                self._add(file.path, file.sql)
+        self.pieces.append(version_row_sql(migration))
+        self.from_version = migration.version
+
+    def _functions(self) -> None:
+        self._begin()
+        for part in list_function_parts(self.files):
+            self._add(part.title, part.sql)
+
+    def _add(self, title: str, sql: str) -> None:
+        self.pieces.append(f"-- {title}\n{sql.strip()}")
+
+
+def _version_guard_sql(version: int) -> str:
+    """Wait for other migrations, and refuse a database that is not at the version the script starts from."""
+    return f"""do $holdfast_guard$
+declare
+  v_version integer := 0;
+begin
+  perform pg_catalog.pg_advisory_xact_lock({MIGRATION_LOCK_ID});
+  if pg_catalog.to_regclass('holdfast.migrations') is not null then
+    execute 'select coalesce(pg_catalog.max(version), 0) from holdfast.migrations' into v_version;
+  end if;
+  if v_version <> {version} then
+    raise exception 'the schema is at version %, and this script starts from version {version}', v_version;
+  end if;
+end
+$holdfast_guard$;"""  # noqa: S608  (two numbers of ours)
+
+
+def _skip_if_provided(function: FunctionFile) -> str:
+    if function.unless_extension is None:
+        return function.sql
+    tag = "$holdfast_file$"
+    return (
+        "do $holdfast_unless$\nbegin\n"
+        f"  if not holdfast.is_provided_by_extension({_literal(function.unless_extension)}) then\n"
+        f"execute {tag}\n{function.sql.strip()}\n{tag};\n  end if;\nend\n$holdfast_unless$;"
+    )
+
+
+def _function_set_row_sql(files: SchemaFiles) -> str:
+    skippable = [(f.file, f.unless_extension) for f in files.functions if f.unless_extension]
+    pairs = ", ".join(f"({_literal(file)}, {_literal(name)})" for file, name in skippable) or "(null, null)"
+    roles = ", ".join(_literal(role) for role in ROLES)
+    return f"""insert into holdfast.function_set (checksum, skipped, roles, applied_by)
+values (
+  {_literal(files.checksum)},
+  array(select f.file from (values {pairs}) f (file, extension)
+    where f.file is not null and holdfast.is_provided_by_extension(f.extension) order by f.file),
+  array(select rolname::text from pg_catalog.pg_roles where rolname = any (array[{roles}]) order by 1),
+  {_literal(__version__)})
+on conflict (single) do update set checksum = excluded.checksum, skipped = excluded.skipped,
+  roles = excluded.roles, applied_at = excluded.applied_at, applied_by = excluded.applied_by;"""  # noqa: S608  (literals)
+
+
+def _literal(value: str | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "'" + value.replace("'", "''") + "'"
