@@ -1,4 +1,4 @@
-"""The application of the quickstart: one task, submitted and awaited.
+"""The application of the quickstart: submit one job and wait for its result.
 
 holdfast worker examples/app.py        in one terminal
 python examples/app.py                 in another

@@ -1,4 +1,4 @@
-"""Orders of a shop: what a running task can say and ask. The guide's pages on tasks and tests use it."""
+"""Orders of a shop: what a task can do while it runs. The guides to tasks and tests use this example."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Label:
 
 
 async def buy_label(parcel: int) -> Label:
-    """Costs money each time it is called."""
+    """Buy a label. Each call costs money."""
     return Label("post", f"RR{parcel:09}")
 
 
@@ -41,12 +41,12 @@ async def buy_label(parcel: int) -> Label:
 async def ship(ctx: Ctx[Shop], order: int, parcels: list[int]) -> list[str]:
     labels: list[str] = []
     async for parcel in ctx.track(parcels, phase="labels"):
-        label = await ctx.step(f"label {parcel}", buy_label, parcel)  # bought once, however often this runs
+        label = await ctx.step(f"label {parcel}", buy_label, parcel)  # bought only once
         ctx.log("bought a label", parcel=parcel, carrier=label.carrier)
         labels.append(label.number)
     printed = await ctx.submit(print_labels(labels))  # a child of this job
-    await ctx.submit(tell_customer(order, labels), after=[printed])
-    await ctx.submit(count_sale(order), detached=True)  # a job of its own
+    await ctx.submit(notify_customer(order, labels), after=[printed])
+    await ctx.submit(count_sale(order), detached=True)  # a separate job
     return labels
 
 
@@ -62,7 +62,7 @@ async def charge(ctx: Ctx[Shop], order: int, amount: int) -> str:
 
 @task
 def print_labels(ctx: Ctx[Shop], labels: list[str]) -> int:
-    """A plain function runs in a thread. It cannot be interrupted: `track` and `check` stop it."""
+    """A plain function runs in a thread, which cannot be interrupted. `track` stops it."""
     pages = 0
     for label in ctx.blocking.track(labels):
         pages += ctx.blocking.step(f"print {label}", print_page, label)
@@ -75,14 +75,14 @@ def print_page(label: str) -> int:
 
 
 @task
-async def tell_customer(ctx: Ctx[Shop], order: int, labels: list[str]) -> None:
+async def notify_customer(ctx: Ctx[Shop], order: int, labels: list[str]) -> None:
     await ctx.state.database.execute("insert into letters values ($1, $2)", order, ", ".join(labels))
 
 
 @task
 async def count_sale(ctx: Ctx[Shop], order: int) -> None:
     async with ctx.state.database.acquire() as connection, connection.transaction():
-        await ctx.assert_lease(connection)  # nobody else runs this task until we commit
+        await ctx.assert_lease(connection)  # no other worker runs this task until the commit
         await connection.execute("update sales set orders = orders + 1, last = $1", order)
 
 

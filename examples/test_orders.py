@@ -1,4 +1,4 @@
-"""Tests of the orders, with the pytest plug-in. The guide's page on tests uses it."""
+"""Tests of orders.py with the pytest plug-in. They need `asyncio_mode = "auto"`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_database(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     hf.use(orders)
 
 
-async def test_an_order_is_charged_at_once_and_shipped_an_hour_later(hf: Holdfast) -> None:
+async def test_order_is_charged_at_once_and_shipped_an_hour_later(hf: Holdfast) -> None:
     await orders.buy(7, 250, parcels=[1, 2])
     hf.assert_submitted(orders.charge(7, 250))
     hf.assert_submitted(orders.ship, order=7, count=1)
@@ -40,16 +40,16 @@ async def test_an_order_is_charged_at_once_and_shipped_an_hour_later(hf: Holdfas
     rest = await hf.drain(until=timedelta(hours=2))
     assert rest.of(orders.ship)[0].output == ["RR000000001", "RR000000002"]
     assert not rest.failed
-    hf.assert_submitted(orders.tell_customer, order=7)
+    hf.assert_submitted(orders.notify_customer, order=7)
 
 
-async def test_the_labels_are_bought_once(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_labels_are_bought_once(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     bought: list[int] = []
 
     async def flaky(parcel: int) -> orders.Label:
         if parcel == 2 and len(bought) < 2:
             bought.append(parcel)
-            raise ConnectionError("the carrier does not answer")
+            raise ConnectionError("no response from the carrier")
         bought.append(parcel)
         return orders.Label("post", str(parcel))
 
@@ -58,7 +58,7 @@ async def test_the_labels_are_bought_once(hf: Holdfast, monkeypatch: pytest.Monk
     assert bought == [1, 2, 2]
 
 
-async def test_a_charge_survives_being_killed_anywhere(hf: Holdfast) -> None:
+async def test_charge_survives_being_killed_anywhere(hf: Holdfast) -> None:
     async def setup() -> None:
         await execute(hf, "truncate charges")
 

@@ -13,46 +13,46 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.cli.api import listen, local_service_key, refuse_beyond_loopback
+from holdfast.cli.api import load_or_create_service_key, open_server_socket, refuse_public_address
 from holdfast.cli.root import run
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.settings import Secret
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
-SOON = timedelta(seconds=60)  # a process starts slowly on a busy machine
+START_TIMEOUT = timedelta(seconds=60)  # a process starts slowly on a busy machine
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_beyond_loopback_needs_a_key(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_public_address_needs_authentication(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["api", "--host", host]) == 5
     assert "HOLDFAST_SERVICE_KEY" in capsys.readouterr().err
     with pytest.raises(RefusedError):
-        refuse_beyond_loopback(host)
+        refuse_public_address(host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
-def test_loopback_does_not(host: str) -> None:
-    refuse_beyond_loopback(host)
+def test_loopback_address_needs_no_authentication(host: str) -> None:
+    refuse_public_address(host)
     assert host
 
 
-def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_busy_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
         with pytest.raises(HoldfastError, match=f"127.0.0.1:{port}"):
-            listen("127.0.0.1", port)
+            open_server_socket("127.0.0.1", port)
         assert run(["api", "--port", str(port)]) == 1
     assert "--port" in capsys.readouterr().err
 
 
-def test_the_local_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
-    first = local_service_key(tmp_path)
-    assert local_service_key(tmp_path).reveal() == first.reveal()
+def test_local_service_key_is_created_once_and_private(tmp_path: Path) -> None:
+    first = load_or_create_service_key(tmp_path)
+    assert load_or_create_service_key(tmp_path).reveal() == first.reveal()
     assert (tmp_path / "service-key").stat().st_mode & 0o777 == 0o600
     assert len(first.reveal()) > 40
 
 
-async def test_the_api_serves_stops_on_term_and_logs_no_secret(url: Secret, tmp_path: Path) -> None:
+async def test_api_stops_on_sigterm_and_logs_no_secret(url: Secret, tmp_path: Path) -> None:
     environ = {
         **os.environ,
         "HOLDFAST_DATABASE_URL": url.reveal(),
@@ -67,7 +67,7 @@ async def test_the_api_serves_stops_on_term_and_logs_no_secret(url: Secret, tmp_
         )  # fmt: skip
     try:
         address: Callable[[], re.Match[str] | None] = lambda: re.search(r"url=(http\S+)", log.read_text())  # noqa: E731
-        base = (await eventually(address, within=SOON))[1]
+        base = (await wait_until(address, within=START_TIMEOUT))[1]
         async with httpx.AsyncClient(base_url=base) as api:
             assert (await api.get("/readyz")).json() == {"status": "ready"}
             assert (await api.get("/api/jobs/x")).status_code == 401
@@ -75,22 +75,22 @@ async def test_the_api_serves_stops_on_term_and_logs_no_secret(url: Secret, tmp_
         process.send_signal(signal.SIGTERM)
         process.wait(60)
     assert process.returncode == 0
-    assert "api.request" in log.read_text()
+    assert "api.request_completed" in log.read_text()
     assert "hunter2" not in log.read_text()
 
 
-async def test_the_api_stops_when_its_parent_is_gone(url: Secret, tmp_path: Path) -> None:
+async def test_api_stops_when_its_parent_ends(url: Secret, tmp_path: Path) -> None:
     environ = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "api", "--port", "0", "--attached"],
+        [sys.executable, "-m", "holdfast", "api", "--port", "0", "--exit-with-parent"],
         env=environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert process.stdin
     process.stdin.close()
-    await eventually(lambda: process.poll() is not None, within=SOON)
+    await wait_until(lambda: process.poll() is not None, within=START_TIMEOUT)
 
 
-async def test_it_serves_an_application_s_types_and_systems(url: Secret, tmp_path: Path) -> None:
+async def test_api_serves_job_types_and_systems(url: Secret, tmp_path: Path) -> None:
     environ = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_SERVICE_KEY": "hunter2hunter2",
                "HOLDFAST_HOME": str(tmp_path)}  # fmt: skip
     books = Path(__file__).resolve().parents[1] / "support" / "books.py"
@@ -102,7 +102,7 @@ async def test_it_serves_an_application_s_types_and_systems(url: Secret, tmp_pat
         )  # fmt: skip
     try:
         address: Callable[[], re.Match[str] | None] = lambda: re.search(r"url=(http\S+)", log.read_text())  # noqa: E731
-        base = (await eventually(address, within=SOON))[1]
+        base = (await wait_until(address, within=START_TIMEOUT))[1]
         headers = {"authorization": "Bearer hunter2hunter2"}
         async with httpx.AsyncClient(base_url=base, headers=headers) as api:
             started = await api.post("/api/jobs/start", json={"type": "book"})
@@ -114,6 +114,6 @@ async def test_it_serves_an_application_s_types_and_systems(url: Secret, tmp_pat
     assert process.returncode == 0, log.read_text()
 
 
-def test_a_system_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_system_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["api", "--system", "nothing"]) == 3
     assert "nothing" in capsys.readouterr().err

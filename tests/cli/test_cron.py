@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from shell import Captured, Shell
 
-from holdfast.engine import access
+from holdfast.engine import audit
 from holdfast.settings import Secret
 
 
@@ -14,13 +14,17 @@ def shell(url: Secret, capsys: Captured) -> Shell:
     return Shell(url, capsys)
 
 
-def test_a_schedule_from_its_making_to_its_end(shell: Shell) -> None:
+def test_schedule_is_added_changed_run_paused_and_deleted(shell: Shell) -> None:
     assert shell("cron", "list") == ""
     shell("cron", "add", "nightly", "report", "kind=sales", "rows:=3", "--cron", "0 3 * * *",
           "--timezone", "Europe/Madrid", "--queue", "slow")  # fmt: skip
-    [made] = shell.json("cron", "show", "nightly")
-    assert made["job"] == {"type": "report", "queue": "slow", "args": {"kind": "sales", "rows": 3}}
-    assert (made["state"], made["timezone"], made["missed"]) == ("active", "Europe/Madrid", "coalesce")
+    [created] = shell.json("cron", "show", "nightly")
+    assert created["job"] == {"type": "report", "queue": "slow", "args": {"kind": "sales", "rows": 3}}
+    assert (created["state"], created["timezone"], created["missed"]) == (
+        "active",
+        "Europe/Madrid",
+        "coalesce",
+    )
     assert shell("cron", "list").split("\t")[:4] == ["nightly", "0 3 * * *", "Europe/Madrid", "report"]
     assert "already" in shell("cron", "add", "nightly", "report", "--every", "1h", code=4)
     shell("cron", "add", "nightly", "report", "--every", "90m", "--replace")
@@ -30,16 +34,16 @@ def test_a_schedule_from_its_making_to_its_end(shell: Shell) -> None:
     assert shell.json("cron", "show", "nightly")[0]["last_job"] == ran["job"]
     assert "is paused" in shell("cron", "pause", "nightly")
     assert shell.json("cron", "list")[0]["state"] == "paused"
-    assert "goes on" in shell("cron", "resume", "nightly")
+    assert "is active again" in shell("cron", "resume", "nightly")
     assert "was not paused" in shell("cron", "resume", "nightly")
-    assert "--yes" in shell("cron", "rm", "nightly", code=5)
-    assert "is gone" in shell("cron", "rm", "nightly", "--yes")
+    assert "--yes" in shell("cron", "delete", "nightly", code=5)
+    assert "is deleted" in shell("cron", "delete", "nightly", "--yes")
     shell("cron", "show", "nightly", code=3)
-    did = [entry.action.removeprefix("schedule.") for entry in shell.ask(access.list_audit)]
-    assert did == ["delete", "resume", "resume", "pause", "run", "put", "put"]
+    actions = [entry.action.removeprefix("schedule.") for entry in shell.query(audit.list_audit_entries)]
+    assert actions == ["delete", "resume", "resume", "pause", "run", "put", "put"]
 
 
-def test_a_preview_of_what_is_not_stored(shell: Shell) -> None:
+def test_preview_of_an_expression_that_is_not_stored(shell: Shell) -> None:
     times = shell("cron", "preview", "--cron", "0 0 29 2 *", "-n", "2").splitlines()
     assert [time[4:10] for time in times] == ["-02-29", "-02-29"]
     shell("cron", "preview", code=2)
@@ -47,7 +51,7 @@ def test_a_preview_of_what_is_not_stored(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         (["--cron", "0 0 30 2 *"], "never comes"),
         (["--cron", "0 25 * * *"], "hour"),
@@ -56,5 +60,5 @@ def test_a_preview_of_what_is_not_stored(shell: Shell) -> None:
         ([], "one of them"),
     ],
 )
-def test_what_is_wrong_is_said(shell: Shell, options: list[str], says: str) -> None:
-    assert says in shell("cron", "add", "s", "t", *options, code=2)
+def test_invalid_schedule_is_named(shell: Shell, options: list[str], message: str) -> None:
+    assert message in shell("cron", "add", "s", "t", *options, code=2)

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Generator
 
 import pytest
-from embedded_processes import Place, answers, eventually, place, query
+from embedded_processes import Place, answers, place, query, wait_until
 
 from holdfast.engine import embedded
-from holdfast.engine.embedded import keeper
+from holdfast.engine.embedded import supervisor
 from holdfast.settings import Secret
 
 pytestmark = pytest.mark.slow
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def shared() -> Generator[Place]:
     """One home for all tests here: each of them leaves it stopped or finds its own way."""
-    with place("home with blank") as found:
-        yield found
+    with place("home with blank") as opened:
+        yield opened
 
 
 @pytest.fixture
 def here(shared: Place) -> Generator[Place]:
     yield shared
-    embedded.stop(shared.settings)
+    embedded.stop_server(shared.settings)
 
 
 def run(here: Place, *arguments: str, database_url: str = "") -> subprocess.CompletedProcess[str]:
@@ -43,7 +43,7 @@ def run(here: Place, *arguments: str, database_url: str = "") -> subprocess.Comp
     )
 
 
-def test_start_and_stop_say_what_they_did_and_may_be_repeated(here: Place) -> None:
+def test_start_and_stop_can_be_repeated(here: Place) -> None:
     for _ in range(2):
         started = run(here, "start")
         assert started.returncode == 0, started.stderr
@@ -54,20 +54,20 @@ def test_start_and_stop_say_what_they_did_and_may_be_repeated(here: Place) -> No
     assert run(here, "stop").stdout == "Stopped.\n"
     assert here.gone()
     again = run(here, "stop")
-    assert (again.returncode, again.stdout) == (0, "It was not running.\n")
+    assert (again.returncode, again.stdout) == (0, "The embedded server was not running.\n")
 
 
-def test_url_is_bare_and_works(here: Place) -> None:
-    told = run(here, "url")
-    assert told.stderr == ""
-    assert told.stdout.count("\n") == 1
-    assert answers(Secret(told.stdout.strip()))
-    assert json.loads(run(here, "url", "--json").stdout) == {"url": told.stdout.strip()}
-    given = "postgresql://user:secret@somewhere/else"
-    assert run(here, "url", database_url=given).stdout.strip() == given
+def test_url_is_printed_alone_and_works(here: Place) -> None:
+    result = run(here, "url")
+    assert result.stderr == ""
+    assert result.stdout.count("\n") == 1
+    assert answers(Secret(result.stdout.strip()))
+    assert json.loads(run(here, "url", "--json").stdout) == {"url": result.stdout.strip()}
+    configured_url = "postgresql://user:secret@somewhere/else"
+    assert run(here, "url", database_url=configured_url).stdout.strip() == configured_url
 
 
-def test_psql_is_passed_its_arguments_and_no_password(here: Place) -> None:
+def test_psql_receives_arguments_but_no_password(here: Place) -> None:
     probe = "\\! cat /proc/$PPID/cmdline /proc/[0-9]*/cmdline 2>/dev/null | tr '\\000' ' '"
     shown = run(here, "psql", "-X", "-At", "-c", "select 6 * 7", "-c", probe)
     assert shown.returncode == 0, shown.stderr
@@ -78,44 +78,44 @@ def test_psql_is_passed_its_arguments_and_no_password(here: Place) -> None:
     assert "127.0.0.1" in shown.stdout  # the command line of psql was among what was listed
 
 
-def test_psql_answers_with_the_code_of_psql(here: Place) -> None:
+def test_psql_returns_the_exit_code_of_psql(here: Place) -> None:
     wrong = run(here, "psql", "-X", "-v", "ON_ERROR_STOP=1", "-c", "select nonsense")
     assert wrong.returncode == 1
     assert "nonsense" in wrong.stderr
 
 
-def test_psql_on_a_given_address(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+def test_psql_uses_the_configured_url(here: Place) -> None:
+    with embedded.start_server(here.settings) as server:
         address = server.url.reveal()
         query(server.url, """create role "o'd" login superuser password 'p@ss/w?rd'""")
         odd = address.split("@")[1]
-        for given in (
+        for configured_url in (
             address,
             f"postgresql://o%27d:p%40ss%2Fw%3Frd@{odd}",
             f"postgresql://o%27d@{odd}?password=p%40ss%2Fw%3Frd&connect_timeout=5",
         ):
-            shown = run(here, "psql", "-X", "-At", "-c", "select 1", database_url=given)
+            shown = run(here, "psql", "-X", "-At", "-c", "select 1", database_url=configured_url)
             assert (shown.stdout, shown.stderr) == ("1\n", "")
         query(server.url, """drop role "o'd" """)
 
 
-def test_status(here: Place) -> None:
+def test_status_of_stopped_running_and_external_server(here: Place) -> None:
     stopped = json.loads(run(here, "status", "--json").stdout)
     assert stopped == {"state": "stopped", "folder": str(here.folder)}
     assert here.gone()
-    with embedded.keep(here.settings) as server:
+    with embedded.start_permanent_server(here.settings) as server:
         running = json.loads(run(here, "status", "--json").stdout)
         assert running["state"] == "running"
         assert running["kept"] is True
         assert running["version"] == server.version
         assert "•••" in running["url"]
         assert "running" in run(here, "status").stdout
-    elsewhere = json.loads(run(here, "status", "--json", database_url="postgresql://a:b@c/d").stdout)
-    assert elsewhere == {"state": "elsewhere", "url": "postgresql://a:•••@c/d"}
+    external = json.loads(run(here, "status", "--json", database_url="postgresql://a:b@c/d").stdout)
+    assert external == {"state": "external", "url": "postgresql://a:•••@c/d"}
 
 
-def test_reset_asks_first(here: Place) -> None:
-    with embedded.start(here.settings) as server:
+def test_reset_needs_confirmation(here: Place) -> None:
+    with embedded.start_server(here.settings) as server:
         query(server.url, "create table precious ()")
         unasked = run(here, "reset")
         assert unasked.returncode == 5
@@ -131,7 +131,7 @@ def test_reset_asks_first(here: Place) -> None:
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "reset"])
-def test_a_given_address_is_left_alone(here: Place, verb: str) -> None:
+def test_external_database_is_refused(here: Place, verb: str) -> None:
     refused = run(here, verb, database_url="postgresql://user:secret@somewhere/else")
     assert refused.returncode == 5
     assert "somewhere" in refused.stderr
@@ -139,7 +139,7 @@ def test_a_given_address_is_left_alone(here: Place, verb: str) -> None:
     assert "Unset DATABASE_URL" in refused.stderr
 
 
-def test_errors_are_a_sentence_and_a_way_out(here: Place) -> None:
+def test_error_is_a_sentence_with_a_fix(here: Place) -> None:
     environment = {**os.environ, "HOLDFAST_PG_BIN": "/nowhere", "DATABASE_URL": ""}
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), "db", "start"],
@@ -154,10 +154,10 @@ def test_errors_are_a_sentence_and_a_way_out(here: Place) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_server_of_url_goes_by_itself(here: Place) -> None:
+def test_server_started_by_url_stops_by_itself(here: Place) -> None:
     run(here, "url")
     linger = here.home.linger
     assert linger.exists()
     os.utime(linger, (0, 0))  # as if the half minute were over
-    eventually(here.gone)
-    assert not [pid for pid, _, words in keeper.processes() if str(here.folder) in words]
+    wait_until(here.gone)
+    assert not [pid for pid, _, words in supervisor.list_processes() if str(here.folder) in words]

@@ -22,10 +22,10 @@ def shell(url: Secret, capsys: Captured, tmp_path: Path, monkeypatch: pytest.Mon
     return Shell(url, capsys)
 
 
-def test_a_file_from_its_putting_to_its_end(shell: Shell, tmp_path: Path) -> None:
+def test_file_is_put_listed_downloaded_linked_and_deleted(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("hello")
-    told = ["--owner", "ann", "--ttl", "2h", "--meta", "pages:=3", "--meta", "by=ann"]
-    name = shell("file", "put", "note.txt", *told).strip()
+    options = ["--owner", "ann", "--ttl", "2h", "--meta", "pages:=3", "--meta", "by=ann"]
+    name = shell("file", "put", "note.txt", *options).strip()
     [listed] = shell.json("file", "list", "--owner", "ann")
     assert (listed["id"], listed["name"], listed["size"]) == (name, "note.txt", 5)
     assert listed["content_type"] == "text/plain"
@@ -38,18 +38,18 @@ def test_a_file_from_its_putting_to_its_end(shell: Shell, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["copy.txt", "note.txt"]
     link = shell("file", "sign", name, "--expires", "10m").strip()
     assert link.startswith("http://127.0.0.1:8700/files/")
-    assert "5 minutes to 1 hour" in shell("file", "sign", name, "--expires", "1m", code=2)
-    assert "--yes" in shell("file", "rm", name, code=5)
-    assert "Nothing was changed" in shell("file", "rm", name, "--dry-run")
-    assert shell("file", "rm", name, "--yes") == "1 deleted.\n"
+    assert "between 5 minutes and 1 hour" in shell("file", "sign", name, "--expires", "1m", code=2)
+    assert "--yes" in shell("file", "delete", name, code=5)
+    assert "Nothing was changed" in shell("file", "delete", name, "--dry-run")
+    assert shell("file", "delete", name, "--yes") == "Deleted 1 file.\n"
     assert shell.json("file", "list") == []
     assert "deleted" in shell("file", "get", name, code=3)
     assert shell.json("file", "sweep")[0]["deleted"] == 1
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
-    assert "nobody remembers" in shell("file", "remake", name, code=3)
+    assert "no longer stored" in shell("file", "regenerate", name, code=3)
 
 
-def test_standard_input_and_output(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_from_standard_input_to_standard_output(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
     assert "--name" in shell("file", "put", "-", code=2)
     name = shell("file", "put", "-", "--name", "piped").strip()
@@ -58,31 +58,34 @@ def test_standard_input_and_output(shell: Shell, monkeypatch: pytest.MonkeyPatch
     assert taken.getvalue() == b"from a pipe"
 
 
-def test_what_is_refused(shell: Shell, tmp_path: Path) -> None:
+def test_invalid_files_are_refused(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
-    assert "no file" in shell("file", "put", "missing", code=3)
+    assert "does not exist" in shell("file", "put", "missing", code=3)
     for name in ("..", "a/b", "x" * 300, "a\tb"):
         assert "file name" in shell("file", "put", "a", "--name", name, code=2)
     assert "not the id of a file" in shell("file", "get", "nonsense", code=2)
-    assert "no such file" in shell("file", "get", "00000000-0000-0000-0000-000000000000", code=3)
+    assert "does not exist" in shell("file", "get", "00000000-0000-0000-0000-000000000000", code=3)
     assert shell.json("file", "list") == []
 
 
-def test_quotas_and_how_long_files_are_kept(shell: Shell, tmp_path: Path) -> None:
+def test_quota_and_retention(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(600))
     shell("file", "quota", "ann", "--bytes", "1k", "--files", "5")
     [usage] = shell.json("file", "quota", "ann")
     assert (usage["bytes"], usage["operations"]["limit"]) == ({"used": 0, "limit": 1000}, None)
+    shell("file", "quota", "ann", "--operations", "9")
+    [usage] = shell.json("file", "quota", "ann")
+    assert [usage[name]["limit"] for name in ("bytes", "files", "operations")] == [1000, 5, 9]
     shell("file", "put", "a", "--owner", "ann")
     assert "600 used of 1000" in shell("file", "put", "a", "--owner", "ann", code=4)
-    assert "is kept" in shell("file", "keep", "7d").replace("are", "is")
+    assert shell("file", "retention", "7d") == "All files are kept for 7d from now on.\n"
     shell("file", "put", "a", "--owner", "bob")
     kept = {each["owner"]: each["expires_at"] for each in shell.json("file", "list")}
     assert kept["ann"] is None
     assert kept["bob"] is not None
 
 
-def test_strangers_in_the_store(shell: Shell, tmp_path: Path) -> None:
+def test_sweep_deletes_orphaned_objects(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     shell("file", "put", "a")
     for name, age in (("old", 2 * 86400), ("new", 0)):
@@ -90,7 +93,7 @@ def test_strangers_in_the_store(shell: Shell, tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(name)
         os.utime(path, (time.time() - age,) * 2)
-    assert shell.json("file", "sweep", "--strangers", "--dry-run") == [{"strangers": 1}]
-    assert shell.json("file", "sweep", "--strangers", "--yes")[0]["strangers"] == 1
+    assert shell.json("file", "sweep", "--orphans", "--dry-run") == [{"orphans": 1}]
+    assert shell.json("file", "sweep", "--orphans", "--yes")[0]["orphans"] == 1
     left = sorted(path.name for path in (tmp_path / "store").rglob("*") if path.is_file())
     assert left == ["a", "new"]

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hands import Hand
+from manual_worker import ManualWorker
 from shell import Captured, Shell
 from terminal import Terminal
 
 from holdfast.cli.root import run
-from holdfast.devtools.dev_stage import has_job_types
+from holdfast.devtools.dev_processes import has_job_types
 from holdfast.settings import Secret
 from holdfast.version import __version__
 
@@ -29,21 +29,21 @@ def shell(url: Secret, capsys: Captured) -> Shell:
     return Shell(url, capsys)
 
 
-def environment(url: Secret, home: Path) -> dict[str, str]:
+def build_environment(url: Secret, home: Path) -> dict[str, str]:
     return {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(home)}
 
 
-def worker(app: str, folder: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:
+def start_worker(app: str, folder: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "holdfast", "worker", app], cwd=folder, env=environ, stderr=subprocess.DEVNULL
     )
 
 
-def test_the_script_template_runs(url: Secret, tmp_path: Path, capsys: Captured) -> None:
+def test_script_template_runs(url: Secret, tmp_path: Path, capsys: Captured) -> None:
     assert run(["init", str(tmp_path / "new")]) == 0
     assert "holdfast dev app.py" in capsys.readouterr().out
-    environ = environment(url, tmp_path)
-    process = worker("app.py", tmp_path / "new", environ)
+    environ = build_environment(url, tmp_path)
+    process = start_worker("app.py", tmp_path / "new", environ)
     try:
         done = subprocess.run(
             [sys.executable, "app.py", "to", "be", "or", "to"], cwd=tmp_path / "new", env=environ,
@@ -58,14 +58,14 @@ def test_the_script_template_runs(url: Secret, tmp_path: Path, capsys: Captured)
     assert done.returncode == 0
 
 
-def test_the_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
+def test_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
     assert run(["init", str(tmp_path / "web"), "--template", "fastapi"]) == 0
-    environ = environment(url, tmp_path)
+    environ = build_environment(url, tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
-        worker("tasks.py", tmp_path / "web", environ),
+        start_worker("tasks.py", tmp_path / "web", environ),
         subprocess.Popen(
             [sys.executable, "-m", "uvicorn", "web:app", "--port", str(port), "--log-level", "error"],
             cwd=tmp_path / "web", env=environ,
@@ -73,22 +73,22 @@ def test_the_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
     ]  # fmt: skip
     try:
         base = f"http://127.0.0.1:{port}"
-        job = answered(f"{base}/texts", {"text": "to be or not to be"}, lambda found: True)
-        found = answered(base + job["status"], None, lambda found: found["status"] == "succeeded")
+        job = fetch_json(f"{base}/texts", {"text": "to be or not to be"}, lambda response: True)
+        response = fetch_json(base + job["status"], None, lambda response: response["status"] == "succeeded")
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
             process.wait(40)
-    assert found["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
+    assert response["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
-def test_the_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
+def test_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
     folder = tmp_path / "pipe"
     assert run(["init", str(folder), "--template", "pipelines"]) == 0
     (folder / "a.txt").write_text("to be or not to be")
-    environ = environment(url, tmp_path)
-    process = worker("app.py", folder, environ)
+    environ = build_environment(url, tmp_path)
+    process = start_worker("app.py", folder, environ)
     try:
         done = subprocess.run(
             [sys.executable, "app.py", "a.txt"], cwd=folder, env=environ, capture_output=True, text=True,
@@ -102,34 +102,34 @@ def test_the_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
     assert ">be</text>" in (folder / "words.svg").read_text()
 
 
-def test_the_django_template_runs(url: Secret, tmp_path: Path) -> None:
+def test_django_template_runs(url: Secret, tmp_path: Path) -> None:
     folder = tmp_path / "site"
     assert run(["init", str(folder), "--template", "django"]) == 0
-    environ = {**environment(url, tmp_path), "DATABASE_URL": url.reveal()}
+    environ = {**build_environment(url, tmp_path), "DATABASE_URL": url.reveal()}
     subprocess.run([sys.executable, "manage.py", "migrate"], cwd=folder, env=environ, timeout=90, check=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
-        worker("tasks.py", folder, environ),
+        start_worker("tasks.py", folder, environ),
         subprocess.Popen(
             [sys.executable, "manage.py", "runserver", "--noreload", str(port)], cwd=folder, env=environ
         ),
     ]
     try:
         base = f"http://127.0.0.1:{port}"
-        made = answered(f"{base}/notes", {"text": "to be or not to be"}, lambda found: True)
-        found = answered(base + made["note"], None, lambda found: found["words"])
+        created = fetch_json(f"{base}/notes", {"text": "to be or not to be"}, lambda response: True)
+        response = fetch_json(base + created["note"], None, lambda response: response["words"])
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
             process.wait(40)
-    assert found["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
+    assert response["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
-def answered(address: str, body: Any, fits: Any) -> Any:
-    """Asks until the server is up and its answer fits."""
+def fetch_json(address: str, body: Any, accept: Any) -> Any:
+    """Repeat a request until the server is up and `accept` is true for its response."""
     deadline = time.monotonic() + 60
     while True:
         request = urllib.request.Request(
@@ -137,9 +137,9 @@ def answered(address: str, body: Any, fits: Any) -> Any:
         )
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
-                found = json.loads(answer.read())
-                if fits(found):
-                    return found
+                response = json.loads(answer.read())
+                if accept(response):
+                    return response
         except urllib.error.HTTPError:
             raise
         except urllib.error.URLError:
@@ -151,7 +151,7 @@ def answered(address: str, body: Any, fits: Any) -> Any:
 def test_init_never_overwrites(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "app.py").write_text("mine")
     assert run(["init", str(tmp_path)]) == 4
-    assert "nothing was written" in capsys.readouterr().err
+    assert "Nothing was written" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
     assert (tmp_path / "app.py").read_text() == "mine"
     (tmp_path / "app.py").unlink()
@@ -162,91 +162,91 @@ def test_init_never_overwrites(tmp_path: Path, capsys: Captured) -> None:
     assert run(["init", str(tmp_path / "file")]) == 2
 
 
-def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
-    before = shell.ask(
+def test_bench_measures_and_drops_its_database(shell: Shell) -> None:
+    before = shell.query(
         lambda c: c.fetch("select datname from pg_database where datname like 'holdfast_bench%'")
     )
-    [found] = shell.json("bench", "--jobs", "200", "--samples", "20")
-    assert found["drain_per_s"] > 0
-    assert found["submit_many_per_s"] > 0
-    assert 0 < found["result_ms"]["median"] <= found["result_ms"]["p95"]
-    after = shell.ask(
+    [response] = shell.json("bench", "--jobs", "200", "--samples", "20")
+    assert response["drain_per_s"] > 0
+    assert response["submit_many_per_s"] > 0
+    assert 0 < response["result_ms"]["median"] <= response["result_ms"]["p95"]
+    after = shell.query(
         lambda c: c.fetch("select datname from pg_database where datname like 'holdfast_bench%'")
     )
     assert len(after) <= len(before)
     assert shell.json("job", "list") == []
 
 
-def test_top_once_and_for_programs(shell: Shell) -> None:
+def test_top_prints_one_snapshot_as_text_and_json(shell: Shell) -> None:
     for _ in range(3):
         shell("submit", "[bold]t[/]", "-q", "q")
-    shell.ask(lambda c: Hand(c, "ann", ["q"]).take(1))
-    told = shell("top", "--once")
-    assert "ready 2   running 1" in told
-    assert "[bold]t[/]" in told
-    assert "ann" in told
-    [found] = shell.json("top")
-    assert (found["ready"], found["running"], len(found["running_jobs"])) == (2, 1, 1)
+    shell.query(lambda c: ManualWorker(c, "ann", ["q"]).take(1))
+    output = shell("top", "--once")
+    assert "ready 2   running 1" in output
+    assert "[bold]t[/]" in output
+    assert "ann" in output
+    [response] = shell.json("top")
+    assert (response["ready"], response["running"], len(response["running_jobs"])) == (2, 1, 1)
 
 
-def test_top_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
+def test_top_refreshes_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
     shell("submit", "shoot", "-q", "browser")
     environ = {"HOLDFAST_DATABASE_URL": url.reveal()}
-    terminal = Terminal("top", "--every", "200ms", environ=environ, folder=tmp_path)
+    terminal = Terminal("top", "--interval", "200ms", environ=environ, folder=tmp_path)
     try:
-        terminal.until("browser .*! no worker +1 +0")
-        terminal.until("Workers")
+        terminal.wait_for_text("browser .*! no worker +1 +0")
+        terminal.wait_for_text("Workers")
         shell("submit", "shoot", "-q", "other")
-        terminal.until("other .*! no worker")
+        terminal.wait_for_text("other .*! no worker")
         mark = len(terminal.text)
         terminal.press("e")
-        terminal.until("Errors, last hour", after=mark)
+        terminal.wait_for_text("Errors, last hour", after=mark)
         terminal.press("p")
-        terminal.until("paused; p goes on", after=mark)
+        terminal.wait_for_text("paused; press p to resume", after=mark)
         terminal.press("x")
-        assert terminal.end() == 0
+        assert terminal.wait_for_end() == 0
         assert "Traceback" not in terminal.text
     finally:
         terminal.close()
     plain = Terminal("top", environ={**environ, "TERM": "dumb"}, folder=tmp_path)
-    assert plain.end() == 0
+    assert plain.wait_for_end() == 0
     assert "browser" in plain.text
     plain.close()
 
 
-def test_watching_in_a_terminal_draws_bars(shell: Shell, url: Secret, tmp_path: Path) -> None:
+def test_watch_draws_bars_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
     job_id = shell("submit", "shoot", "-q", "q").strip()
     environ = {"HOLDFAST_DATABASE_URL": url.reveal()}
     terminal = Terminal("job", "watch", job_id, environ=environ, folder=tmp_path)
     try:
-        terminal.until("○ queued")
+        terminal.wait_for_text("○ queued")
 
         async def finish(connection: Any) -> None:
-            hand = Hand(connection)
+            hand = ManualWorker(connection)
             await hand.finish(await hand.one(), "succeed", {"n": 7})
 
-        shell.ask(finish)
-        assert terminal.end() == 0
+        shell.query(finish)
+        assert terminal.wait_for_end() == 0
         assert "100%" in terminal.text
         assert '{"n":7}' in terminal.text
     finally:
         terminal.close()
 
 
-def test_asking_twice_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
+def test_confirmation_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:
     job_id = shell("submit", "t", "-q", "q").strip()
     for key, code, status in (("n", 5, "queued"), ("y", 0, "cancelled")):
         terminal = Terminal(
             "job", "cancel", job_id, environ={"HOLDFAST_DATABASE_URL": url.reveal()}, folder=tmp_path
         )
-        terminal.until("Go on\\?")
+        terminal.wait_for_text("Continue\\?")
         terminal.press(f"{key}\n")
-        assert terminal.end() == code, terminal.text
+        assert terminal.wait_for_end() == code, terminal.text
         terminal.close()
         assert shell.json("job", "show", job_id)[0]["status"] == status
 
 
-def test_names_are_completed(shell: Shell, url: Secret) -> None:
+def test_completion_suggests_names_from_the_database(shell: Shell, url: Secret) -> None:
     shell("submit", "shoot", "-q", "browser")
 
     def completed(words: str) -> list[str]:
@@ -264,7 +264,7 @@ def test_names_are_completed(shell: Shell, url: Secret) -> None:
     assert completed("holdfast job sh") == ["show"]
 
 
-def test_completion_is_silent_when_the_database_is_away(tmp_path: Path) -> None:
+def test_completion_prints_nothing_without_a_database(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast"],
         env={"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast queue pause x", "COMP_CWORD": "3",
@@ -274,7 +274,7 @@ def test_completion_is_silent_when_the_database_is_away(tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
-def test_what_it_is(capsys: Captured, tmp_path: Path) -> None:
+def test_version_schema_and_openapi(capsys: Captured, tmp_path: Path) -> None:
     assert run(["version"]) == 0
     assert capsys.readouterr().out.startswith(f"holdfast {__version__} ")
     (tmp_path / "an_app.py").write_text(
@@ -284,12 +284,12 @@ def test_what_it_is(capsys: Captured, tmp_path: Path) -> None:
     schema = json.loads(capsys.readouterr().out)
     assert schema["required"] == ["a"]
     assert run(["schema", "subtract", "--app", str(tmp_path / "an_app.py")]) == 3
-    assert "It has: add." in capsys.readouterr().err
+    assert "It defines: add." in capsys.readouterr().err
     assert run(["openapi"]) == 0
     assert json.loads(capsys.readouterr().out)["openapi"].startswith("3.1")
 
 
-def test_a_job_type_is_submitted_like_a_task(shell: Shell, tmp_path: Path) -> None:
+def test_job_type_is_submitted_like_a_task(shell: Shell, tmp_path: Path) -> None:
     app = tmp_path / "typed_job.py"
     app.write_text(
         "import msgspec\nfrom holdfast import Graph, task\nfrom holdfast.definitions.job_types import job\n"
@@ -308,7 +308,7 @@ def test_a_job_type_is_submitted_like_a_task(shell: Shell, tmp_path: Path) -> No
     assert "params" in shell("submit", "report", "--app", str(app), "pages=many", code=2)
 
 
-def test_text_becomes_what_the_schema_says(shell: Shell, tmp_path: Path) -> None:
+def test_text_is_converted_to_the_types_of_the_schema(shell: Shell, tmp_path: Path) -> None:
     app = tmp_path / "typed_app.py"
     app.write_text(
         "from holdfast import task\n@task(queue='sums', retries=7)\n"

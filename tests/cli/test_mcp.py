@@ -1,4 +1,4 @@
-"""`holdfast mcp`: the protocol spoken to a real process, and every way to break it."""
+"""`holdfast mcp` as a real process: every tool, and every violation of the protocol."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from hands import Hand
+from manual_worker import ManualWorker
 from shell import Captured, Shell
 
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
 
 
-class Agent:
-    """Speaks JSON-RPC to a process, a line at a time."""
+class McpClient:
+    """Sends JSON-RPC requests to a process, one per line."""
 
     def __init__(self, url: Secret, *options: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "--database-url", url.reveal(), "mcp", *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        self.asked = 0
+        self.last_id = 0
 
-    def raw(self, line: bytes) -> Any:
+    def send_line(self, line: bytes) -> Any:
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def ask(self, method: str, **params: Any) -> Any:
-        self.asked += 1
-        answer = self.raw(
-            json.dumps({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params}).encode()
+    def request(self, method: str, **params: Any) -> Any:
+        self.last_id += 1
+        response = self.send_line(
+            json.dumps({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}).encode()
         )
-        assert (answer["jsonrpc"], answer["id"]) == ("2.0", self.asked)
-        return answer["result"] if "result" in answer else answer["error"]
+        assert (response["jsonrpc"], response["id"]) == ("2.0", self.last_id)
+        return response["result"] if "result" in response else response["error"]
 
-    def tool(self, name: str, **arguments: Any) -> Any:
-        result = self.ask("tools/call", name=name, arguments=arguments)
+    def call_tool(self, name: str, **arguments: Any) -> Any:
+        result = self.request("tools/call", name=name, arguments=arguments)
         text = result["content"][0]["text"]
         return text if result["isError"] else json.loads(text)
 
@@ -60,78 +60,82 @@ def shell(url: Secret, capsys: Captured) -> Shell:
 
 
 @pytest.fixture
-def agent(url: Secret) -> Generator[Agent]:
-    agent = Agent(url)
+def agent(url: Secret) -> Generator[McpClient]:
+    agent = McpClient(url)
     yield agent
     assert agent.close() == 0
 
 
-def test_a_session(shell: Shell, agent: Agent) -> None:
-    hello = agent.ask("initialize", protocolVersion="2025-03-26", capabilities={}, clientInfo={"name": "t"})
+def test_session_with_every_tool(shell: Shell, agent: McpClient) -> None:
+    hello = agent.request(
+        "initialize", protocolVersion="2025-03-26", capabilities={}, clientInfo={"name": "t"}
+    )
     assert hello["protocolVersion"] == "2025-03-26"
     assert hello["serverInfo"]["name"] == "holdfast"
     assert agent.process.stdin
     agent.process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-    tools = {tool["name"]: tool for tool in agent.ask("tools/list")["tools"]}
-    assert set(tools) == {"list_jobs", "show_job", "why", "queues", "errors", "workers"}
+    tools = {tool["name"]: tool for tool in agent.request("tools/list")["tools"]}
+    assert set(tools) == {
+        "list_jobs", "get_job", "explain_job", "list_queues", "list_errors", "list_workers",
+    }  # fmt: skip
     assert all(tool["annotations"]["readOnlyHint"] for tool in tools.values())
-    assert tools["show_job"]["inputSchema"]["required"] == ["id"]
+    assert tools["get_job"]["inputSchema"]["required"] == ["id"]
     job_id = shell(
         "submit", "shoot", "-q", "default", "url=x", "password=hunter2", "--label=note=token"
     ).strip()
-    [found] = agent.tool("list_jobs", search="task:shoot")["jobs"]
-    assert found["id"] == job_id
-    assert found["params"] == {"url": "x", "password": "•••"}
-    shown = agent.tool("show_job", id=job_id[:18])
+    [listed] = agent.call_tool("list_jobs", search="task:shoot")["jobs"]
+    assert listed["id"] == job_id
+    assert listed["params"] == {"url": "x", "password": "•••"}
+    shown = agent.call_tool("get_job", id=job_id[:18])
     assert shown["status"] == "queued"
     assert "hunter2" not in json.dumps(shown)
-    assert agent.tool("why", id=job_id)["reasons"][0]["reason"] == "no_worker"
-    assert agent.tool("queues")["queues"][0]["queue"] == "default"
-    assert agent.tool("errors") == {"causes": []}
-    assert agent.tool("workers") == {"workers": []}
-    assert agent.ask("ping") == {}
-    resources = [each["uri"] for each in agent.ask("resources/list")["resources"]]
-    assert resources == ["holdfast://queues", "holdfast://errors", "holdfast://workers"]
-    [template] = agent.ask("resources/templates/list")["resourceTemplates"]
+    assert agent.call_tool("explain_job", id=job_id)["reasons"][0]["reason"] == "no_worker"
+    assert agent.call_tool("list_queues")["queues"][0]["queue"] == "default"
+    assert agent.call_tool("list_errors") == {"causes": []}
+    assert agent.call_tool("list_workers") == {"workers": []}
+    assert agent.request("ping") == {}
+    resources = [each["uri"] for each in agent.request("resources/list")["resources"]]
+    assert resources == ["holdfast://queues", "holdfast://workers", "holdfast://errors"]
+    [template] = agent.request("resources/templates/list")["resourceTemplates"]
     for uri in (*resources, template["uriTemplate"].replace("{id}", job_id)):
-        [content] = agent.ask("resources/read", uri=uri)["contents"]
+        [content] = agent.request("resources/read", uri=uri)["contents"]
         assert content["mimeType"] == "application/json"
         assert "hunter2" not in content["text"]
     assert json.loads(content["text"])["id"] == job_id
-    assert agent.ask("resources/read", uri="holdfast://job/nothing")["code"] == -32002
+    assert agent.request("resources/read", uri="holdfast://job/nothing")["code"] == -32002
 
 
-def test_secrets_stay_here_wherever_they_turn_up(shell: Shell, agent: Agent) -> None:
+def test_secrets_are_masked_everywhere(shell: Shell, agent: McpClient) -> None:
     words = ["api_key=sk-live-12345", 'login:={"password": "hunter2!", "user": "ann"}', "url=x"]
     job_id = shell("submit", "t", "-q", "q", *words).strip()
 
     async def fail(connection: Connection) -> None:
-        hand = Hand(connection)
+        hand = ManualWorker(connection)
         trace = "call('sk-live-12345') pg://u:geheim@db/x token=abcdef123 Authorization: Bearer zzz999"
         body = {"type": "E", "message": "401 for sk-live-12345 and hunter2!", "traceback": trace}
         await hand.finish(await hand.one(), "reject", body)
 
-    shell.ask(fail)
-    seen = json.dumps([agent.tool("show_job", id=job_id), agent.tool("list_jobs")])
+    shell.query(fail)
+    seen = json.dumps([agent.call_tool("get_job", id=job_id), agent.call_tool("list_jobs")])
     for secret in ("sk-live-12345", "hunter2!", "geheim", "abcdef123", "zzz999"):
         assert secret not in seen
     assert '"user": "ann"' in seen
-    assert "cannot be searched for" in agent.tool("list_jobs", search="args.login.password:hunter2!")
+    assert "cannot be searched" in agent.call_tool("list_jobs", search="args.login.password:hunter2!")
 
 
-def test_what_a_tool_refuses_is_told_and_the_session_goes_on(agent: Agent) -> None:
-    assert "There is no job" in agent.tool("show_job", id="00000000-0000-0000-0000-000000000007")
-    assert "not the id of a job" in agent.tool("why", id="'; drop table jobs")
-    assert "nonsense" in agent.tool("list_jobs", search="nonsense:1")
-    assert "do not fit" in agent.tool("list_jobs", limit=10_000)
-    assert "do not fit" in agent.tool("list_jobs", surprise=1)
-    assert "do not fit" in agent.tool("show_job")
+def test_error_of_a_tool_is_a_result_and_the_session_goes_on(agent: McpClient) -> None:
+    assert "does not exist" in agent.call_tool("get_job", id="00000000-0000-0000-0000-000000000007")
+    assert "is not a job id" in agent.call_tool("explain_job", id="'; drop table jobs")
+    assert "nonsense" in agent.call_tool("list_jobs", search="nonsense:1")
+    assert "arguments are invalid" in agent.call_tool("list_jobs", limit=10_000)
+    assert "arguments are invalid" in agent.call_tool("list_jobs", surprise=1)
+    assert "arguments are invalid" in agent.call_tool("get_job")
     for forbidden in ("retry_job", "cancel_job", "__class__", ""):
-        assert agent.ask("tools/call", name=forbidden)["code"] == -32602
-    assert agent.ask("ping") == {}
+        assert agent.request("tools/call", name=forbidden)["code"] == -32602
+    assert agent.request("ping") == {}
 
 
-BREACHES = [
+VIOLATIONS = [
     (b"{", -32700),
     (b"\xff\xfe", -32700),
     (b"[" * 100_000, -32700),
@@ -154,24 +158,24 @@ BREACHES = [
 ]
 
 
-def test_what_breaks_the_protocol(agent: Agent) -> None:
-    for line, code in BREACHES:
-        assert agent.raw(line)["error"]["code"] == code, line[:100]
-        assert agent.ask("ping") == {}
+def test_protocol_violation_is_a_json_rpc_error(agent: McpClient) -> None:
+    for line, code in VIOLATIONS:
+        assert agent.send_line(line)["error"]["code"] == code, line[:100]
+        assert agent.request("ping") == {}
 
 
-def test_several_at_once_and_an_unknown_version(agent: Agent) -> None:
+def test_batch_of_requests_and_unknown_protocol_version(agent: McpClient) -> None:
     batch = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in ("a", "b")]
-    answers = agent.raw(json.dumps([*batch, {"jsonrpc": "2.0", "method": "notifications/x"}]).encode())
+    answers = agent.send_line(json.dumps([*batch, {"jsonrpc": "2.0", "method": "notifications/x"}]).encode())
     assert [answer["id"] for answer in answers] == ["a", "b"]
-    assert agent.ask("initialize", protocolVersion="1999-01-01")["protocolVersion"] == "2025-11-25"
+    assert agent.request("initialize", protocolVersion="1999-01-01")["protocolVersion"] == "2025-11-25"
 
 
-def test_acting_only_where_allowed(shell: Shell, url: Secret) -> None:
+def test_actions_need_allow(shell: Shell, url: Secret) -> None:
     job_id = shell("submit", "t", "-q", "default").strip()
-    agent = Agent(url, "--allow", "cancel,retry")
-    assert "do not fit" in agent.tool("cancel_job", id=job_id)
-    assert agent.tool("cancel_job", id=job_id, reason="asked to")["status"] == "cancelled"
-    assert agent.tool("retry_job", id=job_id)["restarted"] == 1
+    agent = McpClient(url, "--allow", "cancel,retry")
+    assert "arguments are invalid" in agent.call_tool("cancel_job", id=job_id)
+    assert agent.call_tool("cancel_job", id=job_id, reason="asked to")["status"] == "cancelled"
+    assert agent.call_tool("retry_job", id=job_id)["restarted"] == 1
     assert agent.close() == 0
     assert "choose from retry, cancel" in shell("mcp", "--allow", "drop", code=2)

@@ -35,12 +35,12 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("words", "body"), BODIES)
-def test_bodies_as_json_or_pairs(shell: Shell, words: list[str], body: object) -> None:
+def test_send_accepts_json_and_pairs(shell: Shell, words: list[str], body: object) -> None:
     assert shell("msg", "send", "q", *words) == "1\n"
     assert bodies(shell) == [body]
 
 
-def test_bodies_from_files_and_standard_input(
+def test_send_reads_files_and_standard_input(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "body.json"
@@ -53,7 +53,7 @@ def test_bodies_from_files_and_standard_input(
     assert bodies(shell) == [{"from": "file"}, {"from": "stdin"}, 1, {"two": 2}]
 
 
-def test_headers_and_delays(shell: Shell) -> None:
+def test_send_with_headers_and_delay(shell: Shell) -> None:
     shell("msg", "send", "q", "1", "-H", "trace=abc", "-H", "n:=2", "--delay", "1h")
     later = (datetime.now(UTC) + timedelta(hours=2)).isoformat()
     shell("msg", "send", "q", "2", "--at", later)
@@ -63,7 +63,7 @@ def test_headers_and_delays(shell: Shell) -> None:
     assert shell.json("msg", "read", "q") == []
 
 
-def test_read_and_finish_with_the_receipt(shell: Shell) -> None:
+def test_receipt_archives_and_deletes(shell: Shell) -> None:
     for n in range(3):
         shell("msg", "send", "q", f"n:={n}")
     first, second = shell.json("msg", "read", "q", "-n", "2", "--vt", "5m")
@@ -71,7 +71,7 @@ def test_read_and_finish_with_the_receipt(shell: Shell) -> None:
     assert shell("msg", "set-vt", "q", "0s", first["receipt"]) == "1\n"
     [again] = shell.json("msg", "read", "q", "--where", '{"n": 0}')
     assert (again["id"], again["reads"]) == (1, 2)
-    assert "was read again by somebody else" in shell("msg", "archive", "q", first["receipt"], code=1)
+    assert "was read again by another reader" in shell("msg", "archive", "q", first["receipt"], code=1)
     assert shell("msg", "archive", "q", again["receipt"]) == "1\n"
     assert shell("msg", "delete", "q", second["receipt"], "--yes") == "2\n"
     assert bodies(shell) == [{"n": 2}]
@@ -79,23 +79,23 @@ def test_read_and_finish_with_the_receipt(shell: Shell) -> None:
     assert shell.json("msg", "archive", "q", "3") == [{"id": 3}]
 
 
-def test_deleting_asks_first(shell: Shell) -> None:
+def test_delete_needs_confirmation(shell: Shell) -> None:
     shell("msg", "send", "q", "1")
     assert "--yes" in shell("msg", "delete", "q", "1", code=5)
     assert "Nothing was changed" in shell("msg", "delete", "q", "1", "--dry-run")
     assert bodies(shell) == [1]
 
 
-def test_ids_that_are_not_there_are_exit_3_and_the_others_are_done(shell: Shell) -> None:
+def test_missing_ids_are_exit_code_3_and_the_others_are_archived(shell: Shell) -> None:
     shell("msg", "send", "q", "1")
     assert "Not in queue q: 7, 9. The others were archived." in shell(
         "msg", "archive", "q", "9", "1", "7", code=3
     )
     assert bodies(shell, "--archive") == [1]
-    assert "Not there: 5" in shell("msg", "requeue", "q", "5", "--archive", code=3)
+    assert "Not in the archive of queue q: 5" in shell("msg", "requeue", "q", "5", "--archive", code=3)
 
 
-def test_what_is_retried_is_shown_with_its_error(shell: Shell, url: Secret) -> None:
+def test_peek_shows_the_error_of_a_failed_message(shell: Shell, url: Secret) -> None:
     shell("msg", "send", "q", "1")
     shell("msg", "send", "q", "2")
     [taken] = shell.json("msg", "read", "q")
@@ -109,20 +109,20 @@ def test_what_is_retried_is_shown_with_its_error(shell: Shell, url: Secret) -> N
     assert "ValueError: no" in shell("msg", "peek", "q")
 
 
-def test_the_dead_are_shown_with_their_error_and_come_back(shell: Shell) -> None:
+def test_dead_letters_are_shown_with_their_error_and_requeued(shell: Shell) -> None:
     shell("queue", "policy", "q", "--max-reads", "1")
     shell("msg", "send", "q", "poison", code=2)
     shell("msg", "send", "q", '"poison"', "-H", "h=1")
     shell("msg", "read", "q", "--vt", "0s")
     assert shell.json("msg", "read", "q") == []
-    [grave] = shell.json("msg", "dead", "q")
-    assert (grave["body"], grave["error"]) == ("poison", "read more often than the policy allows")
-    assert grave["headers"] == {"h": "1"}
-    assert "read more often" in shell("msg", "dead", "q")
+    [dead_letter] = shell.json("msg", "dead-letters", "q")
+    assert (dead_letter["body"], dead_letter["error"]) == ("poison", "read more than max_reads times")
+    assert dead_letter["headers"] == {"h": "1"}
+    assert "read more than" in shell("msg", "dead-letters", "q")
     assert shell.json("msg", "requeue", "q") == [{"old_id": 1, "new_id": 2}]
     [back] = shell.json("msg", "peek", "q")
     assert (back["body"], back["headers"], back["reads"]) == ("poison", {"h": "1"}, 0)
-    assert shell.json("msg", "dead", "q") == []
+    assert shell.json("msg", "dead-letters", "q") == []
 
 
 @pytest.mark.parametrize(
@@ -131,40 +131,40 @@ def test_the_dead_are_shown_with_their_error_and_come_back(shell: Shell) -> None
         ["send", "none", "1"],
         ["read", "none"],
         ["peek", "none"],
-        ["dead", "none"],
+        ["dead-letters", "none"],
         ["archive", "none", "1"],
         ["delete", "none", "1", "--yes"],
         ["set-vt", "none", "1s", "1"],
         ["requeue", "none"],
     ],
 )
-def test_a_missing_queue_is_exit_3_and_named(shell: Shell, words: list[str]) -> None:
-    assert shell("msg", *words, code=3).startswith("error: There is no message queue 'none'.")
+def test_missing_queue_is_exit_code_3(shell: Shell, words: list[str]) -> None:
+    assert shell("msg", *words, code=3).startswith("error: Message queue 'none' does not exist.")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
-        (["send", "q"], "Give a body"),
-        (["send", "q", "{"], "not JSON"),
-        (["send", "q", "a:=x"], "the value of a is not JSON"),
-        (["send", "q", "a=1", "b"], "'b' is not a pair"),
+        (["send", "q"], "Give either a BODY"),
+        (["send", "q", "{"], "not valid JSON"),
+        (["send", "q", "a:=x"], "The value of a is not valid JSON"),
+        (["send", "q", "a=1", "b"], "'b' is not a name and a value"),
         (["send", "q", "1", "--delay", "-5s"], "write a number and a unit"),
         (["send", "q", "1", "--delay", "1s", "--at", "2030-01-01"], "exclude each other"),
         (["send", "q", "1", "--at", "tomorrow"], "2026-05-01"),
         (["read", "q", "-n", "0"], "0 is not in the range"),
         (["read", "q", "--vt", "99999999999d"], "--vt"),
-        (["read", "q", "--vt", "40000d"], "vt must not be negative nor more than a hundred years"),
-        (["archive", "q", "x"], "neither an id nor a receipt"),
+        (["read", "q", "--vt", "40000d"], "vt must be from zero to a hundred years"),
+        (["archive", "q", "x"], "neither a message id nor a receipt"),
         (["archive", "q", "99999999999999999999"], "not the id of a message"),
-        (["archive", "q", "1.x"], "This is not a receipt"),
+        (["archive", "q", "1.x"], "Invalid receipt"),
         (["read", "a;b"], "not allowed"),
     ],
 )
-def test_wrong_words_are_exit_2_and_named(shell: Shell, words: list[str], says: str) -> None:
-    assert says in shell("msg", *words, code=2)
+def test_invalid_arguments_are_exit_code_2(shell: Shell, words: list[str], message: str) -> None:
+    assert message in shell("msg", *words, code=2)
     assert bodies(shell) == []
 
 
-def test_a_missing_file_is_exit_3(shell: Shell) -> None:
-    assert "There is no file nowhere.json" in shell("msg", "send", "q", "@nowhere.json", code=3)
+def test_missing_file_is_exit_code_3(shell: Shell) -> None:
+    assert "File nowhere.json does not exist" in shell("msg", "send", "q", "@nowhere.json", code=3)

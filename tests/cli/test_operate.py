@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hands import Hand, submit
+from manual_worker import ManualWorker, submit_job
 from shell import Captured, Shell
 
 from holdfast.engine import jobs
@@ -23,13 +23,13 @@ def shell(url: Secret, capsys: Captured) -> Shell:
     return Shell(url, capsys)
 
 
-def test_a_name_is_one_queue_with_two_sides(shell: Shell) -> None:
+def test_one_name_can_have_tasks_and_messages(shell: Shell) -> None:
     shell("submit", "t", "--queue", "Post")
     shell("queue", "create", "post")
     shell("msg", "send", "post", "1")
     rows = [line.split("\t") for line in shell("queue", "list").splitlines()]
     assert [row[:4] for row in rows] == [
-        ["Post", "tasks", "open, nobody serves it", "1"],
+        ["Post", "tasks", "open, no worker", "1"],
         ["post", "messages", "open", "1"],
     ]
     assert [row["kind"] for row in shell.json("queue", "list", "--kind", "messages")] == ["messages"]
@@ -40,52 +40,52 @@ def test_a_name_is_one_queue_with_two_sides(shell: Shell) -> None:
         ("tasks", 1, None),
         ("messages", None, 0),
     ]
-    assert "no message queue" in shell("queue", "show", "nobody", code=3)
+    assert "Message queue 'nobody' does not exist" in shell("queue", "show", "nobody", code=3)
 
 
-def test_pause_says_why_and_resume_goes_on(shell: Shell) -> None:
+def test_pause_stores_the_reason_and_resume_ends_it(shell: Shell) -> None:
     shell("submit", "t", "--queue", "q")
     assert (
         shell("queue", "pause", "q", "--reason", "storm") == "Queue q is paused: 1 ready, 0 still running.\n"
     )
-    assert shell.ask(lambda c: Hand(c).take(1)) == []
+    assert shell.query(lambda c: ManualWorker(c).take(1)) == []
     [shown] = shell.json("queue", "show", "q")
-    assert shown["paused_why"] == "storm"
+    assert shown["paused_reason"] == "storm"
     assert ": storm" in shell("queue", "list")
-    assert shell("queue", "scale", "q") == "0\n"
-    assert "paused for 60m" in shell("queue", "pause", "q", "--for", "1h")
-    assert "ends in 60m" in shell("queue", "list")
-    assert shell("queue", "resume", "q") == "Queue q goes on.\n"
+    assert shell("queue", "desired-workers", "q") == "0\n"
+    assert "paused for 60m" in shell("queue", "pause", "q", "--duration", "1h")
+    assert "resumes in 60m" in shell("queue", "list")
+    assert shell("queue", "resume", "q") == "Queue q is resumed.\n"
     assert shell("queue", "resume", "q") == "Queue q was not paused.\n"
-    assert shell("queue", "scale", "q", "--per-worker", "1") == "1\n"
-    assert shell("queue", "scale", "nobody") == "0\n"
+    assert shell("queue", "desired-workers", "q", "--per-worker", "1") == "1\n"
+    assert shell("queue", "desired-workers", "nobody") == "0\n"
     shell("queue", "create", "letters")
-    assert "queue of messages" in shell("queue", "pause", "letters", code=5)
+    assert "is a message queue" in shell("queue", "pause", "letters", code=5)
 
 
-def test_drain_waits_for_what_runs(shell: Shell, url: Secret) -> None:
+def test_drain_waits_for_running_tasks(shell: Shell, url: Secret) -> None:
     shell("submit", "t", "--queue", "q")
     shell("submit", "t", "--queue", "q")
-    task = shell.ask(lambda c: Hand(c).one())
-    assert "1 task of queue q still run" in shell("queue", "drain", "q", "--within", "50ms", code=1)
+    task = shell.query(lambda c: ManualWorker(c).one())
+    assert "1 task of queue q still running" in shell("queue", "drain", "q", "--wait-timeout", "50ms", code=1)
     [shown] = shell.json("queue", "show", "q")
-    assert shown["paused_why"] == "draining"
+    assert shown["paused_reason"] == "draining"
 
     def finish() -> None:
         async def work(connection: Connection) -> None:
-            await Hand(connection).finish(task)
+            await ManualWorker(connection).finish(task)
 
-        shell.ask(work)
+        shell.query(work)
 
     finishing = threading.Timer(0.3, finish)
     finishing.start()
-    [told] = shell.json("queue", "drain", "q", "--within", "60s")
+    [result] = shell.json("queue", "drain", "q", "--wait-timeout", "60s")
     finishing.join()
-    assert told == {"queue": "q", "running": 0, "ready": 1}
+    assert result == {"queue": "q", "running": 0, "ready": 1}
 
 
-def test_limits_of_a_queue_and_others(shell: Shell) -> None:
-    assert shell("queue", "limit", "q", "--running", "2").split("\t")[:5] == [
+def test_limits_are_set_listed_and_deleted(shell: Shell) -> None:
+    assert shell("queue", "limit", "q", "--max-running", "2").split("\t")[:5] == [
         "queue:q",
         "q",
         "-",
@@ -93,85 +93,89 @@ def test_limits_of_a_queue_and_others(shell: Shell) -> None:
         "0/2",
     ]
     shell("limit", "set", "hosts", "--type", "fetch", "--per-key", "--rate", "120/m", "--burst", "4")
-    found = {row["name"]: row for row in shell.json("limit", "list")}
-    assert (found["hosts"]["rate"], found["hosts"]["burst"], found["hosts"]["per_key"]) == (2, 4, True)
+    limits = {row["name"]: row for row in shell.json("limit", "list")}
+    assert (limits["hosts"]["rate"], limits["hosts"]["burst"], limits["hosts"]["per_key"]) == (2, 4, True)
     for _ in range(3):
         shell("submit", "t", "--queue", "q")
-    assert len(shell.ask(lambda c: Hand(c).take(9))) == 2
+    assert len(shell.query(lambda c: ManualWorker(c).take(9))) == 2
     assert "queue:q\tq\t-\tno\t2/2\t-\tfull" in shell("limit", "list")
-    assert "--yes" in shell("limit", "rm", "hosts", code=5)
-    assert shell("limit", "rm", "hosts", "--yes") == "Limit hosts is gone.\n"
-    assert shell("queue", "limit", "q", "--none", "--yes") == "Limit queue:q is gone.\n"
+    assert "--yes" in shell("limit", "delete", "hosts", code=5)
+    assert shell("limit", "delete", "hosts", "--yes") == "Limit hosts is deleted.\n"
+    assert shell("queue", "limit", "q", "--remove", "--yes") == "Limit queue:q is deleted.\n"
     assert shell("limit", "list") == ""
-    assert "There is no limit 'hosts'" in shell("limit", "rm", "hosts", "--yes", code=3)
+    assert "Limit 'hosts' does not exist" in shell("limit", "delete", "hosts", "--yes", code=3)
     assert "needs max_running or rate" in shell("limit", "set", "x", code=2)
     assert "not a rate" in shell("limit", "set", "x", "--rate", "often", code=2)
 
 
-def test_workers_with_what_they_run_and_sending_them_home(shell: Shell) -> None:
+def test_workers_are_listed_shown_drained_and_stopped(shell: Shell) -> None:
     shell("submit", "t", "--queue", "q")
 
     async def work(connection: Connection) -> None:
-        await Hand(connection, "ann-1").take(1)
-        await Hand(connection, "bob-1").take(1)
+        await ManualWorker(connection, "ann-1").take(1)
+        await ManualWorker(connection, "bob-1").take(1)
         about = {"version": "1.2", "slots": 8, "loop_lag_ms": 4.2, "rss": 123_000_000}
-        await connection.fetchval("select holdfast.beat_worker('ann-1', $1)", json.dumps(about))
+        await connection.fetchval("select holdfast.heartbeat_worker('ann-1', $1)", json.dumps(about))
 
-    shell.ask(work)
+    shell.query(work)
     rows = [line.split("\t") for line in shell("workers", "list").splitlines()]
     assert rows[0][:8] == ["ann-1", "● live", "1", "8", "q", "1.2", "4 ms", "123 MB"]
     [shown] = shell.json("workers", "show", "ann")
     assert (shown["name"], len(shown["tasks"])) == ("ann-1", 1)
     assert "attempt" not in shell("workers", "show", "bob")
-    assert "There is no worker 'carl'" in shell("workers", "show", "carl", code=3)
-    assert "More than one worker" in shell("workers", "show", "", code=4)
+    assert "Worker 'carl' does not exist" in shell("workers", "show", "carl", code=3)
+    assert "More than one worker name" in shell("workers", "show", "", code=4)
     assert "--yes" in shell("workers", "drain", "ann-1", code=5)
-    assert "1 task now" in shell("workers", "drain", "ann-1", "--dry-run")
+    assert "1 running task" in shell("workers", "drain", "ann-1", "--dry-run")
     shell("workers", "drain", "ann-1", "--yes")
     shell("workers", "stop", "bob-1", "--yes")
     states = {row["name"]: (row["state"], row["command"]) for row in shell.json("workers", "list")}
     assert states == {"ann-1": ("draining", "drain"), "bob-1": ("draining", "stop")}
-    shell.ask(lambda c: c.execute("select holdfast.leave_worker('bob-1')"))
-    assert "bob-1 is stopped" in shell("workers", "stop", "bob-1", "--yes", code=4)
+    shell.query(lambda c: c.execute("select holdfast.mark_worker_stopped('bob-1')"))
+    assert "bob-1 is stopped and cannot" in shell("workers", "stop", "bob-1", "--yes", code=4)
 
 
-def test_a_batch_from_the_first_job_to_the_last(shell: Shell) -> None:
-    batch = str(shell.ask(lambda c: jobs.open_batch(c, "export")))
+def test_batch_is_listed_watched_and_cancelled(shell: Shell) -> None:
+    batch = str(shell.query(lambda c: jobs.open_batch(c, "export")))
     for _ in range(3):
         shell("submit", "t", "--queue", "q", "--batch", batch)
 
     async def one(connection: Connection) -> None:
-        hand = Hand(connection)
+        hand = ManualWorker(connection)
         await hand.finish(await hand.one(), "reject", {"message": "x"})
 
-    shell.ask(one)
+    shell.query(one)
+    assert [row["id"] for row in shell.json("batch", "list")] == [batch]
+    assert shell("batch", "list").split("\t")[:6] == [batch, "open", "export", "1", "3", "1"]
+    assert shell.json("batch", "list", "--owner", "nobody") == []
     [shown] = shell.json("batch", "show", batch)
-    assert (shown["state"], shown["total"], shown["ended"], shown["failed"]) == ("open", 3, 1, 1)
-    assert "has not ended in time" in shell("batch", "watch", batch, "--within", "10ms", code=1)
-    assert "2 jobs cancelled" in shell("batch", "cancel", batch, "--dry-run")
-    assert shell("batch", "cancel", batch, "--yes") == "2 jobs cancelled.\n"
-    shell.ask(lambda c: jobs.close_batch(c, UUID(batch)))
+    assert "state" not in shown
+    assert (shown["status"], shown["total"], shown["ended"], shown["failed"]) == ("open", 3, 1, 1)
+    assert "has not ended after" in shell("batch", "watch", batch, "--wait-timeout", "10ms", code=1)
+    assert "This cancels 2 jobs" in shell("batch", "cancel", batch, "--dry-run")
+    assert shell("batch", "cancel", batch, "--yes") == "Cancelled 2 jobs.\n"
+    shell.query(lambda c: jobs.close_batch(c, UUID(batch)))
     assert "3 of 3 jobs ended, 1 failed" in shell.both("batch", "watch", batch, code=1)[0]
-    assert "There is no batch" in shell("batch", "show", str(UUID(int=5)), code=3)
-    assert "not the id of a batch" in shell("batch", "show", "x", code=2)
+    assert "does not exist" in shell("batch", "show", str(UUID(int=5)), code=3)
+    assert "is not a batch id" in shell("batch", "show", "x", code=2)
 
 
-def failed(shell: Shell, count: int, message: str = "it broke") -> None:
-    """Jobs that failed for good, all by the same cause."""
+def create_failed_jobs(shell: Shell, count: int, message: str = "it broke") -> None:
+    """Create jobs that failed with the same cause and are not retried."""
 
     async def work(connection: Connection) -> None:
-        hand = Hand(connection)
+        hand = ManualWorker(connection)
         body = {"type": "ValueError", "message": message, "traceback": "Traceback\n  File x\nValueError",
                 "fingerprint": "ValueError in render"}  # fmt: skip
         for _ in range(count):
-            await submit(connection)
+            await submit_job(connection)
             await hand.finish(await hand.one(), "reject", body)
 
-    shell.ask(work)
+    shell.query(work)
 
 
-def test_errors_by_cause_and_their_repair(shell: Shell) -> None:
-    failed(shell, 12)
+def test_errors_are_grouped_retried_and_ignored(shell: Shell) -> None:
+    create_failed_jobs(shell, 12)
     [group] = shell.json("errors", "list")
     assert (group["attempts"], group["jobs"], group["type"]) == (12, 12, "ValueError")
     cells = shell("errors", "list").split("\t")
@@ -186,90 +190,90 @@ def test_errors_by_cause_and_their_repair(shell: Shell) -> None:
     assert shell.json("bulk", "show", bulk["id"])[0]["status"] == "paused"
     shell("bulk", "resume", bulk["id"])
     shell("bulk", "stop", bulk["id"])
-    assert "can no longer be changed" in shell("bulk", "pause", bulk["id"], code=4)
-    assert "There is no cause" in shell("errors", "show", "nothing like it", code=3)
-    shell("errors", "ignore", group["cause"], "--for", "1h", "--reason", "known")
+    assert "Cannot pause" in shell("bulk", "pause", bulk["id"], code=4)
+    assert "does not exist" in shell("errors", "show", "nothing like it", code=3)
+    shell("errors", "ignore", group["cause"], "--duration", "1h", "--reason", "known")
     assert shell.json("errors", "list") == []
     assert len(shell.json("errors", "list", "--ignored")) == 1
-    shell("errors", "ignore", group["cause"], "--no-longer")
+    shell("errors", "ignore", group["cause"], "--clear")
     assert len(shell.json("errors", "list")) == 1
 
 
-def test_a_first_wave_that_fails_again_stops_the_rest(shell: Shell) -> None:
-    failed(shell, 15)
+def test_bulk_retry_stops_if_the_first_batch_fails_again(shell: Shell) -> None:
+    create_failed_jobs(shell, 15)
     [group] = shell.json("errors", "list")
     [bulk] = shell.json("errors", "retry", group["cause"], "--yes")
     stop = threading.Event()
 
     def keep_failing() -> None:
         async def work(connection: Connection) -> None:
-            hand = Hand(connection)
+            hand = ManualWorker(connection)
             while not stop.is_set():
                 for task in await hand.take(10):
                     await hand.finish(task, "reject", {"type": "ValueError", "message": "again"})
                 await asyncio.sleep(0.05)
 
-        shell.ask(work)
+        shell.query(work)
 
     worker = threading.Thread(target=keep_failing)
     worker.start()
     try:
-        [told] = shell.json("bulk", "watch", bulk["id"], code=1)
+        [result] = shell.json("bulk", "watch", bulk["id"], code=1)
     finally:
         stop.set()
         worker.join()
-    assert (told["status"], told["done"]) == ("stopped", 10)
-    assert told["stopped_why"]
+    assert (result["status"], result["done"]) == ("stopped", 10)
+    assert result["stopped_why"]
 
 
-def test_a_worker_s_command_reaches_it(shell: Shell) -> None:
-    shell.ask(lambda c: Hand(c, "ann").take(1))
+def test_worker_receives_its_command(shell: Shell) -> None:
+    shell.query(lambda c: ManualWorker(c, "ann").take(1))
     shell("workers", "stop", "ann", "--yes")
 
-    async def heard(connection: Connection) -> object:
-        return await connection.fetchval("select holdfast.beat_worker('ann')")
+    async def read_command(connection: Connection) -> object:
+        return await connection.fetchval("select holdfast.heartbeat_worker('ann')")
 
-    assert shell.ask(heard) == "stop"
+    assert shell.query(read_command) == "stop"
 
 
-def test_the_files_of_a_batch_as_a_zip(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_zip_contains_all_files(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    batch = str(shell.ask(lambda c: jobs.open_batch(c, "export")))
+    batch = str(shell.query(lambda c: jobs.open_batch(c, "export")))
     for n in range(3):
         job_id = shell("submit", "t", "-q", "q", "--batch", batch).strip()
         (tmp_path / "page.txt").write_text(f"page {n}")
         shell("file", "put", "page.txt", "--job", job_id)
-    assert "3 files, " in shell("batch", "zip", batch)
+    assert "Saved 3 files" in shell("batch", "zip", batch)
     with zipfile.ZipFile(f"{batch}.zip") as archive:
         names = archive.namelist()
         assert names[-1] == "manifest.json"
         assert {archive.read(name).decode() for name in names[:-1]} == {"page 0", "page 1", "page 2"}
-    assert "is there already" in shell("batch", "zip", batch, code=4)
+    assert "already exists" in shell("batch", "zip", batch, code=4)
     files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     next(path for path in files if path.read_bytes() == b"page 1").unlink()
-    [told] = shell.json("batch", "zip", batch, "--force", code=1)
-    assert (len(told["files"]), len(told["failures"])) == (2, 1)
+    [result] = shell.json("batch", "zip", batch, "--force", code=1)
+    assert (len(result["files"]), len(result["failures"])) == (2, 1)
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_what_came_from_anybody_is_only_shown(shell: Shell) -> None:
+def test_untrusted_text_is_printed_without_control_characters(shell: Shell) -> None:
     evil = "\x1b]0;owned\x07\x9b31m\u202e[red]x[/red]"
     shell.json("submit", "t", "-q", "q", f"a={evil}", "--owner", evil, "--label", f"l={evil}")
     shell("queue", "pause", "q", "--reason", evil)
 
     async def fail(connection: Connection) -> None:
         await connection.execute("select holdfast.resume_queue('q')")
-        hand = Hand(connection, "w\u202e[red]w[/red]")
+        hand = ManualWorker(connection, "w\u202e[red]w[/red]")
         body = {"type": f"E{evil}", "message": evil, "traceback": evil, "fingerprint": f"E {evil}"}
         await hand.finish(await hand.one(), "reject", body)
 
     [row] = shell.json("job", "list")
-    seen = shell("queue", "list") + shell("job", "why", row["id"])
-    shell.ask(fail)
-    told = ["job list", f"job show {row['id']}", f"job why {row['id']}", "errors list", "workers list",
+    output = shell("queue", "list") + shell("job", "why", row["id"])
+    shell.query(fail)
+    commands = ["job list", f"job show {row['id']}", f"job why {row['id']}", "errors list", "workers list",
             "workers show w", "top --once", "queue show q"]  # fmt: skip
-    for words in told:
-        seen += shell(*words.split())
-    assert "[red]x[/red]" in seen
-    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(seen)
+    for words in commands:
+        output += shell(*words.split())
+    assert "[red]x[/red]" in output
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(output)

@@ -13,10 +13,10 @@ def shell(url: Secret, capsys: Captured) -> Shell:
     return Shell(url, capsys)
 
 
-def test_a_queue_from_its_making_to_its_end(shell: Shell) -> None:
+def test_queue_is_created_listed_shown_and_dropped(shell: Shell) -> None:
     assert shell("queue", "list") == ""
-    assert shell("queue", "create", "Post") == "Queue Post is there.\n"
-    assert shell("queue", "create", "fast", "--unlogged") == "Queue fast is there.\n"
+    assert shell("queue", "create", "Post") == "Message queue Post exists.\n"
+    assert shell("queue", "create", "fast", "--unlogged") == "Message queue fast exists.\n"
     shell("msg", "send", "post", "n:=1")
     listed = {q["queue"]: q for q in shell.json("queue", "list")}
     assert {name: (q["total"], q["unlogged"]) for name, q in listed.items()} == {
@@ -26,12 +26,12 @@ def test_a_queue_from_its_making_to_its_end(shell: Shell) -> None:
     assert shell("queue", "list").splitlines()[1].split("\t")[:4] == ["Post", "messages", "open", "1"]
     [shown] = shell.json("queue", "show", "Post")
     assert (shown["visible"], shown["policy"]["vt"]) == (1, "30s")
-    assert shell("queue", "drop", "Post", "--yes") == "Queue Post is gone.\n"
+    assert shell("queue", "drop", "Post", "--yes") == "Queue Post is deleted.\n"
     assert [q["queue"] for q in shell.json("queue", "list")] == ["fast"]
 
 
 @pytest.mark.parametrize("verb", ["drop", "purge"])
-def test_destroying_asks_first(shell: Shell, verb: str) -> None:
+def test_drop_and_purge_need_confirmation(shell: Shell, verb: str) -> None:
     shell("queue", "create", "q")
     shell("msg", "send", "q", "1")
     assert "--yes" in shell("queue", verb, "q", code=5)
@@ -43,7 +43,7 @@ def test_destroying_asks_first(shell: Shell, verb: str) -> None:
         assert shell.json("queue", "show", "q")[0]["total"] == 0
 
 
-def test_a_policy_changes_where_told(shell: Shell) -> None:
+def test_policy_changes_only_named_settings(shell: Shell) -> None:
     shell("queue", "create", "q")
     [before] = shell.json("queue", "policy", "q")
     assert (before["max_reads"], before["dead_letters"], before["backoff"]) == (None, None, "5s")
@@ -65,14 +65,14 @@ def test_a_policy_changes_where_told(shell: Shell) -> None:
         ["policy", "none", "--vt", "1s"],
     ],
 )
-def test_a_missing_queue_is_exit_3_and_named(shell: Shell, words: list[str]) -> None:
-    told = shell("queue", *words, code=3)
-    assert told.startswith("error: There is no message queue 'none'.")
-    assert "fix: Make it with `holdfast queue create none`" in told
+def test_missing_queue_is_exit_code_3(shell: Shell, words: list[str]) -> None:
+    error = shell("queue", *words, code=3)
+    assert error.startswith("error: Message queue 'none' does not exist.")
+    assert "fix: Create it with `holdfast queue create none`" in error
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["create", "a;b"], "not allowed"),
         (["create", "x" * 48], "47 bytes"),
@@ -84,11 +84,11 @@ def test_a_missing_queue_is_exit_3_and_named(shell: Shell, words: list[str]) -> 
         (["policy", "q", "--dead-letters", "q"], "its own dead-letter queue"),
     ],
 )
-def test_wrong_words_are_exit_2_and_named(shell: Shell, words: list[str], says: str) -> None:
+def test_invalid_arguments_are_exit_code_2(shell: Shell, words: list[str], message: str) -> None:
     if words[0] == "policy":
         shell("queue", "create", "q")
-    assert says in shell("queue", *words, code=2)
+    assert message in shell("queue", *words, code=2)
 
 
-def test_a_database_without_our_schema(empty_url: Secret, capsys: Captured) -> None:
+def test_database_without_schema_is_exit_code_4(empty_url: Secret, capsys: Captured) -> None:
     assert "holdfast migrate" in Shell(empty_url, capsys)("queue", "list", code=4)

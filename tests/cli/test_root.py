@@ -8,18 +8,19 @@ import sys
 import click
 import pytest
 
+from holdfast.cli.commands import COMMANDS
 from holdfast.cli.root import root, run
 from holdfast.settings import Settings
 from holdfast.version import __version__
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"holdfast {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["completion", "cmd"], ["completion"]])
-def test_wrong_usage_is_exit_2_with_a_hint_and_no_traceback(
+def test_invalid_usage_is_exit_code_2_with_a_hint(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -29,26 +30,26 @@ def test_wrong_usage_is_exit_2_with_a_hint_and_no_traceback(
     assert "--help" in captured.err
 
 
-def test_a_noun_alone_says_what_it_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_group_without_subcommand_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["workers"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("Usage: holdfast workers")
-    assert "drain" in said
-    assert "error:" not in said
+    error = capsys.readouterr().err
+    assert error.startswith("Usage: holdfast workers")
+    assert "drain" in error
+    assert "error:" not in error
 
 
-def test_errors_are_objects_when_a_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_json_objects_with_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nonsense", "--json"]) == 2
     assert set(json.loads(capsys.readouterr().err)) == {"error", "fix"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_name_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_script_names_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", shell]) == 0
     assert "_HOLDFAST_COMPLETE" in capsys.readouterr().out
 
 
-def test_completion_completes() -> None:
+def test_completion_suggests_commands() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast"],
         env={"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast comp", "COMP_CWORD": "1"},
@@ -59,7 +60,7 @@ def test_completion_completes() -> None:
     assert done.stdout == "plain,completion\n"
 
 
-def test_every_command_explains_itself() -> None:
+def test_every_command_has_a_help_text() -> None:
     def commands(group: click.Group) -> list[click.Command]:
         context = click.Context(group)
         known = [group.get_command(context, name) for name in group.list_commands(context)]
@@ -74,11 +75,51 @@ def test_every_command_explains_itself() -> None:
     assert not silent
 
 
+def test_help_lists_commands_first_and_settings_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    output = capsys.readouterr().out
+    positions = [output.index(heading) for heading in ("Get started:", "Run:", "Integrate:", "Settings:")]
+    assert positions == sorted(positions)
+    for entry in COMMANDS.values():
+        assert f"  {entry.name} " in output
+
+
+def test_command_table_matches_the_commands() -> None:
+    """The table is read without importing the commands, so its help must be the summary of theirs."""
+    for entry in COMMANDS.values():
+        command = root.get_command(click.Context(root), entry.name)
+        assert command is not None
+        assert command.name == entry.name
+        assert entry.short_help.endswith(".")
+        first_verb, command_verb = entry.short_help.split()[0], (command.help or "").split()[0]
+        assert first_verb.rstrip(",") == command_verb.rstrip(","), entry.name
+
+
+def test_every_option_has_a_help_text() -> None:
+    def list_commands(group: click.Group, path: str) -> list[tuple[str, click.Command]]:
+        context = click.Context(group)
+        commands = [
+            (f"{path} {name}", group.get_command(context, name)) for name in group.list_commands(context)
+        ]
+        existing = [(name, command) for name, command in commands if command is not None]
+        nested = [each for name, command in existing if isinstance(command, click.Group)
+                  for each in list_commands(command, name)]  # fmt: skip
+        return [*existing, *nested]
+
+    silent = [
+        f"{path} {parameter.opts[0]}"
+        for path, command in list_commands(root, "holdfast")
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden and not parameter.help
+    ]
+    assert silent == []
+
+
 def test_every_setting_is_an_option_of_the_same_name() -> None:
     options = {option for parameter in root.params for option in parameter.opts}
     assert {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)} <= options
 
 
-def test_a_bad_setting_on_the_command_line_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_setting_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--pool-size", "many", "db", "status"]) == 2
     assert "pool_size" in capsys.readouterr().err

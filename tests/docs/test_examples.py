@@ -1,4 +1,4 @@
-"""Code in the docs is code that runs: every Python block stands in an example, and every example works."""
+"""Code in the docs runs: every Python block is part of an example, and every example works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
@@ -33,22 +33,22 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(BLOCKS)])
-def test_every_python_block_stands_in_an_example(page: Path, block: str) -> None:
+def test_every_python_block_is_part_of_an_example(page: Path, block: str) -> None:
     assert any(block.strip() in example for example in EXAMPLES), block
 
 
-def environment(url: Secret) -> dict[str, str]:
+def build_environment(url: Secret) -> dict[str, str]:
     return {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal()}
 
 
 @pytest.fixture
 def run(url: Secret) -> Generator[Any]:
-    """Runs a worker of an example until the test ends."""
+    """Start processes that run until the test ends."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*arguments: str, stdout: Any = None) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, *arguments], env=environment(url), cwd=ROOT, stdout=stdout
+            [sys.executable, *arguments], env=build_environment(url), cwd=ROOT, stdout=stdout
         )
         started.append(process)
         return process
@@ -59,11 +59,11 @@ def run(url: Secret) -> Generator[Any]:
         process.wait(40)
 
 
-def test_the_quickstart_s_application(url: Secret, run: Any) -> None:
+def test_quickstart_application_runs(url: Secret, run: Any) -> None:
     run("-m", "holdfast", "worker", "examples/app.py")
     outputs = [
         subprocess.run(
-            [sys.executable, "examples/app.py"], env=environment(url), cwd=ROOT,
+            [sys.executable, "examples/app.py"], env=build_environment(url), cwd=ROOT,
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout
         for _ in range(2)
@@ -72,40 +72,46 @@ def test_the_quickstart_s_application(url: Secret, run: Any) -> None:
     assert outputs[0] == outputs[1]
 
 
-def test_the_guide_s_print_shop(url: Secret, run: Any) -> None:
-    run("-m", "holdfast", "worker", "examples/printing.py")
-    told = subprocess.run(
-        [sys.executable, "examples/printing.py"], env=environment(url), cwd=ROOT,
+def test_print_shop_example_runs(url: Secret, run: Any) -> None:
+    run("-m", "holdfast", "worker", "examples/print_shop.py")
+    lines = subprocess.run(
+        [sys.executable, "examples/print_shop.py"], env=build_environment(url), cwd=ROOT,
         capture_output=True, text=True, check=True, timeout=120,
     ).stdout.splitlines()  # fmt: skip
-    assert told[1] == "page 1 | page 2 | queued"
-    assert "['Moby Dick: page 1, page 2']" in told
-    assert "100 of 100 ended, 0 failed" in told
-    assert "[('paused', 'out of paper')]" in told
-    assert told[-2:] == ["failed OSError", "True"]
+    assert lines[1] == "page 1 | page 2 | queued"
+    assert "['Moby Dick: page 1, page 2']" in lines
+    assert "100 of 100 ended, 0 failed" in lines
+    assert "[('paused', 'out of paper')]" in lines
+    assert lines[-2:] == ["failed OSError", "True"]
 
 
-async def test_the_guide_s_orders(
+async def test_messages_example_runs(
     url: Secret, run: Any, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await conn.execute("select pgmq.create('orders')")
     await conn.execute("select holdfast.put_message_policy('orders', p_backoff => '50 milliseconds')")
-    told = tmp_path / "told"
+    output = tmp_path / "output"
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    with told.open("wb") as file:
-        run("-m", "holdfast", "worker", "examples/letters.py", stdout=file)
+    with output.open("wb") as file:
+        run("-m", "holdfast", "worker", "examples/messages.py", stdout=file)
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "examples/letters.py"], env=environment(url), cwd=ROOT,
+        subprocess.run, [sys.executable, "examples/messages.py"], env=build_environment(url), cwd=ROOT,
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "1 1 1\n"
-    wanted = ["shipped order 1", "shipped order 2", "{'amount': -1, 'number': 3} is dead: ValueError"]
-    await eventually(lambda: all(each in told.read_text() for each in wanted), within=timedelta(seconds=60))
-    paid = await conn.fetch("select * from payments order by number")
-    assert [tuple(row) for row in paid] == [(1, 250), (2, 90)]
+    expected = [
+        "shipped order 1",
+        "shipped order 2",
+        "{'amount': -1, 'number': 3} is a dead letter: ValueError",
+    ]
+    await wait_until(
+        lambda: all(each in output.read_text() for each in expected), within=timedelta(seconds=60)
+    )
+    payments = await conn.fetch("select * from payments order by number")
+    assert [tuple(row) for row in payments] == [(1, 250), (2, 90)]
 
 
-class Page(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -117,28 +123,28 @@ class Page(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def page() -> Generator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PageHandler)
     Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
 
 
-async def test_the_readme_s_bookmark(
+async def test_bookmarks_example_runs(
     url: Secret, run: Any, page: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", url.reveal())
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    import titles  # noqa: PLC0415
+    import bookmarks  # noqa: PLC0415
 
     await conn.execute("create table bookmarks (url text)")
     connection = await asyncpg.connect(url.reveal())
     async with connection.transaction():
-        job_id = await titles.add_bookmark(connection, page)
+        job_id = await bookmarks.add_bookmark(connection, page)
     await connection.close()
-    run("-m", "holdfast", "worker", "examples/titles.py")
+    run("-m", "holdfast", "worker", "examples/bookmarks.py")
     async with asyncio.timeout(40):
-        async for job in titles.client.watch(job_id):
+        async for job in bookmarks.client.watch(job_id):
             last = job
-    await titles.client.close()
+    await bookmarks.client.close()
     assert (last.status, last.output) == ("succeeded", "A page")

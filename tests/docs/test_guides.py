@@ -1,4 +1,4 @@
-"""The guide's tests of its own example are a user's: run from outside, with the plug-in."""
+"""The tests of the guide's example run with the plug-in, as those of a user."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.mark.timeout(300)  # it starts a server of its own
-def test_the_orders_and_their_tests(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)  # starts a server
+def test_orders_example_passes_its_tests(tmp_path: Path) -> None:
     config = tmp_path / "pytest.ini"
     config.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
     done = subprocess.run(

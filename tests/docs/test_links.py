@@ -11,12 +11,12 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)#]+)(#[^)]*)?\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_not_broken(page: Path) -> None:
     missing = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not missing
 
 
-def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
+def test_every_page_is_reachable_from_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     reached, todo = set[Path](), [index]
     while todo:
@@ -25,7 +25,7 @@ def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
             continue
         reached.add(page)
         todo += [page.parent / link for link, _ in LINK.findall(page.read_text())]
-    alone = [
+    unreachable = [
         p for p in (ROOT / "docs").rglob("*.md") if p.resolve() not in reached and "decisions" not in p.parts
     ]
-    assert not alone
+    assert not unreachable

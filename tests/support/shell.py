@@ -1,4 +1,4 @@
-"""The command line inside the test's process, on the test's database."""
+"""Run commands of `holdfast` in the process of a test, on the test's database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import settings as settings_module
 from holdfast.cli.root import run
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret
 
 Captured = pytest.CaptureFixture[str]
@@ -26,25 +26,27 @@ class Shell:
         self._captured = captured
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """Standard output, or standard error when the command is expected to fail."""
-        out, err = self.both(*words, code=code)
-        return out if code == 0 else err
+        """Run a command and return its standard output, or its standard error if it is expected to fail."""
+        stdout, stderr = self.both(*words, code=code)
+        return stdout if code == 0 else stderr
 
     def both(self, *words: str, code: int = 0) -> tuple[str, str]:
-        given = run(["--database-url", self._url.reveal(), *words])
-        out, err = self._captured.readouterr()
-        assert given == code, out + err
-        assert "Traceback" not in err
-        return out, err
+        """Run a command, check its exit code, and return standard output and standard error."""
+        exit_code = run(["--database-url", self._url.reveal(), *words])
+        stdout, stderr = self._captured.readouterr()
+        assert exit_code == code, stdout + stderr
+        assert "Traceback" not in stderr
+        return stdout, stderr
 
     def json(self, *words: str, code: int = 0) -> list[Any]:
+        """Run a command with `--json` and return the objects that it prints."""
         return [json.loads(line) for line in self.both(*words, "--json", code=code)[0].splitlines()]
 
-    def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
-        """What the database answers, behind the back of the command line."""
+    def query(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run `work` with a connection to the test's database, without the command line."""
 
-        async def work() -> T:
-            async with connected(self._url, settings_module.load()) as connection:
-                return await question(connection)
+        async def connect_and_run() -> T:
+            async with open_connection(self._url, settings_module.load_settings()) as connection:
+                return await work(connection)
 
-        return asyncio.run(work())
+        return asyncio.run(connect_and_run())

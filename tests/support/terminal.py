@@ -1,4 +1,4 @@
-"""A program in a terminal of its own: what it shows, and keys that are pressed."""
+"""Run `holdfast` in a pseudo-terminal, press keys and read what it prints."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import termios
 import time
 from pathlib import Path
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]|\r")
+ESCAPE_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]|\r")
 
 
 class Terminal:
-    """`holdfast ...` on a pseudo-terminal of 160 by 50. `text` is all it has written, without its colours."""
+    """`holdfast ...` on a pseudo-terminal of 160 by 50 characters. `text` is its output without colours."""
 
     def __init__(self, *words: str, environ: dict[str, str], folder: Path) -> None:
         self._master, slave = os.openpty()
@@ -32,39 +32,40 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return ESCAPES.sub("", self._raw)
+        return ESCAPE_SEQUENCES.sub("", self._raw)
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def _take(self, seconds: float) -> bool:
+    def _read_output(self, seconds: float) -> bool:
+        """Read output for at most this time. Return False if the program has closed the terminal."""
         ready, _, _ = select.select([self._master], [], [], seconds)
         if not ready:
             return True
         try:
-            got = os.read(self._master, 65536)
-        except OSError:  # nobody holds the other end any more
+            chunk = os.read(self._master, 65536)
+        except OSError:  # the other end is closed
             return False
-        self._raw += got.decode(errors="replace")
-        return bool(got)
+        self._raw += chunk.decode(errors="replace")
+        return bool(chunk)
 
-    def until(self, pattern: str, *, after: int = 0, within: float = 60) -> re.Match[str]:
-        """Waits until the text from `after` on has the pattern."""
+    def wait_for_text(self, pattern: str, *, after: int = 0, within: float = 60) -> re.Match[str]:
+        """Wait until the text after the position `after` matches the pattern, and return the match."""
         deadline = time.monotonic() + within
         while True:
-            found = re.compile(pattern).search(self.text, after)
-            if found:
-                return found
-            assert self._take(0.1) or re.compile(pattern).search(self.text, after), self.text
-            assert time.monotonic() < deadline, f"{pattern!r} did not come:\n{self.text}"
+            match = re.compile(pattern).search(self.text, after)
+            if match:
+                return match
+            assert self._read_output(0.1) or re.compile(pattern).search(self.text, after), self.text
+            assert time.monotonic() < deadline, f"{pattern!r} was not printed:\n{self.text}"
 
-    def end(self, within: float = 60) -> int:
-        """Waits for its end; the exit code."""
+    def wait_for_end(self, within: float = 60) -> int:
+        """Wait until the program ends and return its exit code."""
         deadline = time.monotonic() + within
         while self.process.poll() is None:
-            self._take(0.1)
-            assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
-        while self._take(0.1) and select.select([self._master], [], [], 0.1)[0]:
+            self._read_output(0.1)
+            assert time.monotonic() < deadline, f"the program does not end:\n{self.text}"
+        while self._read_output(0.1) and select.select([self._master], [], [], 0.1)[0]:
             pass
         return self.process.returncode
 

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from holdfast.engine import audit
-from holdfast.engine.connection import Connection, is_refused
+from holdfast.engine.connection import Connection, is_permission_error
 
 
 def get_local_actor() -> str:
@@ -27,5 +27,5 @@ async def record_audit_event(
     try:
         await audit.record_audit_entry(connection, get_local_actor(), action, target, fields or None)
     except Exception as error:
-        if not is_refused(error):
+        if not is_permission_error(error):
             raise

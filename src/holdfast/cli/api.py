@@ -21,7 +21,7 @@ from holdfast import telemetry
 from holdfast.cli import app_loader, log_output
 from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
 from holdfast.engine import embedded, install
-from holdfast.engine.connection import Database, connected
+from holdfast.engine.connection import Database, open_connection
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.extras import convert_import_error, require_extra
 from holdfast.settings import Secret, Settings
@@ -69,7 +69,7 @@ def api(session: CliSession, /, app: str | None, systems: tuple[str, ...], **opt
         dashboard=not options["no_dashboard"],
     )
     listener = open_server_socket(settings.api_host, settings.api_port)
-    url, _server = embedded.locate(settings)
+    url, _server = embedded.locate_database(settings)
     session.run_server(serve_api(settings, url, listener, contents))
 
 
@@ -169,8 +169,8 @@ async def serve_api(
     from holdfast.server.dashboard import create_dashboard, create_login_link  # noqa: PLC0415
 
     contents = contents or ServerContents(app_loader.LoadedApp())
-    async with connected(url, settings) as connection:
-        await install.verify(connection)
+    async with open_connection(url, settings) as connection:
+        await install.verify_schema(connection)
         for system in contents.systems:
             await system.install_if_needed(connection, settings.systems_schema)
     host, port = listener.getsockname()[:2]

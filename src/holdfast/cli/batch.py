@@ -165,7 +165,7 @@ def cancel(session: CliSession, batch_id: str, reason: str | None, yes: bool, dr
         consequence = f"This cancels {format_count(unfinished, 'job')}."
         if not session.confirm(consequence, yes=yes, dry_run=dry_run):
             return
-        count = await jobs.cancel_all(connection, {"batch": str(batch_uuid)}, reason)
+        count = await jobs.cancel_all_jobs(connection, {"batch": str(batch_uuid)}, reason)
         await record_audit_event(connection, "batch.cancel", str(batch_uuid), jobs=count, reason=reason)
         if session.output.json:
             session.output.print_record({"batch": batch_uuid, "cancelled": count})

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from holdfast import settings as settings_module
 from holdfast.engine import embedded, jobs, limits, task_types, workers
 from holdfast.engine import queues as engine_queues
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.messages import queues
 from holdfast.formatting import format_state
 from holdfast.settings import Settings
@@ -47,12 +47,12 @@ def build_completer(fetch: FetchSuggestions) -> Callable[..., list[CompletionIte
 async def _fetch_suggestions(settings: Settings, fetch: FetchSuggestions) -> list[CompletionItem]:
     url, server = settings.database_url, None
     if url is None:
-        server = embedded.find(settings)
+        server = embedded.find_running_server(settings)
         if server is None:
             return []
         url = server.url
     try:
-        async with asyncio.timeout(QUERY_TIMEOUT_S), connected(url, settings) as connection:
+        async with asyncio.timeout(QUERY_TIMEOUT_S), open_connection(url, settings) as connection:
             return await fetch(connection)
     finally:
         if server is not None:
@@ -66,7 +66,7 @@ async def _suggest_jobs(connection: Connection) -> list[CompletionItem]:
 
 async def _suggest_queues(connection: Connection) -> list[CompletionItem]:
     list_task_queues = await engine_queues.list_task_queues(connection, max_rows=MAX_SUGGESTED_QUEUES)
-    message_queues = await queues.list_queues(connection)
+    message_queues = await queues.list_message_queues(connection)
     return [
         *(CompletionItem(row["queue"], help=f"{row['ready']} ready") for row in list_task_queues),
         *(CompletionItem(queue.name, help="messages") for queue in message_queues),

@@ -142,7 +142,7 @@ def preview(
     else:
         every_s = None if every is None else every.total_seconds()
         times = session.run_with_connection(
-            lambda connection: schedules.next_times(
+            lambda connection: schedules.list_next_times(
                 connection, cron=expression, every_s=every_s, timezone=timezone, count=count
             )
         )

@@ -33,7 +33,7 @@ def db() -> None:
 def start(session: CliSession) -> None:
     """Start the embedded server and keep it running until `holdfast db stop`."""
     _refuse_external_database(session, "start")
-    with embedded.keep(session.settings) as server:
+    with embedded.start_permanent_server(session.settings) as server:
         url = redact_url(server.url.reveal())
         session.output.print_line(
             f"PostgreSQL {server.version} is running at {url} until `holdfast db stop`."
@@ -45,7 +45,7 @@ def start(session: CliSession) -> None:
 def stop(session: CliSession) -> None:
     """Stop the embedded server, even if other processes are using it."""
     _refuse_external_database(session, "stop")
-    was_running = embedded.stop(session.settings)
+    was_running = embedded.stop_server(session.settings)
     session.output.print_line("Stopped." if was_running else "The embedded server was not running.")
 
 
@@ -58,7 +58,7 @@ def url(session: CliSession) -> None:
     This command starts the embedded server if it is not running. The server then runs for 30 seconds, and as
     long as a program uses it. `holdfast db start` keeps it running.
     """
-    database_url, server = embedded.locate(session.settings)
+    database_url, server = embedded.locate_database(session.settings)
     if server:
         server.linger(LINGER_AFTER_URL)
         server.release()
@@ -79,8 +79,8 @@ def psql(session: CliSession, arguments: tuple[str, ...]) -> int:
 
     Example: holdfast db psql -c "select 1"
     """
-    program = embedded.psql(session.settings)
-    database_url, server = embedded.locate(session.settings)
+    program = embedded.find_psql(session.settings)
+    database_url, server = embedded.locate_database(session.settings)
     try:
         target, password = _split_password(database_url)
         environment = dict(os.environ)  # house: environment (passed on, not read)
@@ -102,7 +102,7 @@ def status(session: CliSession) -> None:
         session.output.print_record({"state": "external", "url": external_url})
         return
     folder = str(session.settings.home.absolute() / "postgres")
-    server = embedded.find(session.settings)
+    server = embedded.find_running_server(session.settings)
     if server is None:
         session.output.print_record({"state": "stopped", "folder": folder})
         return
@@ -128,7 +128,7 @@ def reset(session: CliSession, *, yes: bool, dry_run: bool) -> None:
     folder = session.settings.home.absolute() / "postgres"
     consequence = f"This stops the embedded server for all its users and deletes all databases in {folder}."
     if session.confirm(consequence, yes=yes, dry_run=dry_run):
-        embedded.reset(session.settings)
+        embedded.reset_server(session.settings)
         session.output.print_line("Deleted. The next start creates an empty database.")
 
 

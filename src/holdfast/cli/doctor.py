@@ -7,9 +7,9 @@ import click
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import doctor as engine_doctor
 from holdfast.engine import embedded, install
-from holdfast.engine.connection import connected
+from holdfast.engine.connection import open_connection
 from holdfast.engine.doctor import Finding
-from holdfast.errors import DatabaseAwayError, HoldfastError
+from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 
 DATABASE_UNAVAILABLE_EXIT_CODE = 6
@@ -46,7 +46,7 @@ def doctor(session: CliSession, context: click.Context, probe: str | None) -> No
 
 async def _run_checks(settings: Settings) -> list[Finding]:
     try:
-        url, _server = embedded.locate(settings)
+        url, _server = embedded.locate_database(settings)
     except HoldfastError as error:
         return [
             Finding("database", "fail", error.message, error.fix, unreachable=True),
@@ -71,15 +71,15 @@ async def _run_probe(settings: Settings, *, ready: bool) -> None:
     if storage.level == "fail":
         raise HoldfastError(storage.text, fix=storage.fix)
     if ready:
-        async with connected(_find_running_database(settings), settings) as connection:
-            await install.verify(connection)
+        async with open_connection(_find_running_database(settings), settings) as connection:
+            await install.verify_schema(connection)
 
 
 def _find_running_database(settings: Settings) -> Secret:
     """Return the URL of the database. A probe never starts a server."""
     if settings.database_url:
         return settings.database_url
-    server = embedded.find(settings)
+    server = embedded.find_running_server(settings)
     if server is None:
-        raise DatabaseAwayError("The embedded server is not running.", fix="Start it: holdfast db start")
+        raise DatabaseUnavailableError("The embedded server is not running.", fix="Start it: holdfast db start")
     return server.url

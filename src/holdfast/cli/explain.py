@@ -21,7 +21,7 @@ async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, An
     """
     job = await jobs.get_job(connection, job_id)
     if job is None:
-        raise NotFoundError(f"There is no job {job_id}.", field="id")
+        raise NotFoundError(f"Job {job_id} does not exist.", field="id")
     tasks = [task for task in job["tasks"] if task["status"] in UNFINISHED] or list(job["tasks"])
     named = [(UUID(task["id"]), task["name"]) for task in tasks[:MAX_EXPLAINED_TASKS]]
     return [

@@ -12,7 +12,7 @@ from holdfast.cli.completers import complete_limit, complete_queue, complete_typ
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import limits
 from holdfast.engine.connection import Connection
-from holdfast.engine.limits import Limit
+from holdfast.engine.limits import LimitRule
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.formatting import format_time_until
 
@@ -99,7 +99,7 @@ def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
     """
     save_limit(
         session,
-        Limit(
+        LimitRule(
             name=name,
             queue=options["queue"],
             type=options["task_type"],
@@ -111,7 +111,7 @@ def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
     )
 
 
-def save_limit(session: CliSession, limit: Limit) -> None:
+def save_limit(session: CliSession, limit: LimitRule) -> None:
     """Create or change a limit and print it."""
 
     async def work(connection: Connection) -> dict[str, Any]:

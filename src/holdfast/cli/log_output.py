@@ -13,19 +13,19 @@ from holdfast import telemetry
 from holdfast.settings import Settings
 
 _LEVEL_OF_EVENT = {
-    "database.away": logging.WARNING,
-    "database.recovered": logging.WARNING,
+    "database.connection_failed": logging.WARNING,
+    "database.stale_state_removed": logging.WARNING,
     "schema.role_skipped": logging.WARNING,
     "task.lease_lost": logging.WARNING,
-    "worker.blocked": logging.WARNING,
+    "worker.event_loop_blocked": logging.WARNING,
     "worker.heartbeat_replaced": logging.WARNING,
     "worker.process_restarted": logging.WARNING,
     "worker.child_started": logging.DEBUG,
     "worker.child_ended": logging.DEBUG,
     "task.started": logging.DEBUG,
     "task.raised": logging.DEBUG,
-    "worker.claimed": logging.DEBUG,
-    "api.request": logging.DEBUG,
+    "tasks.claimed": logging.DEBUG,
+    "api.request_completed": logging.DEBUG,
 }
 
 

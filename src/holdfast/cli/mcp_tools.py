@@ -101,7 +101,7 @@ class McpTool:
         except msgspec.ValidationError as error:
             raise InvalidError(f"The arguments are invalid: {error}.", field="arguments") from None
         result: ToolResult = msgspec.to_builtins(await self.call(connection, parameters), enc_hook=str)
-        return cast("ToolResult", _shorten_texts(SecretMasker().value(result)))
+        return cast("ToolResult", _shorten_texts(SecretMasker().mask_value(result)))
 
 
 def _shorten_texts(value: Any) -> Any:

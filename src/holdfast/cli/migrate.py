@@ -9,7 +9,7 @@ import click
 from holdfast.cli import log_output
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import embedded, install, roles
-from holdfast.engine.state import Status
+from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret
 
 
@@ -26,7 +26,7 @@ def migrate(context: click.Context) -> None:
 
 def _locate_database(session: CliSession) -> Secret:
     log_output.configure_logging(session.settings)
-    url, _server = embedded.locate(session.settings)
+    url, _server = embedded.locate_database(session.settings)
     return url
 
 
@@ -35,7 +35,7 @@ def _locate_database(session: CliSession) -> Secret:
 @pass_session
 def up(session: CliSession) -> None:
     """Apply pending migrations. Several processes can run this command at the same time."""
-    applied = session.run_async(install.migrate(_locate_database(session), session.settings))
+    applied = session.run_async(install.migrate_database(_locate_database(session), session.settings))
     if session.output.json:
         session.output.print_record(
             {
@@ -61,7 +61,7 @@ def up(session: CliSession) -> None:
 @pass_session
 def status(session: CliSession) -> None:
     """Show the installed version and the pending migrations."""
-    current = session.run_async(install.status(_locate_database(session), session.settings))
+    current = session.run_async(install.read_schema_status(_locate_database(session), session.settings))
     session.output.print_record(_format_status(current))
 
 
@@ -71,14 +71,14 @@ def status(session: CliSession) -> None:
 @pass_session
 def check(session: CliSession, context: click.Context) -> None:
     """Check that the schema is up to date, for deployments. Exit with code 1 if it is not."""
-    current = session.run_async(install.status(_locate_database(session), session.settings))
+    current = session.run_async(install.read_schema_status(_locate_database(session), session.settings))
     ok = current.current and not current.unknown
     session.output.print_record({"ok": ok, **_format_status(current)})
     if not ok:
         context.exit(1)
 
 
-def _format_status(status: Status) -> dict[str, Any]:
+def _format_status(status: SchemaStatus) -> dict[str, Any]:
     return {
         "database": status.installed.latest,
         "code": status.files.latest,
@@ -88,7 +88,7 @@ def _format_status(status: Status) -> dict[str, Any]:
         "functions": status.functions,
         "skipped": list(status.skipped),
         "owner": status.installed.owner,
-        "missing_roles": list(roles.missing(status.installed.roles)),
+        "missing_roles": list(roles.find_missing_roles(status.installed.roles)),
     }
 
 
@@ -112,7 +112,7 @@ def _format_status(status: Status) -> dict[str, Any]:
 )
 def sql(from_version: int, to_version: int | None, no_transaction: bool) -> None:
     """Print the SQL of the migrations. The output is the same every time. This needs no database."""
-    click.echo(install.script(from_version, to_version, bare=no_transaction), nl=False)
+    click.echo(install.build_migration_script(from_version, to_version, bare=no_transaction), nl=False)
 
 
 @migrate.command()
@@ -130,12 +130,12 @@ def grants(session: CliSession, role: str, access: roles.Purpose, print_only: bo
     """Grant a database role the privileges that it needs to use Holdfast, and no more."""
     url = _locate_database(session)
     statements = session.run_async(
-        roles.grants(url, session.settings, role, access, check_role=not print_only)
+        roles.build_grant_statements(url, session.settings, role, access, check_role=not print_only)
     )
     if print_only:
         for statement in statements:
             click.echo(f"{statement};")
         return
-    session.run_async(roles.grant(url, session.settings, statements))
+    session.run_async(roles.execute_grants(url, session.settings, statements))
     verb = "run workers" if access == "worker" else "submit and read jobs"
     session.output.print_line(f"Role {role} can now {verb}.")

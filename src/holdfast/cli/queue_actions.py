@@ -18,7 +18,7 @@ from holdfast.cli.session import CliSession, confirmation_options, json_option, 
 from holdfast.engine import limits, workers
 from holdfast.engine import queues as engine_queues
 from holdfast.engine.connection import Connection
-from holdfast.engine.limits import Limit
+from holdfast.engine.limits import LimitRule
 from holdfast.engine.messages import queues
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.formatting import format_count, format_duration, format_number
@@ -103,7 +103,7 @@ def limit(session: CliSession, /, name: str, **options: Any) -> None:
         delete_limit(session, limit_name, yes=options["yes"], dry_run=options["dry_run"])
         return
     rate = None if options["rate"] is None else parse_rate(options["rate"])
-    queue_limit = Limit(
+    queue_limit = LimitRule(
         name=limit_name, queue=name, max_running=options["max_running"], rate=rate, burst=options["burst"]
     )
     if options["dry_run"]:

@@ -131,7 +131,7 @@ def _build_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _print_result(
-    session: CliSession, client: Client, submitted: jobs.Submitted, options: dict[str, Any]
+    session: CliSession, client: Client, submitted: jobs.SubmitResult, options: dict[str, Any]
 ) -> int:
     """Print the id of the job or, if asked to wait, its outcome. Return the exit code."""
     output = session.output

@@ -22,7 +22,7 @@ from holdfast.client import Client
 from holdfast.definitions.tasks import task
 from holdfast.engine import embedded, install, queues, scratch
 from holdfast.engine.connection import Database
-from holdfast.errors import DatabaseRightsError, RefusedError
+from holdfast.errors import DatabasePermissionError, RefusedError
 from holdfast.settings import Secret, Settings, redact_url
 from holdfast.version import __version__
 from holdfast.worker.runtime import WorkerRuntime
@@ -102,7 +102,7 @@ def bench(session: CliSession, jobs: int, samples: int, concurrency: int) -> Non
     The measurement takes about half a minute. It uses a temporary database on the same server.
     """
     settings, size = session.settings, BenchSize(jobs, samples, concurrency)
-    url, server = embedded.locate(settings)
+    url, server = embedded.locate_database(settings)
     try:
         result = session.run_server(_run_bench(session, settings, url, size))
     finally:
@@ -133,18 +133,18 @@ async def _run_bench(session: CliSession, settings: Settings, url: Secret, size:
 async def _create_temporary_database(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     name = f"holdfast_bench_{secrets.token_hex(4)}"
     try:
-        await scratch.create(url, name, settings)
-    except DatabaseRightsError as error:
+        await scratch.create_database(url, name, settings)
+    except DatabasePermissionError as error:
         raise RefusedError(
             "This role may not create the temporary database for the measurement.",
             fix="Grant it createdb, or run the command as the owner of the server.",
         ) from error
     try:
-        own_url = scratch.on_database(url, name)
-        await install.migrate(own_url, settings)
+        own_url = scratch.url_of_database(url, name)
+        await install.migrate_database(own_url, settings)
         yield own_url
     finally:
-        await scratch.drop(url, name, settings)
+        await scratch.drop_database(url, name, settings)
 
 
 async def _time_calls(count: int, call: Callable[[int], Awaitable[object]]) -> LatencyStats:

@@ -63,7 +63,7 @@ def demo(session: CliSession, keep_running: bool) -> int:
     demo_systems = _import_demo_systems()
     settings, output = session.settings, session.output
     output.print_line("Holdfast demo")
-    url, server = embedded.locate(settings)
+    url, server = embedded.locate_database(settings)
     try:
         output.print_line(f"  database  {redact_url(url.reveal())}")
         folder = settings.home / "demo"
@@ -99,7 +99,7 @@ def _build_processes(folder: Path, port: int, environment: dict[str, str]) -> li
 
 
 async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
-    applied = await install.migrate(run.url, run.settings)
+    applied = await install.migrate_database(run.url, run.settings)
     run.output.print_line(f"  schema    version {applied.version}")
     interrupted = create_interrupt_event()
     try:

@@ -57,7 +57,7 @@ def dev(session: CliSession, app: str | None, port: int | None, no_samples: bool
     app = app or next((name for name in DEFAULT_APP_FILES if Path(name).is_file()), None)
     if app is None and no_samples:
         raise click.UsageError("There is nothing to run: give an APP, or leave out --no-samples.")
-    url, server = embedded.locate(session.settings)
+    url, server = embedded.locate_database(session.settings)
     if not is_local_database(url.reveal()):
         consequence = (
             f"{redact_url(url.reveal())} is not on this machine; this migrates it and runs jobs on it."
@@ -119,7 +119,7 @@ async def _run_processes(session: CliSession, processes: DevProcesses, url: str)
     database = await open_client_database(client)
     interrupted = create_interrupt_event()
     try:
-        applied = await install.migrate(database.url, settings)
+        applied = await install.migrate_database(database.url, settings)
         change = "up to date"
         if applied.versions:
             change = f"{format_count(len(applied.versions), 'migration')} applied"
@@ -186,7 +186,7 @@ async def _run_until_quit(
 async def _migrate_again(processes: DevProcesses, client: Client) -> None:
     """Apply changed migrations and SQL functions, for those who develop Holdfast itself."""
     try:
-        await install.migrate((await open_client_database(client)).url, client.settings)
+        await install.migrate_database((await open_client_database(client)).url, client.settings)
     except HoldfastError as error:
         processes.output.print_line(f"! {sanitize_text(str(error), 300)}")
 

@@ -1,4 +1,4 @@
-"""Django's own commands: python manage.py migrate, runserver, ..."""
+"""Run Django's commands: python manage.py migrate, runserver, ..."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The work: functions that run in workers, with Django's models. `holdfast dev tasks.py` runs them."""
+"""The tasks: functions that run in workers and use Django's models. `holdfast dev tasks.py` runs them."""
 
 import os
 from collections import Counter
@@ -11,13 +11,13 @@ from django.db import connection, transaction
 from holdfast import Ctx, task
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
-if not apps.ready and not apps.loading:  # in a worker; the web has set Django up already
+if not apps.ready and not apps.loading:  # in a worker; the web application has set up Django already
     django.setup()
 
 
 @task(queue="notes", retries=3, timeout=timedelta(minutes=1))
 def count_words(ctx: Ctx, note_id: int) -> dict[str, int]:
-    """How often each word of a note occurs. A plain function: it runs in a thread of the worker."""
+    """Count how often each word of a note occurs. A plain function runs in a thread of the worker."""
     from notes.models import Note
 
     try:
@@ -28,4 +28,4 @@ def count_words(ctx: Ctx, note_id: int) -> dict[str, int]:
         ctx.progress(1, 1, phase="counted")
         return note.words
     finally:
-        connection.close()  # Django keeps one for each thread
+        connection.close()  # Django opens one connection per thread

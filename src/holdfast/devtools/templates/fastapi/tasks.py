@@ -1,4 +1,4 @@
-"""The work: functions that run in workers. They know nothing about the web."""
+"""The tasks: functions that run in workers. They do not depend on the web application."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast import Ctx, task
 
 @task(queue="texts", retries=3, timeout=timedelta(minutes=1))
 async def count_words(ctx: Ctx, text: str) -> dict[str, int]:
-    """How often each word occurs."""
+    """Count how often each word occurs."""
     words = text.lower().split()
     counts: Counter[str] = Counter()
     for number, word in enumerate(words, 1):

@@ -1,4 +1,4 @@
-"""The web application: takes requests, submits jobs, answers with what is known.
+"""The web application: it submits jobs and returns their status and result.
 
 uvicorn web:app --port 8000
 """
@@ -17,7 +17,7 @@ from tasks import count_words
 from holdfast import Client
 from holdfast.errors import NotFoundError
 
-client = Client()  # DATABASE_URL, or the database in .holdfast; opens nothing yet
+client = Client()  # uses DATABASE_URL, or the database in .holdfast; connects at first use
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def submit(body: Text) -> dict[str, Any]:
 
 
 @app.get("/texts/{job_id}")
-async def look(job_id: UUID) -> dict[str, Any]:
+async def get_status(job_id: UUID) -> dict[str, Any]:
     try:
         job = await client.get(job_id)
     except NotFoundError:

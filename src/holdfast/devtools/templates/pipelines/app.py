@@ -1,7 +1,7 @@
-"""A pipeline: texts counted side by side, put together, and drawn as a chart that can be fetched.
+"""A pipeline: count texts in parallel, add up the counts, and draw a chart that can be downloaded.
 
-holdfast dev app.py            database, API, dashboard and a worker that reloads on save
-python app.py a.txt b.txt      in a second terminal: run the pipeline over files and fetch the chart
+holdfast dev app.py            run the database, the API, the dashboard and a worker that reloads on save
+python app.py a.txt b.txt      in a second terminal: run the pipeline for these files and download the chart
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLES = {
 
 @task(queue="texts", retries=3, timeout=timedelta(minutes=1))
 async def count_words(ctx: Ctx, text: str) -> dict[str, int]:
-    """One text. Any number of these run at once."""
+    """Count the words of one text. Many of these tasks run at the same time."""
     counts: Counter[str] = Counter()
     async for word in ctx.track(text.lower().split(), phase="count"):
         counts[word.strip(".,;:!?")] += 1
@@ -33,7 +33,7 @@ async def count_words(ctx: Ctx, text: str) -> dict[str, int]:
 
 @task(queue="texts")
 async def add_up(parts: list[dict[str, int]]) -> dict[str, int]:
-    """Runs when all parts are there, and is given what they returned."""
+    """Add up the counts. This task runs after all parts and receives their results."""
     total: Counter[str] = Counter()
     for part in parts:
         total.update(part)
@@ -42,11 +42,11 @@ async def add_up(parts: list[dict[str, int]]) -> dict[str, int]:
 
 @task(queue="texts")
 async def draw(ctx: Ctx, counts: dict[str, int]) -> str:
-    """A file of the job: it can be fetched as soon as this task has succeeded."""
-    most = max(counts.values(), default=1)
+    """Save a chart as a file of the job. It can be downloaded when this task has succeeded."""
+    highest = max(counts.values(), default=1)
     bars = "".join(
         f'<text x="0" y="{y + 14}">{escape(word)}</text>'
-        f'<rect x="120" y="{y}" width="{count / most * 260:.0f}" height="18" fill="#4a78e0"/>'
+        f'<rect x="120" y="{y}" width="{count / highest * 260:.0f}" height="18" fill="#4a78e0"/>'
         for y, (word, count) in zip(range(0, 30 * len(counts), 30), counts.items(), strict=True)
     )
     picture = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 {30 * len(counts)}">{bars}</svg>'
@@ -54,8 +54,8 @@ async def draw(ctx: Ctx, counts: dict[str, int]) -> str:
     return "words.svg"
 
 
-def pipeline(texts: dict[str, str]) -> Graph:
-    """The whole job, as data. A failed part is retried alone; what is done stays done."""
+def build_pipeline(texts: dict[str, str]) -> Graph:
+    """Build the job as a graph of tasks. A failed task is retried alone; other tasks keep their results."""
     graph = Graph("words")
     parts = [graph.add(count_words(text), name=f"count {name}"[:100]) for name, text in texts.items()]
     total = graph.add(add_up([part.result for part in parts]))
@@ -66,13 +66,13 @@ def pipeline(texts: dict[str, str]) -> Graph:
 async def main(files: list[str]) -> None:
     texts = {Path(file).name: Path(file).read_text(encoding="utf-8") for file in files} or SAMPLES
     async with Client() as client:
-        job = await client.submit(pipeline(texts))
-        async for seen in job.watch(within=timedelta(minutes=2)):
-            print(f"{seen.status} {seen.progress.percent or 0:.0f}%")
+        job = await client.submit(build_pipeline(texts))
+        async for state in job.watch(within=timedelta(minutes=2)):
+            print(f"{state.status} {state.progress.percent or 0:.0f}%")
         for file in await client.files.list(job=job.id):
-            async with client.files.open(file) as reading:
-                Path(file.name).write_bytes(await reading.read())
-            print(f"{file.name}: {file.size} bytes, now in this folder")
+            async with client.files.open(file) as reader:
+                Path(file.name).write_bytes(await reader.read())
+            print(f"{file.name}: {file.size} bytes, saved in this folder")
 
 
 if __name__ == "__main__":

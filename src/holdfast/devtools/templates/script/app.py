@@ -1,7 +1,7 @@
-"""Tasks for Holdfast, and a script that submits one and prints its result.
+"""A task, and a script that submits it and prints its result.
 
-holdfast dev app.py      database, API, dashboard and a worker that reloads on save
-python app.py            in a second terminal: submit a job and wait for it
+holdfast dev app.py      run the database, the API, the dashboard and a worker that reloads on save
+python app.py            in a second terminal: submit a job and wait for its result
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast import Client, Ctx, task
 
 @task(retries=3, timeout=timedelta(minutes=1))
 async def count_words(ctx: Ctx, text: str) -> dict[str, int]:
-    """How often each word occurs. Runs in a worker, as often as it takes to succeed."""
+    """Count how often each word occurs. A worker runs this, and retries it if it fails."""
     words = text.lower().split()
     counts: Counter[str] = Counter()
     for number, word in enumerate(words, 1):
@@ -28,7 +28,7 @@ async def count_words(ctx: Ctx, text: str) -> dict[str, int]:
 async def main(text: str) -> None:
     async with Client() as client:
         job = await client.submit(count_words(text))
-        print(f"submitted {job.id}; look at it with: holdfast job show {job.id}")
+        print(f"submitted {job.id}; show it with: holdfast job show {job.id}")
         print(await job.result(within=timedelta(minutes=2)))
 
 

@@ -1,4 +1,4 @@
-"""The web: a note is stored and its work is submitted in one transaction. Either both are there or none."""
+"""The web application: it stores a note and submits its job in one transaction."""
 
 import json
 
@@ -17,7 +17,7 @@ client = Client()
 
 @csrf_exempt
 @require_POST
-def add(request: HttpRequest) -> JsonResponse:
+def add_note(request: HttpRequest) -> JsonResponse:
     text = str(json.loads(request.body)["text"])
     with transaction.atomic():
         note = Note.objects.create(text=text)
@@ -26,6 +26,6 @@ def add(request: HttpRequest) -> JsonResponse:
 
 
 @require_GET
-def show(_: HttpRequest, number: int) -> JsonResponse:
+def show_note(_: HttpRequest, number: int) -> JsonResponse:
     note = get_object_or_404(Note, pk=number)
     return JsonResponse({"text": note.text, "words": note.words})

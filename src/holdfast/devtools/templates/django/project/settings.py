@@ -1,4 +1,4 @@
-"""One database for the application and its background work, so that both commit together."""
+"""Use one database for the application and its jobs, so that both commit together."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 if "DATABASE_URL" not in os.environ:
     raise SystemExit("Set DATABASE_URL first: export DATABASE_URL=$(holdfast db url)")
-found = conninfo_to_dict(os.environ["DATABASE_URL"])
+connection = conninfo_to_dict(os.environ["DATABASE_URL"])
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = os.environ.get("SECRET_KEY", "only for development")
@@ -21,10 +21,10 @@ USE_TZ = True
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": found.get("dbname"),
-        "USER": found.get("user"),
-        "PASSWORD": found.get("password"),
-        "HOST": found.get("host"),
-        "PORT": found.get("port"),
+        "NAME": connection.get("dbname"),
+        "USER": connection.get("user"),
+        "PASSWORD": connection.get("password"),
+        "HOST": connection.get("host"),
+        "PORT": connection.get("port"),
     }
 }

@@ -1,4 +1,4 @@
-"""The example of the README: fetch a page after the answer has gone out, in the caller's own transaction."""
+"""Submit a job in your own transaction: the job exists only if the transaction commits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from holdfast import Client, Ctx, task
 
-client = Client()  # DATABASE_URL, else the embedded PostgreSQL; opens nothing yet
+client = Client()  # uses DATABASE_URL, else the embedded PostgreSQL; connects at first use
 
 
 @task(queue="pages", retries=5, timeout=timedelta(minutes=1))
 async def page_title(ctx: Ctx, url: str) -> str:
-    ctx.progress(0, 2, phase="fetch", message=url)  # kept in memory, written a few times a second at most
+    ctx.progress(0, 2, phase="fetch", message=url)  # written at most a few times per second
     html = await asyncio.to_thread(fetch, url)
     ctx.progress(1, 2, phase="read")
     return html.partition("<title>")[2].partition("</title>")[0]
@@ -27,6 +27,6 @@ async def add_bookmark(connection: Any, url: str) -> str:  # your connection, yo
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        body: bytes = answer.read()
+    with urllib.request.urlopen(url, timeout=30) as response:
+        body: bytes = response.read()
     return body.decode()

@@ -1,7 +1,7 @@
-"""The example of the page about workers: work that computes runs in a child process, which can be killed.
+"""A task in a child process: it can compute for a long time, use much memory and be killed.
 
-holdfast worker examples/pictures.py        in one terminal
-python examples/pictures.py                 in another
+holdfast worker examples/process_task.py        in one terminal
+python examples/process_task.py                 in another
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def thumbnail(ctx: Ctx, picture: str, width: int) -> int:
 
 
 def shrink(picture: Path, width: int) -> int:
-    """Stands for a library that computes for long and now and then takes its process along."""
+    """Stand in for a library that computes for a long time and sometimes crashes its process."""
     return sum(picture.read_bytes()) % width
 
 

@@ -1,4 +1,4 @@
-"""The example of the guide to schedules works as it stands."""
+"""The example of the guide to schedules runs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
-from holdfast.testing import eventually
+from holdfast.testing import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-async def test_schedules_as_data_and_in_code(url: Secret, conn: Connection) -> None:
+async def test_schedules_example_runs(url: Secret, conn: Connection) -> None:
     environment = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal()}
     done = subprocess.run(
-        [sys.executable, "examples/nightly.py"],
+        [sys.executable, "examples/schedules.py"],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -26,23 +26,25 @@ async def test_schedules_as_data_and_in_code(url: Secret, conn: Connection) -> N
         check=True,
     )
     assert len(done.stdout.splitlines()) == 4
-    command = [sys.executable, "-m", "holdfast", "worker", "examples/nightly.py"]
+    command = [sys.executable, "-m", "holdfast", "worker", "examples/schedules.py"]
     worker = subprocess.Popen(command, env=environment, cwd=ROOT)
     try:
-        names = "select array_agg(name order by name) from holdfast.schedules where source = 'nightly'"
+        names = "select array_agg(name order by name) from holdfast.schedules where source = 'schedules'"
 
-        async def written() -> bool:
+        async def schedules_exist() -> bool:
             return bool(await conn.fetchval(names) == ["briefing", "sales", "stock"])
 
-        await eventually(written)
+        await wait_until(schedules_exist)
         limit = "select max_running from holdfast.limit_rules where name = 'task:briefing'"
         assert await conn.fetchval(limit) == 2
-        ran = await conn.fetchval("select holdfast.run_schedule('briefing') ->> 'id'")
+        job_id = await conn.fetchval("select holdfast.run_schedule('briefing') ->> 'id'")
 
-        async def ended() -> bool:
-            return bool(await conn.fetchval("select holdfast.job_status($1::text::uuid) = 'succeeded'", ran))
+        async def job_succeeded() -> bool:
+            return bool(
+                await conn.fetchval("select holdfast.job_status($1::text::uuid) = 'succeeded'", job_id)
+            )
 
-        await eventually(ended)
+        await wait_until(job_succeeded)
     finally:
         worker.terminate()
         worker.wait(40)

@@ -1,7 +1,7 @@
-"""Files: one task draws pictures, another packs them, and a link lets anybody fetch the result.
+"""Files: one task draws a picture, another compresses it, and a signed link lets anybody download it.
 
-holdfast worker examples/drawings.py &
-python examples/drawings.py
+holdfast worker examples/files.py &
+python examples/files.py
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from holdfast import Artifact, Client, Ctx, Graph, task
 client = Client()
 
 
-def png(width: int, height: int) -> bytes:
-    """A grey picture, so that this example needs no library."""
+def encode_png(width: int, height: int) -> bytes:
+    """Return a grey picture. The example needs no library for it."""
 
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
     rows = b"".join(b"\0" + bytes(column * 255 // width for column in range(width)) for _ in range(height))
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
@@ -29,23 +29,25 @@ def png(width: int, height: int) -> bytes:
 
 @task(queue="pictures")
 async def draw(ctx: Ctx, title: str, width: int) -> Artifact:
-    return await ctx.save(f"{title}.png", png(width, width // 2), kind="picture", ttl=timedelta(days=7))
+    return await ctx.save(
+        f"{title}.png", encode_png(width, width // 2), kind="picture", ttl=timedelta(days=7)
+    )
 
 
 @task(queue="pictures")
-async def pack(ctx: Ctx, picture: Artifact) -> Artifact:
-    async def packed() -> AsyncIterator[bytes]:
+async def compress(ctx: Ctx, picture: Artifact) -> Artifact:
+    async def compressed_chunks() -> AsyncIterator[bytes]:
         async with ctx.open(picture) as content:
-            async for piece in content:  # never more than one piece in memory
-                yield gzip.compress(piece)
+            async for chunk in content:  # only one chunk is in memory at a time
+                yield gzip.compress(chunk)
 
-    return await ctx.save(f"{picture.name}.gz", packed(), "application/gzip")
+    return await ctx.save(f"{picture.name}.gz", compressed_chunks(), "application/gzip")
 
 
 async def main() -> None:
     graph = Graph("pictures")
     drawn = graph.add(draw("Übersicht", 640))
-    graph.add(pack(drawn.result))
+    graph.add(compress(drawn.result))
     async with client:
         job = await client.submit(graph, owner="ann")
         await job.result(within=timedelta(minutes=1))
@@ -53,7 +55,7 @@ async def main() -> None:
             print(file.name, file.content_type, file.size, file.meta)
             print(await client.files.sign(file, timedelta(minutes=10)))
             async with client.files.open(file) as content:
-                print(len(await content.read()), "bytes, checked against their hash")
+                print(len(await content.read()), "bytes, verified with their hash")
 
 
 async def upload() -> None:

@@ -1,4 +1,4 @@
-"""Work that happens by itself: schedules in code and as data. Run `holdfast worker examples/nightly.py`."""
+"""Schedules in code and as data. Run `holdfast worker examples/schedules.py`."""
 
 import asyncio
 from datetime import timedelta
@@ -20,10 +20,10 @@ async def report(kind: str) -> str:
 
 
 sales = schedule(report("sales"), every=timedelta(hours=1), name="sales", unique=True)
-stock = schedule(report("stock"), cron="@daily", name="stock", missed="catch_up", most=7)
+stock = schedule(report("stock"), cron="@daily", name="stock", missed="catch_up", max_catch_up=7)
 
 
-async def operate() -> None:
+async def manage_schedules() -> None:
     await client.schedules.create(report("returns"), cron="0 3 * * SUN", name="returns", owner="ada")
     for at in await client.schedules.preview("returns", 3):
         print(at)
@@ -34,15 +34,15 @@ async def operate() -> None:
     await client.schedules.delete("returns")
 
 
-async def look() -> None:
+async def list_failed_jobs() -> None:
     async for job in client.each_job("state:failed since:1d"):
         print(job.id, job.type, job.error)
 
 
 async def main() -> None:
     async with client:
-        await operate()
-        await look()
+        await manage_schedules()
+        await list_failed_jobs()
 
 
 if __name__ == "__main__":
