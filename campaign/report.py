@@ -38,7 +38,7 @@ def build_rows(results: list[dict[str, Any]]) -> list[str]:
 def _format_row(name: str, row: dict[str, Any]) -> str:
     cells = [f"{row['faults']:,.0f} {row['what']}"]
     cells += [f"{row[column]:,.0f}" for column in ("tasks", "executions", "repeated", "failed")]
-    cells.append(f"{row['slowest']:.1f} s, {row['late']:.0f} late" if row["most"] else "")
+    cells.append(f"{row['slowest']:.1f} s, {row['late']:.0f} late" if row["slowest"] else "")
     cells += [f"{row['broken']:,.0f}", f"{row['seconds'] / 60:.0f}"]
     return f"| {name} | " + " | ".join(cells) + " |"
 
