@@ -1,10 +1,10 @@
-"""Exports and reports, end to end: over HTTP, through the queue, by a worker process, into a folder of files.
+"""Benchmark of exports and reports, from the HTTP request to the stored file, with one worker process.
 
     python bench/systems.py postgresql://postgres@127.0.0.1:5432/postgres [--exports 1000] [--rounds 40]
 
-Needs a role that may create databases; one is made and dropped. The API runs in this process on a port, one
-worker as a process of its own. The time of an export is from sending the request to reading `completed` in
-its event stream. The memory of the worker is its resident size, read while it prints.
+The role must be able to create databases; the benchmark creates one and drops it. The API runs in this
+process, and one worker runs in a separate process. The time of an export ends when its event stream sends
+`completed`. The memory of the worker is its resident set size while it renders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import httpx
 import jwt
 import uvicorn
 
-from holdfast import settings as settings_module
+from holdfast import load_settings
 from holdfast.engine import install, scratch
 from holdfast.engine.connection import Database
 from holdfast.server import create_app
@@ -37,71 +37,74 @@ from holdfast.settings import Secret, Settings
 from holdfast.systems import exports, mount, reports
 from holdfast.systems.exports.resumes import load_sample_documents
 
-SECRET, ISSUER = "a secret for the benchmark that is long enough for HS256", "bench"
-EXPORT = "/api/v1/export"
-PEOPLE = {
+JWT_SECRET, JWT_ISSUER = "a secret for the benchmark that is long enough for HS256", "bench"
+EXPORT_ROOT = "/api/v1/export"
+REPORT_PARAMS = {
     "person1": {"name": "Ada", "birthDate": "1815-12-10"},
     "person2": {"name": "Charles"},
     "systems": ["western"],
 }
 
 
-class User:
-    def __init__(self, web: httpx.AsyncClient) -> None:
-        self.web = web
+class BenchmarkUser:
+    """A user with a token, and the requests that the user sends."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
         self.id = str(uuid.uuid4())
         now = int(time.time())
         claims = {
             "sub": self.id,
-            "iss": ISSUER,
+            "iss": JWT_ISSUER,
             "aud": "authenticated",
             "role": "authenticated",
             "exp": now + 7200,
         }
-        self.headers = {"authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
+        self.headers = {"authorization": f"Bearer {jwt.encode(claims, JWT_SECRET, 'HS256')}"}
 
     async def post(self, path: str, body: Any) -> Any:
-        answer = await self.web.post(path, json=body, headers=self.headers)
-        answer.raise_for_status()
-        return answer.json()
+        response = await self.http.post(path, json=body, headers=self.headers)
+        response.raise_for_status()
+        return response.json()
 
-    async def documents(self) -> dict[str, str]:
-        created = {}
+    async def add_documents(self) -> dict[str, str]:
+        """Add the sample documents and return their ids by name."""
+        ids: dict[str, str] = {}
         for name, sample in load_sample_documents():
-            created[name] = (
-                await self.post(f"{EXPORT}/documents", {"title": sample.title, "data": sample.data})
-            )["id"]
-        return created
+            body = {"title": sample.title, "data": sample.data}
+            ids[name] = (await self.post(f"{EXPORT_ROOT}/documents", body))["id"]
+        return ids
 
-    async def until(self, path: str, *events: str, seen: Any = None) -> None:
-        async with self.web.stream("GET", path, headers=self.headers, timeout=600) as stream:
+    async def read_stream(self, path: str, *final_events: str, on_data: Any = None) -> None:
+        """Read an event stream until one of the final events."""
+        async with self.http.stream("GET", path, headers=self.headers, timeout=600) as stream:
             async for line in stream.aiter_lines():
-                if line.startswith("event: ") and line[7:] in events:
+                if line.startswith("event: ") and line[7:] in final_events:
                     return
-                if line.startswith("data: ") and seen:
-                    seen(line)
+                if line.startswith("data: ") and on_data:
+                    on_data(line)
 
 
-async def timed(work: Any) -> float:
-    began = time.perf_counter()
+async def measure_seconds(work: Any) -> float:
+    started = time.perf_counter()
     await work
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
-async def one(user: User, document: str, number: int) -> None:
-    # A margin that differs makes it another export, so that nothing is answered from an earlier one.
+async def export_document(user: BenchmarkUser, document_id: str, number: int) -> None:
+    # Each number has its own margin, so that no request is equal to an earlier one.
     options = {
         "pageSize": "A4",
         "margins": {"top": 0.8 + number / 10_000, "bottom": 0.8, "left": 0.8, "right": 0.8},
     }
-    job = (await user.post(f"{EXPORT}/pdf", {"documentId": document, "options": options}))["jobId"]
-    await user.until(f"{EXPORT}/job/{job}/stream", "completed")
+    job = (await user.post(f"{EXPORT_ROOT}/pdf", {"documentId": document_id, "options": options}))["jobId"]
+    await user.read_stream(f"{EXPORT_ROOT}/job/{job}/stream", "completed")
 
 
-async def batch(user: User, documents: list[str], number: int) -> None:
+async def export_batch(user: BenchmarkUser, document_ids: list[str], number: int) -> None:
     options = {"margins": {"top": 0.9 + number / 10_000}}
-    created = await user.post(f"{EXPORT}/batch", {"documentIds": documents, "options": options})
-    await user.until(f"{EXPORT}/batch/{created['batchId']}/stream", "completed")
+    batch = await user.post(f"{EXPORT_ROOT}/batch", {"documentIds": document_ids, "options": options})
+    await user.read_stream(f"{EXPORT_ROOT}/batch/{batch['batchId']}/stream", "completed")
 
 
 def print_times(name: str, times: list[float], target: str) -> None:
@@ -112,74 +115,77 @@ def print_times(name: str, times: list[float], target: str) -> None:
     )
 
 
-async def exports_part(web: httpx.AsyncClient, rounds: int) -> None:
-    user = User(web)
-    documents = await user.documents()
-    pages = [documents[name] for name in ("amara", "lucia")]
-    await one(user, pages[0], 999)
-    print_times("one page", [await timed(one(user, pages[n % 2], n)) for n in range(rounds)], "target 0.3")
-    print_times(
-        "two pages", [await timed(one(user, documents["jonas"], n)) for n in range(rounds)], "target 0.5"
-    )
-    five = [(await user.documents())[name] for name in ("amara", "jonas", "lucia", "amara", "lucia")]
-    print_times(
-        "batch of five", [await timed(batch(user, five, n)) for n in range(max(3, rounds // 8))], "target 2"
-    )
+async def measure_exports(http: httpx.AsyncClient, rounds: int) -> None:
+    """Measure single exports of one and two pages, and batches of five."""
+    user = BenchmarkUser(http)
+    documents = await user.add_documents()
+    one_page = [documents[name] for name in ("amara", "lucia")]
+    await export_document(user, one_page[0], 999)  # warm-up
+    times = [await measure_seconds(export_document(user, one_page[n % 2], n)) for n in range(rounds)]
+    print_times("one page", times, "target 0.3")
+    times = [await measure_seconds(export_document(user, documents["jonas"], n)) for n in range(rounds)]
+    print_times("two pages", times, "target 0.5")
+    five = [(await user.add_documents())[name] for name in ("amara", "jonas", "lucia", "amara", "lucia")]
+    batches = max(3, rounds // 8)
+    times = [await measure_seconds(export_batch(user, five, n)) for n in range(batches)]
+    print_times("batch of five", times, "target 2")
 
 
-async def many_part(web: httpx.AsyncClient, process: asyncio.subprocess.Process, count: int) -> None:
-    users = [User(web) for _ in range(8)]
-    documents = [(await user.documents())["amara"] for user in users]
+async def measure_throughput(http: httpx.AsyncClient, worker: asyncio.subprocess.Process, count: int) -> None:
+    """Measure exports per second of eight users at once, and the memory of the worker."""
+    users = [BenchmarkUser(http) for _ in range(8)]
+    documents = [(await user.add_documents())["amara"] for user in users]
     sizes: list[int] = []
 
-    async def share(user: User, document: str, numbers: range) -> None:
+    async def export_repeatedly(user: BenchmarkUser, document_id: str, numbers: range) -> None:
         for number in numbers:
-            await one(user, document, number)
+            await export_document(user, document_id, number)
             if number % 10 == 0:
-                sizes.append(resident(process.pid))
+                sizes.append(read_resident_bytes(worker.pid))
 
-    began = time.perf_counter()
-    each = count // len(users)
+    started = time.perf_counter()
+    per_user = count // len(users)
     await asyncio.gather(
         *(
-            share(user, document, range(n * each, (n + 1) * each))
-            for n, (user, document) in enumerate(zip(users, documents, strict=True))
+            export_repeatedly(user, document_id, range(n * per_user, (n + 1) * per_user))
+            for n, (user, document_id) in enumerate(zip(users, documents, strict=True))
         )
     )
-    took = time.perf_counter() - began
+    duration = time.perf_counter() - started
     tenth = max(1, len(sizes) // 10)
     early, late = max(sizes[tenth : 2 * tenth]) / 2**20, max(sizes[-tenth:]) / 2**20
     print(
-        f"{count} exports, one worker      {count / took:.1f} a second;"
+        f"{count} exports, one worker      {count / duration:.1f} per second;"
         f" worker {early:.0f} MB early, {late:.0f} MB late"
     )
 
 
-def resident(pid: int) -> int:
+def read_resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def report_part(web: httpx.AsyncClient) -> None:
-    user = User(web)
-    began = time.perf_counter()
-    first: list[float] = []
+async def measure_report(http: httpx.AsyncClient) -> None:
+    """Measure one report until its first document and until its end."""
+    user = BenchmarkUser(http)
+    started = time.perf_counter()
+    first_document: list[float] = []
 
-    def seen(line: str) -> None:
-        if not first and '"docsComplete":0' not in line and '"docsComplete"' in line:
-            first.append(time.perf_counter() - began)
+    def on_data(line: str) -> None:
+        if not first_document and '"docsComplete":0' not in line and '"docsComplete"' in line:
+            first_document.append(time.perf_counter() - started)
 
-    job = (await user.post("/api/jobs/start", {"type": "nuclear_v2", "params": PEOPLE}))["id"]
-    await user.until(f"/api/jobs/{job}/stream", "complete", "failed", seen=seen)
-    took = time.perf_counter() - began
+    job = (await user.post("/api/jobs/start", {"type": "nuclear_v2", "params": REPORT_PARAMS}))["id"]
+    await user.read_stream(f"/api/jobs/{job}/stream", "complete", "failed", on_data=on_data)
+    duration = time.perf_counter() - started
     print(
-        f"report of 16 documents       {took:.1f} s (target 60),"
-        f" first document after {first[0] if first else took:.1f} s (target 5)"
+        f"report of 16 documents       {duration:.1f} s (target 60),"
+        f" first document after {first_document[0] if first_document else duration:.1f} s (target 5)"
     )
 
 
 @asynccontextmanager
-async def served(settings: Settings, database: Database) -> AsyncIterator[str]:
-    limits = exports.ExportLimits(exports_per_day=1_000_000, bytes=2**40, waiting=1000)
+async def serve_systems(settings: Settings, database: Database) -> AsyncIterator[str]:
+    limits = exports.ExportLimits(exports_per_day=1_000_000, storage_bytes=2**40, max_waiting=1000)
     app = create_app(settings, database=database, **mount(exports.mount(limits), reports))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
@@ -192,54 +198,54 @@ async def served(settings: Settings, database: Database) -> AsyncIterator[str]:
         await running
 
 
-async def run(base: str, count: int, rounds: int) -> None:
+async def run_benchmark(server_url: str, count: int, rounds: int) -> None:
     name = f"hf_bench_{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(
-            settings_module.load_settings(), home=Path(folder), jwt_secret=Secret(SECRET), jwt_issuer=ISSUER,
+            load_settings(), home=Path(folder), jwt_secret=Secret(JWT_SECRET), jwt_issuer=JWT_ISSUER,
             api_rate=100_000, api_burst=100_000, user_jobs=100_000,
         )  # fmt: skip
-        await scratch.create_database(Secret(base), name, settings)
-        url = scratch.url_of_database(Secret(base), name)
+        await scratch.create_database(Secret(server_url), name, settings)
+        url = scratch.url_of_database(Secret(server_url), name)
         try:
             await install.migrate_database(url, settings)
-            await on_database(url, settings, count, rounds)
+            await measure_on_database(url, settings, count, rounds)
         finally:
-            await scratch.drop_database(Secret(base), name, settings)
+            await scratch.drop_database(Secret(server_url), name, settings)
 
 
-async def on_database(url: Secret, settings: Settings, count: int, rounds: int) -> None:
+async def measure_on_database(url: Secret, settings: Settings, count: int, rounds: int) -> None:
     async with Database(url, settings) as database:
         async with database.connection() as connection:
             await exports.install(connection)
             await reports.install(connection)
-        process = await asyncio.create_subprocess_exec(
+        worker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "holdfast", "worker", "holdfast.devtools.demo_systems",
             env={**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(settings.home)},
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         try:
             async with (
-                served(settings, database) as place,
-                httpx.AsyncClient(base_url=place, timeout=600) as web,
+                serve_systems(settings, database) as address,
+                httpx.AsyncClient(base_url=address, timeout=600) as http,
             ):
-                await exports_part(web, rounds)
-                await report_part(web)
-                await many_part(web, process, count)
+                await measure_exports(http, rounds)
+                await measure_report(http)
+                await measure_throughput(http, worker, count)
         finally:
-            process.terminate()
-            await process.wait()
+            worker.terminate()
+            await worker.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("url")
-    parser.add_argument("--exports", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("url", help="URL of a PostgreSQL server")
+    parser.add_argument("--exports", type=int, default=1000, help="exports for the throughput (1000)")
+    parser.add_argument("--rounds", type=int, default=40, help="exports for the times (40)")
     options = parser.parse_args()
-    asyncio.run(run(options.url, options.exports, options.rounds))
+    asyncio.run(run_benchmark(options.url, options.exports, options.rounds))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A server that speaks the OpenAI-compatible protocol, and misbehaves as it is told, over real sockets."""
+"""An OpenAI-compatible server on a real socket, whose responses a test can replace."""
 
 from __future__ import annotations
 
@@ -13,54 +13,57 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-Reply = tuple[int, dict[str, str], bytes]
+ProviderResponse = tuple[int, dict[str, str], bytes]
 
 
-def chat(text: str) -> Reply:
+def make_chat_response(text: str) -> ProviderResponse:
     body = {"model": "test-model", "choices": [{"message": {"role": "assistant", "content": text}}]}
     return 200, {"content-type": "application/json"}, json.dumps(body).encode()
 
 
-def wav(seconds: float, rate: int = 24000) -> bytes:
+def make_wav(seconds: float, sample_rate: int = 24000) -> bytes:
     file = io.BytesIO()
-    with wave.open(file, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(rate)
-        count = int(seconds * rate)
-        sound.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(n / 12))) for n in range(count)))
+    with wave.open(file, "wb") as recording:
+        recording.setnchannels(1)
+        recording.setsampwidth(2)
+        recording.setframerate(sample_rate)
+        count = int(seconds * sample_rate)
+        recording.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(n / 12))) for n in range(count)))
     return file.getvalue()
 
 
-def default(path: str, body: Any) -> Reply:
+def respond_by_default(path: str, body: Any) -> ProviderResponse:
     if path.endswith("/chat/completions"):
-        return chat("A chapter about " + body["messages"][-1]["content"][:200])
-    return 200, {"content-type": "audio/wav"}, wav(len(body["input"]) / 150)
+        return make_chat_response("A chapter about " + body["messages"][-1]["content"][:200])
+    return 200, {"content-type": "audio/wav"}, make_wav(len(body["input"]) / 150)
 
 
 @dataclass
-class Provider:
-    """`answers` maps a request to a reply; None keeps the connection open and says nothing."""
+class ProviderServer:
+    """`respond` maps a request to a response; None keeps the connection open without a response.
+
+    `requests` contains the path, headers and body of every request.
+    """
 
     url: str = ""
-    answers: Callable[[str, Any], Reply | None] = default
-    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list[Any])
+    respond: Callable[[str, Any], ProviderResponse | None] = respond_by_default
+    requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list[Any])
 
-    serving: set[asyncio.Task[Any]] = field(default_factory=set[Any])
+    connections: set[asyncio.Task[Any]] = field(default_factory=set[Any])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self.serving.add(task)
+        self.connections.add(task)
         try:
-            while await self._one(reader, writer):
+            while await self._serve_request(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         line = await reader.readline()
         if not line:
             return False
@@ -70,29 +73,29 @@ class Provider:
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
         body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"null")
-        self.asked.append((path, headers, body))
-        reply = self.answers(path, body)
-        if reply is None:
-            await reader.read()  # until the client gives up
+        self.requests.append((path, headers, body))
+        response = self.respond(path, body)
+        if response is None:
+            await reader.read()  # until the client disconnects
             return False
-        status, extra, content = reply
-        head = [f"HTTP/1.1 {status} X", *(f"{n}: {v}" for n, v in extra.items())]
-        if "content-length" not in extra:
+        status, response_headers, content = response
+        head = [f"HTTP/1.1 {status} X", *(f"{n}: {v}" for n, v in response_headers.items())]
+        if "content-length" not in response_headers:
             head.append(f"content-length: {len(content)}")
         writer.write("\r\n".join([*head, "", ""]).encode() + content)
         await writer.drain()
-        return "content-length" not in extra
+        return "content-length" not in response_headers
 
 
 @asynccontextmanager
-async def provider() -> AsyncGenerator[Provider]:
-    made = Provider()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+async def run_provider_server() -> AsyncGenerator[ProviderServer]:
+    provider = ProviderServer()
+    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
+    provider.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     try:
-        yield made
+        yield provider
     finally:
         server.close()
-        for task in made.serving:
+        for task in provider.connections:
             task.cancel()
-        await asyncio.gather(*made.serving, return_exceptions=True)
+        await asyncio.gather(*provider.connections, return_exceptions=True)

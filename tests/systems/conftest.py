@@ -1,26 +1,30 @@
+"""The export system and the report system, each installed and served on a port."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from callers import ISSUER, SECRET, served
-from homes import KEY, House
+from api_clients import ISSUER, SECRET, serve_app
+from system_harness import SERVICE_KEY, SystemHarness
 
 from holdfast.engine.connection import Database
-from holdfast.server.api import create_app
+from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports, reports
 
 
 @pytest.fixture
-def house_settings(settings: Settings, tmp_path: Path) -> Settings:
+def system_settings(settings: Settings, tmp_path: Path) -> Settings:
     return replace(
         settings,
         home=tmp_path,
-        service_key=Secret(KEY),
+        service_key=Secret(SERVICE_KEY),
         jwt_secret=Secret(SECRET),
         jwt_issuer=ISSUER,
         signing_key=Secret("a signing key for the tests of the systems"),
@@ -29,23 +33,25 @@ def house_settings(settings: Settings, tmp_path: Path) -> Settings:
     )
 
 
-@pytest.fixture
-async def house(url: Secret, house_settings: Settings) -> AsyncGenerator[House]:
-    """Document export, served on a port. No worker runs until the test starts one."""
-    async with Database(url, house_settings) as db:
+@asynccontextmanager
+async def serve_system(url: Secret, settings: Settings, system: Any) -> AsyncGenerator[SystemHarness]:
+    async with Database(url, settings) as db:
         async with db.connection() as connection:
-            await exports.install(connection)
-        app = create_app(house_settings, database=db, **exports.mount())
-        async with served(app) as place, httpx.AsyncClient(base_url=place, timeout=60) as web:
-            yield House(db, web, place, exports.tasks)
+            await system.install(connection)
+        app = create_app(settings, database=db, **system.mount())
+        async with serve_app(app) as address, httpx.AsyncClient(base_url=address, timeout=60) as http:
+            yield SystemHarness(db, http, address, system.tasks)
 
 
 @pytest.fixture
-async def bindery(url: Secret, house_settings: Settings) -> AsyncGenerator[House]:
-    """Reports, served on a port. No worker runs until the test starts one."""
-    async with Database(url, house_settings) as db:
-        async with db.connection() as connection:
-            await reports.install(connection)
-        app = create_app(house_settings, database=db, **reports.mount())
-        async with served(app) as place, httpx.AsyncClient(base_url=place, timeout=60) as web:
-            yield House(db, web, place, reports.tasks)
+async def exports_system(url: Secret, system_settings: Settings) -> AsyncGenerator[SystemHarness]:
+    """Document export. No worker runs until the test starts one."""
+    async with serve_system(url, system_settings, exports) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def reports_system(url: Secret, system_settings: Settings) -> AsyncGenerator[SystemHarness]:
+    """Reports. No worker runs until the test starts one."""
+    async with serve_system(url, system_settings, reports) as harness:
+        yield harness

@@ -34,7 +34,9 @@ class BrowserTab:
         self.page = page
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console", lambda message: self.errors.append(message.text) if message.type == "error" else None
+        )
         page.set_default_timeout(PAGE_TIMEOUT_MS)
         expect.set_options(timeout=PAGE_TIMEOUT_MS)
 
@@ -50,9 +52,7 @@ async def open_page(browser: Browser, system: SystemHarness, path: str, user: st
     return tab
 
 
-async def test_export_documents(
-    exports_system: SystemHarness, browser: Browser, tmp_path: Path
-) -> None:
+async def test_export_documents(exports_system: SystemHarness, browser: Browser, tmp_path: Path) -> None:
     ann = exports_system.create_user()
     tab = await open_page(browser, exports_system, "/exports", ann.id)
     page = tab.page
@@ -85,9 +85,7 @@ async def test_export_documents(
     assert tab.errors == []
 
 
-async def test_sign_in_and_markup_in_titles(
-    exports_system: SystemHarness, browser: Browser
-) -> None:
+async def test_sign_in_and_markup_in_titles(exports_system: SystemHarness, browser: Browser) -> None:
     ann = exports_system.create_user()
     await ann.add_document(title="<img src=x onerror=alert(1)> & <b>bold</b>")
     page = await browser.new_page()
