@@ -99,7 +99,7 @@ def format_duration(duration: float | timedelta | None, *, missing: str = NO_VAL
     if seconds < 0.0995:
         return f"{sign}{seconds * 1000:.0f}ms"
     if seconds < 9.95:
-        return f"{sign}{seconds:.1f}s"
+        return f"{sign}{seconds:.1f}".removesuffix(".0") + "s"
     for limit, unit, suffix in ((90, 1, "s"), (5400, 60, "m"), (129_600, 3600, "h")):
         if seconds < limit:
             return f"{sign}{seconds / unit:.0f}{suffix}"

@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from chromium import CHROMIUM_OPTIONS, find_chromium
 from dashboard_server import DashboardServer
-from hands import Hand, outcome
+from manual_worker import ManualWorker, build_outcome
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from holdfast.engine import artifacts, jobs, queues, saved_views
@@ -163,7 +163,7 @@ async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
             },
         )
         job_ids.append(job.id)
-        hand = Hand(conn, name, [name])
+        hand = ManualWorker(conn, name, [name])
         (task,) = await hand.take(1)
         progress = json.dumps({str(task.id): {"percent": 50, "phase": text[:200], "message": text[:2000]}})
         await conn.execute("select holdfast.save_progress($1, $2, holdfast.now())", progress, [task.id])
@@ -175,7 +175,7 @@ async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
             "traceback": f'  File "{text}", line 1\n    {text}',
             "fingerprint": f"x {text}"[:200],
         }
-        await hand.exchange([outcome(task, "fail", error)])
+        await hand.exchange([build_outcome(task, "fail", error)])
         await queues.pause_queue_until(conn, name, None, why=text[:200], by=name)
         safe = text.replace("/", "_").replace("\u0001", "").replace("\u0007", "").replace("\u001b", "")[:200]
         staged = await artifacts.stage_artifact_without_task(
@@ -230,7 +230,7 @@ def test_live_updates_keep_selection_and_input(
     row.evaluate("node => (node.marker = 'same')")
 
     async def claim(conn: Connection) -> Any:
-        return (await Hand(conn, "lively", ["lively"]).take(1))[0]
+        return (await ManualWorker(conn, "lively", ["lively"]).take(1))[0]
 
     task = dashboard.run_query(claim)
     started_at = time.monotonic()
@@ -303,9 +303,9 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
         await jobs.submit_many(conn, [{"type": "plain", "queue": "plain"} for _ in range(60)])
         alive = await jobs.submit(conn, {"type": "plain-alive", "queue": "plain"})
         broken = await jobs.submit(conn, {"type": "plain-broken", "queue": "plain-broken", "attempts": 1})
-        hand = Hand(conn, "plain", ["plain-broken"])
+        hand = ManualWorker(conn, "plain", ["plain-broken"])
         (task,) = await hand.take(1)
-        await hand.exchange([outcome(task, "fail", {"type": "E", "message": "m"})])
+        await hand.exchange([build_outcome(task, "fail", {"type": "E", "message": "m"})])
         return alive.id, broken.id
 
     alive, broken = dashboard.run_query(create_jobs)
@@ -332,9 +332,9 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
 def test_keyboard_shortcuts(dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]) -> None:
     async def create_failed_job(conn: Connection) -> UUID:
         submitted = await jobs.submit(conn, {"type": "keyed", "queue": "keyed", "attempts": 1})
-        hand = Hand(conn, "keyed", ["keyed"])
+        hand = ManualWorker(conn, "keyed", ["keyed"])
         (task,) = await hand.take(1)
-        await hand.exchange([outcome(task, "fail", {"type": "E", "message": "m"})])
+        await hand.exchange([build_outcome(task, "fail", {"type": "E", "message": "m"})])
         return submitted.id
 
     job = dashboard.run_query(create_failed_job)

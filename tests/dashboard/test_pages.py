@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 from dashboard_server import DashboardServer
-from hands import Hand
+from manual_worker import ManualWorker
 
 from holdfast.engine import jobs, scratch
 from holdfast.engine.connection import Connection
@@ -78,7 +78,7 @@ def test_pages_of_a_job_with_5000_tasks_stay_small(dashboard: DashboardServer) -
         tasks = [{"name": f"part {n}", "type": "part"} for n in range(4999)]
         last = {"name": "bind", "type": "bind", "after": [task["name"] for task in tasks[:300]]}
         submitted = await jobs.submit(conn, {"type": "huge", "queue": "huge", "tasks": [*tasks, last]})
-        hand = Hand(conn, "huge", ["huge"])
+        hand = ManualWorker(conn, "huge", ["huge"])
         for task in await hand.take(40):
             await hand.finish(task, "reject", {"type": "E", "message": "broken"})
         return str(submitted.id)
@@ -126,7 +126,7 @@ def test_expired_session(dashboard: DashboardServer) -> None:
 def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard: DashboardServer) -> None:
     async def start_task(conn: Connection) -> str:
         submitted = await jobs.submit(conn, {"type": "fatal", "queue": "fatal", "base_s": 0})
-        await Hand(conn, "dying", ["fatal"]).take(1)
+        await ManualWorker(conn, "dying", ["fatal"]).take(1)
         return str(submitted.id)
 
     job = dashboard.run_query(start_task)
@@ -136,9 +136,9 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
         assert get_worker_state(client.get("/workers").text, "dying") == "unresponsive"
         dashboard.run_query(lambda conn: scratch.move_clock(conn, timedelta(seconds=60)))
         assert get_worker_state(client.get("/workers").text, "dying") == "lost"
-        dashboard.run_query(lambda conn: Hand(conn, "heir", ["fatal"]).take(1))
+        dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).take(1))
         dashboard.run_query(lambda conn: scratch.move_clock(conn, timedelta(seconds=30)))
-        dashboard.run_query(lambda conn: Hand(conn, "heir", ["fatal"]).take(1))
+        dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).take(1))
         page = client.get(f"/jobs/{job}").text
         assert "WorkerLost" in page
         assert "crashed" in page

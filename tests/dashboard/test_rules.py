@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 from dashboard_server import DashboardServer
-from hands import Hand, outcome
+from manual_worker import ManualWorker, build_outcome
 
 from holdfast.engine import artifacts, bulk_actions, job_detail, jobs, schedules, webhooks
 from holdfast.engine import (
@@ -50,7 +50,13 @@ FORMS: dict[str, dict[str, str]] = {
     "/schedules/pause": {"name": "heartbeat"},
     "/schedules/resume": {"name": "heartbeat"},
     "/schedules/delete": {"name": "gone"},
-    "/schedules/edit": {"name": "sweep", "cron": "*/20 * * * *", "missed": "skip", "most": "5", "job": JOB},
+    "/schedules/edit": {
+        "name": "sweep",
+        "cron": "*/20 * * * *",
+        "missed": "skip",
+        "max_catch_up": "5",
+        "job": JOB,
+    },
     "/webhooks/{id}/switch": {"on": "yes"},
     "/limits/set": {"name": "matrix", "queue": "matrix", "max_running": "3"},
     "/limits/remove": {"name": "matrix"},
@@ -74,9 +80,9 @@ def create_failed_jobs(
         submitted = await jobs.submit_many(
             conn, [{"type": task_type, "queue": queue, "attempts": 1} for _ in range(count)]
         )
-        hand = Hand(conn, "rules", [queue])
+        hand = ManualWorker(conn, "rules", [queue])
         tasks = await hand.take(count)
-        await hand.exchange([outcome(t, "fail", {"type": "E", "message": "m"}) for t in tasks])
+        await hand.exchange([build_outcome(t, "fail", {"type": "E", "message": "m"}) for t in tasks])
         return [job.id for job in submitted]
 
     return dashboard.run_query(run)
@@ -306,7 +312,7 @@ def test_bulk_retry_and_undo(dashboard: DashboardServer) -> None:
         assert "wave 1" in client.get(path).text
 
         async def start_some(conn: Connection) -> None:
-            await Hand(conn, "bulky", ["bulky"]).take(4)
+            await ManualWorker(conn, "bulky", ["bulky"]).take(4)
 
         dashboard.run_query(start_some)
         assert dashboard.post_form(client, f"{path}/undo").status_code == 303
@@ -364,7 +370,7 @@ def test_job_in_a_paused_queue_explains_why(dashboard: DashboardServer) -> None:
         dashboard.post_form(client, "/queue/pause", name="pausing", span="1h", why="429 storm")
 
         async def count_claimed(conn: Connection) -> int:
-            return len(await Hand(conn, "pausing", ["pausing"]).take(5))
+            return len(await ManualWorker(conn, "pausing", ["pausing"]).take(5))
 
         assert dashboard.run_query(count_claimed) == 0
         text = re.sub(r"<[^>]+>", "", client.get(f"/jobs/{job}").text)
@@ -450,7 +456,7 @@ def test_csv_export_escapes_formulas(dashboard: DashboardServer) -> None:
 def test_schedule_is_previewed_then_saved(dashboard: DashboardServer) -> None:
     with dashboard.sign_in("admin") as client:
         form = {"name": "nightly-report", "cron": "15 4 * * tue", "timezone": "UTC", "missed": "skip"}
-        form |= {"most": "3", "job": JOB}
+        form |= {"max_catch_up": "3", "job": JOB}
         preview = dashboard.post_form(client, "/schedules/edit", **form, preview="yes")
         assert preview.status_code == 200
         assert "Tuesday at 04:15" in preview.text
@@ -459,7 +465,7 @@ def test_schedule_is_previewed_then_saved(dashboard: DashboardServer) -> None:
         assert schedule.cron == "0 3 * * *", "a preview changes nothing"
         assert dashboard.post_form(client, "/schedules/edit", **form).status_code == 303
         schedule = dashboard.run_query(lambda conn: schedules.get_schedule(conn, "nightly-report"))
-        assert (schedule.cron, schedule.timezone, schedule.missed, schedule.most) == (
+        assert (schedule.cron, schedule.timezone, schedule.missed, schedule.max_catch_up) == (
             "15 4 * * tue",
             "UTC",
             "skip",
@@ -473,7 +479,7 @@ def test_schedule_is_previewed_then_saved(dashboard: DashboardServer) -> None:
             ("every_s", "60"),
             ("timezone", "Mars/Olympus"),
             ("missed", "some"),
-            ("most", "many"),
+            ("max_catch_up", "many"),
             ("job", "{"),
             ("job", "[]"),
             ("job", "{}"),

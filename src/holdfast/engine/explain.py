@@ -36,17 +36,17 @@ async def explain_task(connection: Connection, task_id: UUID) -> JsonObject:
 async def explain_tasks(connection: Connection, tasks: Iterable[tuple[UUID, str]]) -> list[Reason]:
     """Explain several tasks, given as (id, name), and return the reasons of all of them.
 
-    The `about` of each reason also has the `queue` and the `attempt` of its task.
+    The `details` of each reason also has the `queue` and the `attempt` of its task.
     """
     reasons: list[Reason] = []
     for task_id, name in tasks:
         explanation: dict[str, Any] = await explain_task(connection, task_id)
         common = {key: explanation[key] for key in ("queue", "attempt") if key in explanation}
         for row in explanation.get("reasons") or ():
-            about = {**common, **row}
-            kind = about.pop("reason")
+            details = {**common, **row}
+            kind = details.pop("reason")
             status = explanation["status"]
-            reasons.append(Reason(task=name, task_id=task_id, status=status, reason=kind, about=about))
+            reasons.append(Reason(task=name, task_id=task_id, status=status, reason=kind, details=details))
     return reasons
 
 

@@ -104,7 +104,7 @@ async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dic
             "task": reason.task,
             # The page shows the error elsewhere, redacted.
             "description": describe_reason(
-                {**reason.about, "reason": reason.reason, "error": None}, request.now
+                {**reason.details, "reason": reason.reason, "error": None}, request.now
             ),
             "link": _link_reason(reason, request),
         }
@@ -115,7 +115,7 @@ async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dic
 def _link_reason(reason: Reason, request: PageRequest) -> tuple[str, str] | None:
     """Return the page where the user can do something about a reason, as (label, URL)."""
     if reason.reason in {"paused", "queued"}:
-        return "Queue", request.build_url("/queue", name=reason.about["queue"])
+        return "Queue", request.build_url("/queue", name=reason.details["queue"])
     if reason.reason == "no_worker":
         return "Workers", request.build_url("/workers")
     if reason.reason in {"limit", "rate", "asleep"}:

@@ -78,7 +78,9 @@ async def requeue_messages(action: ActionRequest) -> tuple[str, str]:
     if place not in {"dead", "archive"}:
         raise InvalidError("Only dead letters and archived messages can be requeued.", field="place")
     ids = None if action.text("all") == "yes" else _parse_message_ids(action)
-    requeued = await queues.requeue_messages(action.connection, name, _parse_place(place), ids, MAX_REQUEUED_MESSAGES)
+    requeued = await queues.requeue_messages(
+        action.connection, name, _parse_place(place), ids, MAX_REQUEUED_MESSAGES
+    )
     await action.record_audit("message.requeue", name, place=place, messages=len(requeued))
     return _build_queue_path(action, name), f"{format_count(len(requeued), 'message')} requeued."
 
@@ -91,6 +93,8 @@ async def send_message(action: ActionRequest) -> tuple[str, str]:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise InvalidError(f"The body is not valid JSON: {error}.", field="body") from None
-    [message_id] = await queues.run_statement(action.connection, arguments.build_send_statement(name, [value], [None], None))
+    [message_id] = await queues.run_statement(
+        action.connection, arguments.build_send_statement(name, [value], [None], None)
+    )
     await action.record_audit("message.send", name, id=message_id)
     return _build_queue_path(action, name), f"Message {message_id} sent."

@@ -38,6 +38,7 @@ from holdfast.server.dashboard.registry import register_page
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
 
 TIME_RANGES_H = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
+MAX_ATTENTION_ITEMS = 20
 UNSERVED_AFTER_S = 60.0
 BACKLOG_AFTER_S = 600.0
 LATE_SCHEDULE_AFTER_S = 120.0
@@ -67,6 +68,7 @@ async def show_overview(request: PageRequest) -> DashboardPage:
             **values,
             "time_ranges": list(TIME_RANGES_H),
             "time_range": time_range if time_range in TIME_RANGES_H else "1h",
+            "max_attention_items": MAX_ATTENTION_ITEMS,
             "attention_items": list(_find_attention_items(request, values)),
         },
     )
@@ -98,7 +100,9 @@ async def _load_values(request: PageRequest, hours: float) -> dict[str, Any]:
         "error_groups": await engine_error_groups.list_error_groups(
             connection, owner=request.tenant, limit=20
         ),
-        "message_queues": await queues.list_message_metrics(connection) if request.can("message.view") else [],
+        "message_queues": await queues.list_message_metrics(connection)
+        if request.can("message.view")
+        else [],
         "schedules": await schedules.list_schedules(connection, limit=200)
         if request.can("system.view")
         else [],
@@ -154,7 +158,10 @@ def _find_blocked_queues(request: PageRequest, task_queues: Sequence[Row]) -> It
             yield AttentionItem("warning", name, text, [queue_link])
         elif queue["ready"] and oldest_s > UNSERVED_AFTER_S and not queue["workers"]:
             text = f"has no live worker, {waiting}, the oldest for {age}"
-            jobs_link = ("Jobs", request.build_url("/jobs", q=f"state:ready queue:{quote_search_value(name)}"))
+            jobs_link = (
+                "Jobs",
+                request.build_url("/jobs", q=f"state:ready queue:{quote_search_value(name)}"),
+            )
             yield AttentionItem("danger", name, text, [jobs_link, queue_link])
         elif queue["ready"] and oldest_s > BACKLOG_AFTER_S:
             yield AttentionItem("warning", name, f"has {waiting}, the oldest for {age}", [queue_link])

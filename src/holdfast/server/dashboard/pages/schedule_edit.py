@@ -24,8 +24,8 @@ MISSED_RUN_POLICIES = {
     "skip": "Skip",
     "catch_up": "Run all",
 }
-FIELDS = ("cron", "every_s", "timezone", "missed", "most", "job")
-FIELD_LABELS = {"every_s": "Interval", "most": "Maximum missed runs"}
+FIELDS = ("cron", "every_s", "timezone", "missed", "max_catch_up", "job")
+FIELD_LABELS = {"every_s": "Interval", "max_catch_up": "Maximum catch-up runs"}
 
 
 @register_page("/schedules/edit", "schedule.edit")
@@ -66,7 +66,7 @@ def _get_form_values(schedule: StoredSchedule) -> dict[str, str]:
         "every_s": "" if schedule.every_s is None else f"{schedule.every_s:g}",
         "timezone": schedule.timezone,
         "missed": schedule.missed,
-        "most": str(schedule.most),
+        "max_catch_up": str(schedule.max_catch_up),
         "job": format_json(schedule.job),
     }
 
@@ -108,7 +108,7 @@ def _parse_schedule(schedule: StoredSchedule, values: dict[str, str]) -> dict[st
         raise InvalidError(f"The job is not a valid JSON object: {error}.", field="job") from None
     if values["missed"] not in MISSED_RUN_POLICIES:
         raise InvalidError("Choose what happens to missed runs.", field="missed")
-    max_missed_runs = _parse_number(values["most"], "most")
+    max_catch_up = _parse_number(values["max_catch_up"], "max_catch_up")
     return {
         "name": schedule.name,
         "owner": schedule.owner,
@@ -117,7 +117,7 @@ def _parse_schedule(schedule: StoredSchedule, values: dict[str, str]) -> dict[st
         "every_s": _parse_number(values["every_s"], "every_s"),
         "timezone": values["timezone"] or "UTC",
         "missed": values["missed"],
-        "most": None if max_missed_runs is None else int(max_missed_runs),
+        "max_catch_up": None if max_catch_up is None else int(max_catch_up),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 
@@ -76,13 +76,20 @@ async def show_worker(request: PageRequest) -> DashboardPage:
 @register_action("/worker/command", "worker.stop")
 async def send_command(action: ActionRequest) -> tuple[str, str]:
     name, command = action.required_text("name"), action.required_text("command")
-    if command not in COMMAND_MESSAGES:
-        raise InvalidError("Choose drain or stop.", field="command")
-    is_alive = await leases.set_worker_command(
-        action.connection, name, None if command == "none" else command
-    )
+    is_alive = await leases.set_worker_command(action.connection, name, _parse_command(command))
     await action.record_audit(f"worker.{command}", name, heard=is_alive, reason=action.text("reason"))
     message = COMMAND_MESSAGES[command] + (
         "" if is_alive else " The worker sends no heartbeats at the moment."
     )
     return build_path("/worker", name=name), message
+
+
+def _parse_command(text: str) -> Literal["drain", "stop"] | None:
+    """Return a command. `none` withdraws a pending command."""
+    match text:
+        case "drain" | "stop":
+            return text
+        case "none":
+            return None
+        case _:
+            raise InvalidError("Choose drain or stop.", field="command")

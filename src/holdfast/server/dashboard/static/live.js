@@ -227,7 +227,7 @@ const DURATION_UNITS = [
 function formatDuration(seconds) {
   const unit = DURATION_UNITS.find(({ from }) => seconds >= from);
   if (unit) return `${Math.round(seconds / unit.seconds)}${unit.suffix}`;
-  return `${seconds < 9.95 ? seconds.toFixed(1) : Math.round(seconds)}s`;
+  return `${seconds < 9.95 ? seconds.toFixed(1).replace(".0", "") : Math.round(seconds)}s`;
 }
 
 function formatRelativeTime(secondsAhead) {
