@@ -118,7 +118,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     >>> from holdfast import Client, JobPage
     >>> client = Client()
     >>> async def main() -> None:
-    ...     page: JobPage = await client.jobs("state:failed", limit=10)
+    ...     page: JobPage = await client.search_jobs("state:failed", limit=10)
     ...     print(len(page.rows), page.next)
     """
 

@@ -16,7 +16,7 @@ from holdfast.settings import Secret, Settings
 from holdfast.worker.runtime import WorkerRuntime
 
 SOON = timedelta(seconds=30)
-mended: set[str] = set()
+repaired: set[str] = set()
 
 
 @task(queue="pages", retries=0)
@@ -28,7 +28,7 @@ async def page(number: int) -> int:
 
 @task(queue="pages", retries=0)
 async def broken(what: str) -> str:
-    if what not in mended:
+    if what not in repaired:
         raise RuntimeError(f"{what} is broken")
     return what
 
@@ -67,7 +67,7 @@ async def test_the_follow_up_job_of_a_batch_runs_once_after_all_others(
     async for after in client.watch(seen.then, within=SOON):
         last = after
     assert last.output == "a book"
-    assert [job.id for job in (await client.jobs("type:bind")).rows] == [seen.then]
+    assert [job.id for job in (await client.search_jobs("type:bind")).rows] == [seen.then]
 
 
 async def test_an_exception_leaves_the_batch_open_without_a_follow_up_job(
@@ -110,7 +110,7 @@ async def test_retry_runs_a_failed_job_again(client: Client, worker: WorkerRunti
     job = await client.submit(broken("pump"))
     with pytest.raises(Exception, match="pump is broken"):
         await job.result(within=SOON)
-    mended.add("pump")
+    repaired.add("pump")
     assert not (await job.retry()).ended
     assert await job.result(within=SOON) == "pump"
     with pytest.raises(NotFoundError):

@@ -28,7 +28,7 @@ def client(url: Secret, settings: Settings) -> Generator[Client]:
     client.blocking.close()
 
 
-async def work_off(db: Database, calls: int) -> None:
+async def run_worker_until_done(db: Database, calls: int) -> None:
     """A worker that stays until so many tasks were done elsewhere."""
     stop = asyncio.Event()
     running = asyncio.create_task(WorkerRuntime(db, {"double": double}).run(stop))
@@ -46,7 +46,7 @@ async def test_blocking_code_submits_and_waits(client: Client, db: Database) -> 
         soon = timedelta(seconds=20)
         return one.result(within=soon), [each.result(within=soon) for each in many]
 
-    results, _ = await asyncio.gather(asyncio.to_thread(plain), work_off(db, 3))
+    results, _ = await asyncio.gather(asyncio.to_thread(plain), run_worker_until_done(db, 3))
     assert results == (4, [6, 8])
 
 
@@ -72,7 +72,7 @@ def test_handles_and_the_client_have_all_methods(client: Client) -> None:
     assert list(watching) == []
     assert job.retry(delay=timedelta(hours=1)).status == "queued"
     assert job.logs() == client.blocking.logs(job.id) == []
-    assert [each.id for each in client.blocking.each_job("task:double")] == [job.id]
+    assert [each.id for each in client.blocking.iterate_jobs("task:double")] == [job.id]
     client.blocking.pause_queue("default", reason="moving", by="ann")
     assert client.blocking.resume_queue("default")
     client.blocking.limits.put("one", type="double", max_running=1)

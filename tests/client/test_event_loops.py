@@ -162,7 +162,7 @@ def test_a_forked_child_opens_connections_of_its_own(client: Client, url: Secret
     for _ in range(3):
         assert _run_in_fork(in_child) == 0
         assert parent.get().status == "queued"
-    assert len(client.blocking.jobs("queue:loops", limit=100).rows) == 1 + 3 * 10
+    assert len(client.blocking.search_jobs("queue:loops", limit=100).rows) == 1 + 3 * 10
     client.blocking.close()
     wait_for_connections(url, 0)
 

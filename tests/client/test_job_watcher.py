@@ -1,4 +1,4 @@
-"""Results arrive because they are announced, and without a listener because somebody looks."""
+"""Results arrive by notification, and by polling without a listener."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
 
 
 @pytest.fixture
-async def working(db: Database) -> AsyncGenerator[None]:
+async def running_worker(db: Database) -> AsyncGenerator[None]:
     stop = asyncio.Event()
     running = asyncio.create_task(WorkerRuntime(db, {t.name: t for t in (upper, fails)}).run(stop))
     yield
@@ -48,7 +48,9 @@ async def working(db: Database) -> AsyncGenerator[None]:
 
 
 @pytest.fixture
-async def hearing(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
+async def only_notifications(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Awaitable[None]]:
     """From now on only an announcement can bring news before the test times out."""
 
     async def ready() -> None:
@@ -63,11 +65,11 @@ async def hearing(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     return ready
 
 
-@pytest.mark.usefixtures("working")
+@pytest.mark.usefixtures("running_worker")
 async def test_a_result_arrives_by_notification(
-    client: Client, hearing: Callable[[], Awaitable[None]]
+    client: Client, only_notifications: Callable[[], Awaitable[None]]
 ) -> None:
-    await hearing()
+    await only_notifications()
     first = await client.submit(upper("x"))
     assert await first.result(within=WITHIN) == "X"
     several = await client.submit_many([upper(str(n)) for n in range(20)])
@@ -84,14 +86,18 @@ async def test_a_result_arrives_by_notification(
         await wrong.result(within=WITHIN)
 
 
-@pytest.mark.usefixtures("working")
+@pytest.mark.usefixtures("running_worker")
 @pytest.mark.parametrize(
     "how", ["cancel", "cancel by filter", "expire", "lose the lease", "lose it for good"]
 )
 async def test_an_end_that_no_worker_reports_arrives_by_notification(
-    client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection, clock: Clock, how: str
+    client: Client,
+    only_notifications: Callable[[], Awaitable[None]],
+    conn: Connection,
+    clock: Clock,
+    how: str,
 ) -> None:
-    await hearing()
+    await only_notifications()
     body: dict[str, Any] = {"type": "never", "queue": "elsewhere"}
     if how == "expire":
         body["expires_at"] = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
@@ -113,12 +119,12 @@ async def test_an_end_that_no_worker_reports_arrives_by_notification(
     assert (await anext(changes)).status == after
 
 
-@pytest.mark.usefixtures("working")
+@pytest.mark.usefixtures("running_worker")
 @pytest.mark.parametrize("how", ["exchange", "claim_tasks", "limited"])
 async def test_the_start_of_a_job_arrives_by_notification(
-    client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection, how: str
+    client: Client, only_notifications: Callable[[], Awaitable[None]], conn: Connection, how: str
 ) -> None:
-    await hearing()
+    await only_notifications()
     if how == "limited":
         await conn.execute("select holdfast.put_limit('few', 'elsewhere', p_max_running => 1)")
     job = (await jobs.submit(conn, {"type": "never", "queue": "elsewhere"})).id
@@ -132,11 +138,11 @@ async def test_the_start_of_a_job_arrives_by_notification(
         assert (await anext(changes)).status == "running"
 
 
-@pytest.mark.usefixtures("working")
+@pytest.mark.usefixtures("running_worker")
 async def test_the_listener_reconnects(
-    client: Client, hearing: Callable[[], Awaitable[None]], conn: Connection
+    client: Client, only_notifications: Callable[[], Awaitable[None]], conn: Connection
 ) -> None:
-    await hearing()
+    await only_notifications()
     watcher = await client._connections.open_watcher()
     await conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -147,7 +153,7 @@ async def test_the_listener_reconnects(
     assert await (await client.submit(upper("back"))).result(within=WITHIN) == "BACK"
 
 
-@pytest.mark.usefixtures("working")
+@pytest.mark.usefixtures("running_worker")
 async def test_results_arrive_by_polling_without_a_listener(url: Secret, settings: Settings) -> None:
     async with Client(url.reveal(), settings=replace(settings, listen="off")) as client:
         assert await (await client.submit(upper("x"))).result(within=WITHIN) == "X"
@@ -166,11 +172,11 @@ async def test_watched_jobs_are_removed_from_the_watch_list(client: Client, conn
 
 async def test_searches_return_pages(client: Client) -> None:
     ids = [(await client.submit(upper(str(n)), owner="ada" if n % 2 else "bob")).id for n in range(7)]
-    first = await client.jobs("state:queued", limit=3)
+    first = await client.search_jobs("state:queued", limit=3)
     assert [job.id for job in first.rows] == ids[:-4:-1]
-    second = await client.jobs("state:queued", limit=3, before=first.next)
+    second = await client.search_jobs("state:queued", limit=3, before=first.next)
     assert [job.id for job in second.rows] == ids[3:0:-1]
-    assert [job.id async for job in client.each_job("owner:ada")] == [i for n, i in enumerate(ids) if n % 2][
+    assert [job.id async for job in client.iterate_jobs("owner:ada")] == [i for n, i in enumerate(ids) if n % 2][
         ::-1
     ]
-    assert [job.id async for job in client.each_job(owner="bob")] == ids[::-2]
+    assert [job.id async for job in client.iterate_jobs(owner="bob")] == ids[::-2]

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast import Client, Message
 from holdfast.engine.connection import Connection
-from holdfast.engine.messages import consumers as consuming, queues
-from holdfast.engine.messages import queues
+from holdfast.engine.messages import consumers, queues
 from holdfast.errors import (
     InvalidError,
     LeaseLostError,
@@ -356,9 +355,9 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
     await queues.run_statement(conn, queues.send_messages("q", [b"1"] * 6, delay=timedelta(0)))
     assert await queues.message_queue_exists(conn, "q")
     assert await queues.enable_message_wakeups(conn, "q")
-    taken = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
+    taken = await consumers.read_message_batch(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)
     receipts = [m.receipt or "" for m in taken.messages]
-    assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=MINUTE) == {
+    assert await consumers.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=MINUTE) == {
         1,
         2,
         3,
@@ -366,11 +365,11 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
         5,
         6,
     }
-    assert await consuming.finish_messages(conn, "q", "archive", receipts[:1]) == {1}
-    assert await consuming.finish_messages(conn, "q", "delete", receipts[1:2]) == {2}
-    assert await consuming.fail_messages(conn, "q", receipts[2:3], "no") == {3: "retry"}
-    assert await consuming.move_to_dead_letters(conn, "q", receipts[3:4], "no") == {4}
-    assert await consuming.hide_messages(conn, "q", receipts[4:5], timedelta(0)) == {5}
+    assert await consumers.finish_messages(conn, "q", "archive", receipts[:1]) == {1}
+    assert await consumers.finish_messages(conn, "q", "delete", receipts[1:2]) == {2}
+    assert await consumers.fail_messages(conn, "q", receipts[2:3], "no") == {3: "retry"}
+    assert await consumers.move_to_dead_letters(conn, "q", receipts[3:4], "no") == {4}
+    assert await consumers.hide_messages(conn, "q", receipts[4:5], timedelta(0)) == {5}
     assert [m.id for m in await queues.read_messages(conn, "q", vt=None, qty=9)] == [5]
     assert await queues.requeue_messages(conn, "q", "dead", None, 9) == {4: 7}
     assert [m.id for m in await queues.pop_messages(conn, "q", 9)] == [7]
@@ -381,10 +380,10 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
 
 async def test_register_returns_when_the_next_message_is_due(client: Client, conn: Connection) -> None:
     await queues.enable_message_wakeups(conn, "q")
-    nothing = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
+    nothing = await consumers.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert (nothing.messages, nothing.due_s) == ([], None)
     await client.queues.send("q", 1, delay=timedelta(minutes=10))
-    later = await consuming.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
+    later = await consumers.read_message_batch(conn, "q", vt=MINUTE, qty=1, sleep=MINUTE)
     assert later.messages == []
     assert later.due_s is not None
     assert 590 < later.due_s <= 600
@@ -398,9 +397,9 @@ async def test_extending_does_not_wait_for_a_row_that_somebody_has_locked(
     patience = timedelta(milliseconds=20)
     async with second.transaction():
         await second.execute("select from pgmq.q_q where msg_id = 2 for update")
-        assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) is None
-        assert await consuming.extend_visibility(conn, "q", receipts[:1], MINUTE, lock_timeout=patience) == {
+        assert await consumers.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) is None
+        assert await consumers.extend_visibility(conn, "q", receipts[:1], MINUTE, lock_timeout=patience) == {
             1
         }
-    assert await consuming.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) == {1, 2}
+    assert await consumers.extend_visibility(conn, "q", receipts, MINUTE, lock_timeout=patience) == {1, 2}
     assert await conn.fetchval("show lock_timeout") == "0"  # the limit was the statement's own

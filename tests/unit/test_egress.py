@@ -1,4 +1,4 @@
-"""Addresses that strangers chose: none of these reaches a private place, however it is written."""
+"""URLs that users chose cannot reach a private network, in whatever notation."""
 
 from __future__ import annotations
 

@@ -80,9 +80,9 @@ json_values = st.recursive(
 def test_json_is_stored_exactly_or_refused_with_its_place(value: object) -> None:
     try:
         text = to_json(value, what="args")
-    except InvalidError as problem:
+    except InvalidError as error:
         text = None
-        place = str(problem)
+        place = str(error)
     else:
         place = "args"
     assert "args" in place

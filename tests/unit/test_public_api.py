@@ -104,7 +104,7 @@ def test_a_client_has_no_public_internals() -> None:
         name for name in dir(Client("postgresql://nobody@127.0.0.1:1/none")) if not name.startswith("_")
     }
     assert public == {
-        "batches", "blocking", "cancel", "close", "connection", "each_job", "explain", "files", "get",
-        "job_types", "jobs", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
-        "settings", "start", "submit", "submit_many", "transaction", "watch",
+        "batches", "blocking", "cancel", "close", "connection", "explain", "files", "get", "iterate_jobs",
+        "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
+        "search_jobs", "settings", "start_job", "submit", "submit_many", "transaction", "watch",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The JSON Schema of a task's arguments: what fits it, the task accepts; what does not, it refuses."""
+"""The JSON Schema of a task accepts the arguments that the task accepts, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search text: what is understood, what is refused, and what it means."""
+"""Searches are parsed to a filter, or refused with the term that is wrong."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_url_is_a_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("nosuch:1", "no search field 'nosuch'"),
         ("state:great", "no state 'great'"),
@@ -90,10 +90,10 @@ def test_a_url_is_a_word() -> None:
         ("a\0b", "NUL"),
     ],
 )
-def test_errors_name_the_wrong_term(text: str, why: str) -> None:
+def test_errors_name_the_wrong_term(text: str, message: str) -> None:
     with pytest.raises(InvalidError) as caught:
         parse_search(text)
-    assert why in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.field == "q"
 
 
@@ -113,15 +113,15 @@ def test_a_quoted_value_is_parsed_literally(value: str) -> None:
 def refusal(text: str) -> InvalidError | None:
     try:
         parse_search(text)
-    except InvalidError as problem:
-        return problem
+    except InvalidError as error:
+        return error
     return None
 
 
 @hypothesis.given(st.text(max_size=200))
 def test_every_text_is_parsed_or_refused(text: str) -> None:
-    problem = refusal(text)
-    assert problem is None or problem.field == "q"
+    error = refusal(text)
+    assert error is None or error.field == "q"
 
 
 PIECES = [
@@ -136,5 +136,5 @@ PIECES = [
 
 @hypothesis.given(st.lists(st.sampled_from(PIECES)))
 def test_terms_in_any_order(pieces: list[str]) -> None:
-    problem = refusal(" ".join(pieces))
-    assert problem is None or str(problem)
+    error = refusal(" ".join(pieces))
+    assert error is None or str(error)

@@ -95,10 +95,10 @@ class JobOperations:
                     return
                 await signal.wait(deadline)
 
-    async def jobs(
+    async def search_jobs(
         self, search: str = "", *, owner: str | None = None, before: UUID | None = None, limit: int = 50
     ) -> JobPage:
-        """Search jobs, newest first: `client.jobs("state:failed queue:browser since:1d")`.
+        """Search jobs, newest first: `client.search_jobs("state:failed queue:browser since:1d")`.
 
         The search text has the grammar of the dashboard. `before=page.next` returns the next page.
         """
@@ -107,15 +107,15 @@ class JobOperations:
         rows = msgspec.convert(page.rows, list[Job])
         return JobPage(rows=rows, next=page.next, truncated=page.truncated)
 
-    async def each_job(self, search: str = "", *, owner: str | None = None) -> AsyncIterator[Job]:
+    async def iterate_jobs(self, search: str = "", *, owner: str | None = None) -> AsyncIterator[Job]:
         """Yield all jobs that a search finds, newest first, one page of rows at a time."""
-        page = await self.jobs(search, owner=owner, limit=SEARCH_PAGE_ROWS)
+        page = await self.search_jobs(search, owner=owner, limit=SEARCH_PAGE_ROWS)
         while True:
             for row in page.rows:
                 yield row
             if page.next is None:
                 return
-            page = await self.jobs(search, owner=owner, before=page.next, limit=SEARCH_PAGE_ROWS)
+            page = await self.search_jobs(search, owner=owner, before=page.next, limit=SEARCH_PAGE_ROWS)
 
 
 def _convert_job(row: dict[str, Any] | None, job_id: UUID | str) -> Job:

@@ -54,7 +54,7 @@ class JobSubmission(JobOperations):
             submitted = await caller_connection.submit_on_connection(on, request)
         return self._create_handle(work, submitted)
 
-    async def start(
+    async def start_job(
         self,
         type: JobType[Any] | str,  # noqa: A002
         params: object,

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidError
 
 
 class SubmitOptions(TypedDict, total=False):
-    """The keyword arguments of `submit`, `submit_many` and `start`.
+    """The keyword arguments of `submit`, `submit_many` and `start_job`.
 
     key: an idempotency key. A second submit with the same key returns the first job.
     unique: a name that one unfinished job can have. A second submit returns that job.

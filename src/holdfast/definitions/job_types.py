@@ -1,6 +1,6 @@
 """Job types: a name, the type of the parameters, and a function that builds the work from them.
 
-`client.start(report, params)` submits a job of a type, and so does `POST /api/jobs/start`. End users may
+`client.start_job(report, params)` submits a job of a type, and so does `POST /api/jobs/start`. End users may
 start the `public` ones: they choose the parameters, never the tasks.
 """
 

@@ -86,12 +86,12 @@ class BlockingClient:
             self._thread.run(self._inner.submit(work, on=on, **options), on), self._thread
         )
 
-    def start(
+    def start_job(
         self, type: JobType[Any] | str, params: object, *, on: object = None, **options: Unpack[SubmitOptions]
     ) -> BlockingJobHandle[Any]:
         """Build the graph of a job type from its parameters and submit it."""
         return BlockingJobHandle(
-            self._thread.run(self._inner.start(type, params, on=on, **options), on), self._thread
+            self._thread.run(self._inner.start_job(type, params, on=on, **options), on), self._thread
         )
 
     def submit_many(
@@ -140,18 +140,18 @@ class BlockingClient:
         """Yield the job now and after each change, until it has ended or `within` has passed."""
         return self._thread.iterate(self._inner.watch(job, within=within))
 
-    def jobs(
+    def search_jobs(
         self, search: str = "", *, owner: str | None = None, before: UUID | None = None, limit: int = 50
     ) -> JobPage:
-        """Search jobs, newest first: `client.blocking.jobs("state:failed queue:browser since:1d")`.
+        """Search jobs, newest first: `client.blocking.search_jobs("state:failed queue:browser since:1d")`.
 
         The search text has the grammar of the dashboard. `before=page.next` returns the next page.
         """
-        return self._thread.run(self._inner.jobs(search, owner=owner, before=before, limit=limit))
+        return self._thread.run(self._inner.search_jobs(search, owner=owner, before=before, limit=limit))
 
-    def each_job(self, search: str = "", *, owner: str | None = None) -> Iterator[Job]:
+    def iterate_jobs(self, search: str = "", *, owner: str | None = None) -> Iterator[Job]:
         """Yield all jobs that a search finds, newest first, one page of rows at a time."""
-        return self._thread.iterate(self._inner.each_job(search, owner=owner))
+        return self._thread.iterate(self._inner.iterate_jobs(search, owner=owner))
 
     @property
     def settings(self) -> Settings:

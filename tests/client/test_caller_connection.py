@@ -1,4 +1,4 @@
-"""Submitting on the caller's own connection: it exists if the caller commits, and only then."""
+"""A job or message that is submitted on the caller's connection exists if the caller commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.db import connections, transaction
-from transactions import WAYS, configure_django, dialect
+from transactions import TRANSACTION_FACTORIES, configure_django, with_driver
 
 from holdfast import Client, task
 from holdfast.engine.connection import Connection
@@ -34,34 +34,38 @@ async def client(url: Secret, settings: Settings) -> AsyncGenerator[Client]:
         yield client
 
 
-async def jobs_of(conn: Connection) -> int:
+async def count_tasks(conn: Connection) -> int:
     count: int = await conn.fetchval("select count(*) from holdfast.tasks")
     return count
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "open_transaction", TRANSACTION_FACTORIES, ids=lambda open_transaction: open_transaction.__name__
+)
 async def test_a_job_exists_if_the_caller_commits(
-    client: Client, url: Secret, conn: Connection, way: Any, commit: bool
+    client: Client, url: Secret, conn: Connection, open_transaction: Any, commit: bool
 ) -> None:
-    async with way(url.reveal(), commit) as on:
+    async with open_transaction(url.reveal(), commit) as on:
         job = await client.submit(work(1), on=on)
-        assert await jobs_of(conn) == 0
-    assert await jobs_of(conn) == int(commit)
+        assert await count_tasks(conn) == 0
+    assert await count_tasks(conn) == int(commit)
     if commit:
         assert (await job.get()).status == "queued"
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "open_transaction", TRANSACTION_FACTORIES, ids=lambda open_transaction: open_transaction.__name__
+)
 async def test_messages_are_sent_and_finished_if_the_caller_commits(
-    client: Client, url: Secret, conn: Connection, way: Any, commit: bool
+    client: Client, url: Secret, conn: Connection, open_transaction: Any, commit: bool
 ) -> None:
     for queue in ("letters", "replies"):
         await client.queues.create(queue)
     await client.queues.send_batch("letters", ["done", "archive", "delete", "later"])
     done, archive, delete, later = await client.queues.read("letters", qty=4)
-    async with way(url.reveal(), commit) as on:
+    async with open_transaction(url.reveal(), commit) as on:
         await done.done(on)
         await client.queues.archive("letters", archive, on=on)
         await client.queues.delete("letters", [delete.id], on=on)
@@ -77,17 +81,21 @@ async def test_messages_are_sent_and_finished_if_the_caller_commits(
     assert [m.body for m in await client.queues.read("letters", qty=9)] == (["later"] if commit else [])
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_every_kind_of_connection_raises_holdfast_errors(client: Client, url: Secret, way: Any) -> None:
+@pytest.mark.parametrize(
+    "open_transaction", TRANSACTION_FACTORIES, ids=lambda open_transaction: open_transaction.__name__
+)
+async def test_every_kind_of_connection_raises_holdfast_errors(
+    client: Client, url: Secret, open_transaction: Any
+) -> None:
     await client.queues.create("letters")
     await client.queues.send("letters", 1)
     [stale] = await client.queues.read("letters", vt=timedelta(0))
     await client.queues.read("letters")
-    async with way(url.reveal(), False) as on:
+    async with open_transaction(url.reveal(), False) as on:
         with pytest.raises(LeaseLostError, match="Message 1 of queue letters was read again") as caught:
             await stale.done(on)
         assert caught.value.fix == "Stop working on it; nothing was changed."
-    async with way(url.reveal(), False) as on:
+    async with open_transaction(url.reveal(), False) as on:
         with pytest.raises(NotFoundError, match="no message queue 'none'"):
             await client.queues.send("none", 1, on=on)
 
@@ -102,14 +110,14 @@ async def test_a_synchronous_connection_needs_no_await(client: Client, url: Secr
 
 
 async def test_autocommit_connections_are_refused(client: Client, url: Secret, conn: Connection) -> None:
-    engine = sqlalchemy.create_engine(dialect(url.reveal(), "psycopg"), isolation_level="AUTOCOMMIT")
+    engine = sqlalchemy.create_engine(with_driver(url.reveal(), "psycopg"), isolation_level="AUTOCOMMIT")
     with psycopg.connect(url.reveal(), autocommit=True) as plain, engine.connect() as alchemy:
         for on in (conn, plain, alchemy):
             call = work(1)
             with pytest.raises(RefusedError, match="open transaction"):
                 await client.submit(call, on=on)
     engine.dispose()
-    assert await jobs_of(conn) == 0
+    assert await count_tasks(conn) == 0
 
 
 @pytest.mark.parametrize("on", ["postgresql://x", 3, object()])
@@ -119,7 +127,7 @@ async def test_unknown_connection_types_are_refused_by_name(client: Client, on: 
         await client.submit(call, on=on)
 
 
-def in_django(url: str, settings: Settings, commit: bool) -> None:
+def submit_in_django(url: str, settings: Settings, commit: bool) -> None:
     """Django's connections belong to their thread, so all of it happens in one."""
     configure_django(url)
     connection = connections["default"]
@@ -149,5 +157,5 @@ async def test_django_joins_its_atomic_block(
 ) -> None:
     configure_django(url.reveal())
     monkeypatch.setitem(connections.settings["default"], "NAME", urlsplit(url.reveal()).path[1:])
-    await asyncio.to_thread(in_django, url.reveal(), settings, commit)
-    assert await jobs_of(conn) == int(commit)
+    await asyncio.to_thread(submit_in_django, url.reveal(), settings, commit)
+    assert await count_tasks(conn) == int(commit)

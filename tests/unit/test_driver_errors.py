@@ -1,4 +1,4 @@
-"""What the driver raises comes out as ours, whatever it is."""
+"""Errors of the driver become Holdfast errors, without passwords."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.settings import Secret
 
 
 @pytest.mark.parametrize(
-    "problem",
+    "driver_error",
     [
         asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
         asyncpg.InterfaceError("connection is closed"),
@@ -19,10 +19,10 @@ from holdfast.settings import Secret
         TimeoutError(),
     ],
 )
-def test_a_closed_connection_raises_database_unavailable_error(problem: Exception) -> None:
+def test_a_closed_connection_raises_database_unavailable_error(driver_error: Exception) -> None:
     with (
         pytest.raises(DatabaseUnavailableError) as caught,
         translate_driver_errors(Secret("postgresql://me:secret@127.0.0.1/app")),
     ):
-        raise problem
+        raise driver_error
     assert "secret" not in str(caught.value)
