@@ -176,7 +176,6 @@ async def test_searches_return_pages(client: Client) -> None:
     assert [job.id for job in first.rows] == ids[:-4:-1]
     second = await client.search_jobs("state:queued", limit=3, before=first.next)
     assert [job.id for job in second.rows] == ids[3:0:-1]
-    assert [job.id async for job in client.iterate_jobs("owner:ada")] == [i for n, i in enumerate(ids) if n % 2][
-        ::-1
-    ]
+    ids_of_ada = [job_id for number, job_id in enumerate(ids) if number % 2]
+    assert [job.id async for job in client.iterate_jobs("owner:ada")] == ids_of_ada[::-1]
     assert [job.id async for job in client.iterate_jobs(owner="bob")] == ids[::-2]

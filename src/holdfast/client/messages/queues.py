@@ -73,7 +73,9 @@ class ClientMessageLease:
         self._receipt = receipt
 
     def done(self, on: object) -> Awaitable[None]:
-        return caller_connection.run_now_or_await(on, queues.finish_message(self._queue, self._receipt, "archive"))
+        return caller_connection.run_now_or_await(
+            on, queues.finish_message(self._queue, self._receipt, "archive")
+        )
 
 
 class Queues:
@@ -279,7 +281,9 @@ class Queues:
         arguments.check_policy(queue, changes)
         async with self._connections.transaction() as connection:
             current = await queues.get_message_policy(connection, queue)
-            return await queues.put_message_policy(connection, queue, msgspec.structs.replace(current, **changes))
+            return await queues.put_message_policy(
+                connection, queue, msgspec.structs.replace(current, **changes)
+            )
 
     async def _execute(self, statement: JsonStatement[T], on: object = None) -> T:
         """Run a statement on the caller's connection, or on a connection of the pool."""
