@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator
 
 import pytest
-from embedded_processes import Place, answers, place, query, wait_until
+from embedded_processes import EmbeddedTestHome, accepts_connections, query, temporary_home, wait_until
 
 from holdfast.engine import embedded
 from holdfast.engine.embedded import supervisor
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def shared() -> Generator[Place]:
+def shared() -> Generator[EmbeddedTestHome]:
     """One home for all tests here: each of them leaves it stopped or finds its own way."""
-    with place("home with blank") as opened:
+    with temporary_home("home with blank") as opened:
         yield opened
 
 
 @pytest.fixture
-def here(shared: Place) -> Generator[Place]:
+def here(shared: EmbeddedTestHome) -> Generator[EmbeddedTestHome]:
     yield shared
     embedded.stop_server(shared.settings)
 
 
-def run(here: Place, *arguments: str, database_url: str = "") -> subprocess.CompletedProcess[str]:
+def run(here: EmbeddedTestHome, *arguments: str, database_url: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "DATABASE_URL": database_url}
     return subprocess.run(
         [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), "db", *arguments],
@@ -43,7 +43,7 @@ def run(here: Place, *arguments: str, database_url: str = "") -> subprocess.Comp
     )
 
 
-def test_start_and_stop_can_be_repeated(here: Place) -> None:
+def test_start_and_stop_can_be_repeated(here: EmbeddedTestHome) -> None:
     for _ in range(2):
         started = run(here, "start")
         assert started.returncode == 0, started.stderr
@@ -57,17 +57,17 @@ def test_start_and_stop_can_be_repeated(here: Place) -> None:
     assert (again.returncode, again.stdout) == (0, "The embedded server was not running.\n")
 
 
-def test_url_is_printed_alone_and_works(here: Place) -> None:
+def test_url_is_printed_alone_and_works(here: EmbeddedTestHome) -> None:
     result = run(here, "url")
     assert result.stderr == ""
     assert result.stdout.count("\n") == 1
-    assert answers(Secret(result.stdout.strip()))
+    assert accepts_connections(Secret(result.stdout.strip()))
     assert json.loads(run(here, "url", "--json").stdout) == {"url": result.stdout.strip()}
     configured_url = "postgresql://user:secret@somewhere/else"
     assert run(here, "url", database_url=configured_url).stdout.strip() == configured_url
 
 
-def test_psql_receives_arguments_but_no_password(here: Place) -> None:
+def test_psql_receives_arguments_but_no_password(here: EmbeddedTestHome) -> None:
     probe = "\\! cat /proc/$PPID/cmdline /proc/[0-9]*/cmdline 2>/dev/null | tr '\\000' ' '"
     shown = run(here, "psql", "-X", "-At", "-c", "select 6 * 7", "-c", probe)
     assert shown.returncode == 0, shown.stderr
@@ -78,13 +78,13 @@ def test_psql_receives_arguments_but_no_password(here: Place) -> None:
     assert "127.0.0.1" in shown.stdout  # the command line of psql was among what was listed
 
 
-def test_psql_returns_the_exit_code_of_psql(here: Place) -> None:
+def test_psql_returns_the_exit_code_of_psql(here: EmbeddedTestHome) -> None:
     wrong = run(here, "psql", "-X", "-v", "ON_ERROR_STOP=1", "-c", "select nonsense")
     assert wrong.returncode == 1
     assert "nonsense" in wrong.stderr
 
 
-def test_psql_uses_the_configured_url(here: Place) -> None:
+def test_psql_uses_the_configured_url(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         address = server.url.reveal()
         query(server.url, """create role "o'd" login superuser password 'p@ss/w?rd'""")
@@ -99,7 +99,7 @@ def test_psql_uses_the_configured_url(here: Place) -> None:
         query(server.url, """drop role "o'd" """)
 
 
-def test_status_of_stopped_running_and_external_server(here: Place) -> None:
+def test_status_of_stopped_running_and_external_server(here: EmbeddedTestHome) -> None:
     stopped = json.loads(run(here, "status", "--json").stdout)
     assert stopped == {"state": "stopped", "folder": str(here.folder)}
     assert here.gone()
@@ -114,7 +114,7 @@ def test_status_of_stopped_running_and_external_server(here: Place) -> None:
     assert external == {"state": "external", "url": "postgresql://a:•••@c/d"}
 
 
-def test_reset_needs_confirmation(here: Place) -> None:
+def test_reset_needs_confirmation(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         query(server.url, "create table precious ()")
         unasked = run(here, "reset")
@@ -131,7 +131,7 @@ def test_reset_needs_confirmation(here: Place) -> None:
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "reset"])
-def test_external_database_is_refused(here: Place, verb: str) -> None:
+def test_external_database_is_refused(here: EmbeddedTestHome, verb: str) -> None:
     refused = run(here, verb, database_url="postgresql://user:secret@somewhere/else")
     assert refused.returncode == 5
     assert "somewhere" in refused.stderr
@@ -139,7 +139,7 @@ def test_external_database_is_refused(here: Place, verb: str) -> None:
     assert "Unset DATABASE_URL" in refused.stderr
 
 
-def test_error_is_a_sentence_with_a_fix(here: Place) -> None:
+def test_error_is_a_sentence_with_a_fix(here: EmbeddedTestHome) -> None:
     environment = {**os.environ, "HOLDFAST_PG_BIN": "/nowhere", "DATABASE_URL": ""}
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), "db", "start"],
@@ -154,7 +154,7 @@ def test_error_is_a_sentence_with_a_fix(here: Place) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_server_started_by_url_stops_by_itself(here: Place) -> None:
+def test_server_started_by_url_stops_by_itself(here: EmbeddedTestHome) -> None:
     run(here, "url")
     linger = here.home.linger
     assert linger.exists()

@@ -115,6 +115,13 @@ def test_every_option_has_a_help_text() -> None:
     assert silent == []
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_lists_of_subcommands_show_whole_sentences(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    cut = [line for line in capsys.readouterr().out.splitlines() if line.endswith("...")]
+    assert [line for line in cut if not line.startswith("Usage:")] == []
+
+
 def test_every_setting_is_an_option_of_the_same_name() -> None:
     options = {option for parameter in root.params for option in parameter.opts}
     assert {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Settings)} <= options

@@ -1,4 +1,4 @@
-"""`holdfast bulk`: follow and control bulk actions, which retry or cancel many jobs in growing batches.
+"""`holdfast bulk`: follow and control bulk actions, which retry or cancel many jobs in growing steps.
 
 `holdfast errors retry` and `holdfast job retry|cancel --search` start bulk actions, after showing how many
 jobs they affect. Workers carry them out. `bulk watch` and `--wait` do part of the work themselves, so that
@@ -183,7 +183,10 @@ def stop(session: CliSession, bulk_id: str) -> None:
 @json_option
 @pass_session
 def undo(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
-    """Undo a bulk retry: cancel the jobs that it put back and that have not started yet."""
+    """Undo a bulk retry.
+
+    This cancels the jobs that it put back and that have not started yet.
+    """
 
     async def work(connection: Connection) -> None:
         action = await get_bulk_action_or_fail(connection, bulk_id)
@@ -209,11 +212,11 @@ def bulk_options(command: Any) -> Any:
         click.option("--wait", is_flag=True,
                      help="Follow the bulk action until it ends. Default: print its id and return."),
         click.option("--max-failure-rate", type=click.FloatRange(0, 1), default=0.2, show_default=True,
-                     help="Stop the bulk action if more than this share of a batch fails again."),
+                     help="Stop the bulk action if more than this share of the jobs fails again."),
         click.option("--max-per-second", type=click.FloatRange(min=0, min_open=True),
                      help="Process at most this many jobs per second. Default: no limit."),
         click.option("--all-at-once", is_flag=True,
-                     help="Process all jobs at once. Default: start with batches of 10 and 100 jobs."),
+                     help="Process all jobs at once. Default: first 10 jobs, then 100, then the rest."),
         click.option("--reason", "-r", help="Store this reason in the audit log."),
     ):  # fmt: skip
         command = option(command)

@@ -131,7 +131,10 @@ def preview(
     timezone: str,
     count: int,
 ) -> None:
-    """Print the next times of the schedule NAME, or of a cron expression or interval."""
+    """Print the next times of a schedule.
+
+    Give the NAME of a schedule, or a cron expression or an interval that is not stored.
+    """
     if (name is None) == (expression is None and every is None):
         raise click.UsageError("Give the name of a schedule, or --cron, or --every.")
     if name is not None:

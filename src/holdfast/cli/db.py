@@ -31,7 +31,7 @@ def db() -> None:
 @db.command()
 @pass_session
 def start(session: CliSession) -> None:
-    """Start the embedded server and keep it running until `holdfast db stop`."""
+    """Start the embedded server. It runs until `holdfast db stop`."""
     _refuse_external_database(session, "start")
     with embedded.start_permanent_server(session.settings) as server:
         url = redact_url(server.url.reveal())
@@ -96,7 +96,7 @@ def psql(session: CliSession, arguments: tuple[str, ...]) -> int:
 @json_option
 @pass_session
 def status(session: CliSession) -> None:
-    """Show whether the embedded server is running, its URL and its version."""
+    """Show the state of the embedded server, its URL and version."""
     if session.settings.database_url:
         external_url = redact_url(session.settings.database_url.reveal())
         session.output.print_record({"state": "external", "url": external_url})

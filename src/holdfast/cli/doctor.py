@@ -81,5 +81,7 @@ def _find_running_database(settings: Settings) -> Secret:
         return settings.database_url
     server = embedded.find_running_server(settings)
     if server is None:
-        raise DatabaseUnavailableError("The embedded server is not running.", fix="Start it: holdfast db start")
+        raise DatabaseUnavailableError(
+            "The embedded server is not running.", fix="Start it: holdfast db start"
+        )
     return server.url

@@ -186,7 +186,10 @@ def quote_search_value(text: str) -> str:
 def ignore(
     session: CliSession, cause: str, duration: timedelta, clear: bool, reason: str | None, link: str | None
 ) -> None:
-    """Leave a cause out of lists for some time, or stop ignoring it with --clear."""
+    """Ignore a cause for some time.
+
+    Lists leave out ignored causes. --clear stops ignoring the cause.
+    """
 
     async def work(connection: Connection) -> dict[str, Any]:
         group = await get_error_group_or_fail(connection, cause)

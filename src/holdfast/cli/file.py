@@ -37,7 +37,10 @@ def file() -> None:
 @json_option
 @pass_session
 def list_files(session: CliSession, /, job: str | None, **filters: str | None) -> None:
-    """List the files of JOB, or all files that match the options, oldest first."""
+    """List files, oldest first.
+
+    List the files of JOB, or all files that match the options.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with session.client() as client:
@@ -126,7 +129,7 @@ async def _copy_chunks(chunks: AsyncIterator[bytes], target: BinaryIO) -> None:
 @json_option
 @pass_session
 def put(session: CliSession, /, path: str, **options: Any) -> None:
-    """Upload the file at PATH, or standard input if PATH is -, and print its id."""
+    """Upload a file and print its id. PATH - is standard input."""
     name = options["name"] or (Path(path).name if path != "-" else None)
     if not name:
         raise click.UsageError("Standard input has no name; give one with --name.")
@@ -192,7 +195,10 @@ def delete(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: b
 @json_option
 @pass_session
 def sign(session: CliSession, file_id: str, expires: timedelta, inline: bool) -> None:
-    """Print a link with which anybody can download the file until the link expires."""
+    """Print a download link for a file.
+
+    Anybody who has the link can download the file until the link expires.
+    """
 
     async def work() -> str:
         async with session.client() as client:
@@ -208,7 +214,10 @@ def sign(session: CliSession, file_id: str, expires: timedelta, inline: bool) ->
 @click.argument("file_id", metavar="FILE")
 @pass_session
 def regenerate(session: CliSession, file_id: str) -> None:
-    """Create a deleted or expired file again: rerun the task that saved it. Print the id of its job."""
+    """Create a deleted or expired file again.
+
+    This runs the task again that saved the file. Print the id of its job.
+    """
 
     async def work() -> UUID:
         async with session.client() as client:

@@ -32,9 +32,10 @@ _UNIT_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 @json_option
 @pass_session
 def sweep(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
-    """Remove the content of expired, deleted and replaced files from the storage.
+    """Remove the content of deleted files from the storage.
 
-    Workers do this regularly. Print how many objects were removed, by reason.
+    This removes expired, deleted and replaced files. Workers do this regularly. Print how many objects
+    were removed, by reason.
     """
 
     async def work() -> dict[str, int]:
@@ -71,10 +72,10 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
 def quota(
     session: CliSession, owner: str | None, size: str | None, files: str | None, operations: str | None
 ) -> None:
-    """Show the usage and the quota of OWNER, or set the quota with options.
+    """Show the usage and the quota of an owner, or set the quota.
 
-    Limits that you do not name stay as they are; none removes a limit. Without OWNER, the command shows or
-    sets the default quota of owners that have none of their own.
+    Options set the quota of OWNER. Limits that you do not name stay as they are; none removes a limit.
+    Without OWNER, the command shows or sets the default quota of owners that have none of their own.
     """
     changes = {"bytes": size, "files": files, "operations": operations}
     limits = {name: _parse_limit(text) for name, text in changes.items() if text is not None}
@@ -116,7 +117,10 @@ def _parse_ttl(text: str) -> timedelta | None:
 @click.argument("ttl", metavar="DURATION|forever")
 @pass_session
 def extend(session: CliSession, file_id: str, ttl: str) -> None:
-    """Keep one file for a duration from now, such as 30d, or forever. This overrides the retention rules."""
+    """Change how long one file is kept.
+
+    The file is kept for a duration from now, such as 30d, or forever. This overrides the retention rules.
+    """
     duration = _parse_ttl(ttl)
 
     async def work(connection: Connection) -> None:
@@ -136,9 +140,10 @@ def extend(session: CliSession, file_id: str, ttl: str) -> None:
 )
 @pass_session
 def retention(session: CliSession, ttl: str, owner: str | None, job_type: str | None) -> None:
-    """Set how long files are kept that were saved without a ttl of their own.
+    """Set a rule for how long files are kept.
 
-    If several rules match a file, the most specific one applies.
+    Rules apply to files that were saved without a ttl of their own. If several rules match a file, the
+    most specific one applies.
     """
     duration = _parse_ttl(ttl)
     session.run_with_connection(

@@ -159,7 +159,10 @@ def watch(session: CliSession, job_id: str, wait_timeout: timedelta | None) -> i
 @json_option
 @pass_session
 def why(session: CliSession, job_id: str) -> None:
-    """Explain why a job is not running: one line per unfinished task and reason."""
+    """Explain why a job is not running.
+
+    Print one line for each unfinished task and reason.
+    """
 
     async def work(connection: Connection) -> list[dict[str, Any]]:
         return await explain.explain_job(connection, await resolve_job_id(connection, job_id))
@@ -196,7 +199,10 @@ def why(session: CliSession, job_id: str) -> None:
 def logs(
     session: CliSession, job_id: str, task_name: str | None, level: str, limit: int, follow: bool
 ) -> None:
-    """Print the log lines of a job's tasks, oldest first, each with its task and attempt."""
+    """Print the log lines of a job, oldest first.
+
+    Each line has the name of its task and the number of the attempt.
+    """
 
     async def work(connection: Connection) -> None:
         row = await get_job_or_fail(connection, await resolve_job_id(connection, job_id))

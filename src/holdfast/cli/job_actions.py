@@ -105,7 +105,9 @@ def retry(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, 
 
     async def work(connection: Connection) -> int:
         if search is not None:
-            return await bulk.start_bulk_action(session, connection, "retry", grammar.parse_search(search), options)
+            return await bulk.start_bulk_action(
+                session, connection, "retry", grammar.parse_search(search), options
+            )
         if options["dry_run"]:
             session.confirm(f"This retries {format_count(len(job_ids), 'job')}.", yes=True, dry_run=True)
             return 0
@@ -154,9 +156,9 @@ def _print_retried(session: CliSession, results: list[dict[str, Any]]) -> None:
 @json_option
 @pass_session
 def rerun(session: CliSession, /, job_id: str, changes: tuple[str, ...], **options: Any) -> int:
-    """Submit a copy of JOB with changed arguments, and print the id of the new job.
+    """Submit a copy of a job, with changed arguments.
 
-    CHANGES are pairs such as name=text count:=3. The old job stays as it is.
+    Print the id of the new job. CHANGES are pairs such as name=text count:=3. The old job stays as it is.
     """
 
     async def work() -> int:

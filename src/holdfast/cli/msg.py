@@ -117,9 +117,10 @@ def read(
     where: str | None,
     wait: timedelta | None,
 ) -> None:
-    """Read messages and hide them from other readers until the visibility timeout ends.
+    """Read messages and hide them from other readers.
 
-    Use the printed receipt to archive or delete a message, or to change its visibility timeout.
+    They are hidden until the visibility timeout ends. Use the printed receipt to archive or delete a message,
+    or to change its visibility timeout.
     """
     condition = None if where is None else parameters.parse_json(where, "--where")
 
@@ -163,7 +164,7 @@ def page_options(command: Any) -> Any:
 @json_option
 @pass_session
 def peek(session: CliSession, queue: str, limit: int, after: int | None, archive: bool) -> None:
-    """Show messages without reading them, oldest first, with the errors of failed attempts."""
+    """Show messages without reading them, oldest first."""
     messages = _peek_messages(session, queue, limit, "archive" if archive else "queue", after)
     columns = [*COLUMNS, "error"] if any(message.error for message in messages) else COLUMNS
     session.output.print_rows([_format_message(message) for message in messages], columns)
@@ -175,7 +176,7 @@ def peek(session: CliSession, queue: str, limit: int, after: int | None, archive
 @json_option
 @pass_session
 def list_dead_letters(session: CliSession, queue: str, limit: int, after: int | None) -> None:
-    """Show the dead letters of a queue, oldest first, with their last errors."""
+    """Show the dead letters of a queue, oldest first."""
     rows = [_format_dead_letter(message) for message in _peek_messages(session, queue, limit, "dead", after)]
     session.output.print_rows(rows, ["id", "died_at", "reads", "error", "body"])
 
@@ -283,7 +284,10 @@ def set_visibility_timeout(
 @json_option
 @pass_session
 def requeue(session: CliSession, queue: str, ids: tuple[int, ...], archive: bool, limit: int) -> None:
-    """Put dead letters or archived messages back into their queue, as new messages."""
+    """Put dead letters back into their queue.
+
+    They become new messages. --archive requeues archived messages instead.
+    """
 
     async def work() -> dict[int, int]:
         async with session.client() as client:

@@ -119,7 +119,7 @@ def _format_policy(policy: MessagePolicy) -> dict[str, Any]:
 @json_option
 @pass_session
 def show(session: CliSession, name: str) -> None:
-    """Show a queue: its metrics, its workers and limits, and the policy of its messages."""
+    """Show the metrics, workers, limits and policy of a queue."""
 
     async def work() -> list[dict[str, Any]]:
         async with session.client() as client:
@@ -203,7 +203,10 @@ def drop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
 @confirmation_options
 @pass_session
 def purge(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
-    """Delete all messages of a queue, also those that are being read. Its archive stays."""
+    """Delete all messages of a queue.
+
+    This also deletes messages that are being read. The archive stays.
+    """
 
     async def work() -> None:
         async with session.client() as client:
@@ -239,7 +242,10 @@ def purge(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
 @json_option
 @pass_session
 def policy(session: CliSession, /, name: str, **options: Any) -> None:
-    """Show the policy of a message queue, or change it with options. Settings that you do not name stay."""
+    """Show or change the policy of a message queue.
+
+    Settings that you do not name stay as they are.
+    """
     changes = _build_policy_changes({name: value for name, value in options.items() if value is not None})
 
     async def work() -> MessagePolicy:

@@ -123,7 +123,7 @@ def limit(session: CliSession, /, name: str, **options: Any) -> None:
 @json_option
 @pass_session
 def drain(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
-    """Pause a queue and wait until none of its tasks is running.
+    """Pause a queue and wait for its running tasks.
 
     The queue stays paused until `holdfast queue resume`.
     """
@@ -176,7 +176,10 @@ async def _wait_until_idle(
 @json_option
 @pass_session
 def count_desired_workers(session: CliSession, name: str, per_worker: int) -> None:
-    """Print how many workers the queue needs now, for autoscalers. 0 means that there is nothing to do."""
+    """Print how many workers a queue needs now.
+
+    The number is for autoscalers. 0 means that there is nothing to do.
+    """
 
     async def work(connection: Connection) -> int:
         await _refuse_message_queue(connection, name)

@@ -69,7 +69,9 @@ def _set_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
     async def work(connection: Connection) -> None:
         if not await webhooks.set_webhook_active(connection, webhook_id, on=active):
             raise _not_found(webhook_id)
-        await record_audit_event(connection, "webhook.enabled" if active else "webhook.disabled", str(webhook_id))
+        await record_audit_event(
+            connection, "webhook.enabled" if active else "webhook.disabled", str(webhook_id)
+        )
 
     session.run_with_connection(work)
     session.output.print_line(f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.")

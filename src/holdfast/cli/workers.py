@@ -136,7 +136,7 @@ async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any
 @json_option
 @pass_session
 def drain(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
-    """Drain a worker: it claims no more tasks, finishes the running ones, and exits."""
+    """Let a worker finish its running tasks and exit."""
     _send_command(session, name, "drain", yes=yes, dry_run=dry_run)
 
 
@@ -146,7 +146,10 @@ def drain(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
 @json_option
 @pass_session
 def stop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
-    """Stop a worker as SIGTERM does: tasks that do not end within its grace period are released."""
+    """Stop a worker, as SIGTERM does.
+
+    Tasks that do not end within its grace period are released.
+    """
     _send_command(session, name, "stop", yes=yes, dry_run=dry_run)
 
 
