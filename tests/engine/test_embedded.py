@@ -14,7 +14,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from embedded_processes import Place, answers, leave, place, query, url_of, wait_until
+from embedded_processes import (
+    EmbeddedTestHome,
+    accepts_connections,
+    end_user_process,
+    query,
+    read_printed_url,
+    temporary_home,
+    wait_until,
+)
 
 from holdfast import telemetry
 from holdfast.engine import embedded
@@ -25,18 +33,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def here() -> Generator[Place]:
-    with place(create=True) as new_place:
+def here() -> Generator[EmbeddedTestHome]:
+    with temporary_home(create=True) as new_place:
         yield new_place
 
 
 @pytest.fixture
-def fresh() -> Generator[Place]:
-    with place() as new_place:
+def fresh() -> Generator[EmbeddedTestHome]:
+    with temporary_home() as new_place:
         yield new_place
 
 
-def test_the_first_start_makes_a_safe_server(fresh: Place) -> None:
+def test_the_first_start_makes_a_safe_server(fresh: EmbeddedTestHome) -> None:
     with embedded.start_server(fresh.settings) as server:
         shown = dict(query(server.url, "select name, setting from pg_settings"))
         assert shown["fsync"] == "on"
@@ -50,7 +58,7 @@ def test_the_first_start_makes_a_safe_server(fresh: Place) -> None:
         assert server.url.reveal() not in repr(server)
 
 
-def test_nobody_else_gets_in(here: Place) -> None:
+def test_nobody_else_gets_in(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         password = here.home.password
         assert password is not None
@@ -63,7 +71,7 @@ def test_nobody_else_gets_in(here: Place) -> None:
                 psycopg.connect(address)
 
 
-def test_no_password_in_any_command_line_or_log(fresh: Place) -> None:
+def test_no_password_in_any_command_line_or_log(fresh: EmbeddedTestHome) -> None:
     with embedded.start_server(fresh.settings):
         password = fresh.home.password
         assert password is not None
@@ -72,36 +80,36 @@ def test_no_password_in_any_command_line_or_log(fresh: Place) -> None:
         assert password.reveal() not in (fresh.folder / "data" / "holdfast.conf").read_text()
 
 
-def test_a_second_start_shares_the_server(here: Place) -> None:
+def test_a_second_start_shares_the_server(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as first, embedded.start_server(here.settings) as second:
         assert first.url == second.url
         first.release()
-        assert answers(second.url)
+        assert accepts_connections(second.url)
 
 
-def test_ten_processes_start_one_server(fresh: Place) -> None:
+def test_ten_processes_start_one_server(fresh: EmbeddedTestHome) -> None:
     users = [fresh.user() for _ in range(10)]
-    urls = {url_of(user).reveal() for user in users}
+    urls = {read_printed_url(user).reveal() for user in users}
     assert len(urls) == 1
-    assert answers(Secret(urls.pop()))
+    assert accepts_connections(Secret(urls.pop()))
     supervisors = [pid for pid, _, words in supervisor.list_processes() if str(fresh.folder) in words]
     assert len(supervisors) == 1
     for user in users:
-        leave(user)
+        end_user_process(user)
 
 
-def test_it_stops_when_the_last_user_is_gone(here: Place) -> None:
+def test_it_stops_when_the_last_user_is_gone(here: EmbeddedTestHome) -> None:
     first, url = here.ready_user()
     second, _ = here.ready_user()
-    leave(first)
-    assert answers(url)
-    leave(second)
+    end_user_process(first)
+    assert accepts_connections(url)
+    end_user_process(second)
     wait_until(here.gone)
     assert "the last user is gone" in here.home.log.read_text()
     assert "database system is shut down" in here.home.log.read_text()
 
 
-def test_a_connected_client_counts_as_a_user(here: Place) -> None:
+def test_a_connected_client_counts_as_a_user(here: EmbeddedTestHome) -> None:
     if not Path("/proc/net/tcp").exists():
         pytest.skip("this system does not tell who is connected")
     server = embedded.start_server(here.settings)
@@ -110,7 +118,7 @@ def test_a_connected_client_counts_as_a_user(here: Place) -> None:
         assert connection.execute("select pg_sleep(2.5)").fetchall()  # outlives the idle second
 
 
-def test_a_forked_child_goes_on_using_it(here: Place) -> None:
+def test_a_forked_child_goes_on_using_it(here: EmbeddedTestHome) -> None:
     forks = """
 import os, sys
 from holdfast import settings
@@ -132,11 +140,11 @@ sys.stdin.read()
     url = Secret(parent.stdout.readline().strip())
     assert parent.wait() == 0
     stays_up(here)
-    assert answers(url)
+    assert accepts_connections(url)
     parent.communicate()
 
 
-def stays_up(here: Place, seconds: float = 2.5) -> None:
+def stays_up(here: EmbeddedTestHome, seconds: float = 2.5) -> None:
     """It is the same server all the time, for longer than it would stay without users."""
     pid = here.postmaster()
     assert pid is not None
@@ -146,7 +154,7 @@ def stays_up(here: Place, seconds: float = 2.5) -> None:
         time.sleep(0.02)
 
 
-def test_kept_until_stopped(here: Place) -> None:
+def test_kept_until_stopped(here: EmbeddedTestHome) -> None:
     embedded.start_permanent_server(here.settings).release()
     stays_up(here)
     running_server = embedded.find_running_server(here.settings)
@@ -158,24 +166,24 @@ def test_kept_until_stopped(here: Place) -> None:
     assert embedded.stop_server(here.settings) is False
 
 
-def test_lingers_for_a_while(here: Place) -> None:
+def test_lingers_for_a_while(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         server.linger(timedelta(seconds=3))
     stays_up(here, 2.5)
     wait_until(here.gone)
 
 
-def test_stop_does_not_ask_the_users(here: Place) -> None:
+def test_stop_does_not_ask_the_users(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         assert embedded.stop_server(here.settings) is True
-        assert not answers(server.url)
+        assert not accepts_connections(server.url)
         assert here.gone()
         with embedded.start_server(here.settings) as again:
             assert again.url == server.url
-            assert answers(server.url)
+            assert accepts_connections(server.url)
 
 
-def test_data_survives_a_restart_and_not_a_reset(here: Place) -> None:
+def test_data_survives_a_restart_and_not_a_reset(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         query(server.url, "create table kept (id int)")
     embedded.stop_server(here.settings)
@@ -188,7 +196,7 @@ def test_data_survives_a_restart_and_not_a_reset(here: Place) -> None:
         query(server.url, "select * from kept")
 
 
-def test_options_hold_for_the_server_they_started(here: Place) -> None:
+def test_options_hold_for_the_server_they_started(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings, options={"fsync": "off", "application_name": "it's"}) as server:
         assert query(server.url, "show fsync") == [("off",)]
     embedded.stop_server(here.settings)
@@ -196,7 +204,7 @@ def test_options_hold_for_the_server_they_started(here: Place) -> None:
         assert query(server.url, "show fsync") == [("on",)]
 
 
-def test_alter_system_has_the_last_word(here: Place) -> None:
+def test_alter_system_has_the_last_word(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         query(server.url, "alter system set work_mem = '3MB'")
     embedded.stop_server(here.settings)
@@ -204,7 +212,7 @@ def test_alter_system_has_the_last_word(here: Place) -> None:
         assert query(server.url, "show work_mem") == [("3MB",)]
 
 
-def test_find_starts_nothing(fresh: Place) -> None:
+def test_find_starts_nothing(fresh: EmbeddedTestHome) -> None:
     assert embedded.find_running_server(fresh.settings) is None
     assert not fresh.folder.exists()
     with embedded.start_server(fresh.settings) as server:
@@ -217,7 +225,7 @@ def test_find_starts_nothing(fresh: Place) -> None:
     assert fresh.gone()
 
 
-def test_locate_prefers_a_given_address(fresh: Place) -> None:
+def test_locate_prefers_a_given_address(fresh: EmbeddedTestHome) -> None:
     database_url = Secret("postgresql://somewhere/else")
     assert embedded.locate_database(replace(fresh.settings, database_url=database_url)) == (
         database_url,
@@ -226,16 +234,16 @@ def test_locate_prefers_a_given_address(fresh: Place) -> None:
     assert not fresh.folder.exists()
     url, server = embedded.locate_database(replace(fresh.settings, database_url=None))
     assert server is not None
-    assert answers(url)
+    assert accepts_connections(url)
     server.release()
 
 
-async def test_it_may_be_called_inside_an_event_loop(here: Place) -> None:
+async def test_it_may_be_called_inside_an_event_loop(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         assert server.version.split(".")[0].isdigit()
 
 
-def test_events_tell_what_happened(fresh: Place) -> None:
+def test_events_tell_what_happened(fresh: EmbeddedTestHome) -> None:
     seen: list[tuple[str, dict[str, object]]] = []
     with telemetry.subscription(lambda name, fields: seen.append((name, fields))):
         embedded.start_server(fresh.settings).release()
@@ -259,15 +267,17 @@ AWKWARD = [
 
 @pytest.mark.parametrize("name", AWKWARD, ids=["blank", "quotes", "unicode", "long", "shell", "bytes"])
 def test_awkward_folders_just_work(name: str) -> None:
-    with place(name) as here:
+    with temporary_home(name) as here:
         with embedded.start_server(here.settings) as server:
-            assert answers(server.url)
+            assert accepts_connections(server.url)
         embedded.stop_server(here.settings)
         with embedded.start_server(here.settings) as server:
-            assert answers(server.url)
+            assert accepts_connections(server.url)
 
 
-def test_the_users_environment_does_not_matter(fresh: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_environment_does_not_matter(
+    fresh: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {
         "PGPORT": "1",
         "PGDATA": "/nowhere",
@@ -281,12 +291,14 @@ def test_the_users_environment_does_not_matter(fresh: Place, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     with embedded.start_server(fresh.settings) as server:
         monkeypatch.undo()
-        assert answers(server.url)
+        assert accepts_connections(server.url)
 
 
-def test_a_home_may_be_named_from_the_current_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_may_be_named_from_the_current_folder(
+    here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(here.settings.home.parent)
     with embedded.start_server(replace(here.settings, home=Path("home"))) as server:
         monkeypatch.chdir("/")
-        assert answers(server.url)
+        assert accepts_connections(server.url)
         assert here.postmaster()

@@ -11,7 +11,16 @@ from collections.abc import Generator
 
 import psycopg
 import pytest
-from embedded_processes import Place, answers, kill, leave, place, query, url_of, wait_until
+from embedded_processes import (
+    EmbeddedTestHome,
+    accepts_connections,
+    end_user_process,
+    kill_processes,
+    query,
+    read_printed_url,
+    temporary_home,
+    wait_until,
+)
 
 from holdfast.engine import embedded
 from holdfast.engine.embedded import binaries, supervisor
@@ -25,14 +34,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def here() -> Generator[Place]:
-    with place(create=True, alone=True) as new_place:
+def here() -> Generator[EmbeddedTestHome]:
+    with temporary_home(create=True, alone=True) as new_place:
         yield new_place
 
 
 @pytest.fixture
-def fresh() -> Generator[Place]:
-    with place(alone=True) as new_place:
+def fresh() -> Generator[EmbeddedTestHome]:
+    with temporary_home(alone=True) as new_place:
         yield new_place
 
 
@@ -45,41 +54,43 @@ def committed(url: Secret) -> int:
     return int(query(url, "select count(*) from kept")[0][0])
 
 
-def still_there(here: Place, rows: int = 1) -> None:
+def still_there(here: EmbeddedTestHome, rows: int = 1) -> None:
     """The next start works, and finds what was committed."""
     with embedded.start_server(here.settings) as server:
         assert committed(server.url) == rows
 
 
-def test_a_killed_user_leaves_nothing_running(here: Place) -> None:
+def test_a_killed_user_leaves_nothing_running(here: EmbeddedTestHome) -> None:
     user, url = here.ready_user()
     commit(url)
-    kill(user.pid)
+    kill_processes(user.pid)
     user.communicate()
     wait_until(here.gone)
     assert "database system is shut down" in here.home.log.read_text()
     still_there(here)
 
 
-def test_a_killed_supervisor_takes_the_server_along_and_the_next_start_works(here: Place) -> None:
+def test_a_killed_supervisor_takes_the_server_along_and_the_next_start_works(here: EmbeddedTestHome) -> None:
     _, url = here.ready_user()
     commit(url)
-    kill(here.home.supervisor_pid)
+    kill_processes(here.home.supervisor_pid)
     still_there(here)
-    assert answers(url)  # at the same address, so the user that stayed goes on as well
+    assert accepts_connections(url)  # at the same address, so the user that stayed goes on as well
 
 
-def test_a_killed_supervisor_leaves_nothing_running(here: Place) -> None:
+def test_a_killed_supervisor_leaves_nothing_running(here: EmbeddedTestHome) -> None:
     user, url = here.ready_user()
     commit(url)
-    kill(here.home.supervisor_pid)
-    leave(user)
+    kill_processes(here.home.supervisor_pid)
+    end_user_process(user)
     if sys.platform == "linux":
         wait_until(here.gone)
     still_there(here)
 
 
-def test_a_server_without_a_supervisor_is_adopted(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_supervisor_is_adopted(
+    here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with embedded.start_server(here.settings) as server:
         commit(server.url)
         embedded.stop_server(here.settings)
@@ -94,13 +105,13 @@ def test_a_server_without_a_supervisor_is_adopted(here: Place, monkeypatch: pyte
     user, url = here.ready_user()
     assert here.postmaster() == alone.pid
     assert committed(url) == 1
-    leave(user)
+    end_user_process(user)
     wait_until(lambda: not alone.alive())
     wait_until(here.gone)
     assert "the last user is gone" in home.log.read_text()
 
 
-def test_a_server_without_a_supervisor_can_be_stopped(here: Place) -> None:
+def test_a_server_without_a_supervisor_can_be_stopped(here: EmbeddedTestHome) -> None:
     home = here.home
     account = choose_account(home)
     programs = binaries.make_runnable(binaries.choose_binaries(here.settings, home.cluster_version), account)
@@ -110,48 +121,48 @@ def test_a_server_without_a_supervisor_can_be_stopped(here: Place) -> None:
     assert not alone.alive()
 
 
-def test_a_killed_postmaster_comes_back_while_it_is_needed(here: Place) -> None:
+def test_a_killed_postmaster_comes_back_while_it_is_needed(here: EmbeddedTestHome) -> None:
     _, url = here.ready_user()
     commit(url)
     before = here.postmaster()
-    kill(before)
-    wait_until(lambda: answers(url))
+    kill_processes(before)
+    wait_until(lambda: accepts_connections(url))
     assert here.postmaster() != before
     assert committed(url) == 1
 
 
-def test_a_killed_postmaster_with_a_backend_that_does_not_notice(here: Place) -> None:
+def test_a_killed_postmaster_with_a_backend_that_does_not_notice(here: EmbeddedTestHome) -> None:
     _, url = here.ready_user()
     commit(url)
     with psycopg.connect(url.reveal(), autocommit=True) as connection:
         os.kill(connection.info.backend_pid, signal.SIGSTOP)  # keeps the shared memory of the dead server
-        kill(here.postmaster())
-        wait_until(lambda: answers(url), 30)
+        kill_processes(here.postmaster())
+        wait_until(lambda: accepts_connections(url), 30)
     assert committed(url) == 1
 
 
-def test_a_killed_postmaster_that_nobody_needs_stays_dead(here: Place) -> None:
+def test_a_killed_postmaster_that_nobody_needs_stays_dead(here: EmbeddedTestHome) -> None:
     user, url = here.ready_user()
     commit(url)
     pid = here.postmaster()
-    leave(user)
-    kill(pid)
+    end_user_process(user)
+    kill_processes(pid)
     wait_until(here.gone)
     still_there(here)
 
 
-def test_a_killed_backend(here: Place) -> None:
+def test_a_killed_backend(here: EmbeddedTestHome) -> None:
     _, url = here.ready_user()
     commit(url)
     before = here.postmaster()
     with psycopg.connect(url.reveal(), autocommit=True) as connection:
-        kill(connection.info.backend_pid)
-    wait_until(lambda: answers(url))
+        kill_processes(connection.info.backend_pid)
+    wait_until(lambda: accepts_connections(url))
     assert here.postmaster() == before
     still_there(here)
 
 
-def making(here: Place) -> int | None:
+def making(here: EmbeddedTestHome) -> int | None:
     for pid, _, words in supervisor.list_processes():
         if words[0].endswith("initdb") and any(
             f"{here.folder}/data{INCOMPLETE_SUFFIX}" in word for word in words
@@ -160,9 +171,9 @@ def making(here: Place) -> int | None:
     return None
 
 
-def test_initdb_killed_half_way(fresh: Place) -> None:
+def test_initdb_killed_half_way(fresh: EmbeddedTestHome) -> None:
     user = fresh.user()
-    kill(wait_until(lambda: making(fresh)))
+    kill_processes(wait_until(lambda: making(fresh)))
     _, output = user.communicate()
     assert user.returncode != 0
     assert "EmbeddedDatabaseError" in output
@@ -171,80 +182,80 @@ def test_initdb_killed_half_way(fresh: Place) -> None:
     assert not list(fresh.folder.glob(f"*{INCOMPLETE_SUFFIX}*"))
 
 
-def test_the_starter_killed_while_initdb_runs(fresh: Place) -> None:
+def test_the_starter_killed_while_initdb_runs(fresh: EmbeddedTestHome) -> None:
     user = fresh.user()
     initdb = wait_until(lambda: making(fresh))
     with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
         os.kill(initdb, signal.SIGSTOP)  # so that it is still there for the next start to find
-    kill(user.pid)
+    kill_processes(user.pid)
     with embedded.start_server(fresh.settings) as server:
         commit(server.url)
         assert not making(fresh)
     assert not list(fresh.folder.glob(f"*{INCOMPLETE_SUFFIX}*"))
 
 
-def test_the_starter_killed_while_the_server_comes_up(here: Place) -> None:
+def test_the_starter_killed_while_the_server_comes_up(here: EmbeddedTestHome) -> None:
     user = here.user()
     wait_until(here.home.has_supervisor)
-    kill(user.pid)
+    kill_processes(user.pid)
     user.communicate()
     with embedded.start_server(here.settings) as server:
-        assert answers(server.url)
+        assert accepts_connections(server.url)
 
 
 @pytest.mark.parametrize("order", ["parents first", "children first"])
-def test_everything_killed_at_once(here: Place, order: str) -> None:
+def test_everything_killed_at_once(here: EmbeddedTestHome, order: str) -> None:
     users = [here.user() for _ in range(3)]
-    url, *_ = [url_of(user) for user in users]
+    url, *_ = [read_printed_url(user) for user in users]
     commit(url)
     commit(url)
     pids = sorted([*here.everything(), *(user.pid for user in users)], reverse=order == "children first")
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # a backend of autovacuum comes and goes
             os.kill(pid, signal.SIGSTOP)
-    kill(*pids)
+    kill_processes(*pids)
     here.end_users()
     still_there(here, 2)
 
 
-def test_starters_killed_again_and_again(here: Place) -> None:
+def test_starters_killed_again_and_again(here: EmbeddedTestHome) -> None:
     """Whatever moment the kill hits, the next one gets through and everything committed is there."""
     for rows in range(1, 6):
         killed_users = [here.user() for _ in range(3)]
         with embedded.start_server(here.settings) as server:
             commit(server.url)
-            kill(killed_users[0].pid, here.postmaster(), killed_users[1].pid)
-        kill(*here.everything(), killed_users[2].pid)
+            kill_processes(killed_users[0].pid, here.postmaster(), killed_users[1].pid)
+        kill_processes(*here.everything(), killed_users[2].pid)
         here.end_users()
         still_there(here, rows)
 
 
-def test_a_server_that_cannot_come_back_is_given_up(here: Place) -> None:
+def test_a_server_that_cannot_come_back_is_given_up(here: EmbeddedTestHome) -> None:
     user, url = here.ready_user()
     commit(url)
     control = here.home.data_folder / "global" / "pg_control"
     control.rename(control.with_name("pg_control.away"))
-    kill(here.postmaster())
+    kill_processes(here.postmaster())
     wait_until(lambda: not here.home.has_supervisor(), 60)
     assert "gave up" in here.home.log.read_text()
-    leave(user)
+    end_user_process(user)
     with pytest.raises(EmbeddedDatabaseError, match="pg_control"):
         embedded.start_server(here.settings)
     control.with_name("pg_control.away").rename(control)
     still_there(here)
 
 
-def test_a_removed_home_takes_the_server_along(here: Place) -> None:
+def test_a_removed_home_takes_the_server_along(here: EmbeddedTestHome) -> None:
     user, _ = here.ready_user()
     here.folder.rename(here.folder.with_name("elsewhere"))
     wait_until(lambda: here.gone() or None)
-    leave(user)
+    end_user_process(user)
     with embedded.start_server(here.settings) as server:
-        assert answers(server.url)
+        assert accepts_connections(server.url)
 
 
 @pytest.mark.skipif(not shutil.which("ps"), reason="without ps there is only /proc, and there is /proc")
-def test_processes_are_found_without_proc_as_well(here: Place) -> None:
+def test_processes_are_found_without_proc_as_well(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings):
         pid = here.postmaster()
         assert pid is not None

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from embedded_processes import USER, Place, answers, place, query, wait_until
+from embedded_processes import USER, EmbeddedTestHome, accepts_connections, query, temporary_home, wait_until
 
 from holdfast import telemetry
 from holdfast.engine import embedded
@@ -28,15 +28,15 @@ AS_ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
-def here() -> Generator[Place]:
-    with place() as new_place:
+def here() -> Generator[EmbeddedTestHome]:
+    with temporary_home() as new_place:
         yield new_place
 
 
 @pytest.fixture
-def stop_server_processes() -> Generator[Place]:
+def stop_server_processes() -> Generator[EmbeddedTestHome]:
     """A home with a row in it, and no server; it has run here before."""
-    with place(create=True) as new_place:
+    with temporary_home(create=True) as new_place:
         works(new_place.settings)
         embedded.stop_server(new_place.settings)
         yield new_place
@@ -60,7 +60,7 @@ def problem_of(settings: Settings) -> EmbeddedDatabaseError:
 # Just works
 
 
-def test_pid_file_that_names_a_living_stranger(stopped: Place) -> None:
+def test_pid_file_that_names_a_living_stranger(stopped: EmbeddedTestHome) -> None:
     data_folder = stopped.home.data_folder
     # Of the server's own account: PostgreSQL itself only respects a number that could be such a process.
     account = choose_account(stopped.home)
@@ -79,12 +79,12 @@ def test_pid_file_that_names_a_living_stranger(stopped: Place) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "999999\n", "nonsense\n"])
-def test_pid_file_that_names_nobody(stopped: Place, content: str) -> None:
+def test_pid_file_that_names_nobody(stopped: EmbeddedTestHome, content: str) -> None:
     (stopped.home.data_folder / "postmaster.pid").write_text(content)
     works(stopped.settings)
 
 
-def test_a_port_that_someone_took(stopped: Place) -> None:
+def test_a_port_that_someone_took(stopped: EmbeddedTestHome) -> None:
     before = stopped.home.port
     assert before is not None
     with socket.socket() as someone:
@@ -100,7 +100,7 @@ def test_a_port_that_someone_took(stopped: Place) -> None:
 
 
 def test_a_port_that_someone_takes_at_the_last_moment(
-    stopped: Place, monkeypatch: pytest.MonkeyPatch
+    stopped: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = stopped.home.port
     assert before is not None
@@ -113,7 +113,7 @@ def test_a_port_that_someone_takes_at_the_last_moment(
         assert stopped.home.port != before
 
 
-def test_a_copied_home_is_a_server_of_its_own(stopped: Place) -> None:
+def test_a_copied_home_is_a_server_of_its_own(stopped: EmbeddedTestHome) -> None:
     with embedded.start_server(stopped.settings) as original:
         copy = replace(stopped.settings, home=stopped.settings.home.with_name("copy"))
         query(original.url, "checkpoint")
@@ -125,10 +125,10 @@ def test_a_copied_home_is_a_server_of_its_own(stopped: Place) -> None:
             query(second.url, "update seven set id = 8")
         assert query(original.url, "select id from seven") == [(7,)]
         embedded.stop_server(copy)
-        assert answers(original.url)
+        assert accepts_connections(original.url)
 
 
-def test_a_copy_that_lost_owner_and_mode(stopped: Place) -> None:
+def test_a_copy_that_lost_owner_and_mode(stopped: EmbeddedTestHome) -> None:
     copy = replace(stopped.settings, home=stopped.settings.home.with_name("copy"))
     subprocess.run(["cp", "-r", stopped.settings.home, copy.home], check=True)
     (copy.home / "postgres" / "data").chmod(0o755)
@@ -137,61 +137,61 @@ def test_a_copy_that_lost_owner_and_mode(stopped: Place) -> None:
     embedded.stop_server(copy)
 
 
-def test_a_moved_home(stopped: Place) -> None:
+def test_a_moved_home(stopped: EmbeddedTestHome) -> None:
     moved = replace(stopped.settings, home=stopped.settings.home.with_name("moved"))
     stopped.settings.home.rename(moved.home)
     works(moved)
     embedded.stop_server(moved)
 
 
-def test_a_lost_password(stopped: Place) -> None:
+def test_a_lost_password(stopped: EmbeddedTestHome) -> None:
     before = stopped.home.password
     (stopped.folder / "password").unlink()
     works(stopped.settings)
     assert stopped.home.password != before
 
 
-def test_a_password_lost_while_the_server_runs(stopped: Place) -> None:
+def test_a_password_lost_while_the_server_runs(stopped: EmbeddedTestHome) -> None:
     with embedded.start_permanent_server(stopped.settings):
         (stopped.folder / "password").unlink()
         works(stopped.settings)
         assert stopped.home.keep.exists()
 
 
-def test_a_password_that_was_changed(stopped: Place) -> None:
+def test_a_password_that_was_changed(stopped: EmbeddedTestHome) -> None:
     with embedded.start_server(stopped.settings) as server:
         query(server.url, "alter role holdfast password 'other'")
     embedded.stop_server(stopped.settings)
     works(stopped.settings)
 
 
-def test_a_port_file_lost_while_the_server_runs(stopped: Place) -> None:
+def test_a_port_file_lost_while_the_server_runs(stopped: EmbeddedTestHome) -> None:
     with embedded.start_server(stopped.settings) as server:
         (stopped.folder / "port").unlink()
         with embedded.start_server(stopped.settings) as again:
             assert again.url == server.url
 
 
-def test_a_dropped_database_is_made_again(stopped: Place) -> None:
+def test_a_dropped_database_is_made_again(stopped: EmbeddedTestHome) -> None:
     with embedded.start_server(stopped.settings) as server:
         elsewhere = type(server.url)(server.url.reveal().removesuffix("/holdfast") + "/postgres")
         query(elsewhere, "drop database holdfast")
         with embedded.start_server(stopped.settings) as again:
-            assert answers(again.url)
+            assert accepts_connections(again.url)
 
 
-def test_half_made_folders_are_cleared_away(here: Place) -> None:
+def test_half_made_folders_are_cleared_away(here: EmbeddedTestHome) -> None:
     half = here.folder / f"data{home_module.INCOMPLETE_SUFFIX}0123" / "data"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18\n")
     here.folder.chmod(0o711)
     here.settings.home.chmod(0o711)
     with embedded.start_server(here.settings) as server:
-        assert answers(server.url)
+        assert accepts_connections(server.url)
     assert not half.parent.exists()
 
 
-def test_the_log_is_bounded(stopped: Place) -> None:
+def test_the_log_is_bounded(stopped: EmbeddedTestHome) -> None:
     with stopped.home.log.open("a") as log:
         log.write("x" * supervisor.MAX_LOG_BYTES)
     works(stopped.settings)
@@ -206,7 +206,7 @@ def test_the_log_is_bounded(stopped: Place) -> None:
 # Explained
 
 
-def test_a_folder_of_another_version(stopped: Place) -> None:
+def test_a_folder_of_another_version(stopped: EmbeddedTestHome) -> None:
     (stopped.home.data_folder / "PG_VERSION").write_text("99\n")
     problem = problem_of(stopped.settings)
     assert "made by PostgreSQL 99" in problem.message
@@ -215,12 +215,12 @@ def test_a_folder_of_another_version(stopped: Place) -> None:
     assert "HOLDFAST_PG_BIN" in str(problem)
 
 
-def test_a_version_that_cannot_be_read(stopped: Place) -> None:
+def test_a_version_that_cannot_be_read(stopped: EmbeddedTestHome) -> None:
     (stopped.home.data_folder / "PG_VERSION").write_text("what\n")
     assert "PG_VERSION" in problem_of(stopped.settings).message
 
 
-def test_a_cluster_keeps_its_version(stopped: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_keeps_its_version(stopped: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best provider is not taken when another one has the version of the cluster."""
     real = binaries.choose_binaries(stopped.settings, None)
     newer = replace(real, folder=Path("/nowhere"), version=real.version + 1)
@@ -228,7 +228,7 @@ def test_a_cluster_keeps_its_version(stopped: Place, monkeypatch: pytest.MonkeyP
     works(stopped.settings)
 
 
-def test_a_folder_that_is_not_ours(here: Place) -> None:
+def test_a_folder_that_is_not_ours(here: EmbeddedTestHome) -> None:
     (here.folder / "data").mkdir(parents=True)
     (here.folder / "data" / "thesis.txt").write_text("all I have")
     assert "is not a PostgreSQL data folder" in problem_of(here.settings).message
@@ -237,22 +237,22 @@ def test_a_folder_that_is_not_ours(here: Place) -> None:
     assert (here.folder / "data" / "thesis.txt").read_text() == "all I have"
 
 
-def test_a_folder_that_cannot_be_written(here: Place) -> None:
+def test_a_folder_that_cannot_be_written(here: EmbeddedTestHome) -> None:
     assert "/proc/" in problem_of(replace(here.settings, home=Path("/proc/holdfast"))).message
 
 
-def test_a_home_that_is_a_file(here: Place) -> None:
+def test_a_home_that_is_a_file(here: EmbeddedTestHome) -> None:
     here.settings.home.write_text("")
     assert str(here.settings.home) in problem_of(here.settings).message
 
 
-def test_programs_that_are_not_there(here: Place) -> None:
+def test_programs_that_are_not_there(here: EmbeddedTestHome) -> None:
     wrong = replace(here.settings, pg_bin=Path("/nowhere"))
     assert "HOLDFAST_PG_BIN is /nowhere" in problem_of(wrong).message
     assert not (here.folder / "data").exists()
 
 
-def test_nothing_to_start_with(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_start_with(here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "_list_candidates", lambda: iter(()))
     fix = problem_of(replace(here.settings, pg_bin=None)).fix
     assert fix is not None
@@ -277,21 +277,21 @@ def limited(settings: Settings, largest_file: int) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def test_no_room_to_make_a_cluster(here: Place) -> None:
+def test_no_room_to_make_a_cluster(here: EmbeddedTestHome) -> None:
     output = limited(here.settings, 100_000)
     assert "could not be made" in output
     assert not list(here.folder.glob("data*"))
     with embedded.start_server(here.settings) as server:
-        assert answers(server.url)
+        assert accepts_connections(server.url)
 
 
-def test_no_room_to_start(stopped: Place) -> None:
+def test_no_room_to_start(stopped: EmbeddedTestHome) -> None:
     output = limited(stopped.settings, 0)
     assert "EmbeddedDatabaseError" in output
     works(stopped.settings)
 
 
-def test_a_setting_that_postgresql_does_not_know(stopped: Place) -> None:
+def test_a_setting_that_postgresql_does_not_know(stopped: EmbeddedTestHome) -> None:
     with pytest.raises(EmbeddedDatabaseError, match="no_such_setting"):
         embedded.start_server(stopped.settings, options={"no_such_setting": "1"})
     works(stopped.settings)
@@ -301,9 +301,9 @@ def test_a_setting_that_postgresql_does_not_know(stopped: Place) -> None:
 
 
 @pytest.fixture
-def private() -> Generator[Place]:
+def private() -> Generator[EmbeddedTestHome]:
     """A home that nobody but its owner can reach."""
-    with place("private/home") as new_place:
+    with temporary_home("private/home") as new_place:
         parent = new_place.settings.home.parent
         parent.mkdir()
         parent.chmod(0o700)
@@ -315,7 +315,7 @@ def private() -> Generator[Place]:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
-def test_root_in_a_private_folder(private: Place) -> None:
+def test_root_in_a_private_folder(private: EmbeddedTestHome) -> None:
     with embedded.start_server(private.settings) as server:
         query(server.url, "create table seven as select 7 as id")
         assert private.home.data_folder == private.home.outside
@@ -330,7 +330,7 @@ def test_root_in_a_private_folder(private: Place) -> None:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
-def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
+def test_root_moves_copies_and_deletes_a_private_home(private: EmbeddedTestHome) -> None:
     with embedded.start_server(private.settings) as server:
         query(server.url, "create table seven as select 7 as id")
         embedded.stop_server(private.settings)
@@ -347,7 +347,9 @@ def test_root_moves_copies_and_deletes_a_private_home(private: Place) -> None:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root's server runs as another account")
-def test_root_with_programs_in_a_private_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_with_programs_in_a_private_folder(
+    here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = binaries.choose_binaries(here.settings, None)
     if (real.folder.parent / "share").exists() is False:
         pytest.skip("these programs are not in one folder")
@@ -362,7 +364,7 @@ def test_root_with_programs_in_a_private_folder(here: Place, monkeypatch: pytest
     hidden = vault / package.name / real.folder.relative_to(package)
     for _ in range(2):
         with embedded.start_server(replace(here.settings, pg_bin=hidden)) as server:
-            assert answers(server.url)
+            assert accepts_connections(server.url)
         embedded.stop_server(here.settings)
     assert vault.stat().st_mode & 0o777 == 0o700
     assert len(list(home_module.SHARED_STATE_FOLDER.iterdir())) == 1

@@ -1,4 +1,4 @@
-"""Homes of their own for the tests of the embedded server, and processes that use them and get killed."""
+"""Temporary homes for tests of the embedded server, and processes that use its server and are killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ sys.stdin.read()
 
 
 def wait_until(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
-    """What `condition` answers once it is true. Fails after `seconds`."""
+    """Return the result of `condition` once it is true. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
@@ -47,8 +47,8 @@ def wait_until(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
 
 
 @dataclass
-class Place:
-    """One home, and everything that runs for it."""
+class EmbeddedTestHome:
+    """One home and the processes that use its server."""
 
     settings: Settings
     children: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
@@ -68,7 +68,7 @@ class Place:
         return supervisor.find_postmaster(str(home.data_folder), home.tag, home.data_folder.stat().st_uid)
 
     def everything(self) -> list[int]:
-        """The pids of all that runs for this home, except the tests themselves."""
+        """Return the process ids of everything that runs for this home, except the tests."""
         home = self.home
         mine = {os.getpid(), *(child.pid for child in self.children)}
         marks = (str(home.top), home.tag)
@@ -82,7 +82,7 @@ class Place:
         return not self.everything()
 
     def user(self) -> subprocess.Popen[str]:
-        """A process that starts the server and holds it until it is told to end, or killed."""
+        """Start a process that uses the server until its input ends, or until it is killed."""
         child = subprocess.Popen(
             [sys.executable, "-c", USER, str(self.settings.home)],
             stdin=subprocess.PIPE,
@@ -95,7 +95,7 @@ class Place:
 
     def ready_user(self) -> tuple[subprocess.Popen[str], Secret]:
         child = self.user()
-        return child, url_of(child)
+        return child, read_printed_url(child)
 
     def end_users(self) -> None:
         for child in self.children:
@@ -104,7 +104,7 @@ class Place:
         self.children.clear()
 
 
-def url_of(user: subprocess.Popen[str]) -> Secret:
+def read_printed_url(user: subprocess.Popen[str]) -> Secret:
     assert user.stdout is not None
     line = user.stdout.readline().strip()
     if not line:
@@ -112,8 +112,8 @@ def url_of(user: subprocess.Popen[str]) -> Secret:
     return Secret(line)
 
 
-def leave(user: subprocess.Popen[str]) -> None:
-    """Let it end by itself."""
+def end_user_process(user: subprocess.Popen[str]) -> None:
+    """End a user process by closing its input."""
     user.communicate()
     assert user.returncode == 0
 
@@ -124,14 +124,14 @@ def query(url: Secret, sql: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def answers(url: Secret) -> bool:
+def accepts_connections(url: Secret) -> bool:
     try:
         return query(url, "select 1") == [(1,)]
     except psycopg.OperationalError:
         return False
 
 
-def kill(*pids: int | None) -> None:
+def kill_processes(*pids: int | None) -> None:
     for pid in pids:
         assert pid is not None
         try:
@@ -141,15 +141,17 @@ def kill(*pids: int | None) -> None:
 
 
 @contextmanager
-def place(name: str = "home", *, create: bool = False, alone: bool = False) -> Generator[Place]:
-    """A home under a folder that the server's account can reach, of which nothing is left at the end.
+def temporary_home(
+    name: str = "home", *, create: bool = False, alone: bool = False
+) -> Generator[EmbeddedTestHome]:
+    """Yield a home that the server's account can reach, and delete it at the end.
 
-    `made` has a cluster with a table `seven` in it. `alone` means that the server must end by itself.
+    With `create`, it has a cluster with a table `seven`. With `alone`, the server must end by itself.
     """
-    top = choose_data_folder()
-    here = Place(settings_module.load_settings({"home": str(top / name)}))
+    top = create_reachable_folder()
+    here = EmbeddedTestHome(settings_module.load_settings({"home": str(top / name)}))
     if create:
-        subprocess.run(["cp", "-a", made_home(), here.settings.home], check=True)
+        subprocess.run(["cp", "-a", copy_source_home(), here.settings.home], check=True)
     try:
         yield here
         here.end_users()
@@ -158,14 +160,14 @@ def place(name: str = "home", *, create: bool = False, alone: bool = False) -> G
         wait_until(here.gone)
     finally:
         here.end_users()
-        kill(*here.everything())
+        kill_processes(*here.everything())
         shutil.rmtree(top)
 
 
 @cache
-def made_home() -> Path:
-    """Made once and copied for each test that does not care how it comes to be."""
-    top = choose_data_folder()
+def copy_source_home() -> Path:
+    """Create a home once; tests that need an existing cluster copy it."""
+    top = create_reachable_folder()
     atexit.register(shutil.rmtree, top)
     settings = settings_module.load_settings({"home": str(top / "home")})
     with embedded.start_server(settings) as server:
@@ -175,7 +177,7 @@ def made_home() -> Path:
     return settings.home
 
 
-def choose_data_folder() -> Path:
+def create_reachable_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-embedded-"))
     folder.chmod(0o711)
     return folder

@@ -1,4 +1,4 @@
-"""PgBouncer before the test server, for tests that must work through a pooler."""
+"""PgBouncer in front of the test server, for tests that must work through a pooler."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from holdfast.settings import Secret
 FIND = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
 
 
-def program() -> str:
-    """In CI it is fetched and the tests must run; elsewhere they run where it is found."""
+def find_pgbouncer() -> str:
+    """Return the path of PgBouncer. In CI it is downloaded; elsewhere the tests are skipped without it."""
     options = [] if os.environ.get("CI") else ["--find"]
     process = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
     if process.returncode and options:
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 @contextmanager
 def pooler(url: Secret, mode: str, size: int = 12) -> Generator[Secret]:
-    """The address of the same database through a pooler, small enough that connections are shared at once."""
+    """Yield the URL of the same database through a pooler that is small enough to share connections."""
     there = urlsplit(url.reveal())
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
@@ -55,7 +55,7 @@ def pooler(url: Secret, mode: str, size: int = 12) -> Generator[Secret]:
     if become:
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, "nobody")
-    server = subprocess.Popen([program(), str(config)], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
+    server = subprocess.Popen([find_pgbouncer(), str(config)], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
     yield Secret(urlunsplit(there._replace(netloc=f"{there.username}:any@127.0.0.1:{port}")))
     server.terminate()
     server.wait(20)

@@ -1,4 +1,4 @@
-"""Transactions of every kind of connection that `on=` takes, ended by commit or by rollback."""
+"""Transactions on every type of connection that `on=` accepts, ended by commit or rollback."""
 
 from __future__ import annotations
 

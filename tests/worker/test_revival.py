@@ -12,7 +12,7 @@ from pathlib import Path
 
 import hard_app as app
 import pytest
-from embedded_processes import Place, kill, place
+from embedded_processes import EmbeddedTestHome, kill_processes, temporary_home
 
 from holdfast import Client
 from holdfast.engine import embedded
@@ -22,12 +22,12 @@ SOON = timedelta(seconds=60)
 
 
 @pytest.fixture
-def here() -> Generator[Place]:
-    with place(alone=True) as here:
+def here() -> Generator[EmbeddedTestHome]:
+    with temporary_home(alone=True) as here:
         yield here
 
 
-def holdfast(here: Place, *words: str) -> subprocess.Popen[bytes]:
+def holdfast(here: EmbeddedTestHome, *words: str) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if "DATABASE_URL" not in name}
     return subprocess.Popen(
         [sys.executable, "-m", "holdfast", "--home", str(here.settings.home), *words],
@@ -36,17 +36,17 @@ def holdfast(here: Place, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-async def test_the_embedded_database_is_started_again(here: Place) -> None:
+async def test_the_embedded_database_is_started_again(here: EmbeddedTestHome) -> None:
     assert holdfast(here, "migrate").wait(60) == 0
     worker = holdfast(here, "worker", app.__file__)
     try:
         with embedded.start_server(here.settings) as server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
                 assert await (await client.submit(app.other(1))).result(within=SOON) == 1
-        kill(here.home.keeper_pid)
+        kill_processes(here.home.keeper_pid)
         record = Path(here.folder.parent / "record")
         await wait_until(here.home.has_keeper, within=SOON)  # by the worker: nobody else is left
-        server = embedded.find(here.settings) or embedded.start_server(here.settings)
+        server = embedded.find_running_server(here.settings) or embedded.start_server(here.settings)
         with server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
                 assert await (await client.submit(app.other(2))).result(within=SOON) == 2

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from queuekit import acting_as, count, moving_here, read, send
+from message_queue_calls import acting_as, build_move_to_holdfast_sql, count_rows, read_ids, send_messages
 
 from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
@@ -62,8 +62,8 @@ async def theirs(empty_url: Secret, template: str, python: Path) -> AsyncGenerat
     conn = await asyncpg.connect(empty_url.reveal())
     await conn.execute(sql)
     await conn.execute("select pgmq.create('q'); select pgmq.enable_notify_insert('q', 0)")
-    await send(conn, 4)
-    assert await read(conn, 1, 3600) == [1]
+    await send_messages(conn, 4)
+    assert await read_ids(conn, 1, 3600) == [1]
     await conn.fetch("select pgmq.archive('q', 2)")
     yield conn
     await conn.close()
@@ -93,7 +93,7 @@ async def test_our_additions_work_on_pgmqs_own_sql(
     [row] = await theirs.fetch("select * from holdfast.fail_messages('q', $1::text[], 'boom')", second)
     assert row["outcome"] == "dead"
     await theirs.fetch("select holdfast.tick_messages()")
-    assert (await count(theirs, "q_q"), await count(theirs, "a_q")) == (1, 3)
+    assert (await count_rows(theirs, "q_q"), await count_rows(theirs, "a_q")) == (1, 3)
     assert len(await theirs.fetch("select * from holdfast.requeue_messages('q')")) == 1
     assert await theirs.fetchval("select * from pgmq_public.send('q', '1')") == 6
 
@@ -103,25 +103,25 @@ async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await theirs.fetch("select * from pgmq.q_q order by 1")
-    await theirs.execute(moving_here())
+    await theirs.execute(build_move_to_holdfast_sql())
     await install.migrate_database(empty_url, settings)
     assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
     ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"
     assert await theirs.fetchval(ambiguous) == 0
     assert await theirs.fetchval("select count(*) from pg_proc where proname = '_read:_q'") == 1
-    assert await send(theirs, 1) == [5]  # their trigger, our function
-    assert await read(theirs) == [3, 4, 5]
+    assert await send_messages(theirs, 1) == [5]  # their trigger, our function
+    assert await read_ids(theirs) == [3, 4, 5]
     await theirs.execute("select pgmq.set_vt('q', 1, 0)")
-    assert await read(theirs) == [1]
-    assert await count(theirs, "a_q") == 1
+    assert await read_ids(theirs) == [1]
+    assert await count_rows(theirs, "a_q") == 1
 
 
 @pytest.mark.slow
 async def test_moving_back_to_pgmq_keeps_the_messages(conn: Connection, python: Path) -> None:
     """As documented: set ours aside, install theirs, copy."""
     await conn.execute("select pgmq.create('q')")
-    await send(conn, 4)
-    await read(conn, 1, 3600)
+    await send_messages(conn, 4)
+    await read_ids(conn, 1, 3600)
     await conn.fetch("select pgmq.archive('q', 2)")
     before = await conn.fetch("select * from pgmq.q_q order by 1")
     sql = subprocess.run([python, "-c", SQL], check=True, capture_output=True, text=True).stdout
@@ -134,8 +134,8 @@ async def test_moving_back_to_pgmq_keeps_the_messages(conn: Connection, python: 
         "select setval('pgmq.q_q_msg_id_seq', (select last_value from pgmq_before.q_q_msg_id_seq))"
     )
     assert await conn.fetch("select * from pgmq.q_q order by 1") == before
-    assert await send(conn, 1) == [5]
-    assert sorted(await read(conn)) == [3, 4, 5]
+    assert await send_messages(conn, 1) == [5]
+    assert sorted(await read_ids(conn)) == [3, 4, 5]
 
 
 async def test_an_upgrade_lets_workers_use_the_queues_that_are_there(
@@ -143,7 +143,7 @@ async def test_an_upgrade_lets_workers_use_the_queues_that_are_there(
 ) -> None:
     """As an earlier version made them, or other hands: with row security, and nothing that opens it."""
     await conn.execute("select pgmq.create('Old one')")
-    await send(conn, 2, "old one")
+    await send_messages(conn, 2, "old one")
     for table in ("q_old one", "a_old one"):
         await conn.execute(
             f"""drop policy holdfast_worker on pgmq."{table}"; drop policy service_role on pgmq."{table}";

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from queuekit import COLUMNS, create, refused, send
+from message_queue_calls import COLUMNS, create_queue, expect_error, send_messages
 
 from holdfast.engine.connection import Connection
 
@@ -189,8 +189,8 @@ UNTYPED = [
 
 
 async def test_calls_that_clients_send_resolve(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 2)
+    await create_queue(conn)
+    await send_messages(conn, 2)
     for call in UNTYPED:
         await conn.fetch(f"select * from {call}")
 
@@ -202,8 +202,8 @@ async def test_parameters_without_types_resolve(conn: Connection) -> None:
 
 
 async def test_scalar_results_are_named_after_the_function(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 6)
+    await create_queue(conn)
+    await send_messages(conn, 6)
     for call, name in [
         ("pgmq.send('q', '1')", "send"),
         ("pgmq.send_batch('q', array['1']::jsonb[])", "send_batch"),
@@ -219,8 +219,8 @@ async def test_scalar_results_are_named_after_the_function(conn: Connection) -> 
 
 
 async def test_messages_come_as_columns_or_as_one_record(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 1)
     [row] = await conn.fetch("select * from pgmq.read('q', 0, 1)")
     assert list(row.keys()) == COLUMNS
     text = await conn.fetchval("select pgmq.list_queues()::text")
@@ -252,12 +252,12 @@ EVERY_QUEUE_FUNCTION = [
 
 async def test_a_missing_queue_is_an_undefined_table_with_its_name(conn: Connection) -> None:
     for call in EVERY_QUEUE_FUNCTION:
-        assert "pgmq.q_nope" in await refused(conn, "42P01", f"select * from {call}")
+        assert "pgmq.q_nope" in await expect_error(conn, "42P01", f"select * from {call}")
 
 
 async def test_a_null_name_is_a_null_identifier(conn: Connection) -> None:
     for call in EVERY_QUEUE_FUNCTION:
-        await refused(
+        await expect_error(
             conn, "22004", f"select * from {call.replace(chr(39) + 'nope' + chr(39), 'null::text')}"
         )
 
@@ -265,5 +265,5 @@ async def test_a_null_name_is_a_null_identifier(conn: Connection) -> None:
 @pytest.mark.parametrize("bad", ["a$b", "a;b", "a--b", "a''b"])
 async def test_a_forbidden_character_is_named(conn: Connection, bad: str) -> None:
     for call in EVERY_QUEUE_FUNCTION:
-        message = await refused(conn, "P0001", f"select * from {call.replace('nope', bad)}")
+        message = await expect_error(conn, "P0001", f"select * from {call.replace('nope', bad)}")
         assert message == r"queue name contains invalid characters: $, ;, --, or \'"

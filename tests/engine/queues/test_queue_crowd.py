@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import asyncpg
 import pytest
-from queuekit import count, create, read, send
+from message_queue_calls import count_rows, create_queue, read_ids, send_messages
 
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
@@ -36,7 +36,7 @@ async def sender(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
     for _ in range(TURNS):
         transaction = conn.transaction()
         await transaction.start()
-        ids = await send(conn, draw.choice([1, 5, 50, 200]))
+        ids = await send_messages(conn, draw.choice([1, 5, 50, 200]))
         if draw.random() < 0.2:  # hold on until others have gone further
             target = len(ledger.done) + 200
             while len(ledger.done) < target and ledger.senders > 1 and not ledger.sent <= ledger.done:
@@ -58,7 +58,7 @@ async def reader(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
         await transaction.start()
         taken: list[int] = []
         for _ in range(draw.choice([1, 1, 4])):
-            message_ids = await read(conn, draw.choice([1, 10, 100, 300]), 1)
+            message_ids = await read_ids(conn, draw.choice([1, 10, 100, 300]), 1)
             if how == "within":
                 await conn.fetch("select pgmq.delete('q', $1::bigint[])", message_ids)
             taken += message_ids
@@ -79,18 +79,18 @@ async def reader(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
 async def test_a_crowd_loses_nothing_and_finishes_nothing_twice(
     url: Secret, conn: Connection, seed: int
 ) -> None:
-    await create(conn)
+    await create_queue(conn)
     ledger = Ledger()
     crowd = [await asyncpg.connect(url.reveal()) for _ in range(SENDERS + READERS)]
     old = conn.transaction(isolation="repeatable_read")  # and an old snapshot all the while
     await old.start()
-    await count(conn, "q_q")
+    await count_rows(conn, "q_q")
     async with asyncio.TaskGroup() as group:
         for place, each in enumerate(crowd):
             work = sender if place < SENDERS else reader
             group.create_task(work(each, ledger, random.Random(seed * 100 + place)))
     await old.rollback()
     assert ledger.done == ledger.sent
-    assert await count(conn, "q_q") == 0
+    assert await count_rows(conn, "q_q") == 0
     for each in crowd:
         await each.close()

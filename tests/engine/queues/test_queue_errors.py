@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from queuekit import acting_as, create, refused, send
+from message_queue_calls import acting_as, create_queue, expect_error, send_messages
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.messages import consumers as consuming
@@ -38,8 +38,8 @@ async def fail(conn: Connection, receipts: list[str], error: str | None = "Value
 
 
 async def test_the_last_error_is_readable_while_the_message_is_retried(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 3)
+    await create_queue(conn)
+    await send_messages(conn, 3)
     await fail(conn, await take(conn, 2), "first")
     await fail(conn, await take(conn, 1), "x" * 5000)
     assert await errors(conn) == {1: "x" * 4000, 2: "first", 3: None}
@@ -51,11 +51,11 @@ async def test_the_last_error_is_readable_while_the_message_is_retried(conn: Con
 
 
 async def test_nothing_is_kept_for_a_stale_receipt_or_without_words(conn: Connection) -> None:
-    await create(conn)
-    await send(conn)
+    await create_queue(conn)
+    await send_messages(conn)
     old = await take(conn)
     new = await take(conn)
-    await refused(conn, "HF001", "select holdfast.fail_messages('q', $1::text[], 'late')", old)
+    await expect_error(conn, "HF001", "select holdfast.fail_messages('q', $1::text[], 'late')", old)
     assert await consuming.fail_messages(conn, "q", old, "late") == {}
     await fail(conn, new, None)
     assert await kept(conn) == 0
@@ -63,8 +63,8 @@ async def test_nothing_is_kept_for_a_stale_receipt_or_without_words(conn: Connec
 
 @pytest.mark.parametrize("how", ["archive", "delete"])
 async def test_a_message_that_succeeds_in_the_end_leaves_no_error(conn: Connection, how: str) -> None:
-    await create(conn)
-    await send(conn)
+    await create_queue(conn)
+    await send_messages(conn)
     await fail(conn, await take(conn))
     assert await kept(conn) == 1
     await conn.execute(f"select holdfast.{how}_messages('q', $1)", await take(conn))
@@ -72,9 +72,9 @@ async def test_a_message_that_succeeds_in_the_end_leaves_no_error(conn: Connecti
 
 
 async def test_a_dead_letter_tells_its_error_and_the_one_before(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select holdfast.put_message_policy('q', 2, 'graves')")
-    await send(conn, 2)
+    await send_messages(conn, 2)
     await fail(conn, await take(conn, 2), "first")
     receipts = await take(conn, 2)
     await fail(conn, receipts[:1], "second")
@@ -87,22 +87,22 @@ async def test_a_dead_letter_tells_its_error_and_the_one_before(conn: Connection
 
 
 async def test_a_queue_made_anew_inherits_no_errors(conn: Connection) -> None:
-    await create(conn)
-    await send(conn)
+    await create_queue(conn)
+    await send_messages(conn)
     await fail(conn, await take(conn))
     await conn.execute("select pgmq.drop_queue('q')")
-    await create(conn)
-    assert await send(conn) == [1]
+    await create_queue(conn)
+    assert await send_messages(conn) == [1]
     assert await errors(conn) == {1: None}
 
 
 async def test_maintenance_deletes_errors_of_messages_that_plain_calls_removed(
     conn: Connection, clock: Clock
 ) -> None:
-    await create(conn)
-    await create(conn, "other")
-    await send(conn, 3)
-    await send(conn, 1, "other")
+    await create_queue(conn)
+    await create_queue(conn, "other")
+    await send_messages(conn, 3)
+    await send_messages(conn, 1, "other")
     await fail(conn, await take(conn, 3))
     [receipt] = await conn.fetchrow("select receipt from holdfast.read_messages('other')") or []
     await conn.execute("select holdfast.fail_messages('other', array[$1], 'no')", receipt)
@@ -120,9 +120,9 @@ async def test_maintenance_deletes_errors_of_messages_that_plain_calls_removed(
 
 async def test_a_retry_creates_no_dead_letter(conn: Connection) -> None:
     """For whoever died with the message in its hands: the next reader buries it, and tells."""
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select holdfast.put_message_policy('q', 1, p_backoff => '1 minute')")
-    await send(conn)
+    await send_messages(conn)
     assert await consuming.retry_messages(conn, "q", await take(conn), "WorkerLost") == {1}
     assert await errors(conn) == {1: "WorkerLost"}
     rest = await conn.fetchval("select vt - now() from pgmq.q_q")
@@ -130,12 +130,12 @@ async def test_a_retry_creates_no_dead_letter(conn: Connection) -> None:
 
 
 async def test_errors_are_for_workers_and_services(conn: Connection) -> None:
-    await create(conn)
-    await send(conn)
+    await create_queue(conn)
+    await send_messages(conn)
     async with acting_as(conn, "holdfast_worker"):
         [receipt] = await conn.fetchrow("select receipt from holdfast.read_messages('q')") or []
         await fail(conn, [receipt])
         assert await errors(conn) == {1: "ValueError: no"}
-        await refused(conn, "42501", "select * from holdfast.message_errors")
+        await expect_error(conn, "42501", "select * from holdfast.message_errors")
     async with acting_as(conn, "authenticated"):
-        await refused(conn, "42501", "select * from holdfast.get_message_error('q', 1, now())")
+        await expect_error(conn, "42501", "select * from holdfast.get_message_error('q', 1, now())")

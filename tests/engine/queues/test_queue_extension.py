@@ -13,7 +13,13 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from queuekit import count, moving_back, moving_here, read, send
+from message_queue_calls import (
+    build_move_to_holdfast_sql,
+    build_move_to_pgmq_sql,
+    count_rows,
+    read_ids,
+    send_messages,
+)
 
 from holdfast.engine import doctor, install
 from holdfast.engine.connection import Connection
@@ -50,8 +56,8 @@ async def extended(conn: Connection, shared: Path) -> None:
 async def filled(conn: Connection) -> list[asyncpg.Record]:
     """Messages in every state: in flight, archived, waiting."""
     await conn.execute("select pgmq.create('q')")
-    await send(conn, 4)
-    assert await read(conn, 1, 3600) == [1]
+    await send_messages(conn, 4)
+    assert await read_ids(conn, 1, 3600) == [1]
     await conn.fetch("select pgmq.archive('q', 2)")
     return await messages(conn)
 
@@ -90,15 +96,15 @@ async def test_moving_from_the_extension_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     before = await filled(theirs)
-    await theirs.execute(moving_here())
+    await theirs.execute(build_move_to_holdfast_sql())
     assert await theirs.fetchval("select count(*) from pg_extension where extname = 'pgmq'") == 0
     await install.migrate_database(empty_url, settings)
     assert await theirs.fetchval(OURS)
     assert await messages(theirs) == before
-    assert await send(theirs, 1) == [5]
-    assert await read(theirs) == [3, 4, 5]
+    assert await send_messages(theirs, 1) == [5]
+    assert await read_ids(theirs) == [3, 4, 5]
     await theirs.execute("select pgmq.set_vt('q', 1, 0)")
-    assert await read(theirs) == [1]
+    assert await read_ids(theirs) == [1]
 
 
 async def test_moving_on_top_of_the_extension_and_then_off_it_keeps_the_messages(
@@ -107,7 +113,7 @@ async def test_moving_on_top_of_the_extension_and_then_off_it_keeps_the_messages
     """Holdfast was there already, beside the extension: the same steps, and its additions go on working."""
     before = await filled(theirs)
     await install.migrate_database(empty_url, settings)
-    await theirs.execute(moving_here())
+    await theirs.execute(build_move_to_holdfast_sql())
     await install.migrate_database(empty_url, settings)
     assert await theirs.fetchval(OURS)
     assert await messages(theirs) == before
@@ -123,16 +129,16 @@ async def test_moving_from_ours_to_the_extension_keeps_the_messages(
         pytest.skip("extensions from any folder come with PostgreSQL 18")
     before = await filled(conn)
     await conn.execute(f"set extension_control_path = '$system:{shared}'")
-    await conn.execute(moving_back().replace("'x'", "'q'").replace("_x", "_q"))
+    await conn.execute(build_move_to_pgmq_sql().replace("'x'", "'q'").replace("_x", "_q"))
     assert await messages(conn) == before
     await install.migrate_database(url, settings)
     assert not await conn.fetchval(OURS)
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await conn.execute(f"grant all on {what} to holdfast_owner")
     assert await messages(conn) == before
-    assert await send(conn, 1) == [5]
-    assert sorted(await read(conn)) == [3, 4, 5]
-    assert await count(conn, "a_q") == 1
+    assert await send_messages(conn, 1) == [5]
+    assert sorted(await read_ids(conn)) == [3, 4, 5]
+    assert await count_rows(conn, "a_q") == 1
     assert await conn.fetchval("select * from pgmq_public.send('q', '{}')") == 6
     [row] = await conn.fetch("select msg_id from holdfast.read_messages('q', '1 minute', 1)")
     assert row["msg_id"] == 6

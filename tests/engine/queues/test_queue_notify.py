@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from queuekit import create, read, refused, send, undone
+from message_queue_calls import create_queue, expect_error, read_ids, rolled_back, send_messages
 
 from holdfast.engine.connection import Connection
 from holdfast.testing import wait_until
@@ -40,14 +40,14 @@ async def ears(second: Connection) -> AsyncGenerator[Ears]:
 async def test_one_notification_with_empty_payload_per_transaction_at_commit(
     conn: Connection, ears: Ears
 ) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 0)")
     await ears.on("pgmq.q_q.INSERT")
-    async with undone(conn):
-        await send(conn, 1)
+    async with rolled_back(conn):
+        await send_messages(conn, 1)
     assert await ears.count(conn) == 0
-    await send(conn, 3)
-    await send(conn, 1)
+    await send_messages(conn, 3)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 2
     assert ears.notifications[0] == "pgmq.q_q.INSERT|"
     await conn.execute("insert into pgmq.q_q (vt) values (now())")
@@ -55,53 +55,53 @@ async def test_one_notification_with_empty_payload_per_transaction_at_commit(
 
 
 async def test_at_most_one_per_interval(conn: Connection, ears: Ears) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 3600000)")
     await ears.on("pgmq.q_q.INSERT")
     for _ in range(5):
-        await send(conn, 1)
+        await send_messages(conn, 1)
     assert await ears.count(conn) == 1
     await conn.execute("select pgmq.update_notify_insert('q', 3600000)")  # starts anew
-    await send(conn, 1)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 2
     await conn.execute("select pgmq.update_notify_insert('q', 1)")
-    await send(conn, 1)
+    await send_messages(conn, 1)
 
     async def again() -> bool:
-        await send(conn, 1)
+        await send_messages(conn, 1)
         return await ears.count(conn) >= 4
 
     await wait_until(again, what="the interval of a millisecond passes")
 
 
 async def test_a_name_with_capitals_is_notified_as_given(conn: Connection, ears: Ears) -> None:
-    await create(conn, "MyQueue")
+    await create_queue(conn, "MyQueue")
     await conn.execute("select pgmq.enable_notify_insert('MyQueue', 0)")
     await ears.on("pgmq.q_MyQueue.INSERT")
-    await send(conn, 1, "myqueue")
+    await send_messages(conn, 1, "myqueue")
     assert await ears.count(conn) == 1
 
 
 async def test_disabling_is_repeatable_and_ends_it(conn: Connection, ears: Ears) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 0); select pgmq.enable_notify_insert('q', 0)")
     await ears.on("pgmq.q_q.INSERT")
-    await send(conn, 1)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 1
     await conn.execute("select pgmq.disable_notify_insert('q'); select pgmq.disable_notify_insert('q')")
     await conn.execute("select pgmq.disable_notify_insert('nope')")
-    await send(conn, 1)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 1
     assert await conn.fetch("select * from pgmq.list_notify_insert_throttles()") == []
 
 
 async def test_the_listing_shows_settings_and_the_last_time(conn: Connection) -> None:
     for name in ("b", "a"):
-        await create(conn, name)
+        await create_queue(conn, name)
         await conn.execute("select pgmq.enable_notify_insert($1)", name)
     rows = await conn.fetch("select * from pgmq.list_notify_insert_throttles()")
     assert [(row[0], row[1], row[2].timestamp()) for row in rows] == [("a", 250, 0), ("b", 250, 0)]
-    await send(conn, 1, "a")
+    await send_messages(conn, 1, "a")
     await conn.execute("select pgmq.update_notify_insert('b', 7)")
     rows = await conn.fetch("select * from pgmq.list_notify_insert_throttles()")
     assert [(row[0], row[1], row[2].timestamp() > 0) for row in rows] == [("a", 250, True), ("b", 7, False)]
@@ -110,65 +110,67 @@ async def test_the_listing_shows_settings_and_the_last_time(conn: Connection) ->
 
 
 async def test_wrong_settings_are_refused(conn: Connection) -> None:
-    await create(conn)
-    message = await refused(conn, "P0001", "select pgmq.enable_notify_insert('q', -1)")
+    await create_queue(conn)
+    message = await expect_error(conn, "P0001", "select pgmq.enable_notify_insert('q', -1)")
     assert message.startswith("throttle_interval_ms must be non-negative")
-    message = await refused(conn, "P0001", "select pgmq.enable_notify_insert('x')")
+    message = await expect_error(conn, "P0001", "select pgmq.enable_notify_insert('x')")
     assert message == 'Queue "x" does not exist. Create it first using pgmq.create()'
-    assert "must be non-negative" in await refused(conn, "P0001", "select pgmq.update_notify_insert('q', -1)")
-    assert "does not exist" in await refused(conn, "P0001", "select pgmq.update_notify_insert('x', 1)")
-    message = await refused(conn, "P0001", "select pgmq.update_notify_insert('q', 1)")
+    assert "must be non-negative" in await expect_error(
+        conn, "P0001", "select pgmq.update_notify_insert('q', -1)"
+    )
+    assert "does not exist" in await expect_error(conn, "P0001", "select pgmq.update_notify_insert('x', 1)")
+    message = await expect_error(conn, "P0001", "select pgmq.update_notify_insert('q', 1)")
     assert "does not have notify_insert enabled" in message
 
 
 async def test_an_open_transaction_holds_up_no_other_sender(conn: Connection, second: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 0)")
     await second.execute("set lock_timeout = '100ms'")
     async with conn.transaction():
-        await send(conn, 1)
-        assert await send(second, 1) == [2]
+        await send_messages(conn, 1)
+        assert await send_messages(second, 1) == [2]
 
 
 async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears: Ears) -> None:
-    await create(conn, "Q")
+    await create_queue(conn, "Q")
     await conn.execute(
         "select holdfast.enable_message_wakeups('Q'); select holdfast.enable_message_wakeups('q')"
     )
     await ears.on("holdfast_messages")
-    await send(conn, 1)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 0
     await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
-    await send(conn, 1)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 1
     assert ears.notifications == ["holdfast_messages|q"]
 
 
 async def test_a_burst_wakes_at_most_once_per_interval(conn: Connection, ears: Ears) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select holdfast.enable_message_wakeups('q')")
     await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
     await ears.on("holdfast_messages")
     began = await conn.fetchval("select clock_timestamp()")
     for _ in range(100):
-        await send(conn, 1)
+        await send_messages(conn, 1)
     took = (await conn.fetchval("select clock_timestamp()") - began).total_seconds()
     assert 1 <= await ears.count(conn) <= 1 + took / 0.05
 
 
 async def test_waiting_tells_when_the_next_message_falls_due(conn: Connection) -> None:
-    await create(conn)
-    await refused(conn, "HF005", "select holdfast.register_sleeping_reader('q')")
+    await create_queue(conn)
+    await expect_error(conn, "HF005", "select holdfast.register_sleeping_reader('q')")
     await conn.execute("select holdfast.enable_message_wakeups('q')")
     assert await conn.fetchval("select holdfast.register_sleeping_reader('q')") is None
-    await send(conn, 2)
-    await read(conn, 2, 3600)
+    await send_messages(conn, 2)
+    await read_ids(conn, 2, 3600)
     due = await conn.fetchval("select min(vt) from pgmq.q_q")
     assert await conn.fetchval("select holdfast.register_sleeping_reader('q')") == due
 
 
 async def test_what_a_dropped_queue_leaves_is_swept_away(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute(
         "select holdfast.enable_message_wakeups('q'); select holdfast.put_message_policy('q', 3)"
     )
@@ -180,12 +182,12 @@ async def test_what_a_dropped_queue_leaves_is_swept_away(conn: Connection) -> No
 
 
 async def test_wakeups_can_be_switched_off(conn: Connection, ears: Ears) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select holdfast.enable_message_wakeups('q')")
     await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
     await conn.execute(
         "select holdfast.disable_message_wakeups('q'); select holdfast.disable_message_wakeups('q')"
     )
     await ears.on("holdfast_messages")
-    await send(conn, 1)
+    await send_messages(conn, 1)
     assert await ears.count(conn) == 0

@@ -6,7 +6,7 @@ import os
 
 import asyncpg
 import pytest
-from queuekit import acting_as, count, create, read, refused, send
+from message_queue_calls import acting_as, count_rows, create_queue, expect_error, read_ids, send_messages
 
 from holdfast.engine.connection import Connection
 
@@ -38,45 +38,47 @@ async def test_a_queue_cut_by_ids_is_a_queue(partman: Connection) -> None:
     assert (row["queue_name"], row["is_partitioned"], row["is_unlogged"]) == ("Parts", True, False)
     assert await partitions(partman, "q_parts") >= 3
     assert await partitions(partman, "a_parts") >= 3
-    assert await send(partman, 250, "parts") == list(range(1, 251))
-    assert await count(partman, "q_parts_p100") == 100
-    assert await read(partman, 150, 60, "parts") == list(range(1, 151))
+    assert await send_messages(partman, 250, "parts") == list(range(1, 251))
+    assert await count_rows(partman, "q_parts_p100") == 100
+    assert await read_ids(partman, 150, 60, "parts") == list(range(1, 151))
     archived = await partman.fetch("select pgmq.archive('parts', array[1, 100, 101]::bigint[])")
     assert [row[0] for row in archived] == [1, 100, 101]
-    assert await count(partman, "a_parts") == 3
+    assert await count_rows(partman, "a_parts") == 3
     assert await partman.fetchval("select pgmq.delete('parts', 102)") is True
     popped = await partman.fetch("select msg_id from pgmq.pop('parts', 60)")
     assert [row[0] for row in popped] == list(range(151, 211))
-    assert await read(partman, 1, 60, "parts", how="read_grouped") == []  # the head of its group is in flight
+    assert (
+        await read_ids(partman, 1, 60, "parts", how="read_grouped") == []
+    )  # the head of its group is in flight
     async with acting_as(partman, "holdfast_worker"):
         [rows] = await partman.fetch("select receipt from holdfast.read_messages('parts')")
         await partman.execute("select holdfast.archive_messages('parts', $1)", [rows["receipt"]])
-    assert await count(partman, "a_parts") == 4
+    assert await count_rows(partman, "a_parts") == 4
 
 
 async def test_what_no_partition_is_there_for_is_counted_until_maintenance_creates_one(
     partman: Connection,
 ) -> None:
     await partman.execute("select pgmq.create_partitioned('parts', '100', '200', 1)")
-    await send(partman, 800, "parts")
+    await send_messages(partman, 800, "parts")
     row = await partman.fetchrow("select * from pgmq.metrics('parts')")
     assert row is not None
     assert row["queue_length"] == 800
     assert row["default_partition_length"] > 400
-    assert len(await read(partman, 800, 0, "parts")) == 800
+    assert len(await read_ids(partman, 800, 0, "parts")) == 800
     await partman.execute("call partman.partition_data_proc('pgmq.q_parts')")
     await partman.execute("select partman.run_maintenance('pgmq.q_parts')")
     row = await partman.fetchrow("select * from pgmq.metrics('parts')")
     assert row is not None
     assert row["default_partition_length"] == 0
     assert row["queue_length"] < 800, "the oldest are over their retention"
-    assert 800 in await read(partman, 800, 60, "parts")
+    assert 800 in await read_ids(partman, 800, 60, "parts")
 
 
 async def test_a_queue_cut_by_time(partman: Connection) -> None:
     await partman.execute("select pgmq.create_partitioned('days', '1 day', '7 days')")
-    assert await send(partman, 3, "days") == [1, 2, 3]
-    assert await read(partman, 3, 60, "days") == [1, 2, 3]
+    assert await send_messages(partman, 3, "days") == [1, 2, 3]
+    assert await read_ids(partman, 3, 60, "days") == [1, 2, 3]
     key = "select pg_get_partkeydef('pgmq.q_days'::regclass), pg_get_partkeydef('pgmq.a_days'::regclass)"
     assert tuple(await partman.fetchrow(key) or ()) == ("RANGE (enqueued_at)", "RANGE (archived_at)")
 
@@ -91,20 +93,22 @@ async def test_dropping_leaves_nothing_behind(partman: Connection) -> None:
 
 
 async def test_an_archive_is_cut_later_and_stays_whole(partman: Connection) -> None:
-    await create(partman)
-    await send(partman, 50)
+    await create_queue(partman)
+    await send_messages(partman, 50)
     await partman.fetch("select pgmq.archive('q', array(select generate_series(1, 50)::bigint))")
     await partman.execute("select pgmq.convert_archive_partitioned('q', '100', '1000')")
     assert await partitions(partman, "a_q") >= 3
-    assert await count(partman, "a_q") == 50
-    assert await count(partman, "a_q_old") == 50
+    assert await count_rows(partman, "a_q") == 50
+    assert await count_rows(partman, "a_q_old") == 50
     await partman.execute("select pgmq.convert_archive_partitioned('q', '100', '1000')")  # a notice
 
 
 async def test_bad_arguments_leave_nothing_behind(partman: Connection) -> None:
-    message = await refused(partman, "P0001", "select pgmq.create_partitioned('parts', '100', '1000', 0)")
+    message = await expect_error(
+        partman, "P0001", "select pgmq.create_partitioned('parts', '100', '1000', 0)"
+    )
     assert message == "premake must be at least 1, got: 0"
-    await refused(partman, "P0001", "select pgmq.create_partitioned($1)", "n" * 48)
+    await expect_error(partman, "P0001", "select pgmq.create_partitioned($1)", "n" * 48)
     for interval in ("soon", "-1", "0"):
         with pytest.raises(asyncpg.PostgresError):  # in pg_partman's own words
             await partman.execute("select pgmq.create_partitioned('parts', $1)", interval)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuekit import acting_as, count, create, refused, send
+from message_queue_calls import acting_as, count_rows, create_queue, expect_error, send_messages
 
 from holdfast.engine.connection import Connection
 
@@ -47,7 +47,7 @@ async def test_who_may_execute_them(conn: Connection) -> None:
 
 
 async def test_service_role_uses_every_queue(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     async with acting_as(conn, "service_role"):
         assert [row[0] for row in await conn.fetch("select * from pgmq_public.send('q', '{\"a\": 1}')")] == [
             1
@@ -62,28 +62,28 @@ async def test_service_role_uses_every_queue(conn: Connection) -> None:
         assert await conn.fetchval("select pgmq_public.delete('q', 5)") is True
         assert await conn.fetchval("select pgmq_public.delete('q', 5)") is False
         assert await conn.fetch("select * from pgmq_public.pop('q')") == []
-    assert await count(conn, "a_q") == 1
+    assert await count_rows(conn, "a_q") == 1
 
 
 async def test_a_missing_queue_stays_an_undefined_table(conn: Connection) -> None:
     async with acting_as(conn, "service_role"):
         for call in CALLS.values():
-            await refused(conn, "42P01", f"select * from {call}".replace("'q'", "'nope'"))
+            await expect_error(conn, "42P01", f"select * from {call}".replace("'q'", "'nope'"))
 
 
 async def test_api_roles_may_do_nothing_until_rights_are_granted(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 4)
+    await create_queue(conn)
+    await send_messages(conn, 4)
     secured = "select count(*) from pg_class where relname in ('q_q', 'a_q') and relrowsecurity"
     assert await conn.fetchval(secured) == 2
     for role in ("anon", "authenticated"):
         async with acting_as(conn, role):
             for call in CALLS.values():
-                await refused(conn, "42501", f"select * from {call}")
-            await refused(conn, "42501", "select pgmq.create('mine')")
-            await refused(conn, "42501", "select pgmq.drop_queue('q')")
-            await refused(conn, "42501", "select pgmq.purge_queue('q')")
-    assert await count(conn, "q_q") == 4
+                await expect_error(conn, "42501", f"select * from {call}")
+            await expect_error(conn, "42501", "select pgmq.create('mine')")
+            await expect_error(conn, "42501", "select pgmq.drop_queue('q')")
+            await expect_error(conn, "42501", "select pgmq.purge_queue('q')")
+    assert await count_rows(conn, "q_q") == 4
 
 
 RIGHTS = {
@@ -96,8 +96,8 @@ RIGHTS = {
 
 
 async def test_the_rights_and_policies_each_call_needs(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 6)
+    await create_queue(conn)
+    await send_messages(conn, 6)
     await conn.execute("create policy all_q on pgmq.q_q to authenticated using (true) with check (true)")
     await conn.execute("create policy all_a on pgmq.a_q to authenticated using (true) with check (true)")
     for name, (on_queue, on_archive) in RIGHTS.items():
@@ -110,8 +110,8 @@ async def test_the_rights_and_policies_each_call_needs(conn: Connection) -> None
 
 
 async def test_a_role_that_sees_some_rows_hides_none_from_others(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 1000)
+    await create_queue(conn)
+    await send_messages(conn, 1000)
     await conn.execute("grant select, insert, update, delete on pgmq.q_q to authenticated")
     await conn.execute("create policy own on pgmq.q_q to authenticated using ((message ->> 'n')::int > 900)")
     async with acting_as(conn, "authenticated"):
@@ -125,7 +125,7 @@ async def test_a_role_that_sees_some_rows_hides_none_from_others(conn: Connectio
 async def test_a_role_with_rights_on_the_queue_alone_may_send_when_notifications_are_on(
     conn: Connection,
 ) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute(
         "select pgmq.enable_notify_insert('q', 0); select holdfast.enable_message_wakeups('q')"
     )
@@ -149,7 +149,7 @@ async def test_supabase_studios_grants_find_their_signatures(conn: Connection) -
 
 
 async def test_sequences_are_readable_for_the_backup_hook(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     for role in API:
         for right in ("usage", "select", "update"):
             statement = "select has_sequence_privilege($1, 'pgmq.q_q_msg_id_seq', $2)"

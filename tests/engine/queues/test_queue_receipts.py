@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from queuekit import count, create, read, refused, send, undone
+from message_queue_calls import count_rows, create_queue, expect_error, read_ids, rolled_back, send_messages
 
 from holdfast.engine.connection import Connection
 from holdfast.testing import Clock
@@ -26,8 +26,8 @@ async def take(
 
 
 async def test_a_read_hands_out_a_receipt_per_message(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 3, headers=[{"h": 1}, None, None])
+    await create_queue(conn)
+    await send_messages(conn, 3, headers=[{"h": 1}, None, None])
     rows = await conn.fetch("select * from holdfast.read_messages('q', '1 minute', 2)")
     assert [row["msg_id"] for row in rows] == [1, 2]
     assert list(rows[0].keys())[:7] == [
@@ -35,30 +35,30 @@ async def test_a_read_hands_out_a_receipt_per_message(conn: Connection) -> None:
     ]
     assert len({row["receipt"] for row in rows}) == 2
     assert rows[0]["vt"] - rows[0]["last_read_at"] == timedelta(minutes=1)
-    assert await read(conn, 10) == [3]
+    assert await read_ids(conn, 10) == [3]
 
 
 @pytest.mark.parametrize("act", ACTS)
 async def test_a_good_receipt_works_once_and_a_stale_one_never(conn: Connection, act: str) -> None:
-    await create(conn)
-    await send(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 1)
     [stale] = await take(conn, vt=timedelta(0))
     [good] = await take(conn)
-    message = await refused(conn, "HF001", f"select * from holdfast.{act}", [stale])
+    message = await expect_error(conn, "HF001", f"select * from holdfast.{act}", [stale])
     assert message == "Message 1 of queue q was read again by another reader, or is gone."
-    assert await count(conn, "q_q") == 1
+    assert await count_rows(conn, "q_q") == 1
     [row] = await conn.fetch(f"select * from holdfast.{act}", [good])
     assert row[0] == 1
 
 
 @pytest.mark.parametrize("act", ACTS)
 async def test_one_stale_receipt_refuses_the_batch_or_is_left_out(conn: Connection, act: str) -> None:
-    await create(conn)
-    await send(conn, 3)
+    await create_queue(conn)
+    await send_messages(conn, 3)
     receipts = await take(conn, 3)
     await conn.fetch("select pgmq.delete('q', 2)")
     before = await conn.fetch("select * from pgmq.q_q order by 1")
-    await refused(conn, "HF001", f"select * from holdfast.{act}", receipts)
+    await expect_error(conn, "HF001", f"select * from holdfast.{act}", receipts)
     assert await conn.fetch("select * from pgmq.q_q order by 1") == before
     lenient = act[:-1] + ", p_strict => false)"
     rows = await conn.fetch(f"select * from holdfast.{lenient}", receipts)
@@ -67,22 +67,22 @@ async def test_one_stale_receipt_refuses_the_batch_or_is_left_out(conn: Connecti
 
 @pytest.mark.parametrize("act", ACTS)
 async def test_what_is_no_receipt_is_an_argument_error(conn: Connection, act: str) -> None:
-    await create(conn)
+    await create_queue(conn)
     for wrong in ("", "1", "1.1", "1.1.1.1", "x.1.1", "1.1.1; drop", "9" * 30 + ".1.1", None):
-        await refused(conn, "HF004", f"select * from holdfast.{act}", [wrong])
+        await expect_error(conn, "HF004", f"select * from holdfast.{act}", [wrong])
     assert await conn.fetch(f"select * from holdfast.{act}", []) == []
-    await refused(conn, "HF002", f"select * from holdfast.{act}".replace("'q'", "'nope'"), ["1.1.1"])
+    await expect_error(conn, "HF002", f"select * from holdfast.{act}".replace("'q'", "'nope'"), ["1.1.1"])
 
 
 async def test_extending_keeps_the_receipt_and_plain_calls_are_not_fenced(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 2)
+    await create_queue(conn)
+    await send_messages(conn, 2)
     receipts = await take(conn, 2)
     for _ in range(3):
         await conn.fetch("select holdfast.set_message_vt('q', $1::text[], '5 minutes')", receipts)
     assert await conn.fetchval("select min(vt) > now() + interval '4 minutes' from pgmq.q_q")
     await conn.fetch("select pgmq.set_vt('q', 1, 0)")
-    assert await read(conn, 1) == [1]  # somebody else has it now
+    assert await read_ids(conn, 1) == [1]  # somebody else has it now
     assert await conn.fetchval("select pgmq.archive('q', 1)") is True
     assert [
         row[0] for row in await conn.fetch("select holdfast.archive_messages('q', $1::text[])", receipts[1:])
@@ -90,8 +90,8 @@ async def test_extending_keeps_the_receipt_and_plain_calls_are_not_fenced(conn: 
 
 
 async def test_archiving_with_a_receipt_keeps_the_whole_row(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 1, headers=[{"h": 1}])
+    await create_queue(conn)
+    await send_messages(conn, 1, headers=[{"h": 1}])
     receipts = await take(conn)
     before = await conn.fetchrow("select * from pgmq.q_q")
     await conn.fetch("select holdfast.archive_messages('q', $1::text[])", receipts)
@@ -104,18 +104,18 @@ async def test_archiving_with_a_receipt_keeps_the_whole_row(conn: Connection) ->
 
 
 async def test_finishing_rolls_back_with_the_callers_transaction(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 1)
     receipts = await take(conn)
-    async with undone(conn):
+    async with rolled_back(conn):
         await conn.fetch("select holdfast.delete_messages('q', $1::text[])", receipts)
-    assert await count(conn, "q_q") == 1
+    assert await count_rows(conn, "q_q") == 1
     await conn.fetch("select holdfast.delete_messages('q', $1::text[])", receipts)
 
 
 async def test_our_reads_follow_the_movable_clock(conn: Connection, clock: Clock) -> None:
-    await create(conn)
-    await send(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 1)
     assert len(await take(conn, vt=timedelta(hours=1))) == 1
     assert await take(conn) == []
     await clock.advance(timedelta(hours=1, seconds=1))
@@ -123,8 +123,8 @@ async def test_our_reads_follow_the_movable_clock(conn: Connection, clock: Clock
 
 
 async def test_the_visibility_comes_from_the_policy_unless_given(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 2)
+    await create_queue(conn)
+    await send_messages(conn, 2)
     await conn.execute("select holdfast.put_message_policy('q', p_vt => '2 hours')")
     [row] = await conn.fetch("select * from holdfast.read_messages('q')")
     assert row["vt"] - row["last_read_at"] == timedelta(hours=2)
@@ -133,8 +133,8 @@ async def test_the_visibility_comes_from_the_policy_unless_given(conn: Connectio
 
 
 async def test_back_off_doubles_up_to_its_cap(conn: Connection, clock: Clock) -> None:
-    await create(conn)
-    await send(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 1)
     await conn.execute(
         "select holdfast.put_message_policy('q', p_backoff => '10 seconds', p_backoff_cap => '1 minute')"
     )
@@ -150,8 +150,8 @@ async def test_back_off_doubles_up_to_its_cap(conn: Connection, clock: Clock) ->
 
 
 async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 1, headers=[{"h": 1}])
+    await create_queue(conn)
+    await send_messages(conn, 1, headers=[{"h": 1}])
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead', p_backoff => '0')")
     [row] = await conn.fetch(
         "select * from holdfast.fail_messages('q', $1::text[], 'first')", await take(conn)
@@ -161,7 +161,7 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(c
         "select * from holdfast.fail_messages('q', $1::text[], 'second')", await take(conn)
     )
     assert (row["outcome"], row["vt"]) == ("dead", None)
-    assert await count(conn, "q_q") == 0
+    assert await count_rows(conn, "q_q") == 0
     note = await conn.fetchrow(
         "select message, headers -> 'x-holdfast-dead' ->> 'error', headers ->> 'h' from pgmq.q_q_dead"
     )
@@ -170,8 +170,8 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(c
 
 
 async def test_without_a_dead_letter_queue_it_is_archived_with_its_error(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 1)
     await conn.execute("select holdfast.put_message_policy('q', 1)")
     await conn.fetch(
         "select * from holdfast.fail_messages('q', $1::text[], $2)", await take(conn), "x" * 10000
@@ -183,34 +183,34 @@ async def test_without_a_dead_letter_queue_it_is_archived_with_its_error(conn: C
 
 
 async def test_a_message_whose_readers_die_becomes_a_dead_letter_after_max_reads(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 5)
+    await create_queue(conn)
+    await send_messages(conn, 5)
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead')")
     for _ in range(2):
         assert len(await take(conn, 3, timedelta(0))) == 3
     assert [receipt.split(".")[0] for receipt in await take(conn, 3, timedelta(0))] == ["4", "5"]
-    assert await count(conn, "q_q_dead") == 3
+    assert await count_rows(conn, "q_q_dead") == 3
 
 
 async def test_maintenance_moves_exhausted_messages_of_plain_readers_to_dead_letters(
     conn: Connection,
 ) -> None:
-    await create(conn)
-    await send(conn, 3)
+    await create_queue(conn)
+    await send_messages(conn, 3)
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead')")
     for _ in range(2):
-        await read(conn, 2, 0)
+        await read_ids(conn, 2, 0)
     assert await conn.fetchval("select holdfast.tick_messages(1) ->> 'dead_lettered'") == "1"
     assert await conn.fetchval("select holdfast.tick_messages() ->> 'dead_lettered'") == "1"
     assert await conn.fetchval("select holdfast.tick_messages() ->> 'dead_lettered'") == "0"
-    assert (await count(conn, "q_q"), await count(conn, "q_q_dead")) == (1, 2)
+    assert (await count_rows(conn, "q_q"), await count_rows(conn, "q_q_dead")) == (1, 2)
 
 
 async def test_maintenance_prunes_the_archive_in_steps(conn: Connection, clock: Clock) -> None:
-    await create(conn)
-    await create(conn, "kept")
+    await create_queue(conn)
+    await create_queue(conn, "kept")
     for queue in ("q", "kept"):
-        await send(conn, 5, queue)
+        await send_messages(conn, 5, queue)
         await conn.fetch("select pgmq.archive($1, array[1, 2, 3, 4, 5])", queue)
     await conn.execute("select holdfast.put_message_policy('q', p_archive_retention => '1 day')")
     assert await conn.fetchval("select holdfast.tick_messages() ->> 'pruned'") == "0"
@@ -220,13 +220,13 @@ async def test_maintenance_prunes_the_archive_in_steps(conn: Connection, clock: 
         == '{"more": true, "pruned": 3, "dead_lettered": 0}'
     )
     assert await conn.fetchval("select holdfast.tick_messages(3) ->> 'pruned'") == "2"
-    assert (await count(conn, "a_q"), await count(conn, "a_kept")) == (0, 5)
+    assert (await count_rows(conn, "a_q"), await count_rows(conn, "a_kept")) == (0, 5)
 
 
 async def test_peeking_takes_nothing(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 5)
-    await read(conn, 1)
+    await create_queue(conn)
+    await send_messages(conn, 5)
+    await read_ids(conn, 1)
     await conn.fetch("select pgmq.archive('q', 2)")
     before = await conn.fetch("select * from pgmq.q_q order by 1")
     rows = await conn.fetch("select * from holdfast.peek_messages('q', 3)")
@@ -236,14 +236,14 @@ async def test_peeking_takes_nothing(conn: Connection) -> None:
     rows = await conn.fetch("select * from holdfast.peek_messages('q', 3, 'archive')")
     assert [row["msg_id"] for row in rows] == [2]
     assert await conn.fetch("select * from pgmq.q_q order by 1") == before
-    await refused(conn, "HF004", "select * from holdfast.peek_messages('q', 3, 'moon')")
-    await refused(conn, "HF002", "select * from holdfast.peek_messages('nope')")
+    await expect_error(conn, "HF004", "select * from holdfast.peek_messages('q', 3, 'moon')")
+    await expect_error(conn, "HF002", "select * from holdfast.peek_messages('nope')")
 
 
 @pytest.mark.parametrize("dead_queue", ["q_dead", None])
 async def test_dead_letters_go_back_as_they_were(conn: Connection, dead_queue: str | None) -> None:
-    await create(conn)
-    await send(conn, 3, headers=[{"h": 1}, [7], None])
+    await create_queue(conn)
+    await send_messages(conn, 3, headers=[{"h": 1}, [7], None])
     await conn.execute("select holdfast.put_message_policy('q', 1, $1)", dead_queue)
     await conn.fetch("select * from holdfast.fail_messages('q', $1::text[], 'boom')", await take(conn, 3))
     await conn.fetch("select pgmq.send('q', '\"archived\"')")
@@ -260,55 +260,55 @@ async def test_dead_letters_go_back_as_they_were(conn: Connection, dead_queue: s
         (0, '{"n": 2}', "[7]"),
         (0, '{"n": 3}', None),
     ]
-    assert await count(conn, "a_q") == 1
+    assert await count_rows(conn, "a_q") == 1
 
 
 async def test_archived_messages_go_back_by_id(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 4, headers=[{"h": 1}, None, None, None])
+    await create_queue(conn)
+    await send_messages(conn, 4, headers=[{"h": 1}, None, None, None])
     await conn.fetch("select pgmq.archive('q', array[1, 2, 3])")
     rows = await conn.fetch("select * from holdfast.requeue_messages('q', 'archive', array[3, 1, 99])")
     assert [tuple(row) for row in rows] == [(1, 5), (3, 6)]
     assert await conn.fetchval("select headers from pgmq.q_q where msg_id = 5") == '{"h": 1}'
-    assert await count(conn, "a_q") == 1
-    assert await read(conn) == [4, 5, 6]
-    await refused(conn, "HF004", "select * from holdfast.requeue_messages('q', 'moon')")
+    assert await count_rows(conn, "a_q") == 1
+    assert await read_ids(conn) == [4, 5, 6]
+    await expect_error(conn, "HF004", "select * from holdfast.requeue_messages('q', 'moon')")
 
 
 async def test_policies_are_checked_and_found_under_any_spelling(conn: Connection) -> None:
-    await create(conn, "Q")
+    await create_queue(conn, "Q")
     await conn.execute("select holdfast.put_message_policy('q', 3, 'Dead')")
     row = await conn.fetchrow("select * from holdfast.get_message_policy('Q')")
     assert row is not None
     assert (row["max_reads"], row["dead_letter_queue"]) == (3, "dead")
     for wrong in ("-1", "0", "1, 'Q'", "1, p_backoff => '-1 s'", "1, p_vt => '0'", "1, p_vt => null"):
-        await refused(conn, "HF004", f"select holdfast.put_message_policy('Q', {wrong})")
-    await refused(conn, "HF002", "select holdfast.put_message_policy('nope', 1)")
+        await expect_error(conn, "HF004", f"select holdfast.put_message_policy('Q', {wrong})")
+    await expect_error(conn, "HF002", "select holdfast.put_message_policy('nope', 1)")
     assert await conn.fetchval("select holdfast.drop_message_policy('Q')") is True
     assert await conn.fetchval("select holdfast.drop_message_policy('Q')") is False
     assert await conn.fetchval("select max_reads from holdfast.get_message_policy('Q')") is None
 
 
 async def test_the_figures_tell_waiting_in_flight_delayed_archived_and_dead(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select holdfast.put_message_policy('q', 1, 'q_dead')")
-    await send(conn, 6)
+    await send_messages(conn, 6)
     await conn.fetch("select pgmq.send('q', '1', 3600)")
     receipts = await take(conn, 3)
     await conn.fetch("select * from holdfast.fail_messages('q', $1::text[])", receipts[:1])
     await conn.fetch("select holdfast.archive_messages('q', $1::text[])", receipts[1:2])
-    row = await conn.fetchrow("select * from holdfast.message_metrics('Q')")
+    row = await conn.fetchrow("select * from holdfast.list_message_metrics('Q')")
     assert row is not None
     names = ("queue_name", "total", "visible", "in_flight", "delayed", "archived", "dead", "sent")
     assert tuple(row[name] for name in names) == ("q", 5, 3, 1, 1, 1, 1, 7)
     assert row["oldest_age"] >= timedelta(0)
-    assert len(await conn.fetch("select * from holdfast.message_metrics()")) == 2
-    await refused(conn, "HF002", "select * from holdfast.message_metrics('nope')")
+    assert len(await conn.fetch("select * from holdfast.list_message_metrics()")) == 2
+    await expect_error(conn, "HF002", "select * from holdfast.list_message_metrics('nope')")
 
 
 async def test_workers_may_do_all_of_it_and_api_roles_none(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 2)
+    await create_queue(conn)
+    await send_messages(conn, 2)
     await conn.execute("select holdfast.put_message_policy('q', 1, 'q_dead')")
     await conn.execute("set role holdfast_worker")
     receipts = await take(conn, 2)
@@ -317,11 +317,11 @@ async def test_workers_may_do_all_of_it_and_api_roles_none(conn: Connection) -> 
     await conn.fetch("select * from holdfast.fail_messages('q', $1::text[], 'x')", receipts[1:])
     await conn.fetch("select * from holdfast.peek_messages('q')")
     await conn.fetch("select * from holdfast.requeue_messages('q')")
-    await conn.fetch("select * from holdfast.message_metrics()")
+    await conn.fetch("select * from holdfast.list_message_metrics()")
     await conn.fetch("select holdfast.tick_messages()")
     await conn.execute(
         "select holdfast.enable_message_wakeups('q'); select holdfast.register_sleeping_reader('q')"
     )
     await conn.execute("set role authenticated")
-    await refused(conn, "42501", "select * from holdfast.read_messages('q')")
+    await expect_error(conn, "42501", "select * from holdfast.read_messages('q')")
     await conn.execute("reset role")

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from queuekit import count, create, read, refused, send, undone
+from message_queue_calls import count_rows, create_queue, expect_error, read_ids, rolled_back, send_messages
 
 from holdfast.engine.connection import Connection
 
@@ -29,7 +29,7 @@ async def wait(conn: Connection, msg_id: int) -> timedelta:
 
 
 async def test_each_overload_of_send(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     assert await one(conn, "pgmq.send('q', '{\"a\": 1}')") == 1
     assert await one(conn, "pgmq.send('q', '2', '{\"h\": 1}'::jsonb)") == 2
     assert await one(conn, "pgmq.send('q', '3', 60)") == 3
@@ -49,11 +49,11 @@ async def test_each_overload_of_send(conn: Connection) -> None:
         assert timedelta(seconds=60) <= await wait(conn, msg_id) < timedelta(seconds=65)
     records = await conn.fetch("select msg_id from pgmq.q_q where vt = $1", LATER)
     assert [row[0] for row in records] == [4, 6]
-    assert await read(conn) == [1, 2]
+    assert await read_ids(conn) == [1, 2]
 
 
 async def test_each_overload_of_send_batch(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     bodies, heads = "array['1','2']::jsonb[]", "array['{\"h\": 1}', null]::jsonb[]"
     later = "'2099-01-01Z'::timestamptz"
     overloads = [
@@ -69,11 +69,11 @@ async def test_each_overload_of_send_batch(conn: Connection) -> None:
         assert [row[0] for row in records] == [2 * place + 1, 2 * place + 2]
     with_headers = "select array_agg(msg_id order by msg_id) from pgmq.q_q where headers is not null"
     assert await conn.fetchval(with_headers) == [3, 9, 11]
-    assert await read(conn) == [1, 2, 3, 4]
+    assert await read_ids(conn) == [1, 2, 3, 4]
 
 
 async def test_a_batch_keeps_the_order_of_its_array_and_pairs_headers_by_place(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     bodies = [json.dumps(n) for n in range(2000, 0, -1)]
     heads = [json.dumps({"n": n}) if n % 3 else None for n in range(2000, 0, -1)]
     records = await conn.fetch(
@@ -92,14 +92,14 @@ async def test_a_batch_keeps_the_order_of_its_array_and_pairs_headers_by_place(c
     "body", ["null", "1", "-1.5", "true", '"text"', "[]", "[1, [2]]", "{}", '"\\u00fc\\ud83d\\ude00"']
 )
 async def test_any_json_is_a_message(conn: Connection, body: str) -> None:
-    await create(conn)
+    await create_queue(conn)
     await one(conn, "pgmq.send('q', $1::jsonb)", body)
     [row] = await conn.fetch("select message from pgmq.read('q', 0, 1)")
     assert json.loads(row["message"]) == json.loads(body)
 
 
 async def test_null_is_a_message_too(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     assert await one(conn, "pgmq.send('q', null::jsonb)") == 1
     await conn.fetch("select * from pgmq.send_batch('q', array[null, '1']::jsonb[])")
     records = await conn.fetch("select msg_id, message from pgmq.read('q', 60, 10)")
@@ -108,7 +108,7 @@ async def test_null_is_a_message_too(conn: Connection) -> None:
 
 
 async def test_a_message_of_64_megabytes_goes_through(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     big = json.dumps("x" * (64 * 1024 * 1024))
     assert await one(conn, "pgmq.send('q', $1::jsonb)", big) == 1
     length = "select length(message #>> '{}') from pgmq.read('q', 60, 1)"
@@ -118,42 +118,42 @@ async def test_a_message_of_64_megabytes_goes_through(conn: Connection) -> None:
 
 
 async def test_a_message_that_jsonb_cannot_hold_is_refused_and_nothing_is_stored(conn: Connection) -> None:
-    await create(conn)
-    await refused(
+    await create_queue(conn)
+    await expect_error(
         conn, "54000", "select pgmq.send('q', to_jsonb(array_fill(repeat('x', 1000), array[300000])))"
     )
-    await refused(conn, "22P05", "select pgmq.send('q', '\"\\u0000\"'::jsonb)")
-    assert await count(conn, "q_q") == 0
+    await expect_error(conn, "22P05", "select pgmq.send('q', '\"\\u0000\"'::jsonb)")
+    assert await count_rows(conn, "q_q") == 0
 
 
 @pytest.mark.parametrize("delay", [-5, -2147483648, 0])
 async def test_a_delay_in_the_past_is_allowed(conn: Connection, delay: int) -> None:
-    await create(conn)
+    await create_queue(conn)
     await one(conn, "pgmq.send('q', '1', $1::integer)", delay)
     await one(conn, "pgmq.send('q', '1', '1970-01-01Z'::timestamptz)")
-    assert await read(conn) == [1, 2]
+    assert await read_ids(conn) == [1, 2]
 
 
 async def test_the_longest_delay_is_68_years(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await one(conn, "pgmq.send('q', '1', 2147483647)")
     await one(conn, "pgmq.send('q', '1', 'infinity'::timestamptz)")
-    assert await read(conn) == []
+    assert await read_ids(conn) == []
     assert (await wait(conn, 1)).days > 365 * 68 - 1
 
 
 async def test_a_null_delay_is_a_null_vt(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     for call in ("send('q', '1', null::integer)", "send('q', '1', null::timestamptz)"):
-        assert '"vt"' in await refused(conn, "23502", f"select pgmq.{call}")
-    await refused(conn, "23502", "select pgmq.send_batch('q', array['1']::jsonb[], null::integer)")
+        assert '"vt"' in await expect_error(conn, "23502", f"select pgmq.{call}")
+    await expect_error(conn, "23502", "select pgmq.send_batch('q', array['1']::jsonb[], null::integer)")
 
 
 @pytest.mark.parametrize("msgs", ["null::jsonb[]", "array[]::jsonb[]"])
 @pytest.mark.parametrize("rest", ["", ", null::jsonb[]", ", array[]::jsonb[]", ", 1", ", now()"])
 async def test_a_batch_needs_messages(conn: Connection, msgs: str, rest: str) -> None:
-    await create(conn)
-    message = await refused(conn, "P0001", f"select pgmq.send_batch('q', {msgs}{rest})")
+    await create_queue(conn)
+    message = await expect_error(conn, "P0001", f"select pgmq.send_batch('q', {msgs}{rest})")
     assert message == "msgs cannot be NULL or empty"
 
 
@@ -161,26 +161,26 @@ async def test_a_batch_needs_messages(conn: Connection, msgs: str, rest: str) ->
     ("heads", "length"), [("array['{}']", 1), ("array['{}','{}','{}']", 3), ("array[]", 0)]
 )
 async def test_headers_have_the_length_of_the_messages(conn: Connection, heads: str, length: int) -> None:
-    await create(conn)
+    await create_queue(conn)
     call = f"select pgmq.send_batch('q', array['1','2']::jsonb[], {heads}::jsonb[])"
-    message = await refused(conn, "P0001", call)
+    message = await expect_error(conn, "P0001", call)
     assert message == f"headers array length ({length}) must match msgs array length (2)"
-    assert await count(conn, "q_q") == 0
+    assert await count_rows(conn, "q_q") == 0
 
 
 async def test_enqueued_at_is_the_start_of_the_transaction_and_vt_the_clock(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     async with conn.transaction():
         began = await conn.fetchval("select now()")
-        await send(conn, 1)
+        await send_messages(conn, 1)
         [row] = await conn.fetch("select enqueued_at, vt from pgmq.q_q")
         assert row["enqueued_at"] == began < row["vt"]
 
 
 async def test_a_rolled_back_send_leaves_no_message_and_a_gap(conn: Connection) -> None:
-    await create(conn)
-    async with undone(conn):
-        await send(conn, 2)
-    assert await read(conn) == []
-    assert await send(conn, 1) == [3]
-    assert await read(conn) == [3]
+    await create_queue(conn)
+    async with rolled_back(conn):
+        await send_messages(conn, 2)
+    assert await read_ids(conn) == []
+    assert await send_messages(conn, 1) == [3]
+    assert await read_ids(conn) == [3]

@@ -6,7 +6,7 @@ import asyncio
 
 import asyncpg
 import pytest
-from queuekit import count, create, read, refused, send, undone
+from message_queue_calls import count_rows, create_queue, expect_error, read_ids, rolled_back, send_messages
 
 from holdfast.engine.connection import Connection
 
@@ -56,32 +56,32 @@ async def statements(conn: Connection) -> set[str]:
 
 
 async def test_a_queue_without_its_own_statements_works_the_same(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     for signature in await statements(conn):
         await conn.execute(f"drop function {signature}")
-    assert await send(conn, 5) == [1, 2, 3, 4, 5]
-    assert await send(conn, 2, headers=[{"h": 1}, None]) == [6, 7]
-    assert await read(conn, 2) == [1, 2]
+    assert await send_messages(conn, 5) == [1, 2, 3, 4, 5]
+    assert await send_messages(conn, 2, headers=[{"h": 1}, None]) == [6, 7]
+    assert await read_ids(conn, 2) == [1, 2]
     assert [row[0] for row in await conn.fetch("select msg_id from pgmq.pop('q', 2)")] == [3, 4]
     assert [row[0] for row in await conn.fetch("select pgmq.archive('q', array[6, 5])")] == [5, 6]
     assert [row[0] for row in await conn.fetch("select pgmq.delete('q', array[2, 1])")] == [1, 2]
-    await create(conn)
+    await create_queue(conn)
     assert len(await statements(conn)) == 5
-    assert await read(conn) == [7]
+    assert await read_ids(conn) == [7]
 
 
 async def test_both_tables_have_the_layout_of_the_contract(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     assert await columns(conn, "q_q") == QUEUE
     assert await columns(conn, "a_q") == ARCHIVE
     assert {"q_q_msg_id_seq", "archived_at_idx_q", "q_q_pkey", "a_q_pkey"} <= await relations(conn)
 
 
 async def test_vt_is_in_no_index_so_that_a_read_is_a_heap_only_update(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 100)
+    await create_queue(conn)
+    await send_messages(conn, 100)
     async with conn.transaction():
-        assert len(await read(conn, 100)) == 100
+        assert len(await read_ids(conn, 100)) == 100
         hot = "select pg_stat_get_xact_tuples_hot_updated('pgmq.q_q'::regclass)"
         assert await conn.fetchval(hot) == 100
 
@@ -91,13 +91,13 @@ async def version(conn: Connection) -> int:
 
 
 async def test_people_may_make_and_drop_an_index_on_vt(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("create index q_q_vt_idx on pgmq.q_q (vt)")
-    await send(conn, 5)
-    assert await read(conn, 3) == [1, 2, 3]
+    await send_messages(conn, 5)
+    assert await read_ids(conn, 3) == [1, 2, 3]
     await conn.execute("drop index pgmq.q_q_vt_idx")
-    await create(conn)
-    assert await read(conn, 3) == [4, 5]
+    await create_queue(conn)
+    assert await read_ids(conn, 3) == [4, 5]
 
 
 async def test_an_unlogged_queue_has_a_logged_archive(conn: Connection) -> None:
@@ -111,18 +111,18 @@ async def test_an_unlogged_queue_has_a_logged_archive(conn: Connection) -> None:
 
 
 async def test_creating_twice_keeps_the_messages(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 2)
-    await create(conn)
+    await create_queue(conn)
+    await send_messages(conn, 2)
+    await create_queue(conn)
     await conn.execute("select pgmq.create_non_partitioned('q'); select pgmq.create_unlogged('q')")
-    assert await count(conn, "q_q") == 2
+    assert await count_rows(conn, "q_q") == 2
     assert await conn.fetchval("select count(*) from pgmq.list_queues()") == 1
 
 
 async def test_creating_is_transactional(conn: Connection) -> None:
     before = await relations(conn)
-    async with undone(conn):
-        await create(conn)
+    async with rolled_back(conn):
+        await create_queue(conn)
     assert await relations(conn) == before
     assert await conn.fetch("select * from pgmq.list_queues()") == []
 
@@ -131,34 +131,34 @@ async def test_two_sessions_that_create_the_same_queue_both_succeed(
     conn: Connection, second: Connection
 ) -> None:
     for turn in range(5):
-        await asyncio.gather(create(conn, f"Race{turn}"), create(second, f"race{turn}"))
+        await asyncio.gather(create_queue(conn, f"Race{turn}"), create_queue(second, f"race{turn}"))
     assert await conn.fetchval("select count(*) from pgmq.list_queues()") == 5
 
 
 async def test_a_name_has_at_most_47_characters(conn: Connection) -> None:
-    await create(conn, "x" * 47)
+    await create_queue(conn, "x" * 47)
     for name in ("x" * 48, "y" * 200):
-        message = await refused(conn, "P0001", "select pgmq.create($1)", name)
+        message = await expect_error(conn, "P0001", "select pgmq.create($1)", name)
         assert message == "queue name is too long, maximum length is 47 characters"
-        await refused(conn, "P0001", "select pgmq.validate_queue_name($1)", name)
-        await refused(conn, "P0001", "select pgmq.create_unlogged($1)", name)
-        await refused(conn, "P0001", "select pgmq.create_partitioned($1)", name)
+        await expect_error(conn, "P0001", "select pgmq.validate_queue_name($1)", name)
+        await expect_error(conn, "P0001", "select pgmq.create_unlogged($1)", name)
+        await expect_error(conn, "P0001", "select pgmq.create_partitioned($1)", name)
 
 
 async def test_a_name_has_at_most_47_bytes_so_that_two_names_never_share_tables(conn: Connection) -> None:
-    await create(conn, "ü" * 23 + "x")  # 47 bytes
+    await create_queue(conn, "ü" * 23 + "x")  # 47 bytes
     for name in ("ü" * 24, "ü" * 47, "日" * 16, "🐘" * 12):
-        message = await refused(conn, "P0001", "select pgmq.create($1)", name)
+        message = await expect_error(conn, "P0001", "select pgmq.create($1)", name)
         assert message == "queue name is too long, maximum length is 47 bytes"
 
 
 async def test_a_long_name_does_not_reach_a_queue_whose_name_is_its_beginning(conn: Connection) -> None:
-    await create(conn, "x" * 47)
-    await send(conn, 1, "x" * 47)
+    await create_queue(conn, "x" * 47)
+    await send_messages(conn, 1, "x" * 47)
     for longer in ("x" * 48, "x" * 61, "x" * 62, "x" * 300):
-        await refused(conn, "42P01", "select * from pgmq.read($1, 1, 1)", longer)
-        await refused(conn, "42P01", "select * from pgmq.send($1, '1')", longer)
-    assert await count(conn, "q_" + "x" * 47) == 1
+        await expect_error(conn, "42P01", "select * from pgmq.read($1, 1, 1)", longer)
+        await expect_error(conn, "42P01", "select * from pgmq.send($1, '1')", longer)
+    assert await count_rows(conn, "q_" + "x" * 47) == 1
 
 
 HOSTILE = [
@@ -187,10 +187,10 @@ HOSTILE = [
 
 async def test_any_other_name_works_everywhere(conn: Connection) -> None:
     for name in HOSTILE:
-        await create(conn, name)
-        assert await send(conn, 5, name) == [1, 2, 3, 4, 5]
-        assert await read(conn, 1, queue=name) == [1]
-        assert await read(conn, 1, queue=name, how="read_grouped_head") == []
+        await create_queue(conn, name)
+        assert await send_messages(conn, 5, name) == [1, 2, 3, 4, 5]
+        assert await read_ids(conn, 1, queue=name) == [1]
+        assert await read_ids(conn, 1, queue=name, how="read_grouped_head") == []
         assert [row[0] for row in await conn.fetch("select msg_id from pgmq.pop($1)", name)] == [2]
         assert await conn.fetchval("select pgmq.archive($1, 3)", name)
         assert await conn.fetchval("select pgmq.delete($1, 4)", name)
@@ -198,7 +198,7 @@ async def test_any_other_name_works_everywhere(conn: Connection) -> None:
         assert await conn.fetchval("select queue_length from pgmq.metrics($1)", name) == 2
         await conn.execute("select pgmq.create_fifo_index($1)", name)
         await conn.execute("select pgmq.enable_notify_insert($1)", name)
-        await send(conn, 1, name)
+        await send_messages(conn, 1, name)
         await conn.execute("select pgmq.disable_notify_insert($1)", name)
         assert await conn.fetchval("select pgmq.purge_queue($1)", name) == 3
     listed = {row[0] for row in await conn.fetch("select queue_name from pgmq.list_queues()")}
@@ -211,36 +211,36 @@ async def test_any_other_name_works_everywhere(conn: Connection) -> None:
 
 
 async def test_a_name_that_another_queues_sequence_has_taken_is_refused(conn: Connection) -> None:
-    await create(conn, "x")
-    assert "taken" in await refused(conn, "42P07", "select pgmq.create('x_msg_id_seq')")
-    assert await send(conn, 1, "x") == [1]
+    await create_queue(conn, "x")
+    assert "taken" in await expect_error(conn, "42P07", "select pgmq.create('x_msg_id_seq')")
+    assert await send_messages(conn, 1, "x") == [1]
 
 
 async def test_forbidden_characters_are_refused_before_anything_is_made(conn: Connection) -> None:
     before = await relations(conn)
     for name in ("a$b", "a;b", "a--b", "a'b"):
-        message = await refused(conn, "P0001", "select pgmq.create($1)", name)
+        message = await expect_error(conn, "P0001", "select pgmq.create($1)", name)
         assert message == r"queue name contains invalid characters: $, ;, --, or \'"
-    await refused(conn, "22004", "select pgmq.create(null)")
+    await expect_error(conn, "22004", "select pgmq.create(null)")
     assert await relations(conn) == before
 
 
 async def test_format_table_name_lowers_and_checks(conn: Connection) -> None:
     assert await conn.fetchval("select pgmq.format_table_name('Foo-Bar', 'q')") == "q_foo-bar"
-    await refused(conn, "P0001", "select pgmq.format_table_name('a;b', 'a')")
+    await expect_error(conn, "P0001", "select pgmq.format_table_name('a;b', 'a')")
 
 
 async def test_the_spelling_given_to_create_is_listed_and_every_spelling_works(conn: Connection) -> None:
-    await create(conn, "MixedCase")
+    await create_queue(conn, "MixedCase")
     assert await conn.fetchval("select queue_name from pgmq.list_queues()") == "MixedCase"
-    assert await send(conn, 1, "mixedcase") == [1]
-    assert await read(conn, 1, queue="MIXEDCASE") == [1]
-    assert await count(conn, "q_mixedcase") == 1
+    assert await send_messages(conn, 1, "mixedcase") == [1]
+    assert await read_ids(conn, 1, queue="MIXEDCASE") == [1]
+    assert await count_rows(conn, "q_mixedcase") == 1
 
 
 async def test_two_spellings_are_one_queue(conn: Connection) -> None:
-    await create(conn, "Foo")
-    await create(conn, "foo")
+    await create_queue(conn, "Foo")
+    await create_queue(conn, "foo")
     assert await conn.fetchval("select count(*) from pgmq.list_queues()") == 1
     assert await conn.fetchval("select pgmq.drop_queue('FOO')")
     assert await conn.fetch("select * from pgmq.list_queues()") == []
@@ -249,12 +249,12 @@ async def test_two_spellings_are_one_queue(conn: Connection) -> None:
 
 async def test_dropping_takes_everything_and_says_when_there_is_nothing(conn: Connection) -> None:
     before = await relations(conn)
-    await create(conn)
+    await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q'); select pgmq.bind_topic('a', 'q')")
     await conn.execute("select pgmq.create_fifo_index('q')")
     assert await conn.fetchval("select pgmq.drop_queue('q')") is True
     assert await relations(conn) == before
-    assert await count(conn, "notify_insert_throttle") == await count(conn, "topic_bindings") == 0
+    assert await count_rows(conn, "notify_insert_throttle") == await count_rows(conn, "topic_bindings") == 0
     notices: list[str] = []
     conn.add_log_listener(lambda _, message: notices.append(str(message)))
     assert await conn.fetchval("select pgmq.drop_queue('q')") is False
@@ -263,7 +263,7 @@ async def test_dropping_takes_everything_and_says_when_there_is_nothing(conn: Co
 
 
 async def test_the_deprecated_calls_warn(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     notices: list[asyncpg.PostgresLogMessage] = []
     conn.add_log_listener(lambda _, message: notices.append(message))
     await conn.execute("select pgmq.detach_archive('q')")
@@ -273,30 +273,30 @@ async def test_the_deprecated_calls_warn(conn: Connection) -> None:
 
 
 async def test_purging_counts_and_ids_go_on(conn: Connection) -> None:
-    await create(conn)
-    await send(conn, 3)
-    async with undone(conn):
+    await create_queue(conn)
+    await send_messages(conn, 3)
+    async with rolled_back(conn):
         assert await conn.fetchval("select pgmq.purge_queue('q')") == 3
-        assert await count(conn, "q_q") == 0
-    assert await count(conn, "q_q") == 3
+        assert await count_rows(conn, "q_q") == 0
+    assert await count_rows(conn, "q_q") == 3
     assert await conn.fetchval("select pgmq.purge_queue('q')") == 3
     assert await conn.fetchval("select pgmq.purge_queue('q')") == 0
-    assert await send(conn, 1) == [4]
-    assert await read(conn) == [4]
+    assert await send_messages(conn, 1) == [4]
+    assert await read_ids(conn) == [4]
 
 
 async def test_metrics_of_an_empty_and_of_a_used_queue(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     row = await conn.fetchrow("select * from pgmq.metrics('q')")
     assert row is not None
     assert (row["queue_length"], row["total_messages"], row["queue_visible_length"]) == (0, 0, 0)
     assert (row["newest_msg_age_sec"], row["oldest_msg_age_sec"], row["default_partition_length"]) == (
         None,
     ) * 3
-    async with undone(conn):
-        await send(conn, 1)
-    await send(conn, 3)
-    await read(conn, 1)
+    async with rolled_back(conn):
+        await send_messages(conn, 1)
+    await send_messages(conn, 3)
+    await read_ids(conn, 1)
     await conn.execute("update pgmq.q_q set enqueued_at = now() - interval '90 seconds' where msg_id = 3")
     row = await conn.fetchrow("select * from pgmq.metrics('q')")
     assert row is not None
@@ -307,10 +307,10 @@ async def test_metrics_of_an_empty_and_of_a_used_queue(conn: Connection) -> None
 
 
 async def test_metrics_all_fails_as_a_whole_when_a_table_is_missing(conn: Connection) -> None:
-    await create(conn)
-    await create(conn, "gone")
+    await create_queue(conn)
+    await create_queue(conn, "gone")
     await conn.execute("drop table pgmq.q_gone")
-    assert "pgmq.q_gone" in await refused(conn, "42P01", "select * from pgmq.metrics_all()")
+    assert "pgmq.q_gone" in await expect_error(conn, "42P01", "select * from pgmq.metrics_all()")
 
 
 async def test_the_lock_of_a_queue_is_one_for_all_spellings_and_lasts_for_a_transaction(
@@ -319,15 +319,15 @@ async def test_the_lock_of_a_queue_is_one_for_all_spellings_and_lasts_for_a_tran
     await second.execute("set lock_timeout = '50ms'")
     async with conn.transaction():
         await conn.execute("select pgmq.acquire_queue_lock('Foo')")
-        await refused(second, "55P03", "select pgmq.acquire_queue_lock('foo')")
+        await expect_error(second, "55P03", "select pgmq.acquire_queue_lock('foo')")
         await second.execute("select pgmq.acquire_queue_lock('other')")
     await second.execute("select pgmq.acquire_queue_lock('foo')")
 
 
 async def test_metrics_all_has_a_row_per_queue(conn: Connection) -> None:
     for name in ("b", "a", "C"):
-        await create(conn, name)
-    await send(conn, 2, "a")
+        await create_queue(conn, name)
+    await send_messages(conn, 2, "a")
     rows = await conn.fetch("select queue_name, queue_length from pgmq.metrics_all()")
     assert {(row[0], row[1]) for row in rows} == {("a", 2), ("b", 0), ("C", 0)}
 
@@ -335,18 +335,18 @@ async def test_metrics_all_has_a_row_per_queue(conn: Connection) -> None:
 async def test_partitioned_queues_need_pg_partman(conn: Connection) -> None:
     installed = await conn.fetchval("select count(*) from pg_extension where extname = 'pg_partman'")
     assert not installed
-    message = await refused(conn, "P0001", "select pgmq.create_partitioned('p')")
+    message = await expect_error(conn, "P0001", "select pgmq.create_partitioned('p')")
     assert message == "pg_partman is required for partitioned queues"
-    await refused(conn, "P0001", "select pgmq.create_partitioned('p', '1 day', '7 days', 0)")
-    await create(conn)
-    await refused(conn, "22004", "select pgmq.convert_archive_partitioned('q')")
+    await expect_error(conn, "P0001", "select pgmq.create_partitioned('p', '1 day', '7 days', 0)")
+    await create_queue(conn)
+    await expect_error(conn, "22004", "select pgmq.convert_archive_partitioned('q')")
     await conn.execute("select pgmq.convert_archive_partitioned('nope')")
     assert await conn.fetchval("select is_partitioned from pgmq.list_queues()") is False
 
 
 @pytest.mark.parametrize("table", ["meta", "notify_insert_throttle", "topic_bindings", "q_q", "a_q"])
 async def test_monitors_may_read(conn: Connection, table: str) -> None:
-    await create(conn)
+    await create_queue(conn)
     assert await conn.fetchval(f"select has_table_privilege('pg_monitor', 'pgmq.{table}', 'select')")
     assert await conn.fetchval("select has_schema_privilege('pg_monitor', 'pgmq', 'usage')")
     assert await conn.fetchval("select has_sequence_privilege('pg_monitor', 'pgmq.q_q_msg_id_seq', 'select')")
@@ -360,7 +360,7 @@ async def test_public_may_not_enter_the_schema_but_execute_what_is_in_it(conn: C
 
 
 async def test_tables_belong_to_the_owner_of_the_schema(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     owners = """select distinct pg_get_userbyid(relowner) from pg_class
                 where relnamespace = 'pgmq'::regnamespace and relname ~ '^.{1,2}_?q'"""
     schema = "select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'pgmq'"
@@ -368,13 +368,13 @@ async def test_tables_belong_to_the_owner_of_the_schema(conn: Connection) -> Non
 
 
 async def test_direct_statements_on_the_tables_work(conn: Connection) -> None:
-    await create(conn)
+    await create_queue(conn)
     await conn.execute(
         "insert into pgmq.q_q (vt, message) values (now(), '1'), (now() + interval '1 hour', '2')"
     )
-    assert await read(conn) == [1]
+    assert await read_ids(conn) == [1]
     await conn.execute("update pgmq.q_q set vt = now() - interval '1 second' where msg_id = 2")
-    assert await read(conn) == [2]
+    assert await read_ids(conn) == [2]
     await conn.execute("delete from pgmq.q_q where msg_id = 2")
     await conn.execute("insert into pgmq.q_q (msg_id, vt) overriding system value values (-5, now())")
     both = "select msg_id from pgmq.q_q union select msg_id from pgmq.a_q order by 1"

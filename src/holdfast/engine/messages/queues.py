@@ -279,7 +279,7 @@ async def enable_message_wakeups(connection: Connection, queue: str) -> bool:
 async def list_message_metrics(connection: Connection, queue: str | None = None) -> list[MessageMetrics]:
     """Return the metrics of one queue, or of all."""
     with translate_queue_errors(queue or ""):
-        rows = await connection.fetch("select * from holdfast.message_metrics($1)", queue)
+        rows = await connection.fetch("select * from holdfast.list_message_metrics($1)", queue)
     return [MessageMetrics(queue=row["queue_name"], **dict(list(row.items())[1:])) for row in rows]
 
 

@@ -21,4 +21,4 @@ begin
   order by a.id desc limit least(greatest(coalesce(p_limit, 50), 1), 1000);
 end $$;
 
-call holdfast.allow('service_role', 'record_audit_entry', 'list_audit_entries');
+call holdfast.grant_execute('service_role', 'record_audit_entry', 'list_audit_entries');

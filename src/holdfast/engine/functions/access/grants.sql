@@ -1,9 +1,9 @@
 -- Rights on functions and tables. This file is always applied first and revokes every right of our roles. So the
 -- end of each other file lists all rights on its functions, one line per role:
 --
---     call holdfast.allow('holdfast_worker', 'claim_tasks', 'heartbeat_task');
---     call holdfast.allow('authenticated', 'submit', 'get_job', 'cancel_job');
---     call holdfast.allow_read('authenticated', 'jobs', 'tasks');
+--     call holdfast.grant_execute('holdfast_worker', 'claim_tasks', 'heartbeat_task');
+--     call holdfast.grant_execute('authenticated', 'submit', 'get_job', 'cancel_job');
+--     call holdfast.grant_select('authenticated', 'jobs', 'tasks');
 --
 -- A name covers all its overloads. A name that does not exist is an error. A role that does not exist is skipped,
 -- because some servers do not allow roles to be created. Do not write grants anywhere else, also not in migrations.
@@ -45,7 +45,7 @@ begin
 end
 $$;
 
-create or replace procedure holdfast.allow(p_role text, variadic p_functions text[])
+create or replace procedure holdfast.grant_execute(p_role text, variadic p_functions text[])
 language plpgsql
 set search_path = ''
 as $$
@@ -71,7 +71,7 @@ $$;
 -- Grants SELECT on tables and views. Row level security protects the rows of a table. It protects the rows of a view
 -- only when the view runs with the rights of its reader. PostgreSQL 14 has no such views: there, views are granted to
 -- service_role only.
-create or replace procedure holdfast.allow_read(p_role text, variadic p_relations text[])
+create or replace procedure holdfast.grant_select(p_role text, variadic p_relations text[])
 language plpgsql
 set search_path = ''
 as $$
@@ -138,6 +138,6 @@ as $$
 $$;
 
 call holdfast.revoke_all_rights('public', 'holdfast_worker', 'anon', 'authenticated', 'service_role');
-call holdfast.allow('holdfast_worker', 'get_installed_schema', 'is_provided_by_extension');
-call holdfast.allow('authenticated', 'get_installed_schema', 'is_provided_by_extension');
-call holdfast.allow('service_role', 'get_installed_schema', 'is_provided_by_extension');
+call holdfast.grant_execute('holdfast_worker', 'get_installed_schema', 'is_provided_by_extension');
+call holdfast.grant_execute('authenticated', 'get_installed_schema', 'is_provided_by_extension');
+call holdfast.grant_execute('service_role', 'get_installed_schema', 'is_provided_by_extension');

@@ -20,4 +20,4 @@ begin
   return case when found then jsonb_build_object('name', v_link.name, 'role', v_link.role) end;
 end $$;
 
-call holdfast.allow('service_role', 'store_login_link', 'redeem_login_link');
+call holdfast.grant_execute('service_role', 'store_login_link', 'redeem_login_link');

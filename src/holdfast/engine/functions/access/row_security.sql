@@ -29,5 +29,5 @@ begin
   end if;
 end $$;
 
-call holdfast.allow_read('authenticated', 'artifacts');
-call holdfast.allow_read('authenticated', 'jobs', 'tasks', 'history', 'attempts', 'events', 'batches', 'logs');
+call holdfast.grant_select('authenticated', 'artifacts');
+call holdfast.grant_select('authenticated', 'jobs', 'tasks', 'history', 'attempts', 'events', 'batches', 'logs');

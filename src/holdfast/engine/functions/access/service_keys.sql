@@ -164,7 +164,7 @@ begin
   return v_count + v_more;
 end $$;
 
-call holdfast.allow('service_role', 'create_service_key', 'verify_service_key', 'list_service_keys',
+call holdfast.grant_execute('service_role', 'create_service_key', 'verify_service_key', 'list_service_keys',
   'revoke_service_key', 'issue_stream_ticket', 'redeem_stream_ticket', 'verify_stream_pass',
   'check_unfinished_job_limit', 'submit_within_job_limit');
-call holdfast.allow('authenticated', 'check_unfinished_job_limit', 'submit_within_job_limit');
+call holdfast.grant_execute('authenticated', 'check_unfinished_job_limit', 'submit_within_job_limit');

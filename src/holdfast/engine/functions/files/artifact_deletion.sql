@@ -145,7 +145,8 @@ begin
   return query select k from unnest(p_keys) as k where not exists (select from holdfast.artifacts f where f.key = k);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions',
+call holdfast.grant_execute('holdfast_worker', 'tick_artifacts', 'claim_artifact_deletions',
+  'confirm_artifact_deletions',
   'find_orphaned_object_keys');
-call holdfast.allow('service_role', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions',
+call holdfast.grant_execute('service_role', 'tick_artifacts', 'claim_artifact_deletions', 'confirm_artifact_deletions',
   'find_orphaned_object_keys');

@@ -21,5 +21,5 @@ begin
     'deleting', (select count(*) from (select from holdfast.artifacts f where f.status = 'deleting' limit 10000) as f));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_files_overview');
-call holdfast.allow('service_role', 'get_files_overview');
+call holdfast.grant_execute('holdfast_worker', 'get_files_overview');
+call holdfast.grant_execute('service_role', 'get_files_overview');

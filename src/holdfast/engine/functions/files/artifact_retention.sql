@@ -51,4 +51,4 @@ begin
   return v_until;
 end $$;
 
-call holdfast.allow('service_role', 'put_artifact_retention', 'set_artifact_ttl');
+call holdfast.grant_execute('service_role', 'put_artifact_retention', 'set_artifact_ttl');

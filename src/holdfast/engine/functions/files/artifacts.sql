@@ -12,7 +12,7 @@
 
 -- Returns a part of an object key that every store and file system accepts. With p_add_digest, a text that had to be
 -- changed gets a digest, so that two owners never share a part.
-create or replace function holdfast.object_key_part(p_text text, p_add_digest boolean) returns text
+create or replace function holdfast.build_object_key_part(p_text text, p_add_digest boolean) returns text
 language plpgsql immutable set search_path = '' as $$
 declare
   v_safe text := regexp_replace(p_text, '[^A-Za-z0-9_.-]+', '_', 'g');
@@ -57,7 +57,7 @@ begin
 end $$;
 
 -- A file as readers see it. `status` is visible or gone. An expired file is gone even before it is deleted.
-create or replace function holdfast.artifact_json(p_row holdfast.artifacts, p_now timestamptz) returns jsonb
+create or replace function holdfast.build_artifact_json(p_row holdfast.artifacts, p_now timestamptz) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   return jsonb_build_object('id', p_row.id, 'job_id', p_row.job_id, 'task_id', p_row.task_id, 'owner', p_row.owner,
@@ -94,11 +94,11 @@ begin
         'Write a content type such as image/png or text/plain; charset=utf-8.');
   end if;
   v_new.ttl_s := nullif(holdfast.parse_number(p_file, 'ttl_s', 0, 3155760000), 0);
-  v_new.key := concat_ws('/', coalesce(holdfast.object_key_part(v_new.owner, true), '-'), v_new.job_id,
-    holdfast.object_key_part(v_new.kind, true),
+  v_new.key := concat_ws('/', coalesce(holdfast.build_object_key_part(v_new.owner, true), '-'), v_new.job_id,
+    holdfast.build_object_key_part(v_new.kind, true),
     replace(v_new.id::text, '-', '') || '-' || coalesce(v_new.attempt, 0) || '-'
       || left(encode(sha256(convert_to(coalesce(v_new.nonce::text, ''), 'UTF8')), 'hex'), 8),
-        holdfast.object_key_part(v_new.name, false));
+        holdfast.build_object_key_part(v_new.name, false));
   v_new.meta := '{}';
   v_new.status := 'uploading';
   v_new.counted := false;
@@ -208,7 +208,7 @@ begin
       perform holdfast.charge_storage(v_row.owner, p_size, 1, v_now);
     end if;
   end if;
-  return holdfast.artifact_json(v_row, v_now);
+  return holdfast.build_artifact_json(v_row, v_now);
 end $$;
 
 -- Makes the recorded files of attempts that succeeded visible. They replace files that earlier successes of the same
@@ -280,7 +280,7 @@ declare
   v_user text := holdfast.calling_user();
 begin
   return (
-  select holdfast.artifact_json(f, holdfast.now()) from holdfast.artifacts f
+  select holdfast.build_artifact_json(f, holdfast.now()) from holdfast.artifacts f
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged')
     and f.why is distinct from 'lost');
 end $$;
@@ -302,7 +302,7 @@ begin
     perform holdfast.raise_error('HF004', format('limit must be from 1 to 10000, got %s.', p_limit), 'limit');
   end if;
   return query
-  select holdfast.artifact_json(f, v_now) from holdfast.artifacts f
+  select holdfast.build_artifact_json(f, v_now) from holdfast.artifacts f
   where (v_job is null or f.job_id = v_job) and (v_batch is null or f.batch_id = v_batch)
     and (v_owner is null or f.owner = v_owner)
     and (p_where ->> 'kind' is null or f.kind = p_where ->> 'kind')
@@ -320,7 +320,7 @@ declare
   v_now timestamptz := holdfast.now();
 begin
   return (
-  select holdfast.artifact_json(f, v_now) from holdfast.tasks t
+  select holdfast.build_artifact_json(f, v_now) from holdfast.tasks t
     join holdfast.artifacts f on f.job_id = coalesce(t.job_id, t.id)
   where t.id = p_task_id and t.attempt = p_attempt and t.nonce = p_nonce and f.name = p_name
     and ((f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now))
@@ -372,10 +372,13 @@ begin
     || holdfast.retry_job((v_file ->> 'job_id')::uuid, array[v_name]);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact',
+call holdfast.grant_execute('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact_by_name',
+  'get_artifact',
   'list_artifacts');
-call holdfast.allow('service_role', 'stage_artifact', 'record_artifact', 'find_artifact_by_name', 'get_artifact',
+call holdfast.grant_execute('service_role', 'stage_artifact', 'record_artifact', 'find_artifact_by_name',
+  'get_artifact',
   'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'count_artifact_download',
   'delete_artifact', 'regenerate_artifact');
-call holdfast.allow('authenticated', 'get_artifact', 'list_artifacts', 'count_artifact_download', 'delete_artifact',
+call holdfast.grant_execute('authenticated', 'get_artifact', 'list_artifacts', 'count_artifact_download',
+  'delete_artifact',
   'regenerate_artifact');

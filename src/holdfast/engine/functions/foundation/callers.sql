@@ -32,4 +32,4 @@ begin
 end $$;
 
 -- Row security policies call it with the rights of the user.
-call holdfast.allow('authenticated', 'current_user_id');
+call holdfast.grant_execute('authenticated', 'current_user_id');

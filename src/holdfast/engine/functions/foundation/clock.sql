@@ -10,6 +10,6 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'now');
-call holdfast.allow('authenticated', 'now');
-call holdfast.allow('service_role', 'now');
+call holdfast.grant_execute('holdfast_worker', 'now');
+call holdfast.grant_execute('authenticated', 'now');
+call holdfast.grant_execute('service_role', 'now');

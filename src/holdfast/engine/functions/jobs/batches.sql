@@ -152,6 +152,6 @@ begin
   return jsonb_build_object('id', v_id);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'open_batch', 'close_batch', 'get_batch');
-call holdfast.allow('service_role', 'open_batch', 'close_batch', 'get_batch');
-call holdfast.allow('authenticated', 'open_batch', 'close_batch', 'get_batch');
+call holdfast.grant_execute('holdfast_worker', 'open_batch', 'close_batch', 'get_batch');
+call holdfast.grant_execute('service_role', 'open_batch', 'close_batch', 'get_batch');
+call holdfast.grant_execute('authenticated', 'open_batch', 'close_batch', 'get_batch');

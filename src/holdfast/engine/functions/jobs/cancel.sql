@@ -120,6 +120,6 @@ begin
   return null;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'cancel_job', 'cancel_task', 'cancel_jobs');
-call holdfast.allow('service_role', 'cancel_job', 'cancel_task', 'cancel_jobs');
-call holdfast.allow('authenticated', 'cancel_job', 'cancel_task', 'cancel_jobs');
+call holdfast.grant_execute('holdfast_worker', 'cancel_job', 'cancel_task', 'cancel_jobs');
+call holdfast.grant_execute('service_role', 'cancel_job', 'cancel_task', 'cancel_jobs');
+call holdfast.grant_execute('authenticated', 'cancel_job', 'cancel_task', 'cancel_jobs');

@@ -189,6 +189,6 @@ begin
   return jsonb_build_object('cancelled', v_count, 'next', v_from);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'cancel_jobs_chunk');
-call holdfast.allow('service_role', 'cancel_jobs_chunk');
-call holdfast.allow('authenticated', 'cancel_jobs_chunk');
+call holdfast.grant_execute('holdfast_worker', 'cancel_jobs_chunk');
+call holdfast.grant_execute('service_role', 'cancel_jobs_chunk');
+call holdfast.grant_execute('authenticated', 'cancel_jobs_chunk');

@@ -77,5 +77,5 @@ exception when lock_not_available then
   raise exception using errcode = '40001', message = 'The job is being changed by somebody else; try again.';
 end $$;
 
-call holdfast.allow('holdfast_worker', 'add_tasks');
-call holdfast.allow('service_role', 'add_tasks');
+call holdfast.grant_execute('holdfast_worker', 'add_tasks');
+call holdfast.grant_execute('service_role', 'add_tasks');

@@ -154,6 +154,6 @@ begin
 end $$;
 
 call holdfast.set_security_invoker('all_tasks');
-call holdfast.allow('holdfast_worker', 'get_job');
-call holdfast.allow('service_role', 'get_job');
-call holdfast.allow('authenticated', 'get_job');
+call holdfast.grant_execute('holdfast_worker', 'get_job');
+call holdfast.grant_execute('service_role', 'get_job');
+call holdfast.grant_execute('authenticated', 'get_job');

@@ -148,6 +148,6 @@ begin
   ) as f order by f.id limit p_limit;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
-call holdfast.allow('service_role', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
-call holdfast.allow('authenticated', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
+call holdfast.grant_execute('holdfast_worker', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
+call holdfast.grant_execute('service_role', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
+call holdfast.grant_execute('authenticated', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');

@@ -78,6 +78,6 @@ begin
   end if;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'write_logs', 'read_logs');
-call holdfast.allow('service_role', 'write_logs', 'read_logs');
-call holdfast.allow('authenticated', 'read_logs');
+call holdfast.grant_execute('holdfast_worker', 'write_logs', 'read_logs');
+call holdfast.grant_execute('service_role', 'write_logs', 'read_logs');
+call holdfast.grant_execute('authenticated', 'read_logs');

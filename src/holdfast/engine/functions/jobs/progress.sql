@@ -112,6 +112,6 @@ begin
   order by e.seq limit least(greatest(p_limit, 1), 1000);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'progress', 'list_job_events');
-call holdfast.allow('service_role', 'progress', 'list_job_events');
-call holdfast.allow('authenticated', 'list_job_events');
+call holdfast.grant_execute('holdfast_worker', 'progress', 'list_job_events');
+call holdfast.grant_execute('service_role', 'progress', 'list_job_events');
+call holdfast.grant_execute('authenticated', 'list_job_events');

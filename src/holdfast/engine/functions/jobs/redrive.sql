@@ -168,5 +168,5 @@ begin
   where j.id = any (p_ids) and j.finished_at is not null and t.status || '' = 'failed';
 end $$;
 
-call holdfast.allow('holdfast_worker', 'redrive');
-call holdfast.allow('service_role', 'redrive');
+call holdfast.grant_execute('holdfast_worker', 'redrive');
+call holdfast.grant_execute('service_role', 'redrive');

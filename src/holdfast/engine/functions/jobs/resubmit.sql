@@ -49,6 +49,6 @@ begin
   ) as f join holdfast.task_policies k on k.id = f.policy_id limit 1);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_job_submission');
-call holdfast.allow('service_role', 'get_job_submission');
-call holdfast.allow('authenticated', 'get_job_submission');
+call holdfast.grant_execute('holdfast_worker', 'get_job_submission');
+call holdfast.grant_execute('service_role', 'get_job_submission');
+call holdfast.grant_execute('authenticated', 'get_job_submission');

@@ -153,6 +153,6 @@ begin
     jsonb_build_object('status', v_job.status, 'percent', v_job.percent));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'retry_job');
-call holdfast.allow('service_role', 'retry_job');
-call holdfast.allow('authenticated', 'retry_job');
+call holdfast.grant_execute('holdfast_worker', 'retry_job');
+call holdfast.grant_execute('service_role', 'retry_job');
+call holdfast.grant_execute('authenticated', 'retry_job');

@@ -47,5 +47,5 @@ begin
   return v_value;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_steps', 'save_step', 'save_step_with_files');
-call holdfast.allow('service_role', 'get_steps', 'save_step', 'save_step_with_files');
+call holdfast.grant_execute('holdfast_worker', 'get_steps', 'save_step', 'save_step_with_files');
+call holdfast.grant_execute('service_role', 'get_steps', 'save_step', 'save_step_with_files');

@@ -99,6 +99,6 @@ begin
   return jsonb_build_object(coalesce(p_task ->> 'name', p_task ->> 'type'), p_id);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'submit');
-call holdfast.allow('service_role', 'submit');
-call holdfast.allow('authenticated', 'submit');
+call holdfast.grant_execute('holdfast_worker', 'submit');
+call holdfast.grant_execute('service_role', 'submit');
+call holdfast.grant_execute('authenticated', 'submit');

@@ -135,6 +135,6 @@ begin
   return v_lanes;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'submit_many');
-call holdfast.allow('service_role', 'submit_many');
-call holdfast.allow('authenticated', 'submit_many');
+call holdfast.grant_execute('holdfast_worker', 'submit_many');
+call holdfast.grant_execute('service_role', 'submit_many');
+call holdfast.grant_execute('authenticated', 'submit_many');

@@ -55,6 +55,6 @@ begin
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks', jsonb_build_object(v_type, v_id));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'submit_standalone');
-call holdfast.allow('service_role', 'submit_standalone');
-call holdfast.allow('authenticated', 'submit_standalone');
+call holdfast.grant_execute('holdfast_worker', 'submit_standalone');
+call holdfast.grant_execute('service_role', 'submit_standalone');
+call holdfast.grant_execute('authenticated', 'submit_standalone');

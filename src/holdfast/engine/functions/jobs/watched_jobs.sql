@@ -97,5 +97,6 @@ begin
   end if;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'register_job_waiter');
-call holdfast.allow('service_role', 'register_job_waiter', 'watch_jobs', 'read_event_positions', 'list_watched_events');
+call holdfast.grant_execute('holdfast_worker', 'register_job_waiter');
+call holdfast.grant_execute('service_role', 'register_job_waiter', 'watch_jobs', 'read_event_positions',
+  'list_watched_events');

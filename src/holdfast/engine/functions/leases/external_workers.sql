@@ -120,9 +120,7 @@ begin
   select holdfast.reclaim_expired_leases('-infinity', holdfast.now(), p_limit));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'claim_tasks', 'heartbeat_task', 'complete_task', 'fail_task', 'snooze_task',
-  'release_task',
-  'reclaim_stale_tasks');
-call holdfast.allow('service_role', 'claim_tasks', 'heartbeat_task', 'complete_task', 'fail_task', 'snooze_task',
-  'release_task',
-  'reclaim_stale_tasks');
+call holdfast.grant_execute('holdfast_worker', 'claim_tasks', 'heartbeat_task', 'complete_task', 'fail_task',
+  'snooze_task', 'release_task', 'reclaim_stale_tasks');
+call holdfast.grant_execute('service_role', 'claim_tasks', 'heartbeat_task', 'complete_task', 'fail_task',
+  'snooze_task', 'release_task', 'reclaim_stale_tasks');

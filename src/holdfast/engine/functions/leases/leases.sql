@@ -130,6 +130,7 @@ end $$;
 create or replace function holdfast.lease_grace_s() returns double precision
 language sql immutable parallel safe as $$ select 5::pg_catalog.float8 $$;
 
-call holdfast.allow('holdfast_worker', 'finish_and_claim', 'heartbeat_tasks', 'assert_lease',
+call holdfast.grant_execute('holdfast_worker', 'finish_and_claim', 'heartbeat_tasks', 'assert_lease',
   'release_unreceived_tasks');
-call holdfast.allow('service_role', 'finish_and_claim', 'heartbeat_tasks', 'assert_lease', 'release_unreceived_tasks');
+call holdfast.grant_execute('service_role', 'finish_and_claim', 'heartbeat_tasks', 'assert_lease',
+  'release_unreceived_tasks');

@@ -120,8 +120,7 @@ begin
   return v_left is null and v_seen > holdfast.now() - interval '2 minutes';
 end $$;
 
-call holdfast.allow('holdfast_worker', 'list_workers', 'list_worker_tasks', 'heartbeat_worker', 'mark_worker_stopped',
-  'mark_worker_lost');
-call holdfast.allow('service_role', 'list_workers', 'list_worker_tasks', 'heartbeat_worker', 'mark_worker_stopped',
-  'mark_worker_lost',
-  'set_worker_command');
+call holdfast.grant_execute('holdfast_worker', 'list_workers', 'list_worker_tasks', 'heartbeat_worker',
+  'mark_worker_stopped', 'mark_worker_lost');
+call holdfast.grant_execute('service_role', 'list_workers', 'list_worker_tasks', 'heartbeat_worker',
+  'mark_worker_stopped', 'mark_worker_lost', 'set_worker_command');

@@ -115,5 +115,5 @@ begin
   return v_count;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'put_limit', 'delete_limit', 'list_limits', 'list_limit_counters');
-call holdfast.allow('service_role', 'put_limit', 'delete_limit', 'list_limits', 'list_limit_counters');
+call holdfast.grant_execute('holdfast_worker', 'put_limit', 'delete_limit', 'list_limits', 'list_limit_counters');
+call holdfast.grant_execute('service_role', 'put_limit', 'delete_limit', 'list_limits', 'list_limit_counters');

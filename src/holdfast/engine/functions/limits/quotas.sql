@@ -131,6 +131,6 @@ begin
   end loop;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_usage');
-call holdfast.allow('service_role', 'get_usage', 'put_quota', 'delete_quota');
-call holdfast.allow('authenticated', 'get_usage');
+call holdfast.grant_execute('holdfast_worker', 'get_usage');
+call holdfast.grant_execute('service_role', 'get_usage', 'put_quota', 'delete_quota');
+call holdfast.grant_execute('authenticated', 'get_usage');

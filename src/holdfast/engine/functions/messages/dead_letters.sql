@@ -41,7 +41,7 @@ begin
          from deleted g left join lateral holdfast.get_message_error($4, g.msg_id, g.enqueued_at) e on true
      ), stored as (%s)
      select coalesce(array_agg(msg_id order by msg_id), ''{}'') from deleted',
-    v_tables.p_messages, holdfast.receipt_condition(), v_target)
+    v_tables.p_messages, holdfast.build_receipt_condition(), v_target)
     into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, v_header, p_queue;
   perform holdfast.delete_message_errors(p_queue, v_moved);
   return query select unnest(v_moved);
@@ -128,5 +128,5 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');
-call holdfast.allow('service_role', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');
+call holdfast.grant_execute('holdfast_worker', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');
+call holdfast.grant_execute('service_role', 'move_to_dead_letters', 'requeue_messages', 'peek_messages');

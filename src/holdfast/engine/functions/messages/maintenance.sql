@@ -103,7 +103,7 @@ end
 $$;
 
 -- Returns the metrics of one queue, or of all.
-create or replace function holdfast.message_metrics(p_queue text default null)
+create or replace function holdfast.list_message_metrics(p_queue text default null)
 returns table (
   queue_name text, total bigint, visible bigint, in_flight bigint, delayed bigint, oldest_age interval,
   archived bigint, dead bigint, sent bigint
@@ -140,5 +140,5 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'tick_messages', 'message_metrics');
-call holdfast.allow('service_role', 'tick_messages', 'message_metrics');
+call holdfast.grant_execute('holdfast_worker', 'tick_messages', 'list_message_metrics');
+call holdfast.grant_execute('service_role', 'tick_messages', 'list_message_metrics');

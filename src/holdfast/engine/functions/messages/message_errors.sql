@@ -65,5 +65,5 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'save_message_errors', 'get_message_error', 'delete_message_errors');
-call holdfast.allow('service_role', 'save_message_errors', 'get_message_error', 'delete_message_errors');
+call holdfast.grant_execute('holdfast_worker', 'save_message_errors', 'get_message_error', 'delete_message_errors');
+call holdfast.grant_execute('service_role', 'save_message_errors', 'get_message_error', 'delete_message_errors');

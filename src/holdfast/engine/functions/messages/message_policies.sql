@@ -86,7 +86,7 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
+call holdfast.grant_execute('holdfast_worker', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
   'get_message_tables');
-call holdfast.allow('service_role', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
+call holdfast.grant_execute('service_role', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
   'get_message_tables');

@@ -49,7 +49,7 @@ end
 $$;
 
 -- Returns the condition that compares receipts ($1 ids, $2 receipts). Every statement with receipts uses this text.
-create or replace function holdfast.receipt_condition() returns text
+create or replace function holdfast.build_receipt_condition() returns text
 language sql immutable
 as $$
   select 'm.msg_id = any ($1) and holdfast.message_receipt(m.msg_id, m.read_ct, m.last_read_at) = any ($2)'
@@ -124,7 +124,7 @@ begin
        returning msg_id, read_ct
      )
      select coalesce(array_agg(msg_id order by msg_id), ''{}''), bool_or(read_ct > 1) from kept',
-    v_messages, holdfast.receipt_condition(), v_archive)
+    v_messages, holdfast.build_receipt_condition(), v_archive)
     into v_done, v_was_retried using holdfast.parse_receipt_ids(p_receipts), p_receipts;
   perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_done, p_strict);
   if v_was_retried then  -- only a message that was read twice can have an error
@@ -146,7 +146,7 @@ begin
   execute format(
     'with deleted as (delete from %s m where %s returning m.msg_id, m.read_ct)
      select coalesce(array_agg(msg_id order by msg_id), ''{}''), bool_or(read_ct > 1) from deleted',
-    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.receipt_condition())
+    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.build_receipt_condition())
     into v_done, v_was_retried using holdfast.parse_receipt_ids(p_receipts), p_receipts;
   perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_done, p_strict);
   if v_was_retried then
@@ -168,7 +168,7 @@ begin
   execute format(
     'with moved as (update %s m set vt = $3 where %s returning m.msg_id)
      select coalesce(array_agg(msg_id order by msg_id), ''{}'') from moved',
-    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.receipt_condition())
+    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.build_receipt_condition())
     into v_done using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.now() + p_vt;
   perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_done, p_strict);
   return query select unnest(v_done);
@@ -191,7 +191,7 @@ begin
           set vt = $3 + least($4, $5 * power(2, least(greatest(m.read_ct, 1), 40) - 1)) * (0.9 + 0.2 * random())
         where %s returning m.msg_id, m.vt, m.enqueued_at, m.read_ct)
      select coalesce(jsonb_agg(to_jsonb(moved) order by msg_id), ''[]'') from moved',
-    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.receipt_condition())
+    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.build_receipt_condition())
     into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.now(
       ), v_policy.backoff_cap, v_policy.backoff;
   perform holdfast.save_message_errors(p_queue, v_moved, p_error);
@@ -228,9 +228,9 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
-  'receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
+call holdfast.grant_execute('holdfast_worker', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
+  'build_receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
   'set_message_vt', 'retry_messages', 'fail_messages');
-call holdfast.allow('service_role', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
-  'receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
+call holdfast.grant_execute('service_role', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
+  'build_receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
   'set_message_vt', 'retry_messages', 'fail_messages');

@@ -7,7 +7,7 @@
 -- reader and within 50 ms of a notification, so a reader sleeps no longer than its poll interval. NOTIFY is a hint;
 -- polling guarantees delivery.
 
-create or replace function holdfast.wakeup_sequence(p_table oid, p_purpose text) returns regclass
+create or replace function holdfast.find_wakeup_sequence(p_table oid, p_purpose text) returns regclass
 language plpgsql stable
 as $$ begin return to_regclass('holdfast.' || p_purpose || '_' || p_table); end $$;
 
@@ -16,8 +16,8 @@ language plpgsql security definer set search_path = ''
 as $$
 declare
   v_now bigint := extract(epoch from clock_timestamp()) * 1000000;
-  v_asleep regclass := holdfast.wakeup_sequence(tg_relid, 'asleep');
-  v_notified regclass := holdfast.wakeup_sequence(tg_relid, 'notified');
+  v_asleep regclass := holdfast.find_wakeup_sequence(tg_relid, 'asleep');
+  v_notified regclass := holdfast.find_wakeup_sequence(tg_relid, 'notified');
 begin
   if v_now < coalesce(pg_sequence_last_value(v_asleep), 0)
     and v_now >= coalesce(pg_sequence_last_value(v_notified), 0) + 50000 then
@@ -64,7 +64,7 @@ language plpgsql security definer set search_path = ''
 as $$
 declare
   v_table regclass := (holdfast.get_message_tables(p_queue)).p_messages::regclass;
-  v_asleep regclass := holdfast.wakeup_sequence(v_table, 'asleep');
+  v_asleep regclass := holdfast.find_wakeup_sequence(v_table, 'asleep');
   v_until bigint := extract(epoch from clock_timestamp() + p_for) * 1000000;
   v_due timestamptz;
 begin
@@ -81,5 +81,5 @@ begin
 end
 $$;
 
-call holdfast.allow('holdfast_worker', 'enable_message_wakeups', 'register_sleeping_reader');
-call holdfast.allow('service_role', 'enable_message_wakeups', 'register_sleeping_reader');
+call holdfast.grant_execute('holdfast_worker', 'enable_message_wakeups', 'register_sleeping_reader');
+call holdfast.grant_execute('service_role', 'enable_message_wakeups', 'register_sleeping_reader');

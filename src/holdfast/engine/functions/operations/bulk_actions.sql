@@ -256,7 +256,7 @@ begin
       and (t.status || '' = 'running' or t.started_at >= p_at));
 end $$;
 
-create or replace function holdfast.bulk_action_json(p_bulk holdfast.bulk_actions) returns jsonb
+create or replace function holdfast.build_bulk_action_json(p_bulk holdfast.bulk_actions) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return to_jsonb(p_bulk) || (select jsonb_build_object('known', o.known, 'again', o.again, 'pending', o.pending)
@@ -266,7 +266,7 @@ end $$;
 create or replace function holdfast.get_bulk_action(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return (select holdfast.bulk_action_json(b) from holdfast.bulk_actions b where b.id = p_id);
+  return (select holdfast.build_bulk_action_json(b) from holdfast.bulk_actions b where b.id = p_id);
 end $$;
 
 create or replace function holdfast.list_bulk_actions(
@@ -289,7 +289,7 @@ begin
     order by i.job_id limit least(greatest(p_limit, 1), 1000)) as i;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
+call holdfast.grant_execute('holdfast_worker', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
   'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');
-call holdfast.allow('service_role', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
+call holdfast.grant_execute('service_role', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
   'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');

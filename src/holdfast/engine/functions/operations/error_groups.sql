@@ -139,5 +139,5 @@ begin
     link = coalesce(excluded.link, error_causes.link);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'list_error_groups', 'get_error_group', 'ignore_error_group');
-call holdfast.allow('service_role', 'list_error_groups', 'get_error_group', 'ignore_error_group');
+call holdfast.grant_execute('holdfast_worker', 'list_error_groups', 'get_error_group', 'ignore_error_group');
+call holdfast.grant_execute('service_role', 'list_error_groups', 'get_error_group', 'ignore_error_group');

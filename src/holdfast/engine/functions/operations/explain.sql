@@ -151,6 +151,6 @@ begin
   order by a.attempt limit 1000;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'explain_task', 'metrics', 'list_task_attempts');
-call holdfast.allow('service_role', 'explain_task', 'metrics', 'list_task_attempts');
-call holdfast.allow('authenticated', 'explain_task', 'list_task_attempts');
+call holdfast.grant_execute('holdfast_worker', 'explain_task', 'metrics', 'list_task_attempts');
+call holdfast.grant_execute('service_role', 'explain_task', 'metrics', 'list_task_attempts');
+call holdfast.grant_execute('authenticated', 'explain_task', 'list_task_attempts');

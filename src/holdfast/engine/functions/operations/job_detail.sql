@@ -5,7 +5,7 @@
 create or replace function holdfast.get_job_detail(p_id uuid, p_max_tasks integer default 500) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
-  v_row jsonb := holdfast.list_rows_json(array[p_id]) -> 0;
+  v_row jsonb := holdfast.build_job_rows(array[p_id]) -> 0;
   v_ids uuid[];
 begin
   if v_row is null then
@@ -76,6 +76,7 @@ begin
       select r.new_id from holdfast.reruns r where r.old_id = p_id order by r.new_id desc limit 10) as r));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns');
-call holdfast.allow('service_role', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns',
+call holdfast.grant_execute('holdfast_worker', 'get_job_detail', 'get_task_payload', 'list_job_attempts',
+  'get_job_reruns');
+call holdfast.grant_execute('service_role', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns',
   'record_rerun');

@@ -34,5 +34,5 @@ begin
   return holdfast.advance_bulk_actions(least(p_limit, 200)) + holdfast.record_throughput_samples(v_now);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'tick_operations', 'run_urgent_maintenance');
-call holdfast.allow('service_role', 'tick_operations', 'run_urgent_maintenance');
+call holdfast.grant_execute('holdfast_worker', 'tick_operations', 'run_urgent_maintenance');
+call holdfast.grant_execute('service_role', 'tick_operations', 'run_urgent_maintenance');

@@ -61,5 +61,5 @@ begin
       from holdfast.queues q where q.keep_s is not null or q.keep_failed_s is not null));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'count_problems', 'list_batches', 'get_database_health');
-call holdfast.allow('service_role', 'count_problems', 'list_batches', 'get_database_health');
+call holdfast.grant_execute('holdfast_worker', 'count_problems', 'list_batches', 'get_database_health');
+call holdfast.grant_execute('service_role', 'count_problems', 'list_batches', 'get_database_health');

@@ -34,5 +34,5 @@ begin
   return found;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'list_saved_views');
-call holdfast.allow('service_role', 'list_saved_views', 'put_saved_view', 'delete_saved_view');
+call holdfast.grant_execute('holdfast_worker', 'list_saved_views');
+call holdfast.grant_execute('service_role', 'list_saved_views', 'put_saved_view', 'delete_saved_view');

@@ -70,9 +70,9 @@ begin
         and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
         and (v.errors is null or holdfast.error_matches(t.error, v.errors))
         and (v.not_errors is null or not holdfast.error_matches(t.error, v.not_errors))
-        and (v.patterns is null or holdfast.searchable_text(t.id,
+        and (v.patterns is null or holdfast.build_searchable_text(t.id,
           (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) ~ all (v.patterns))
-        and (v.not_patterns is null or holdfast.searchable_text(t.id,
+        and (v.not_patterns is null or holdfast.build_searchable_text(t.id,
           (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) !~ all (v.not_patterns))
         and (v.args_any is null or t.args @> any (v.args_any))
         and (v.not_args is null or (t.args @> any (v.not_args)) is not true)
@@ -107,9 +107,9 @@ begin
         and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
         and (v.errors is null or holdfast.error_matches(h.error, v.errors))
         and (v.not_errors is null or not holdfast.error_matches(h.error, v.not_errors))
-        and (v.patterns is null or holdfast.searchable_text(h.id,
+        and (v.patterns is null or holdfast.build_searchable_text(h.id,
           (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner, h.error) ~ all (v.patterns))
-        and (v.not_patterns is null or holdfast.searchable_text(h.id,
+        and (v.not_patterns is null or holdfast.build_searchable_text(h.id,
           (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner,
             h.error) !~ all (v.not_patterns))
         and (v.args_any is null or h.args @> any (v.args_any))
@@ -156,8 +156,8 @@ begin
           or exists (select from holdfast.history h where h.job_id = j.id and h.output @> v.result))
         and (v.errors is null or holdfast.job_error_matches(j.id, j.error, v.errors))
         and (v.not_errors is null or not holdfast.job_error_matches(j.id, j.error, v.not_errors))
-        and (v.patterns is null or holdfast.searchable_text(j.id, j.type, j.owner, j.error) ~ all (v.patterns))
-        and (v.not_patterns is null or holdfast.searchable_text(j.id, j.type, j.owner,
+        and (v.patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner, j.error) ~ all (v.patterns))
+        and (v.not_patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner,
             j.error) !~ all (v.not_patterns))
         and ((v.labels_any is null and v.label_names is null) or j.labels @> any (v.labels_any)
           or j.labels ?| v.label_names)
@@ -237,13 +237,13 @@ declare
   v_more boolean := cardinality(v_ids) > v_limit;
 begin
   v_ids := v_ids[1:v_limit];
-  return jsonb_build_object('rows', holdfast.list_rows_json(v_ids),
+  return jsonb_build_object('rows', holdfast.build_job_rows(v_ids),
     'next', case when v_more then v_ids[v_limit] else v_floor end, 'truncated', not v_more
       and v_floor is not null, 'scan', v_max_scanned);
 end $$;
 
 -- Returns jobs as rows of a list, newest first.
-create or replace function holdfast.list_rows_json(p_ids uuid[]) returns jsonb
+create or replace function holdfast.build_job_rows(p_ids uuid[]) returns jsonb
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
   return (
@@ -287,6 +287,6 @@ begin
   return jsonb_build_object('count', least(v_count, v_max_rows), 'exact', v_count <= v_max_rows and v_floor is null);
 end $$;
 
-call holdfast.allow('holdfast_worker', 'search_jobs', 'count_jobs');
-call holdfast.allow('service_role', 'search_jobs', 'count_jobs');
-call holdfast.allow('authenticated', 'search_jobs', 'count_jobs');
+call holdfast.grant_execute('holdfast_worker', 'search_jobs', 'count_jobs');
+call holdfast.grant_execute('service_role', 'search_jobs', 'count_jobs');
+call holdfast.grant_execute('authenticated', 'search_jobs', 'count_jobs');

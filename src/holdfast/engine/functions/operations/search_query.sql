@@ -26,17 +26,18 @@ begin
   before := least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
     holdfast.find_smallest_id_at(p_query -> 'until', now));
   since := coalesce(holdfast.find_smallest_id_at(p_query -> 'since', now), '00000000-0000-0000-0000-000000000000');
-  owners := case when v_user is not null then array[v_user] else holdfast.json_text_array(p_query #> '{owner,in}') end;
-  not_owners := holdfast.json_text_array(p_query #> '{owner,not}');
-  states := holdfast.json_text_array(p_query #> '{state,in}');
-  not_states := holdfast.json_text_array(p_query #> '{state,not}');
-  types := holdfast.json_text_array(p_query #> '{task,in}');
-  not_types := holdfast.json_text_array(p_query #> '{task,not}');
-  errors := holdfast.json_text_array(p_query #> '{error,in}');
-  not_errors := holdfast.json_text_array(p_query #> '{error,not}');
-  batches := holdfast.json_text_array(p_query #> '{batch,in}')::uuid[];
+  owners := case when v_user is not null then array[v_user]
+    else holdfast.jsonb_array_to_text_array(p_query #> '{owner,in}') end;
+  not_owners := holdfast.jsonb_array_to_text_array(p_query #> '{owner,not}');
+  states := holdfast.jsonb_array_to_text_array(p_query #> '{state,in}');
+  not_states := holdfast.jsonb_array_to_text_array(p_query #> '{state,not}');
+  types := holdfast.jsonb_array_to_text_array(p_query #> '{task,in}');
+  not_types := holdfast.jsonb_array_to_text_array(p_query #> '{task,not}');
+  errors := holdfast.jsonb_array_to_text_array(p_query #> '{error,in}');
+  not_errors := holdfast.jsonb_array_to_text_array(p_query #> '{error,not}');
+  batches := holdfast.jsonb_array_to_text_array(p_query #> '{batch,in}')::uuid[];
   ids := holdfast.find_searched_ids(p_query);
-  not_ids := holdfast.json_text_array(p_query #> '{job,not}')::uuid[];
+  not_ids := holdfast.jsonb_array_to_text_array(p_query #> '{job,not}')::uuid[];
   if p_query ?| '{queue,task}' then
     policies := array(select k.id from holdfast.task_policies k
       where (p_query #> '{queue,in}' is null or p_query #> '{queue,in}' ? k.queue)
@@ -54,20 +55,20 @@ begin
   only_scheduled := coalesce(states <@ '{scheduled,retrying}', false);
   live := states is null or not states <@ '{succeeded,partial,failed,cancelled,ended}';
   ended := states is null or states && '{succeeded,partial,failed,cancelled,ended}';
-  patterns := holdfast.word_patterns(p_query #> '{text,in}');
-  not_patterns := holdfast.word_patterns(p_query #> '{text,not}');
-  args_any := holdfast.json_array_values(p_query #> '{args,in,0}');
-  not_args := holdfast.json_array_values(p_query #> '{args,not}');
-  result_any := holdfast.json_array_values(p_query #> '{result,in,0}');
-  not_result := holdfast.json_array_values(p_query #> '{result,not}');
-  labels_any := holdfast.label_patterns(p_query #> '{labels,in,0}');
+  patterns := holdfast.build_word_patterns(p_query #> '{text,in}');
+  not_patterns := holdfast.build_word_patterns(p_query #> '{text,not}');
+  args_any := holdfast.jsonb_array_to_sql_array(p_query #> '{args,in,0}');
+  not_args := holdfast.jsonb_array_to_sql_array(p_query #> '{args,not}');
+  result_any := holdfast.jsonb_array_to_sql_array(p_query #> '{result,in,0}');
+  not_result := holdfast.jsonb_array_to_sql_array(p_query #> '{result,not}');
+  labels_any := holdfast.build_label_patterns(p_query #> '{labels,in,0}');
   label_names := holdfast.list_label_names(p_query #> '{labels,in,0}');
-  not_labels := holdfast.label_patterns(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
+  not_labels := holdfast.build_label_patterns(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
   not_label_names := holdfast.list_label_names(jsonb_path_query_array(p_query, '$.labels.not[*][*]'));
   select b.min_value, b.max_value into min_attempt, max_attempt
-    from holdfast.comparison_bounds(p_query -> 'attempt') as b;
-  select b.min_value, b.max_value into min_wait, max_wait from holdfast.comparison_bounds(p_query -> 'wait') as b;
-  select b.min_value, b.max_value into min_run, max_run from holdfast.comparison_bounds(p_query -> 'run') as b;
+    from holdfast.parse_comparison_bounds(p_query -> 'attempt') as b;
+  select b.min_value, b.max_value into min_wait, max_wait from holdfast.parse_comparison_bounds(p_query -> 'wait') as b;
+  select b.min_value, b.max_value into min_run, max_run from holdfast.parse_comparison_bounds(p_query -> 'run') as b;
   -- The second and further lists of the same field need a function call per row.
   extra := nullif(jsonb_strip_nulls(jsonb_build_object('args', nullif((p_query #> '{args,in}') - 0, '[]'),
     'result', nullif((p_query #> '{result,in}') - 0, '[]'), 'labels', nullif((p_query #> '{labels,in}') - 0, '[]'))),
@@ -77,7 +78,7 @@ begin
 end $$;
 
 -- Returns a JSON array of texts as a SQL array; null for any other value.
-create or replace function holdfast.json_text_array(p_list jsonb) returns text[]
+create or replace function holdfast.jsonb_array_to_text_array(p_list jsonb) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when jsonb_typeof(p_list) = 'array' then array(select jsonb_array_elements_text(p_list)) end;
@@ -103,18 +104,18 @@ end $$;
 create or replace function holdfast.find_searched_ids(p_query jsonb) returns uuid[]
 language plpgsql stable set search_path = '' as $$
 declare
-  v_ids uuid[] := holdfast.json_text_array(p_query #> '{job,in}')::uuid[];
+  v_ids uuid[] := holdfast.jsonb_array_to_text_array(p_query #> '{job,in}')::uuid[];
   v_matching uuid[];
 begin
   if p_query #> '{key,in}' is not null then
     v_matching := array(select k.job_id from holdfast.idempotency_keys k
-      where k.key = any (holdfast.json_text_array(p_query #> '{key,in}')) limit 10000);
+      where k.key = any (holdfast.jsonb_array_to_text_array(p_query #> '{key,in}')) limit 10000);
     v_ids := case when v_ids is null then v_matching
       else array(select unnest(v_ids) intersect select unnest(v_matching)) end;
   end if;
   if p_query #> '{cause,in}' is not null then
     v_matching := array(select distinct a.job_id from (select a.job_id from holdfast.attempts a
-      where a.fingerprint = any (holdfast.json_text_array(p_query #> '{cause,in}')) order by a.ended_at desc
+      where a.fingerprint = any (holdfast.jsonb_array_to_text_array(p_query #> '{cause,in}')) order by a.ended_at desc
         limit 100000) as a);
     v_ids := case when v_ids is null then v_matching
       else array(select unnest(v_ids) intersect select unnest(v_matching)) end;
@@ -145,7 +146,7 @@ begin
 end $$;
 
 -- Returns the smallest and the largest value that the comparisons allow; null where they have no bound.
-create or replace function holdfast.comparison_bounds(p_tests jsonb, out min_value double precision,
+create or replace function holdfast.parse_comparison_bounds(p_tests jsonb, out min_value double precision,
   out max_value double precision)
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -155,14 +156,14 @@ begin
 end $$;
 
 -- Returns the elements of a JSON array as a SQL array; null for any other value.
-create or replace function holdfast.json_array_values(p_list jsonb) returns jsonb[]
+create or replace function holdfast.jsonb_array_to_sql_array(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when jsonb_typeof(p_list) = 'array' then array(select jsonb_array_elements(p_list)) end;
 end $$;
 
 -- Returns labels {name, values} as objects of one label each, for the containment operator.
-create or replace function holdfast.label_patterns(p_list jsonb) returns jsonb[]
+create or replace function holdfast.build_label_patterns(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return (select array_agg(jsonb_build_object(l ->> 'name', v))
@@ -182,16 +183,16 @@ create or replace function holdfast.extra_filters_match(
 language plpgsql immutable set search_path = '' as $$
 begin
   return not exists (select from jsonb_array_elements(p_extra -> 'args') as one where not exists (
-      select from unnest(p_args) as a where a @> any (holdfast.json_array_values(one.value))))
+      select from unnest(p_args) as a where a @> any (holdfast.jsonb_array_to_sql_array(one.value))))
     and not exists (select from jsonb_array_elements(p_extra -> 'result') as one where not exists (
-      select from unnest(p_outputs) as a where a @> any (holdfast.json_array_values(one.value))))
+      select from unnest(p_outputs) as a where a @> any (holdfast.jsonb_array_to_sql_array(one.value))))
     and not exists (select from jsonb_array_elements(p_extra -> 'labels') as one
-      where (p_labels @> any (holdfast.label_patterns(one.value))
+      where (p_labels @> any (holdfast.build_label_patterns(one.value))
         or p_labels ?| holdfast.list_label_names(one.value)) is not true);
 end $$;
 
 -- Returns one regular expression for each list of words. It matches a text that contains one of the words literally.
-create or replace function holdfast.word_patterns(p_lists jsonb) returns text[]
+create or replace function holdfast.build_word_patterns(p_lists jsonb) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   if jsonb_typeof(p_lists) is distinct from 'array' then
@@ -203,7 +204,8 @@ begin
 end $$;
 
 -- Returns the text in which words are searched.
-create or replace function holdfast.searchable_text(p_id uuid, p_type text, p_owner text, p_error jsonb) returns text
+create or replace function holdfast.build_searchable_text(
+  p_id uuid, p_type text, p_owner text, p_error jsonb) returns text
 language sql stable parallel safe as $$
   select pg_catalog.lower(pg_catalog.concat_ws(' ', p_id::pg_catalog.text, p_type, p_owner,
     p_error operator(pg_catalog.->>) 'type',

@@ -111,8 +111,8 @@ begin
   end if;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'register_task_types', 'list_task_types', 'get_task_type',
+call holdfast.grant_execute('holdfast_worker', 'register_task_types', 'list_task_types', 'get_task_type',
   'delete_unseen_task_types', 'validate_task_args');
-call holdfast.allow('service_role', 'register_task_types', 'list_task_types', 'get_task_type',
+call holdfast.grant_execute('service_role', 'register_task_types', 'list_task_types', 'get_task_type',
   'delete_unseen_task_types', 'validate_task_args');
-call holdfast.allow('authenticated', 'validate_task_args');
+call holdfast.grant_execute('authenticated', 'validate_task_args');

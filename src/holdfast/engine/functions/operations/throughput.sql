@@ -221,5 +221,5 @@ begin
   group by f.queue, f.type order by f.queue, f.type limit 5000;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_throughput_chart', 'get_task_type_stats');
-call holdfast.allow('service_role', 'get_throughput_chart', 'get_task_type_stats');
+call holdfast.grant_execute('holdfast_worker', 'get_throughput_chart', 'get_task_type_stats');
+call holdfast.grant_execute('service_role', 'get_throughput_chart', 'get_task_type_stats');

@@ -229,5 +229,5 @@ begin
       and (d.value #>> '{}')::numeric >= p_limit));
 end $$;
 
-call holdfast.allow('holdfast_worker', 'tick');
-call holdfast.allow('service_role', 'tick');
+call holdfast.grant_execute('holdfast_worker', 'tick');
+call holdfast.grant_execute('service_role', 'tick');

@@ -27,5 +27,5 @@ begin
   end loop;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'pause_queue_until');
-call holdfast.allow('service_role', 'pause_queue_until');
+call holdfast.grant_execute('holdfast_worker', 'pause_queue_until');
+call holdfast.grant_execute('service_role', 'pause_queue_until');

@@ -125,9 +125,8 @@ begin
   on conflict (name) do update set fair_owners = excluded.fair_owners;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'list_task_queues', 'count_desired_workers', 'pause_queue', 'resume_queue',
-  'put_queue',
-  'set_fair_queue');
-call holdfast.allow('service_role', 'list_task_queues', 'count_desired_workers', 'pause_queue', 'resume_queue',
+call holdfast.grant_execute('holdfast_worker', 'list_task_queues', 'count_desired_workers', 'pause_queue',
+  'resume_queue', 'put_queue', 'set_fair_queue');
+call holdfast.grant_execute('service_role', 'list_task_queues', 'count_desired_workers', 'pause_queue', 'resume_queue',
   'put_queue',
   'set_fair_queue');

@@ -90,5 +90,5 @@ begin
   return v_count;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'run_schedule');
-call holdfast.allow('service_role', 'run_schedule');
+call holdfast.grant_execute('holdfast_worker', 'run_schedule');
+call holdfast.grant_execute('service_role', 'run_schedule');

@@ -224,11 +224,11 @@ begin
   end if;
 end $$;
 
-call holdfast.allow_read('authenticated', 'schedules');
-call holdfast.allow('authenticated', 'list_schedules', 'get_schedule', 'preview_schedule');
-call holdfast.allow('holdfast_worker', 'put_schedule', 'create_schedule', 'list_schedules', 'get_schedule',
+call holdfast.grant_select('authenticated', 'schedules');
+call holdfast.grant_execute('authenticated', 'list_schedules', 'get_schedule', 'preview_schedule');
+call holdfast.grant_execute('holdfast_worker', 'put_schedule', 'create_schedule', 'list_schedules', 'get_schedule',
   'preview_schedule',
   'pause_schedule', 'resume_schedule', 'delete_schedule', 'register_schedules');
-call holdfast.allow('service_role', 'put_schedule', 'create_schedule', 'list_schedules', 'get_schedule',
+call holdfast.grant_execute('service_role', 'put_schedule', 'create_schedule', 'list_schedules', 'get_schedule',
   'preview_schedule',
   'pause_schedule', 'resume_schedule', 'delete_schedule', 'register_schedules');

@@ -140,6 +140,6 @@ begin
   end if;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'list_next_times');
-call holdfast.allow('service_role', 'list_next_times');
-call holdfast.allow('authenticated', 'list_next_times');
+call holdfast.grant_execute('holdfast_worker', 'list_next_times');
+call holdfast.grant_execute('service_role', 'list_next_times');
+call holdfast.grant_execute('authenticated', 'list_next_times');

@@ -251,8 +251,8 @@ begin
   return found;
 end $$;
 
-call holdfast.allow('holdfast_worker', 'get_webhook_target', 'record_webhook_delivery');
-call holdfast.allow('service_role', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook',
+call holdfast.grant_execute('holdfast_worker', 'get_webhook_target', 'record_webhook_delivery');
+call holdfast.grant_execute('service_role', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook',
   'get_webhook_target', 'record_webhook_delivery', 'put_inbound_webhook', 'get_inbound_webhook',
   'list_inbound_webhooks', 'delete_inbound_webhook');
-call holdfast.allow('authenticated', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook');
+call holdfast.grant_execute('authenticated', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook');

@@ -1,4 +1,4 @@
-"""What the tests of message queues share: short ways to send, read and look."""
+"""Short calls for tests of message queues: create, send, read, count, and expect errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COLUMNS = ["msg_id", "read_ct", "enqueued_at", "last_read_at", "vt", "message", 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pgmq.md"
 
 
-def moving_here() -> str:
-    """How to move from pgmq to ours, as the page tells it."""
+def build_move_to_holdfast_sql() -> str:
+    """Return the SQL of the documentation that moves queues from pgmq to Holdfast."""
     return _block("```sql\n", "do $$")
 
 
-def moving_back() -> str:
-    """And back, for a queue `x`."""
+def build_move_to_pgmq_sql() -> str:
+    """Return the SQL of the documentation that moves queue `x` back to pgmq."""
     return _block("```text\n", "alter schema")
 
 
@@ -32,12 +32,12 @@ def _block(fence: str, start: str) -> str:
     return start + text.partition("```")[0]
 
 
-async def create(conn: Connection, name: str = "q") -> str:
+async def create_queue(conn: Connection, name: str = "q") -> str:
     await conn.execute("select pgmq.create($1)", name)
     return name
 
 
-async def send(
+async def send_messages(
     conn: Connection, count: int = 1, queue: str = "q", headers: Sequence[Any] | None = None
 ) -> list[int]:
     bodies = [json.dumps({"n": n}) for n in range(1, count + 1)]
@@ -51,20 +51,20 @@ async def send(
     return [row["id"] for row in rows]
 
 
-async def read(
+async def read_ids(
     conn: Connection, qty: int | None = 100, vt: int = 60, queue: str = "q", how: str = "read"
 ) -> list[int]:
     rows = await conn.fetch(f"select msg_id from pgmq.{how}($1, $2, $3)", queue, vt, qty)
     return [row["msg_id"] for row in rows]
 
 
-async def count(conn: Connection, table: str) -> int:
+async def count_rows(conn: Connection, table: str) -> int:
     value: int = await conn.fetchval(f"select count(*) from pgmq.{table}")
     return value
 
 
-async def refused(conn: Connection, sqlstate: str, sql: str, *arguments: Any) -> str:
-    """Run a statement that has to fail with this code; the message."""
+async def expect_error(conn: Connection, sqlstate: str, sql: str, *arguments: Any) -> str:
+    """Run a statement that must fail with this SQLSTATE, and return the error message."""
     with pytest.raises(asyncpg.PostgresError) as caught:
         await conn.fetch(sql, *arguments)
     assert caught.value.sqlstate == sqlstate, caught.value
@@ -72,8 +72,8 @@ async def refused(conn: Connection, sqlstate: str, sql: str, *arguments: Any) ->
 
 
 @asynccontextmanager
-async def undone(conn: Connection) -> AsyncGenerator[None]:
-    """A transaction that is rolled back."""
+async def rolled_back(conn: Connection) -> AsyncGenerator[None]:
+    """Run the block in a transaction that is rolled back."""
     transaction = conn.transaction()
     await transaction.start()
     try:
