@@ -120,7 +120,7 @@ def _built_in_routes() -> list[BaseRoute]:
         queues, limits, workers, messages, keys, audit_log, webhooks, inbound_webhooks, rpc, browser_client,
         openapi, docs_page,
     )  # fmt: skip
-    return [route for module in modules for route in module.routes()]
+    return [route for module in modules for route in module.build_routes()]
 
 
 def _sort_routes(routes: list[BaseRoute]) -> list[BaseRoute]:

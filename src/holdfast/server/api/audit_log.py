@@ -39,5 +39,5 @@ async def list_audit_entries(request: Request) -> Response:
     return json_response(entries)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [Route("/api/audit", list_audit_entries, methods=["GET"])]

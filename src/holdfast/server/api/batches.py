@@ -198,7 +198,7 @@ def _build_batch_view(batch: Any) -> BatchView:
     return msgspec.convert(batch, BatchView)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/batches", open_batch, methods=["POST"]),
         Route("/api/batches/{id}", get_batch, methods=["GET"]),

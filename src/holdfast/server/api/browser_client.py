@@ -29,5 +29,5 @@ async def get_script(_: Request) -> Response:
     return Response(read_script(), media_type="text/javascript", headers=headers)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [Route("/api/holdfast.js", get_script, methods=["GET"])]

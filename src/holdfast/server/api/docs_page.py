@@ -86,5 +86,5 @@ def _render_json(value: Json) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def routes() -> Sequence[BaseRoute]:
+def build_routes() -> Sequence[BaseRoute]:
     return [Route("/api/docs", get_docs_page, methods=["GET"])]

@@ -34,7 +34,7 @@ _LEASED_TASK: dict[str, Any] = {**_WORKER, "other_responses": LEASE_LOST}
 
 
 class ClaimTasksRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`worker` is your worker's name. `types` and `queues` are what it runs; default: all."""
+    """`worker` is your worker's name. `types` and `queues` limit the tasks that it gets; default: all."""
 
     worker: Name
     max_tasks: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -199,7 +199,7 @@ async def release_task(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/worker/claim", claim_tasks, methods=["POST"]),
         Route("/api/tasks/{id}/heartbeat", heartbeat_task, methods=["POST"]),

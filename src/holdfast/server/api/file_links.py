@@ -133,5 +133,5 @@ async def _chain_chunks(first: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGen
         await chunks.aclose()
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [Route("/files/{signed}", serve_file, methods=["GET"])]

@@ -258,7 +258,7 @@ async def _list_zip_entries(
             page = await artifacts.list_artifacts(connection, filters, after=page[-1].id, limit=ZIP_PAGE_SIZE)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/jobs/{id}/artifacts", list_job_files, methods=["GET"]),
         Route("/api/jobs/{id}/zip", download_job_zip, methods=["GET"]),

@@ -64,7 +64,7 @@ class Caller:
         return self.id if self.kind == "user" else None
 
 
-ANONYMOUS = Caller("anonymous")
+ANONYMOUS_CALLER = Caller("anonymous")
 
 
 async def identify_caller(request: HTTPConnection) -> Caller:
@@ -90,7 +90,7 @@ async def _verify_credential(request: HTTPConnection) -> Caller:
     services = get_services(request)
     credential, from_cookie = _read_credential(request, services.settings.jwt_cookie)
     if credential is None:
-        return ANONYMOUS
+        return ANONYMOUS_CALLER
     if not from_cookie:
         if services.key_verifier.is_configured_key(credential):
             return Caller("service", "settings", frozenset({ALL_SCOPES}))

@@ -137,7 +137,7 @@ def _parse_webhook_name(request: Request) -> str:
     return name
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/hooks", list_inbound_webhooks, methods=["GET"]),
         Route("/api/hooks/{name}", put_inbound_webhook, methods=["PUT"]),

@@ -94,7 +94,7 @@ class JobView(msgspec.Struct, kw_only=True):
 
 
 def redact_job(job: dict[str, Json], caller: Caller) -> dict[str, Json]:
-    """Return a job, as `holdfast.get_job` returns it, without what the caller may not see.
+    """Return a job, as `holdfast.get_job` returns it, without the parts that the caller may not see.
 
     >>> from holdfast.server import Caller, redact_job
     >>> job = {"id": "1", "error": {"type": "KeyError", "message": "'password'", "traceback": "..."}}

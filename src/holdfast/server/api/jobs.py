@@ -23,7 +23,7 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query, read_json_body
 from holdfast.server.api.services import get_services
 from holdfast.server.api.stream_tickets import TICKET_LIFETIME, issue_stream_ticket
-from holdfast.server.api.submission import StartJobRequest, start_job, submit_job
+from holdfast.server.api.submission import StartJobRequest, start_job_for_caller, submit_job_for_caller
 
 PageSize = Annotated[int, Meta(ge=1, le=200)]
 Seconds = Annotated[float, Meta(ge=0, le=315360000)]
@@ -113,9 +113,9 @@ class RestartedTasks(msgspec.Struct, kw_only=True):
     other_responses=_SAME_KEY,
     request_headers=("Idempotency-Key",),
 )
-async def start(request: Request) -> Response:
+async def start_job(request: Request) -> Response:
     body = await parse_body(request, StartJobRequest)
-    return _accepted_response(request, await start_job(request, body))
+    return _accepted_response(request, await start_job_for_caller(request, body))
 
 
 @api_operation(
@@ -128,12 +128,12 @@ async def start(request: Request) -> Response:
     other_responses=_SAME_KEY,
     request_headers=("Idempotency-Key",),
 )
-async def submit(request: Request) -> Response:
+async def submit_job(request: Request) -> Response:
     body = await read_json_body(request)
     if not isinstance(body, dict):
         raise InvalidError("The job must be a JSON object.", field="body")
     job = cast("dict[str, Json]", body)
-    return _accepted_response(request, await submit_job(request, job))
+    return _accepted_response(request, await submit_job_for_caller(request, job))
 
 
 def _accepted_response(request: Request, job: jobs.SubmitResult) -> Response:
@@ -199,7 +199,7 @@ class EventStreamQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     other_responses={204: "The job has ended and you have all of its events", **_JOB_NOT_FOUND},
     request_headers=("Last-Event-ID",),
 )
-async def watch(request: Request) -> Response:
+async def watch_job(request: Request) -> Response:
     parse_query(request, EventStreamQuery)
     return await stream_events(request, parse_path_uuid(request))
 
@@ -239,7 +239,7 @@ async def ticket_response(request: Request, subject_id: UUID) -> Response:
     response=JobCancellation,
     other_responses=_JOB_NOT_FOUND,
 )
-async def cancel(request: Request) -> Response:
+async def cancel_job(request: Request) -> Response:
     query, job_id = parse_query(request, CancelJobQuery), parse_path_uuid(request)
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
@@ -260,7 +260,7 @@ async def cancel(request: Request) -> Response:
     response=RestartedTasks,
     other_responses={**_JOB_NOT_FOUND, 409: "A task that would run again has not ended"},
 )
-async def retry(request: Request) -> Response:
+async def retry_job(request: Request) -> Response:
     job_id, body = parse_path_uuid(request), await parse_body(request, RetryJobRequest)
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
@@ -315,16 +315,16 @@ async def list_attempts(request: Request) -> Response:
     return json_response(attempts)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
-        Route("/api/jobs/start", start, methods=["POST"]),
+        Route("/api/jobs/start", start_job, methods=["POST"]),
         Route("/api/jobs", list_jobs, methods=["GET"]),
-        Route("/api/jobs", submit, methods=["POST"]),
+        Route("/api/jobs", submit_job, methods=["POST"]),
         Route("/api/jobs/{id}", get_job, methods=["GET"]),
-        Route("/api/jobs/{id}", cancel, methods=["DELETE"]),
-        Route("/api/jobs/{id}/events", watch, methods=["GET"]),
+        Route("/api/jobs/{id}", cancel_job, methods=["DELETE"]),
+        Route("/api/jobs/{id}/events", watch_job, methods=["GET"]),
         Route("/api/jobs/{id}/ticket", create_ticket, methods=["POST"]),
-        Route("/api/jobs/{id}/retry", retry, methods=["POST"]),
+        Route("/api/jobs/{id}/retry", retry_job, methods=["POST"]),
         Route("/api/tasks/{id}/explain", explain_task, methods=["GET"]),
         Route("/api/tasks/{id}/attempts", list_attempts, methods=["GET"]),
     ]

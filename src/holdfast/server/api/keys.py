@@ -83,7 +83,7 @@ async def revoke_key(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/keys", create_key, methods=["POST"]),
         Route("/api/keys", list_keys, methods=["GET"]),

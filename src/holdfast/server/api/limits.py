@@ -64,7 +64,7 @@ async def delete_limit(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/limits", list_limits, methods=["GET"]),
         Route("/api/limits/{name}", put_limit, methods=["PUT"]),

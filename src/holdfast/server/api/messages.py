@@ -246,7 +246,7 @@ def _check_selection(selection: SelectedMessages) -> None:
         raise InvalidError("No messages are selected.", fix="Set receipts or ids.", field="receipts")
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/messages", list_queues, methods=["GET"]),
         Route("/api/messages/{queue}", create_queue, methods=["PUT"]),

@@ -209,5 +209,5 @@ async def get_document(request: Request) -> Response:
     return json_response(build_document(request.app.routes, server=request.scope.get("root_path") or "/"))
 
 
-def routes() -> Sequence[BaseRoute]:
+def build_routes() -> Sequence[BaseRoute]:
     return [Route("/api/openapi.json", get_document, methods=["GET"])]

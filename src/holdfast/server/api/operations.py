@@ -104,7 +104,7 @@ async def admit_caller(request: Request, access: AccessLevel = "user", scope: st
     if caller.kind != "anonymous" and _COUNTED not in request.scope:
         # One endpoint may pass the request on to another one. The request still counts once.
         request.scope[_COUNTED] = True
-        get_services(request).rate_limiter.take(caller.name)
+        get_services(request).rate_limiter.count_request(caller.name)
     if access == "service" and caller.kind != "service":
         raise HTTPException(403, "Only services may call this endpoint")
     if scope is not None and caller.kind == "service" and not caller.has_scope(scope):
@@ -115,4 +115,4 @@ async def admit_caller(request: Request, access: AccessLevel = "user", scope: st
 def count_unauthenticated_request(request: Request) -> None:
     """Count a request without a valid credential against the rate limit of its network address."""
     address = request.client.host if request.client else "-"
-    get_services(request).rate_limiter.take(f"unauthenticated:{address}")
+    get_services(request).rate_limiter.count_request(f"unauthenticated:{address}")

@@ -90,7 +90,7 @@ async def get_queue_scale(request: Request) -> Response:
     return json_response(QueueScale(workers=count))
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/queues", list_queues, methods=["GET"]),
         Route("/api/queues/{name}", get_queue, methods=["GET"]),

@@ -19,7 +19,7 @@ class RateLimiter:
         self._burst = burst
         self._buckets: dict[str, tuple[float, float]] = {}  # caller: (tokens left, time of the last request)
 
-    def take(self, caller: str, cost: float = 1.0) -> None:
+    def count_request(self, caller: str, cost: float = 1.0) -> None:
         """Count one request. Raise `TooManyRequestsError` if the caller is above its rate."""
         now = time.monotonic()
         tokens, last_request_at = self._buckets.pop(caller, (self._burst, now))

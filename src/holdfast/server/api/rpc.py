@@ -191,7 +191,7 @@ async def _check_job_limit(
     await quotas.check_unfinished_job_limit(connection, caller.owner, max_jobs - count + 1)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/rest/v1/rpc/{function}", call_with_body, methods=["POST"]),
         Route("/rest/v1/rpc/{function}", call_with_query, methods=["GET"]),

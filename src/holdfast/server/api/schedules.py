@@ -137,7 +137,7 @@ async def preview_schedule(request: Request) -> Response:
         return json_response(await schedules.preview_schedule(connection, name, query.count))
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/schedules", list_schedules, methods=["GET"]),
         Route("/api/schedules/{name}", put_schedule, methods=["PUT"]),

@@ -61,7 +61,7 @@ async def list_errors(request: Request) -> Response:
     return json_response(groups)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/search", search_jobs, methods=["GET"]),
         Route("/api/errors", list_errors, methods=["GET"]),

@@ -1,4 +1,4 @@
-"""Read what an event stream is about from the database: a job with its files, or a batch."""
+"""Read the subject of an event stream from the database: a job with its files, or a batch."""
 
 from __future__ import annotations
 

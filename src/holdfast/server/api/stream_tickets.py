@@ -25,7 +25,7 @@ from holdfast.errors import DatabaseError
 from holdfast.model import Json
 from holdfast.server.api import job_views
 from holdfast.server.api.identity import (
-    ANONYMOUS,
+    ANONYMOUS_CALLER,
     CALLER_SCOPE_KEY,
     Caller,
     identify_caller,
@@ -38,7 +38,7 @@ TICKET_LIFETIME = timedelta(seconds=60)
 STREAM_COOKIE_LIFETIME = timedelta(hours=1)
 STREAM_COOKIE = "holdfast_stream"
 MAX_TICKET_CHARS = 200
-NEVER = float("inf")
+NO_EXPIRY = float("inf")
 
 
 @dataclass
@@ -57,7 +57,7 @@ class StreamViewer:
 
     request: Request
     caller: Caller
-    expires_at: float = NEVER
+    expires_at: float = NO_EXPIRY
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -159,7 +159,7 @@ def _build_cookie_header(request: Request, value: str) -> str:
 
 def _token_expiry(caller: Caller) -> float:
     expires_at = caller.claims.get("exp")
-    return NEVER if expires_at is None else time.monotonic() + float(expires_at) - time.time()
+    return NO_EXPIRY if expires_at is None else time.monotonic() + float(expires_at) - time.time()
 
 
 async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
@@ -176,7 +176,7 @@ async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
     ...     return json_response({"ticket": await issue_stream_ticket(request, job_id)}, 201)
     """
     caller = await identify_caller(request)
-    assert caller is not ANONYMOUS  # noqa: S101  (the endpoint is not open to anonymous callers)
+    assert caller is not ANONYMOUS_CALLER  # noqa: S101  (the endpoint is not open to anonymous callers)
     ticket = secrets.token_urlsafe(32)
     async with transaction_as_caller(request, as_service=True) as connection:
         await access.issue_stream_ticket(

@@ -53,7 +53,7 @@ class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     queue: Name | None = None
 
 
-async def start_job(request: Request, body: StartJobRequest) -> jobs.SubmitResult:
+async def start_job_for_caller(request: Request, body: StartJobRequest) -> jobs.SubmitResult:
     """Submit a job of a job type, or a single task if no job type has the name."""
     caller = await identify_caller(request)
     _reject_service_only_fields(caller, body)
@@ -68,7 +68,7 @@ async def start_job(request: Request, body: StartJobRequest) -> jobs.SubmitResul
     task = services.tasks.get(body.type)
     if task is not None:
         job.setdefault("queue", task.queue)
-    return await submit_job(request, job, key)
+    return await submit_job_for_caller(request, job, key)
 
 
 async def _start_job_type(
@@ -96,7 +96,9 @@ async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owne
         raise ConflictError(f"There is no open batch {batch_id}.", fix="Open a new one.", field="batch")
 
 
-async def submit_job(request: Request, job: dict[str, Json], key: str | None = None) -> jobs.SubmitResult:
+async def submit_job_for_caller(
+    request: Request, job: dict[str, Json], key: str | None = None
+) -> jobs.SubmitResult:
     """Submit a job in the engine's format. The engine checks whether a user may submit its task types."""
     caller = await identify_caller(request)
     key = key or get_idempotency_key(request, job.get("key"))

@@ -76,5 +76,5 @@ async def upload_file(request: Request) -> Response:
     return json_response(artifact, 201)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [Route("/api/tasks/{id}/artifacts/{name}", upload_file, methods=["PUT"])]

@@ -121,7 +121,7 @@ async def delete_webhook(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/webhooks", create_webhook, methods=["POST"]),
         Route("/api/webhooks", list_webhooks, methods=["GET"]),

@@ -77,7 +77,7 @@ async def list_task_types(request: Request) -> Response:
         return json_response(await task_types.list_task_types(connection))
 
 
-def routes() -> list[BaseRoute]:
+def build_routes() -> list[BaseRoute]:
     return [
         Route("/api/workers", list_workers, methods=["GET"]),
         Route("/api/workers/{name}/tasks", list_worker_tasks, methods=["GET"]),
