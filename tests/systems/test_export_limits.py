@@ -180,7 +180,7 @@ async def test_installing_again_keeps_rows_and_limits(exports_system: SystemHarn
         await connection.execute("drop trigger documents_next_version on documents")
         await exports.install_if_needed(connection)
         assert await connection.fetchval(COUNT_TRIGGERS) == 0
-        await connection.execute("comment on table documents is 'made by an older version'")
+        await connection.execute("comment on table documents is 'installed by an older version'")
         await exports.install_if_needed(connection)
         assert await connection.fetchval(COUNT_TRIGGERS) == 1
 

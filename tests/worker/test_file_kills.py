@@ -69,9 +69,8 @@ async def test_kills_between_upload_and_commit(
         await client.files.sweep()
     assert {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()} == visible_keys
     assert await check_visible_files(conn, store) == visible_keys
-    print(
-        f"seed {seed}: killed {killed}; {len(visible_keys)} files of {KILLS * TASKS_PER_KILL} tasks are visible"
-    )  # noqa: T201
+    tasks = KILLS * TASKS_PER_KILL
+    print(f"seed {seed}: killed {killed}; {len(visible_keys)} files of {tasks} tasks are visible")  # noqa: T201
 
 
 @pytest.mark.timeout(300 + 6 * FORKED_KILLS)
@@ -117,9 +116,8 @@ async def test_kills_of_forked_workers(
         await launcher.wait()
     assert {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()} == visible_keys
     assert await check_visible_files(conn, store) == visible_keys
-    print(
-        f"seed {seed}: killed {killed}; {len(visible_keys)} files of {FORKED_KILLS * TASKS_PER_KILL} tasks are visible"
-    )  # noqa: T201
+    tasks = FORKED_KILLS * TASKS_PER_KILL
+    print(f"seed {seed}: killed {killed}; {len(visible_keys)} files of {tasks} tasks are visible")  # noqa: T201
 
 
 async def fork_worker(launcher: asyncio.subprocess.Process) -> int:
@@ -165,7 +163,7 @@ async def all_tasks_ended(conn: Connection, clock: Clock) -> bool:
 
 
 async def check_visible_files(conn: Connection, store: Path) -> set[str]:
-    """Check that visible files have their bytes and belong to the attempt that succeeded, and return their keys."""
+    """Check that visible files are complete and belong to the attempt that succeeded; return their keys."""
     rows = await conn.fetch(
         "select f.key, f.size, f.sha256, f.attempt, h.status, h.attempt as succeeded_attempt"
         " from holdfast.artifacts f join holdfast.history h on h.id = f.task_id where f.status = 'visible'"

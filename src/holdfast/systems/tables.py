@@ -59,4 +59,4 @@ async def is_script_installed(connection: Any, script: Path, schema: str, relati
 
 
 def _format_version_comment(text: str) -> str:
-    return f"made by Holdfast, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"installed by Holdfast, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
