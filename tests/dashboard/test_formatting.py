@@ -48,7 +48,7 @@ def test_durations(seconds: float, text: str, long_text: str) -> None:
 
 def test_missing_values() -> None:
     assert format_duration(None) == "-"
-    assert format_size(None, missing="–") == "–"
+    assert format_size(None, missing="n/a") == "n/a"
     assert parse_time("not a time") is None
     assert parse_time(None) is None
 

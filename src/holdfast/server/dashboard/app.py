@@ -77,7 +77,7 @@ def create_dashboard(
     """Create the dashboard, to mount it anywhere in an ASGI application.
 
     `identify_user` returns the user of a request of your own application (a `DashboardUser` or None). Without
-    it, users sign in with a login link or an API key. `prefix` is the path where `create_app` mounts the
+    it, users sign in with a login link or a service key. `prefix` is the path where `create_app` mounts the
     dashboard. `environment`, such as "staging", is shown on every page.
 
     >>> from holdfast.server import create_app, create_dashboard

@@ -99,16 +99,17 @@ class LiveUpdates:
                     async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
                         await changed.wait()
                 changed.clear()
-                if page.problem != shown_problem:
-                    shown_problem = page.problem
-                    event = "unavailable" if shown_problem else "available"
-                    yield _encode_event(event, {"message": shown_problem}, version)
                 if page.version and page.version != version:
                     version = page.version
                     html = page.html.replace(FORM_TOKEN_PLACEHOLDER, request.session.token)
                     yield _encode_event("page", {"html": html}, version)
                 else:
                     yield b": keep-alive\n\n"
+                # After the page, because a new page hides the banner that this event shows.
+                if page.problem != shown_problem:
+                    shown_problem = page.problem
+                    event = "unavailable" if shown_problem else "available"
+                    yield _encode_event(event, {"message": shown_problem}, version)
             yield _encode_event("session_expired", {"message": "Your session has expired."}, version)
         finally:
             page.viewers.discard(changed)

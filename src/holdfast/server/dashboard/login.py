@@ -1,7 +1,7 @@
 """Sign in and sign out.
 
 The dashboard is closed by default. There are three ways in: a login link that works once (printed by
-`holdfast api` on this machine, or created with `create_login_link`), an API key, or the host application,
+`holdfast api` on this machine, or created with `create_login_link`), a service key, or the host application,
 which identifies its user on every request.
 """
 
@@ -72,7 +72,7 @@ class LoginHandler:
         return Response(html, status, media_type="text/html")
 
     async def login_with_key(self, request: Request, key: str, next_path: str) -> Response:
-        """Sign in with an API key that has a dashboard role."""
+        """Sign in with a service key that has a dashboard role."""
         reject_cross_site_request(request)
         if self._is_rate_limited(request):
             return self.render_login_page(
@@ -131,19 +131,19 @@ class LoginHandler:
 
 
 async def find_user_by_key(services: AppServices, key: str) -> DashboardUser | None:
-    """Return the user of an API key, or None if the key has no access.
+    """Return the user of a service key, or None if the key has no access.
 
     A key with the scope `dashboard:<role>` has that role. A key for everything is an admin.
     """
     if services.key_verifier.is_configured_key(key):
         return DashboardUser("service key", "admin")
-    found = await services.key_verifier.find_key(key)
-    if found is None:
+    service_key = await services.key_verifier.find_key(key)
+    if service_key is None:
         return None
-    if ALL_SCOPES in found.scopes:
-        return DashboardUser(found.name, "admin")
-    roles = [role for role in ROLES if f"dashboard:{role}" in found.scopes]
-    return DashboardUser(found.name, roles[-1]) if roles else None
+    if ALL_SCOPES in service_key.scopes:
+        return DashboardUser(service_key.name, "admin")
+    roles = [role for role in ROLES if f"dashboard:{role}" in service_key.scopes]
+    return DashboardUser(service_key.name, roles[-1]) if roles else None
 
 
 def sanitize_redirect_path(text: str | None) -> str:

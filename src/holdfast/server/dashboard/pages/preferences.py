@@ -13,7 +13,7 @@ from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageReq
 COOKIE_LIFETIME_S = 365 * 86400
 
 
-class Preference(NamedTuple):
+class DisplayPreference(NamedTuple):
     """A preference: its label, and its options as value and label. The first option is the default."""
 
     label: str
@@ -21,11 +21,11 @@ class Preference(NamedTuple):
 
 
 PREFERENCES = {
-    "theme": Preference("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
-    "time": Preference("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
-    "density": Preference("Row height", {"normal": "Normal", "dense": "Compact"}),
-    "keys": Preference("Keyboard shortcuts", {"on": "On", "off": "Off"}),
-    "previews": Preference("Payloads in the job list", {"on": "Show", "off": "Hide"}),
+    "theme": DisplayPreference("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
+    "time": DisplayPreference("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
+    "density": DisplayPreference("Row height", {"normal": "Normal", "dense": "Compact"}),
+    "keys": DisplayPreference("Keyboard shortcuts", {"on": "On", "off": "Off"}),
+    "previews": DisplayPreference("Payloads in the job list", {"on": "Show", "off": "Hide"}),
 }
 
 

@@ -77,7 +77,7 @@ async def show_worker(request: PageRequest) -> DashboardPage:
 async def send_command(action: ActionRequest) -> tuple[str, str]:
     name, command = action.required_text("name"), action.required_text("command")
     is_alive = await leases.set_worker_command(action.connection, name, _parse_command(command))
-    await action.record_audit(f"worker.{command}", name, heard=is_alive, reason=action.text("reason"))
+    await action.record_audit(f"worker.{command}", name, live=is_alive, reason=action.text("reason"))
     message = COMMAND_MESSAGES[command] + (
         "" if is_alive else " The worker sends no heartbeats at the moment."
     )
