@@ -53,11 +53,11 @@ def test_preview_of_an_expression_that_is_not_stored(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--cron", "0 0 30 2 *"], "never comes"),
+        (["--cron", "0 0 30 2 *"], "matches no day"),
         (["--cron", "0 25 * * *"], "hour"),
-        (["--cron", "@daily", "--timezone", "Mars/Base"], "time zone"),
+        (["--cron", "@daily", "--timezone", "Mars/Base"], "Time zone"),
         (["--every", "10ms"], "1 second"),
-        ([], "one of them"),
+        ([], "either a cron expression"),
     ],
 )
 def test_invalid_schedule_is_named(shell: Shell, options: list[str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Questions and actions by filter read a bounded number of rows, say when there is more, and then go on."""
+"""Queries and actions by filter read a bounded number of rows, report that there is more, and continue."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool
     assert cost < 1200, cost
 
 
-async def test_a_redrive_that_stops_says_so_and_goes_on(conn: Connection) -> None:
+async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connection) -> None:
     await ended(conn, "many")
     await conn.execute(FAILURES, 5000, "many", "Other")
     await ended(conn, "rare")
@@ -181,7 +181,7 @@ async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection)
     assert len(await listed(conn, type="many")) == everything - 20
 
 
-async def test_a_list_that_stops_says_so(conn: Connection) -> None:
+async def test_a_list_that_stops_early_reports_it(conn: Connection) -> None:
     rare = await submit_job(conn, type="rare")
     await submit_job(conn, type="many")
     await conn.execute(HISTORY, 100_001, "many")
@@ -210,7 +210,7 @@ async def cancel(conn: Connection, start: Any = None, scan: int = 100_000, **whe
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
-async def test_a_cancel_does_not_read_what_it_does_not_name(conn: Connection, analysed: bool) -> None:
+async def test_a_cancel_reads_only_jobs_of_its_filter(conn: Connection, analysed: bool) -> None:
     await submit_job(conn, type="many")
     await conn.execute(OTHERS, 50_000, "many", "ready")
     asked: list[dict[str, Any]] = [{"type": "rare"}, {"queue": "few"}, {"type": "rare", "labels": {"x": "1"}}]

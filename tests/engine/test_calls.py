@@ -1,4 +1,4 @@
-"""The coroutines of the engine reach the functions they are named after, with every argument in its place."""
+"""The coroutines of the engine call the SQL functions of the same name with the right arguments."""
 
 from __future__ import annotations
 

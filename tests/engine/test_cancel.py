@@ -1,4 +1,4 @@
-"""Cancel: one decision, final, learned by the next beat."""
+"""Cancel: decided once, final, reported by the next heartbeat."""
 
 from __future__ import annotations
 

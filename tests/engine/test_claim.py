@@ -1,4 +1,4 @@
-"""Claim: who gets what, never twice, never hidden."""
+"""Claim: order, no task leased twice, no task hidden."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbers(tasks: Any) -> list[int]:
     return [task.args["n"] for task in tasks]
 
 
-async def test_first_in_first_out_and_no_more_than_asked_for(conn: Connection) -> None:
+async def test_first_in_first_out_and_no_more_than_requested(conn: Connection) -> None:
     await numbered(conn, 7)
     hand = ManualWorker(conn)
     assert numbers(await hand.take(3)) == [0, 1, 2]
@@ -214,7 +214,7 @@ async def test_plain_claims_for_any_language(conn: Connection) -> None:
     assert await read_task_status(conn, made) == "succeeded"
 
 
-async def test_sleeping_workers_are_told_and_nobody_else(conn: Connection, second: Connection) -> None:
+async def test_only_sleeping_workers_are_notified(conn: Connection, second: Connection) -> None:
     heard: list[object] = []
     await second.add_listener("holdfast", lambda *told: heard.append(told[-1]))
     await submit_job(conn)

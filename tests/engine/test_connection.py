@@ -1,4 +1,4 @@
-"""Connections that were used are kept at hand; nobody waits for one that lies there, and none is lost."""
+"""Used connections stay reserved; no caller waits while one is reserved, and none is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_last_one_is_used_again(small: Database) -> None:
     assert len(seen) == 1
 
 
-async def test_nobody_waits_while_one_is_free(small: Database) -> None:
+async def test_no_caller_waits_while_a_connection_is_free(small: Database) -> None:
     """More at once than there are connections, again and again: all get their turn."""
 
     async def ask() -> int:
@@ -52,7 +52,7 @@ async def test_nobody_waits_while_one_is_free(small: Database) -> None:
             assert 1 <= len(set(seen)) <= 2
 
 
-async def test_one_that_was_closed_meanwhile_is_not_given_out(small: Database, conn: Connection) -> None:
+async def test_a_closed_connection_is_not_handed_out(small: Database, conn: Connection) -> None:
     async with small.connection() as connection:
         pid = await connection.fetchval(PID)
     await conn.execute("select pg_terminate_backend($1)", pid)
@@ -62,7 +62,7 @@ async def test_one_that_was_closed_meanwhile_is_not_given_out(small: Database, c
             assert await connection.fetchval(PID) != pid
 
 
-async def test_one_that_is_closed_after_its_last_answer_costs_nobody_anything(
+async def test_a_connection_closed_after_its_last_response_causes_no_error(
     small: Database, conn: Connection
 ) -> None:
     async with small.connection() as connection:
@@ -109,11 +109,11 @@ async def test_errors_cost_no_connection(small: Database) -> None:
         assert await connection.fetchval("select 1") == 1
 
 
-async def test_they_go_back_after_a_while(
+async def test_reserved_connections_return_to_the_pool_after_a_while(
     small: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AT_HAND_SECONDS", 0.05)
-    monkeypatch.setattr(module, "POOL_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "RESERVED_RETURN_INTERVAL_S", 0.05)
+    monkeypatch.setattr(module, "POOL_IDLE_TIMEOUT_S", 0.2)
     async with small.connection() as connection:
         pid = await connection.fetchval(PID)
     await gone(conn, pid)
@@ -121,7 +121,7 @@ async def test_they_go_back_after_a_while(
         assert await connection.fetchval(PID) != pid
 
 
-async def test_closing_closes_what_is_at_hand_and_the_next_call_opens_anew(
+async def test_close_closes_reserved_connections_and_the_next_call_reopens(
     small: Database, conn: Connection
 ) -> None:
     async with small.connection() as connection:
@@ -141,7 +141,7 @@ async def test_closing_while_one_is_in_use_does_not_keep_it(small: Database) -> 
         await closing
 
 
-async def test_a_database_that_is_away_says_so_each_time(settings: Settings) -> None:
+async def test_an_unreachable_database_raises_each_time(settings: Settings) -> None:
     nowhere = Database(Secret("postgresql://me@127.0.0.1:1/x"), settings)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):

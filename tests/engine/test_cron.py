@@ -1,4 +1,4 @@
-"""When cron expressions fire, against two oracles: cronsim, and a walk over the minutes of clock changes."""
+"""The times of cron expressions, compared with cronsim and with a scan of the minutes of clock changes."""
 
 from __future__ import annotations
 

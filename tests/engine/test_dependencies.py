@@ -1,4 +1,4 @@
-"""Dependencies: children released once, failure policies, outputs, children made on the way, batches."""
+"""Dependencies: children released once, failure policies, outputs, added children, batches."""
 
 from __future__ import annotations
 

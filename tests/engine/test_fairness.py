@@ -1,4 +1,4 @@
-"""Keys and owners take turns, keys rest when told to, and lanes do not last for ever."""
+"""Keys and owners take turns, paused keys wait, and empty lanes are removed."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ async def test_priorities_still_count_and_waiting_still_helps(conn: Connection, 
 
 
 async def test_limits_hold_while_keys_take_turns(url: Secret, conn: Connection) -> None:
-    await limits.put_limit(conn, limits.Limit(name="each", queue="q", per_key=True, max_running=3))
-    await limits.put_limit(conn, limits.Limit(name="all", queue="q", max_running=20))
+    await limits.put_limit(conn, limits.LimitRule(name="each", queue="q", per_key=True, max_running=3))
+    await limits.put_limit(conn, limits.LimitRule(name="all", queue="q", max_running=20))
     await limits.set_fair_queue(conn, "q")
     body = [{"type": "t", "queue": "q", "limit_key": f"k{n % 12}", "owner": f"o{n % 5}"} for n in range(1200)]
     await jobs.submit_many(conn, body)
@@ -170,7 +170,7 @@ async def test_limits_hold_while_keys_take_turns(url: Secret, conn: Connection) 
     assert await conn.fetchval("select count(*) from holdfast.history") == 1200
 
 
-async def test_another_key_rests_when_told_to(conn: Connection, clock: Clock) -> None:
+async def test_another_key_can_be_paused(conn: Connection, clock: Clock) -> None:
     await submit_job(conn)
     hand = ManualWorker(conn)
     task = await hand.one()
@@ -195,7 +195,7 @@ async def test_empty_lanes_go_and_their_counters_too(
     conn: Connection, clock: Clock, shared: dict[str, str]
 ) -> None:
     await limits.set_fair_queue(conn, "q")
-    await limits.put_limit(conn, limits.Limit(name="each", queue="q", per_key=True, max_running=3))
+    await limits.put_limit(conn, limits.LimitRule(name="each", queue="q", per_key=True, max_running=3))
     await submit_job(conn, **shared)
     await submit_job(conn, limit_key="kept", delay_s=100_000)
     hand = ManualWorker(conn)
@@ -238,7 +238,7 @@ async def test_a_submit_on_its_way_keeps_its_lane(conn: Connection, second: Conn
     assert await conn.fetchval("select closed_at from holdfast.lanes") is None
 
 
-async def test_an_old_snapshot_that_shows_a_lane_which_is_gone(
+async def test_an_old_snapshot_that_shows_a_deleted_lane(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     await submit_job(conn, limit_key="k")

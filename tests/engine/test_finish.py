@@ -1,4 +1,4 @@
-"""Finish: every outcome, its policy, and what is kept of it."""
+"""Finish: every outcome, its policy, and what is stored of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness itself: databases of one's own, a clock that moves, and nothing shared between tests."""
+"""The test harness: a database per test, a movable clock, and nothing shared between tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History, retention, tick and redrive."""
+"""History, retention, maintenance and redrive."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def days(conn: Connection) -> set[str]:
     return {row["relname"] for row in rows}
 
 
-async def test_what_succeeded_is_forgotten_after_a_day_and_failures_after_a_week(
+async def test_succeeded_jobs_are_deleted_after_a_day_and_failed_ones_after_a_week(
     conn: Connection, clock: Clock
 ) -> None:
     await run_ticks(conn)
@@ -60,7 +60,7 @@ async def test_what_succeeded_is_forgotten_after_a_day_and_failures_after_a_week
     assert await jobs.get_job(conn, bad) is None
 
 
-async def test_days_are_dropped_whole_and_made_ahead(conn: Connection, clock: Clock) -> None:
+async def test_day_partitions_are_dropped_whole_and_created_ahead(conn: Connection, clock: Clock) -> None:
     await run_ticks(conn)
     before = await days(conn)
     await clock.advance(timedelta(days=12))
@@ -71,7 +71,7 @@ async def test_days_are_dropped_whole_and_made_ahead(conn: Connection, clock: Cl
     assert sum(name.startswith("history") for name in after) == 7
 
 
-async def test_a_day_that_somebody_reads_is_dropped_later(
+async def test_a_day_partition_in_use_is_dropped_later(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     await run_ticks(conn)
@@ -92,7 +92,7 @@ async def test_without_days_nothing_is_lost_and_rows_are_deleted(conn: Connectio
     assert await jobs.get_job(conn, made) is None
 
 
-async def test_a_queue_keeps_as_long_as_it_is_told(conn: Connection, clock: Clock) -> None:
+async def test_a_queue_keeps_jobs_for_its_own_time(conn: Connection, clock: Clock) -> None:
     await conn.execute("select holdfast.put_queue('q', p_keep_s => 864000)")
     made = await submit_job(conn)
     await run(conn)

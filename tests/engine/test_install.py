@@ -1,4 +1,4 @@
-"""Installing: once, again, by ten at once, killed at any instant, cancelled, as text, and upwards."""
+"""Install: once, again, by ten processes at once, killed, cancelled, from a script, and upgrades."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that the catalogue can check: nobody sees a row or calls a function that was not given to them."""
+"""Rules about rights that the catalog can check: no role sees a row or calls a function without a grant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations that cannot run in a transaction: an index is built beside running work, mended when broken."""
+"""Migrations outside a transaction: indexes are built beside running work and repaired after a failure."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_the_script_runs_it_outside_the_transactions(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     file = tmp_path / "script.sql"
-    file.write_text(migration_script.script(files=FILES), encoding="utf-8")
+    file.write_text(migration_script.build_migration_script(files=FILES), encoding="utf-8")
     subprocess.run(
         [
             sys.executable,

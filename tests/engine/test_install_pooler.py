@@ -1,4 +1,4 @@
-"""Through PgBouncer in transaction mode: installing, and noticing that it is there."""
+"""Install through PgBouncer in transaction mode, and detect the pooler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the installer refuses, with which error, and that nothing was changed then."""
+"""What the installer refuses, with which error, without changing anything."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_real_standby() -> None:
         with embedded.start_server(own) as primary:
             assert (await install.migrate_database(primary.url, own)).versions
         embedded.stop_server(own)
-        embedded_home.Home(own).data_folder.joinpath("standby.signal").touch()
+        embedded_home.EmbeddedHome(own).data_folder.joinpath("standby.signal").touch()
         with embedded.start_server(own) as standby:
             async with open_connection(standby.url, own) as connection:
                 assert await connection.fetchval("select pg_is_in_recovery()")
@@ -282,7 +282,7 @@ async def test_a_wrong_password_is_not_printed(stranger: Secret, settings: Setti
 
 def test_versions_are_ordered_as_packages_order_them() -> None:
     rising = ["0.1.dev0", "0.1.dev3", "0.1a1", "0.1b1.dev2", "0.1b1", "0.1rc1", "0.1", "0.1.post1", "0.1.1"]
-    assert sorted(rising, key=schema_status.release) == rising
+    assert sorted(rising, key=schema_status.version_sort_key) == rising
     assert schema_status.version_sort_key("1.0") == schema_status.version_sort_key("1.0.0")
 
 

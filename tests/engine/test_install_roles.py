@@ -1,4 +1,4 @@
-"""Who installs decides who owns. Every case has a server of its own, because roles belong to a server."""
+"""The role that installs decides the owner. Each case has its own server, as roles belong to a server."""
 
 from __future__ import annotations
 

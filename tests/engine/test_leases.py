@@ -1,4 +1,4 @@
-"""Leases: renewal, loss, the fence, and every pair of operations on one task, step by step."""
+"""Leases: renewal, loss, fences, and every pair of operations on one task, step by step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connec
     assert await conn.fetchval("select error_type from holdfast.attempts") == "TimedOut"
 
 
-async def test_a_lost_lease_is_taken_back_by_the_next_claim_and_the_zombie_is_told(
+async def test_a_lost_lease_is_reclaimed_by_the_next_claim_and_its_holder_learns_it(
     conn: Connection, clock: Clock
 ) -> None:
     made = await submit_job(conn, base_s=0)

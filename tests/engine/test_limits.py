@@ -1,4 +1,4 @@
-"""Limits: exact at every instant, whoever claims, ends, dies or changes them."""
+"""Limits: exact at every moment, however tasks are claimed, end, crash or limits change."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_key_that_was_rate_limited_sleeps_for_everybody(conn: Connection
     assert len(await hand.take(9)) == 2
 
 
-async def test_changes_at_run_time_count_what_runs(conn: Connection) -> None:
+async def test_changed_limits_count_running_tasks(conn: Connection) -> None:
     for _ in range(6):
         await submit_job(conn)
     hand = ManualWorker(conn)

@@ -1,4 +1,4 @@
-"""A listener is stopped while it is being told something: it must not overhear that."""
+"""A listener that is stopped while a notification arrives must stop."""
 
 from __future__ import annotations
 

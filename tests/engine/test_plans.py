@@ -1,4 +1,4 @@
-"""Plans: a claim takes what it was asked for and walks what it must, whatever the planner thinks."""
+"""Query plans: a claim takes what was requested and reads only what it must, whatever the statistics say."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def fill(conn: Connection, count: int, keys: int = 0) -> None:
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
-async def test_a_claim_takes_what_was_asked_under_every_plan(conn: Connection, analysed: bool) -> None:
+async def test_a_claim_takes_what_was_requested_under_every_plan(conn: Connection, analysed: bool) -> None:
     await fill(conn, 200)
     if analysed:
         await conn.execute("analyze holdfast.tasks")

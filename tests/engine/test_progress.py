@@ -1,4 +1,4 @@
-"""Progress: percent, phase, message, and the events that tell of them."""
+"""Progress: percent, phase, message, and their events."""
 
 from __future__ import annotations
 

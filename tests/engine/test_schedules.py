@@ -1,4 +1,4 @@
-"""Schedules: one job a time whoever looks, what becomes of times that nobody looked at, changes."""
+"""Schedules: one job per time, missed times, and changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents, the model and the tables say the same: states, and statements that run."""
+"""The documents, the model and the tables have the same states, and documented statements run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submit: what exists when, keys, graphs, and input that must be refused."""
+"""Submit: transactions, keys, graphs, and input that is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_job_of_one_task_is_ready_at_once_and_has_no_other_row(conn: Con
     assert (await read_job(conn, made.id))["params"] == {"x": 1}
 
 
-async def test_what_the_caller_rolls_back_never_existed(conn: Connection) -> None:
+async def test_a_rolled_back_submit_never_existed(conn: Connection) -> None:
     transaction = conn.transaction()
     await transaction.start()
     made = await submit_job(conn)
@@ -165,7 +165,7 @@ async def test_duplicates_touch_no_sequence(conn: Connection) -> None:
     assert before == after
 
 
-async def test_many_jobs_are_made_in_the_given_order(conn: Connection) -> None:
+async def test_many_jobs_are_created_in_the_given_order(conn: Connection) -> None:
     made = await jobs.submit_many(
         conn,
         [
@@ -272,14 +272,14 @@ async def test_bad_jobs_are_refused_and_leave_nothing(conn: Connection, body: An
 @pytest.mark.parametrize(
     "args", [r'"a\u0000b"', r'"\ud800"', "NaN", '"' + chr(0x110000 - 1) + r'\udc00"', "{", "1e400000"]
 )
-async def test_what_is_no_text_of_ours_is_refused_by_the_server(conn: Connection, args: str) -> None:
+async def test_invalid_text_is_refused_by_the_server(conn: Connection, args: str) -> None:
     """Whatever the caller's language lets through: the server reads JSON strictly."""
     with pytest.raises(asyncpg.DataError):
         await conn.fetchval("select holdfast.submit($1)", f'{{"type": "t", "args": {{"a": {args}}}}}')
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
 
 
-async def test_a_large_circle_is_found_and_a_long_chain_is_none(conn: Connection) -> None:
+async def test_a_large_cycle_is_refused_and_a_long_chain_is_not(conn: Connection) -> None:
     backwards = [{"name": f"n{n}", "after": [f"n{n + 1}"] if n < 199 else []} for n in range(200)]
     made = await submit_graph(conn, *backwards)
     assert (await read_job(conn, made.id))["counts"]["total"] == 200
@@ -328,7 +328,7 @@ async def test_a_debounced_job_waits_for_the_last_of_many(conn: Connection, cloc
     assert (await hand.one()).args == {"n": 5}
 
 
-async def test_a_throttled_job_is_made_once_in_its_time(conn: Connection, clock: Clock) -> None:
+async def test_a_throttled_job_is_created_once_per_interval(conn: Connection, clock: Clock) -> None:
     hand = ManualWorker(conn)
     first = await submit_job(conn, unique_key="u", throttle_s=60)
     await hand.finish(await hand.one())

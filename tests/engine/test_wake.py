@@ -1,4 +1,4 @@
-"""Waking: a worker that sleeps when work is committed is told, however long ago the work was submitted."""
+"""A worker that sleeps when work is committed is notified, however long ago the work was submitted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def awake(hand: ManualWorker) -> Any:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
-async def test_who_falls_asleep_before_the_commit_is_told(
+async def test_a_worker_that_falls_asleep_before_the_commit_is_notified(
     conn: Connection, second: Connection, ear: Ear, isolation: Any
 ) -> None:
     hand = ManualWorker(conn)
@@ -66,7 +66,9 @@ async def test_who_falls_asleep_before_the_commit_is_told(
     assert [t.id for t in await hand.take(5)] == [made]
 
 
-async def test_who_is_awake_at_the_commit_is_not_told(conn: Connection, second: Connection, ear: Ear) -> None:
+async def test_a_worker_that_is_awake_at_the_commit_is_not_notified(
+    conn: Connection, second: Connection, ear: Ear
+) -> None:
     hand = ManualWorker(conn)
     assert await hand.take(5) == []
     async with second.transaction():
@@ -98,9 +100,7 @@ async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
     assert await ear.heard() == [QUEUE, QUEUE]
 
 
-async def test_a_transaction_says_it_once_for_each_queue(
-    conn: Connection, second: Connection, ear: Ear
-) -> None:
+async def test_a_transaction_notifies_once_per_queue(conn: Connection, second: Connection, ear: Ear) -> None:
     assert await ManualWorker(conn, queues=[QUEUE, "other"]).take(5) == []
     async with second.transaction():
         for n in range(20):
@@ -113,7 +113,7 @@ async def test_a_transaction_says_it_once_for_each_queue(
     assert await conn.fetchval("select count(*) from holdfast.wakeups") == 0
 
 
-async def test_what_is_rolled_back_wakes_nobody_and_hides_nothing(
+async def test_a_rollback_wakes_no_worker_and_hides_no_task(
     conn: Connection, second: Connection, ear: Ear
 ) -> None:
     hand = ManualWorker(conn)
@@ -129,9 +129,7 @@ async def test_what_is_rolled_back_wakes_nobody_and_hides_nothing(
         assert await ear.heard() == ([QUEUE] if kept else [])
 
 
-async def test_a_task_that_is_given_back_in_a_long_transaction(
-    conn: Connection, second: Connection, ear: Ear
-) -> None:
+async def test_a_task_released_in_a_long_transaction(conn: Connection, second: Connection, ear: Ear) -> None:
     hand = ManualWorker(conn)
     task = await awake(hand)
     await ear.heard()

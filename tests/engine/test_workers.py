@@ -1,4 +1,4 @@
-"""What workers say about themselves, and what they are told."""
+"""What workers report about themselves, and their commands."""
 
 from __future__ import annotations
 

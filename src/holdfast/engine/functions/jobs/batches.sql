@@ -35,7 +35,8 @@ begin
   update holdfast.batches b set total = b.total + p_count
   where b.id = p_batch::uuid and b.closed_at is null and (v_user is null or b.owner = v_user);
   if not found then
-    perform holdfast.raise_error('HF003', format('There is no open batch %s.', p_batch), 'batch', 'Open a new one.');
+    perform holdfast.raise_error('HF003', format('Batch %s does not exist or is closed.', p_batch), 'batch',
+      'Open a new one.');
   end if;
 end $$;
 
@@ -52,7 +53,7 @@ begin
     perform holdfast.complete_batch_if_done(p_id, v_now);
     perform holdfast.emit_batch_event(p_id, v_now);
   elsif holdfast.get_batch(p_id) is null then
-    perform holdfast.raise_error('HF002', format('There is no batch %s.', p_id), 'id');
+    perform holdfast.raise_error('HF002', format('Batch %s does not exist.', p_id), 'id');
   end if;
   return holdfast.get_batch(p_id);
 end $$;

@@ -9,7 +9,7 @@ declare
   v_cancelled boolean;
 begin
   if not holdfast.may_see_job(p_id, v_user) then
-    perform holdfast.raise_error('HF002', format('There is no job %s.', p_id), 'id');
+    perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
   v_cancelled := holdfast.cancel_one_job(p_id, p_reason, holdfast.now());
   return jsonb_build_object('cancelled', v_cancelled, 'status', holdfast.job_status(p_id));
@@ -75,7 +75,7 @@ declare
   v_task holdfast.tasks;
 begin
   if not holdfast.may_see_job(coalesce(v_job, p_id), v_user) then
-    perform holdfast.raise_error('HF002', format('There is no task %s.', p_id), 'id');
+    perform holdfast.raise_error('HF002', format('Task %s does not exist.', p_id), 'id');
   end if;
   if v_job is null then
     return holdfast.cancel_one_job(p_id, p_reason, v_now);

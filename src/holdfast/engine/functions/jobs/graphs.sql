@@ -25,10 +25,10 @@ declare
 begin
   select n into v_problem from unnest(v_names) as n group by n having count(*) > 1 limit 1;
   if found then
-    perform holdfast.raise_error('HF004', format('Two tasks are called %s.', quote_literal(v_problem)), 'name',
+    perform holdfast.raise_error('HF004', format('Two tasks have the name %s.', quote_literal(v_problem)), 'name',
       'Give every task of a job its own name.');
   end if;
-  select format('%s comes after %s, which is no task of this job.', e.child_name,
+  select format('%s depends on %s, which is not a task of this job.', e.child_name,
     coalesce(quote_literal(e.parent_name), 'nothing')) into v_problem
   from holdfast.parse_dependencies(p_tasks) e where e.parent_name is null or e.parent_name <> all (v_names || p_known)
     limit 1;
@@ -65,7 +65,7 @@ begin
       where e.p = any (v_left) and e.c = any (v_left));
     exit when cardinality(v_next) = 0;
     if cardinality(v_next) = cardinality(v_left) then
-      perform holdfast.raise_error('HF004', format('The tasks %s wait for each other in a circle.', (
+      perform holdfast.raise_error('HF004', format('The tasks %s depend on each other in a cycle.', (
         select string_agg(p_names[n], ', ') from unnest(v_left[1:10]) as n)), 'after');
     end if;
     v_left := v_next;

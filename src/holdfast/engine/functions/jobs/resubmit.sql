@@ -11,7 +11,7 @@ declare
   v_tasks jsonb;
 begin
   if not holdfast.may_see_job(p_id, v_user) then
-    perform holdfast.raise_error('HF002', format('There is no job %s.', p_id), 'id');
+    perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
   select * into v_job from holdfast.jobs j where j.id = p_id;
   if not found or exists (select from holdfast.all_tasks t where t.id = p_id) then

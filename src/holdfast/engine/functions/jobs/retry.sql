@@ -14,7 +14,7 @@ declare
   v_count integer := 0;
 begin
   if not holdfast.may_see_job(p_id, v_user) then
-    perform holdfast.raise_error('HF002', format('There is no job %s.', p_id), 'id');
+    perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
   perform pg_current_xact_id();
   select j.status, j.batch_id, j.finished_at is not null as ended into v_before from holdfast.jobs j
@@ -48,7 +48,7 @@ begin
     and case when p_from is null then t.status || '' in ('failed', 'cancelled') else t.name = any (p_from) end);
   if p_from is not null then
     if cardinality(v_task_ids) < cardinality(p_from) then
-      perform holdfast.raise_error('HF004', 'from names a task that the job does not have.', 'from');
+      perform holdfast.raise_error('HF004', 'from names a task that is not part of the job.', 'from');
     end if;
     v_task_ids := holdfast.add_descendants(v_task_ids);
   end if;

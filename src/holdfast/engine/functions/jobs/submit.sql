@@ -27,7 +27,7 @@ begin
   end if;
   if v_user is not null then
     if p_job ->> 'owner' <> v_user then
-      perform holdfast.raise_error('HF005', 'Jobs can only be submitted for yourself.', 'owner');
+      perform holdfast.raise_error('HF005', 'You can submit jobs only for yourself.', 'owner');
     end if;
     perform holdfast.check_public_types(p_job);
   end if;
@@ -82,7 +82,7 @@ declare
   v_due timestamptz := holdfast.parse_due_time(p_task, v_job, p_now);
 begin
   if jsonb_typeof(p_task -> 'after') = 'array' and p_task -> 'after' <> '[]' then
-    perform holdfast.raise_error('HF004', 'A job of one task has nothing to come after.', 'after');
+    perform holdfast.raise_error('HF004', 'A job of one task cannot have dependencies.', 'after');
   end if;
   insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels, unique_key,
     batch_id)

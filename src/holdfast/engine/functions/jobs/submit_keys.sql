@@ -26,7 +26,7 @@ begin
     exit when found;
   end loop;
   if not p_active_only and v_existing.hash <> p_hash then
-    perform holdfast.raise_error('HF003', format('The key %s belongs to another job with a different body.',
+    perform holdfast.raise_error('HF003', format('The key %s was used for a job with a different body.',
       quote_literal(left(p_key, 80))), 'key', 'Use a new key, or submit the same body again.');
   end if;
   return v_existing.job_id;

@@ -65,7 +65,7 @@ begin
     union select t ->> 'type' from jsonb_array_elements(coalesce(p_job -> 'tasks', '[]')) as t
   loop
     if v_type is null or not v_allowed ? v_type then
-      perform holdfast.raise_error('HF005', format('Jobs of type %s are not open to users.', v_type), 'type',
+      perform holdfast.raise_error('HF005', format('Users may not submit jobs of type %s.', v_type), 'type',
         'Add the type to the option public_types, or submit it from a service.');
     end if;
   end loop;
@@ -80,7 +80,8 @@ begin
     perform holdfast.raise_error('HF004', 'debounce_s and throttle_s need a unique_key.', 'unique_key');
   end if;
   if p_job ? 'debounce_s' and p_job ?| '{tasks,throttle_s,run_at,delay_s}' then
-    perform holdfast.raise_error('HF004', 'debounce_s is for a job of one task, without another time.', 'debounce_s');
+    perform holdfast.raise_error('HF004',
+      'debounce_s is only for a job of one task without throttle_s, run_at and delay_s.', 'debounce_s');
   end if;
   perform holdfast.parse_number(p_job, 'debounce_s', 0.001, 315360000),
     holdfast.parse_number(p_job, 'throttle_s', 0.001, 315360000);

@@ -41,8 +41,9 @@ language plpgsql set search_path = '' as $$
 begin
   if 'stale' = any (holdfast.finish_tasks(array[p_id], array[p_attempt], array[p_nonce], array[p_outcome],
     array[p_body], holdfast.now())) then
-    perform holdfast.raise_error('HF001', format('The lease of task %s has passed to someone else.', p_id), null,
-      'Stop working on it; its result is not wanted any more.');
+    perform holdfast.raise_error('HF001', format('The lease of task %s has ended or is held by another worker.', p_id),
+      null,
+      'Stop working on the task; its outcome is not recorded.');
   end if;
 end $$;
 
@@ -66,8 +67,9 @@ begin
     and l.id = t.lane_id
   returning extract(epoch from t.lease_until - v_now) into v_lease;
   if not found then
-    perform holdfast.raise_error('HF001', format('The lease of task %s has passed to someone else.', p_task_id), null,
-      'Stop working on it; its result is not wanted any more.');
+    perform holdfast.raise_error('HF001', format('The lease of task %s has ended or is held by another worker.',
+      p_task_id), null,
+      'Stop working on the task; its outcome is not recorded.');
   end if;
   return v_lease;
 end $$;

@@ -120,8 +120,9 @@ begin
   where t.id = p_id and t.attempt = p_attempt and t.nonce = p_nonce and t.status || '' = 'running'
   for update;
   if not found then
-    perform holdfast.raise_error('HF001', format('The lease of task %s has passed to someone else.', p_id), null,
-      'Stop working on it; its result is not wanted any more.');
+    perform holdfast.raise_error('HF001', format('The lease of task %s has ended or is held by another worker.', p_id),
+      null,
+      'Stop working on the task; its outcome is not recorded.');
   end if;
 end $$;
 

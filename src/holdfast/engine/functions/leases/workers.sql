@@ -77,7 +77,7 @@ declare
   v_command text;
 begin
   if pg_column_size(p_about) > 16384 then
-    perform holdfast.raise_error('HF004', 'What a worker says about itself is longer than 16 KiB.', 'about');
+    perform holdfast.raise_error('HF004', 'The report of a worker is longer than 16 KiB.', 'about');
   end if;
   update holdfast.workers w set about = coalesce(p_about, w.about), seen_at = holdfast.now() where w.id = v_id
     returning w.command into v_command;
@@ -107,13 +107,14 @@ declare
   v_left timestamptz;
 begin
   if p_command is not null and p_command not in ('drain', 'stop') then
-    perform holdfast.raise_error('HF004', format('%s is no command.', quote_literal(left(p_command, 100))), 'command',
+    perform holdfast.raise_error('HF004', format('%s is not a command.', quote_literal(left(p_command, 100))),
+      'command',
       'Use drain or stop.');
   end if;
   update holdfast.workers w set command = p_command where w.name = p_worker returning w.seen_at, w.stopped_at
     into v_seen, v_left;
   if not found then
-    perform holdfast.raise_error('HF002', format('There is no worker %s.', quote_literal(left(p_worker, 200))),
+    perform holdfast.raise_error('HF002', format('Worker %s does not exist.', quote_literal(left(p_worker, 200))),
       'worker');
   end if;
   perform pg_notify('holdfast', 'command');

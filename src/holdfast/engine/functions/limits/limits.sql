@@ -18,7 +18,7 @@ begin
   perform holdfast.check_name(p_name, 'name');
   if p_max_running is null and p_rate is null then
     perform holdfast.raise_error('HF004', 'A limit needs max_running or rate.', 'max_running',
-      'Use delete_limit to take it away.');
+      'Use delete_limit to delete the limit.');
   end if;
   if p_max_running < 0 or p_rate <= 0 or p_rate > 1e9 or p_burst < 1 or p_burst > 1e9 then
     perform holdfast.raise_error('HF004',

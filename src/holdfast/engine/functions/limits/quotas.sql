@@ -59,10 +59,10 @@ create or replace function holdfast.raise_quota_error(p_quota text, p_used bigin
 language plpgsql set search_path = '' as $$
 begin
   raise exception using errcode = 'HF007', column = 'quota',
-    message = format('The quota of %s is used up: %s used of %s, %s more asked.', p_quota, p_used, p_limit,
+    message = format('The quota of %s is exceeded: %s of %s used, %s more requested.', p_quota, p_used, p_limit,
       p_requested),
     detail = jsonb_build_object('quota', p_quota, 'used', p_used, 'limit', p_limit, 'asked', p_requested)::text,
-    hint = 'Delete files that are not needed any more, or have the quota raised.';
+    hint = 'Delete files that you no longer need, or ask for a higher quota.';
 end $$;
 
 -- Add files to, or subtract them from, the usage of their owner. Files without an owner are not counted.
@@ -107,10 +107,10 @@ begin
   returning u.operations into v_used;
   if v_used > v_limit then
     raise exception using errcode = 'HF006', column = 'quota',
-      message = format('The quota of operations a day is used up: %s used of %s.', v_used - p_count, v_limit),
+      message = format('The quota of operations per day is exceeded: %s of %s used.', v_used - p_count, v_limit),
       detail = jsonb_build_object('quota', 'operations', 'used', v_used - p_count, 'limit', v_limit,
         'retry_after_s', ceil(extract(epoch from (v_day + 1)::timestamp at time zone 'UTC' - p_now)))::text,
-      hint = 'Try again tomorrow, or have the quota raised.';
+      hint = 'Try again tomorrow, or ask for a higher quota.';
   end if;
 end $$;
 

@@ -57,7 +57,7 @@ declare
     p_owner);
 begin
   if v_schedule ->> 'change' <> 'created' then
-    perform holdfast.raise_error('HF003', format('There is a schedule %s already.', quote_literal(p_name)), 'name',
+    perform holdfast.raise_error('HF003', format('Schedule %s already exists.', quote_literal(p_name)), 'name',
       'Use put_schedule to change it, or another name.');
   end if;
   return v_schedule - 'change';
@@ -79,12 +79,12 @@ begin
   end if;
   if jsonb_typeof(p_job) is distinct from 'object' or not p_job ?| '{type,tasks}' then
     perform holdfast.raise_error('HF004',
-      'The job of a schedule must be what submit takes: an object with a type or tasks.', 'job');
+      'The job of a schedule must be an object with a type or tasks, as submit takes it.', 'job');
   end if;
   if p_job ?| '{key,run_at,expires_at,batch}' then
     perform holdfast.raise_error('HF004',
       'A schedule makes many jobs: key, run_at, expires_at and batch cannot be the same for all.', 'job',
-      'Use unique_key to leave a run out while the one before is still going on.');
+      'Use unique_key to skip a run while the one before is still running.');
   end if;
   if not p_job ? 'tasks' then
     perform holdfast.check_name(p_job ->> 'type', 'type');
@@ -134,7 +134,7 @@ declare
 begin
   select * into v_schedule from holdfast.schedules s where s.name = p_name and (v_user is null or s.owner = v_user);
   if not found then
-    perform holdfast.raise_error('HF002', format('There is no schedule %s.',
+    perform holdfast.raise_error('HF002', format('Schedule %s does not exist.',
       coalesce(quote_literal(left(p_name, 80)), 'without a name')), 'name');
   end if;
   return v_schedule;

@@ -14,7 +14,7 @@ begin
     select z.name into v_name from pg_timezone_names z where lower(z.name) = lower(p_timezone) and z.name !~ '^posix';
   end if;
   if v_name is null then
-    perform holdfast.raise_error('HF004', format('There is no time zone %s.',
+    perform holdfast.raise_error('HF004', format('Time zone %s does not exist.',
       coalesce(quote_literal(left(p_timezone, 60)), 'without a name')),
       'timezone', 'Use an IANA name such as Europe/Madrid.');
   end if;
@@ -121,7 +121,7 @@ create or replace function holdfast.validate_timing(p_cron text, p_every_s doubl
 language plpgsql stable set search_path = '' as $$
 begin
   if (p_cron is null) = (p_every_s is null) then
-    perform holdfast.raise_error('HF004', 'A schedule needs a cron expression or an interval, one of them.', 'cron');
+    perform holdfast.raise_error('HF004', 'A schedule needs either a cron expression or an interval.', 'cron');
   end if;
   if p_every_s = 'NaN' or p_every_s < 1 or p_every_s > 315360000 then
     perform holdfast.raise_error('HF004', format('An interval must be from 1 second to 10 years, got %s seconds.',
@@ -134,7 +134,7 @@ begin
   if p_cron is not null then
     perform holdfast.parse_cron(p_cron);
     if not exists (select from holdfast.list_cron_times_after(p_cron, 'UTC', holdfast.now(), 1)) then
-      perform holdfast.raise_error('HF004', format('The cron expression %s names a day that never comes.',
+      perform holdfast.raise_error('HF004', format('The cron expression %s matches no day.',
         quote_literal(left(p_cron, 60))), 'cron');
     end if;
   end if;

@@ -1,0 +1,176 @@
+"""A submit in a transaction of its own has the same result as `submit`."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import pytest
+from manual_worker import QUEUE, ManualWorker, submit_job
+
+from holdfast import Client, RetryPolicy, task
+from holdfast.engine import jobs, limits, quotas
+from holdfast.engine.connection import Connection
+from holdfast.settings import Secret
+
+PLAIN: list[dict[str, Any]] = [
+    {},
+    {"args": {"x": [1, None, "ä"]}},
+    {"args": None},
+    {"priority": 7},
+    {"priority": -100},
+    {"priority": None},
+    {"limit_key": "k"},
+    {"limit_key": ""},
+    {"labels": {"a": "b"}},
+    {"labels": None},
+    {"owner": "ann"},
+    {"attempts": 3, "timeout_s": 5},
+    {"queue": None},
+    {"queue": 5},
+    {"args": {"x": "y" * 200_000}},
+]
+NOT_PLAIN: list[dict[str, Any]] = [
+    {"priority": 1.0},
+    {"priority": 1.5},
+    {"delay_s": 60},
+    {"run_at": "2999-01-01T00:00:00Z"},
+    {"name": "first"},
+    {"tasks": [{"type": "a", "name": "a"}, {"type": "b", "after": ["a"]}]},
+]
+WRONG: list[Any] = [
+    {"priority": 101},
+    {"priority": 999},
+    {"priority": "5"},
+    {"priority": True},
+    {"type": None},
+    {"type": ""},
+    {"queue": "q" * 300},
+    {"limit_key": "k" * 2000},
+    {"attempts": 0},
+    {"args": {"x": [str(n) * 3 for n in range(100_000)]}},
+    {"unheard_of": 1, "after": ["x"]},
+]
+
+
+def body(more: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "t", "queue": QUEUE, **more}
+
+
+async def kept(conn: Connection, made: UUID) -> dict[str, Any]:
+    """All of a job's rows that do not tell when and in which turn it was made."""
+    rows = await conn.fetch(
+        "select to_jsonb(t) - '{id,job_id,pos,due_at,unique_key}'::text[] as row from holdfast.tasks t"
+        " where $1 in (t.id, t.job_id) order by t.name",
+        made,
+    )
+    return {str(at): msgspec.json.decode(row["row"]) for at, row in enumerate(rows)}
+
+
+def shape(made: jobs.SubmitResult) -> tuple[Any, ...]:
+    return made.created, made.status, sorted(made.tasks or {})
+
+
+async def said(conn: Connection, function: str, job: object) -> asyncpg.PostgresError:
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await conn.fetchval(f"select holdfast.{function}($1)", msgspec.json.encode(job).decode())
+    return caught.value
+
+
+@pytest.mark.parametrize("more", PLAIN + NOT_PLAIN, ids=lambda more: msgspec.json.encode(more)[:40].decode())
+async def test_both_ways_make_the_same_rows(conn: Connection, more: dict[str, Any]) -> None:
+    plain = await conn.fetchval("select holdfast.is_plain_task($1)", msgspec.json.encode(body(more)).decode())
+    assert plain == (more in PLAIN)
+    long = await jobs.submit(conn, body(more))
+    for _ in range(2):
+        short = await jobs.submit_standalone(conn, body(more))
+        assert shape(short) == shape(long)
+        assert await kept(conn, short.id) == await kept(conn, long.id) != {}
+
+
+@pytest.mark.parametrize("key", ["key", "unique_key"])
+async def test_keys_are_kept(conn: Connection, key: str) -> None:
+    first = await jobs.submit(conn, body({key: "a"}))
+    again = await jobs.submit_standalone(conn, body({key: "a"}))
+    assert (again.id, again.created) == (first.id, False)
+
+
+@pytest.mark.parametrize("more", WRONG, ids=lambda more: msgspec.json.encode(more)[:40].decode())
+async def test_both_ways_refuse_the_same(conn: Connection, more: dict[str, Any]) -> None:
+    await submit_job(conn)  # the lane is there
+    long, short = [await said(conn, each, body(more)) for each in ("submit", "submit_standalone")]
+    assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
+    assert await conn.fetchval("select count(*) from holdfast.tasks") == 1
+
+
+@pytest.mark.parametrize("job", [None, 1, "x", [], [{"type": "t"}]])
+async def test_invalid_jobs_are_refused_the_same_way(conn: Connection, job: object) -> None:
+    long, short = [await said(conn, each, job) for each in ("submit", "submit_standalone")]
+    assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
+
+
+async def test_owners_who_are_counted_or_take_turns_go_the_long_way(conn: Connection) -> None:
+    await submit_job(conn, owner="ann")
+    await limits.set_fair_queue(conn, QUEUE)
+    made = await jobs.submit_standalone(conn, body({"owner": "ann"}))
+    share = (
+        "select l.fair_owner from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = $1"
+    )
+    assert await conn.fetchval(share, made.id) == "ann"
+    await quotas.put_quota(conn, "bob", operations=1)
+    await jobs.submit_standalone(conn, body({"owner": "bob", "queue": "other"}))
+    assert (
+        await said(conn, "submit_standalone", body({"owner": "bob", "queue": "other"}))
+    ).sqlstate == "HF006"
+
+
+async def test_users_submit_only_public_types(conn: Connection) -> None:
+    await submit_job(conn)
+    async with conn.transaction():
+        await conn.execute("select set_config('request.jwt.claims', '{\"sub\": \"ann\"}', true)")
+        await conn.execute("set local role authenticated")
+        transaction = conn.transaction()
+        await transaction.start()
+        assert (await said(conn, "submit_standalone", body({}))).sqlstate == "HF005"
+        await transaction.rollback()
+
+
+async def test_an_old_snapshot_goes_the_long_way(conn: Connection) -> None:
+    await submit_job(conn)
+    async with conn.transaction(isolation="repeatable_read"):
+        assert not await conn.fetchval("select holdfast.is_plain_task($1)", '{"type": "t"}')
+        await jobs.submit_standalone(conn, body({}))
+    assert len(await ManualWorker(conn).take(5)) == 2
+
+
+@task(queue=QUEUE, retry=RetryPolicy(retries=2))
+async def send(to: str) -> None:
+    pass
+
+
+async def test_usual_submits_of_a_client_are_plain_tasks(url: Secret, conn: Connection) -> None:
+    client = Client(url.reveal())
+    for say in ({}, {"owner": "ann"}, {"priority": 3}, {"labels": {"a": "b"}}, {"limit_key": "k"}):
+        text = client.body(send("ann"), say).decode()  # type: ignore[arg-type]
+        assert await conn.fetchval("select holdfast.is_plain_task($1)", text), text
+
+
+MORE_LANES = """
+insert into holdfast.lanes (policy_id, queue, type, priority, limit_key, created_at)
+select l.policy_id, l.queue, l.type, l.priority, 'k' || n, l.created_at
+from holdfast.lanes l, generate_series(1, 10000) as n
+"""
+LANES_READ = """
+select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_all_tables where relname = 'lanes'
+"""
+
+
+async def test_one_of_ten_thousand_lanes_is_found_by_its_key(conn: Connection) -> None:
+    await submit_job(conn, limit_key="k0")
+    await conn.execute(MORE_LANES)
+    await conn.execute("analyze holdfast.lanes")
+    async with conn.transaction():
+        await jobs.submit_standalone(conn, body({"limit_key": "k7777"}))
+        assert await conn.fetchval(LANES_READ) < 10
