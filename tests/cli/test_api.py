@@ -93,11 +93,11 @@ async def test_api_stops_when_its_parent_ends(url: Secret, tmp_path: Path) -> No
 async def test_api_serves_job_types_and_systems(url: Secret, tmp_path: Path) -> None:
     environ = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_SERVICE_KEY": "hunter2hunter2",
                "HOLDFAST_HOME": str(tmp_path)}  # fmt: skip
-    books = Path(__file__).resolve().parents[1] / "support" / "books.py"
+    book_app = Path(__file__).resolve().parents[1] / "support" / "book_app.py"
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "api", str(books), "--port", "0", "--system", "exports"],
+            [sys.executable, "-m", "holdfast", "api", str(book_app), "--port", "0", "--system", "exports"],
             env=environ, stdout=out, stderr=out,
         )  # fmt: skip
     try:

@@ -27,7 +27,7 @@ from holdfast.extras import convert_import_error, require_extra
 from holdfast.settings import Secret, Settings
 
 SYSTEMS_PACKAGE = "holdfast.systems"
-SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams would stay open for ever
+SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by themselves
 
 
 @click.command()

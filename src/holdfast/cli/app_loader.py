@@ -91,7 +91,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _format_import_error(error: Exception) -> str:
-    """Format the error with the line of the application's code that caused it, without our own frames."""
+    """Format the error with the line of the application that caused it, without frames of importlib."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     position = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError):

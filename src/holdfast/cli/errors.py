@@ -157,7 +157,7 @@ def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
 def retry(session: CliSession, /, cause: str, **options: Any) -> int:
     """Retry all jobs that failed with this cause.
 
-    The retry is a bulk action: it starts with a few jobs and goes on if they succeed. See `holdfast bulk`.
+    The retry is a bulk action: it starts with a few jobs and continues if they succeed. See `holdfast bulk`.
     """
 
     async def work(connection: Connection) -> int:

@@ -128,7 +128,7 @@ async def _retry_job(connection: Connection, job_id: str, options: dict[str, Any
 
 
 def _print_retried(session: CliSession, results: list[dict[str, Any]]) -> None:
-    """Print how many tasks of each job run again. Raise `ConflictError` if there are none at all."""
+    """Print how many tasks of each job run again. Raise `ConflictError` if there are none."""
     if session.output.json:
         session.output.print_rows(results, [])
     for result in results:

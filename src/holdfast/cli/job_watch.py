@@ -50,7 +50,7 @@ async def wait_for_job(client: Client, job_id: UUID, max_wait: timedelta | None 
     if not ended:
         raise HoldfastError(
             f"Job {job_id} has not ended after {max_wait}.",
-            fix=f"The job goes on; see `holdfast job watch {job_id}`.",
+            fix=f"The job is still running; see `holdfast job watch {job_id}`.",
         )
     return ended[-1]
 

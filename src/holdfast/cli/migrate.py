@@ -126,7 +126,7 @@ def sql(from_version: int, to_version: int | None, no_transaction: bool) -> None
 )
 @click.option("--print", "print_only", is_flag=True, help="Print the SQL and change nothing.")
 @pass_session
-def grants(session: CliSession, role: str, access: roles.Purpose, print_only: bool) -> None:
+def grants(session: CliSession, role: str, access: roles.GrantPurpose, print_only: bool) -> None:
     """Grant a database role the privileges that it needs."""
     url = _locate_database(session)
     statements = session.run_async(

@@ -46,7 +46,7 @@ async def _refuse_message_queue(connection: Connection, name: str) -> None:
 @json_option
 @pass_session
 def pause(session: CliSession, name: str, reason: str | None, duration: timedelta | None) -> None:
-    """Pause a queue: workers start no more of its tasks. Running tasks go on."""
+    """Pause a queue: workers start no more of its tasks. Running tasks continue."""
     until = None if duration is None else datetime.now(UTC) + duration
 
     async def work(connection: Connection) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class CliSession:
         }
 
     def confirm(self, consequence: str, *, yes: bool, dry_run: bool) -> bool:
-        """Return whether to go on with an action that cannot be undone.
+        """Return whether to continue with an action that cannot be undone.
 
         Ask on a terminal, unless `yes` is set. Without a terminal and without `yes`, refuse. With `dry_run`,
         print the consequence and return False.

@@ -133,7 +133,7 @@ def _build_options(options: dict[str, Any]) -> dict[str, Any]:
 async def _print_result(
     session: CliSession, client: Client, submitted: jobs.SubmitResult, options: dict[str, Any]
 ) -> int:
-    """Print the id of the job or, if asked to wait, its outcome. Return the exit code."""
+    """Print the id of the job or, with `--wait` or `--watch`, its outcome. Return the exit code."""
     output = session.output
     if not options["wait"] and not options["watch"]:
         if output.json:

@@ -114,7 +114,7 @@ async def find_submittable_task(
 async def _find_former_queue(client: Client, name: str) -> str:
     """Return the queue in which tasks of this type were before.
 
-    A task type that nobody knows is refused: its jobs would wait for ever.
+    An unknown task type is refused, because its jobs would never run.
     """
     async with client.connection() as connection:
         rows = await engine_queues.list_task_queues(connection, max_rows=1)

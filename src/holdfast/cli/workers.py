@@ -154,7 +154,7 @@ def stop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
 
 
 def _send_command(
-    session: CliSession, name: str, command: leases.Command, *, yes: bool, dry_run: bool
+    session: CliSession, name: str, command: leases.WorkerCommand, *, yes: bool, dry_run: bool
 ) -> None:
     async def work(connection: Connection) -> None:
         row = await get_worker_or_fail(connection, name)

@@ -178,7 +178,7 @@ async def _measure_submit_rate(client: Client, count: int) -> float:
 async def _run_worker(
     database: Database, concurrency: int
 ) -> AsyncGenerator[Callable[[int], Awaitable[float]]]:
-    """Run a worker inside the block. Yield a function that waits until so many jobs are done, and returns the
+    """Run a worker inside the block. Yield a function that waits until all jobs are done, and returns the
     jobs per second since the worker started.
     """
     stop = asyncio.Event()

@@ -73,7 +73,7 @@ class ManagedProcess:
         return self.process is not None and self.process.returncode is None
 
     def check_running(self) -> None:
-        """Raise `HoldfastError` if the process exited although nobody stopped it."""
+        """Raise `HoldfastError` if the process exited without being stopped."""
         if self.process is not None and self.process.returncode is not None:
             raise HoldfastError(
                 f"The {self.name} exited unexpectedly with code {self.process.returncode}: "

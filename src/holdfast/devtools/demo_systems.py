@@ -89,7 +89,7 @@ async def submit_demo_jobs(client: Client) -> dict[str, JobHandle[Any]]:
             if name in TEMPLATES:
                 handles[f"{name}.pdf"] = await _submit_export(client, connection, document, TEMPLATES[name])
     if can_create_audio():
-        handles["report"] = await client.start(nuclear_v2, PEOPLE, owner=USER)
+        handles["report"] = await client.start_job(nuclear_v2, PEOPLE, owner=USER)
     return handles
 
 

@@ -159,7 +159,7 @@ def has_job_types(app: str) -> bool:
 
 
 async def create_login_link(client: Client, url: str) -> str | None:
-    """Return a link that logs in whoever opens it first, or None if the database is not available."""
+    """Return a link that logs in once, or None if the database is not available."""
     from holdfast.server.dashboard import create_login_link as create_dashboard_login_link  # noqa: PLC0415
 
     try:

@@ -1,6 +1,6 @@
 """Sample tasks for `holdfast demo` and `holdfast dev`.
 
-They need only Python, take a few seconds, report progress and leave a result to look at.
+They need only Python, take a few seconds, report progress and leave a result behind.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def wait_seconds(ctx: Ctx, seconds: int) -> str:
 
 @task(queue="demo", retry=RetryPolicy(retries=1, base=timedelta(seconds=2), cap=timedelta(seconds=2)))
 def always_fail(message: str) -> None:
-    """Fail every attempt, so that there is an error to look at."""
+    """Fail every attempt, so that there is an error to show."""
     raise ValueError(message)
 
 
