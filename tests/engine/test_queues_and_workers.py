@@ -65,7 +65,7 @@ async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None
 
 
 async def test_limits_with_what_is_in_use(conn: Connection) -> None:
-    await limits.put_limit(conn, limits.Limit(name="each", queue="q", per_key=True, max_running=2))
+    await limits.put_limit(conn, limits.LimitRule(name="each", queue="q", per_key=True, max_running=2))
     for key in ("a", "b", "b", "b"):
         await submit_job(conn, limit_key=key)
     assert len(await ManualWorker(conn).take(9)) == 3

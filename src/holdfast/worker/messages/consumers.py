@@ -96,7 +96,7 @@ class ConsumerLoop(BackgroundService):
         """Create the queue if the consumer asks for it, and enable wakeups where possible."""
         queue = self.consumer.queue
         if self.consumer.create and not await queues.message_queue_exists(connection, queue):
-            await queues.create(connection, queue)
+            await queues.create_queue(connection, queue)
         self._inserts_notify = await queues.enable_message_wakeups(connection, queue)
         self._prepared = True
 
@@ -159,7 +159,7 @@ class ConsumerLoop(BackgroundService):
             else None
         )
         sent_at = time.monotonic()
-        batch = await consuming.take(
+        batch = await consuming.read_message_batch(
             connection, self.consumer.queue, vt=self.consumer.vt, qty=slots, sleep=sleep
         )
         self._schedule_next_read(received=len(batch.messages), requested=slots, due_s=batch.due_s)
@@ -285,10 +285,15 @@ class ConsumerLoop(BackgroundService):
         for delivery in deliveries:
             message = delivery.message
             if message.id in dead:
-                telemetry.emit("message.dead", queue=message.queue, message=message.id, error=outcome.error)
+                telemetry.emit(
+                    "message.moved_to_dead_letters",
+                    queue=message.queue,
+                    message=message.id,
+                    error=outcome.error,
+                )
                 self._start_dead_letter_callback(message, outcome.error)
             elif message.id not in accepted and not delivery.finishing:
-                telemetry.emit("message.lost", queue=message.queue, message=message.id)
+                telemetry.emit("message.lease_lost", queue=message.queue, message=message.id)
 
     def _start_dead_letter_callback(self, message: Message[Any], error: str) -> None:
         if self.consumer.on_dead is None:
@@ -311,13 +316,13 @@ async def _store_outcome(
 ) -> tuple[set[int], set[int]]:
     """Return the ids that are dead letters now, and all ids whose outcome was accepted."""
     if outcome.kind == "archive" or outcome.kind == "delete":  # noqa: PLR1714  (narrows the type)
-        return set(), await consuming.finish(connection, queue, outcome.kind, receipts)
+        return set(), await consuming.finish_messages(connection, queue, outcome.kind, receipts)
     if outcome.kind == "delay":
-        return set(), await consuming.rest(connection, queue, receipts, outcome.delay)
+        return set(), await consuming.hide_messages(connection, queue, receipts, outcome.delay)
     if outcome.kind == "dead_letter":
-        dead = await consuming.bury(connection, queue, receipts, outcome.error)
+        dead = await consuming.move_to_dead_letters(connection, queue, receipts, outcome.error)
         return dead, dead
-    statuses = await consuming.fail(connection, queue, receipts, outcome.error)
+    statuses = await consuming.fail_messages(connection, queue, receipts, outcome.error)
     return {number for number, status in statuses.items() if status == "dead"}, set(statuses)
 
 
