@@ -63,7 +63,7 @@ class FaultServer:
         self.log = Path(tempfile.mkstemp(prefix="campaign-", suffix=".log")[1])
         if standby_of is None:
             self.password = self.home.new_password()
-            self._cluster.make(self.password)
+            self._cluster.create(self.password)
             self._cluster.configure({**OPTIONS, **(options or {})})
         else:
             self.password = standby_of.password

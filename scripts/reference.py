@@ -15,7 +15,7 @@ import reference_http
 import reference_python
 from holdfast import errors, telemetry
 from holdfast.cli.root import root
-from holdfast.settings import CHOICES, PREFIX, Settings
+from holdfast.settings import ENVIRONMENT_PREFIX, SETTING_CHOICES, Settings
 
 PLACE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by scripts/reference.py; run `make reference` after a change. -->\n"
@@ -34,9 +34,11 @@ def settings() -> str:
     ]
     for field in dataclasses.fields(Settings):
         kind = str(field.type).removesuffix(" | None")
-        kind = ", ".join(f"`{choice}`" for choice in CHOICES[kind]) if kind in CHOICES else kind
+        kind = (
+            ", ".join(f"`{choice}`" for choice in SETTING_CHOICES[kind]) if kind in SETTING_CHOICES else kind
+        )
         lines.append(
-            f"| `{field.name}` | `{PREFIX}{field.name.upper()}` | {kind} | {_default(field.default)}"
+            f"| `{field.name}` | `{ENVIRONMENT_PREFIX}{field.name.upper()}` | {kind} | {_default(field.default)}"
             f" | {field.metadata['help']} |"
         )
     return "\n".join(lines) + "\n"

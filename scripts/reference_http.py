@@ -20,7 +20,12 @@ def page() -> str:
     document = build_openapi_document()
     lines = ["# HTTP", "{note}", INTRO]
     for tag in (each["name"] for each in document["tags"]):
-        lines += [f"## {tag[0].upper() + tag[1:]}", "", "| route | description | parameters | responses |", "|---|---|---|---|"]
+        lines += [
+            f"## {tag[0].upper() + tag[1:]}",
+            "",
+            "| route | description | parameters | responses |",
+            "|---|---|---|---|",
+        ]
         lines += [_format_row(*operation) for operation in _list_operations(document, tag)]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

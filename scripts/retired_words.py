@@ -146,9 +146,9 @@ def find_replacement(name: str) -> str | None:
 
 def iterate_python_names(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
-            if "hypothesis.given(" not in token.line:  # a name of another library
-                yield token.start[0], token.string
+        from_other_library = "hypothesis.given(" in token.line
+        if token.type == tokenize.NAME and not keyword.iskeyword(token.string) and not from_other_library:
+            yield token.start[0], token.string
 
 
 def iterate_sql_names(text: str) -> Iterator[tuple[int, str]]:

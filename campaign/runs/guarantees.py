@@ -29,7 +29,9 @@ async def _schedules(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     async with env.connection() as connection:
         for number in range(dose.tasks):
             missed = ("catch_up", "coalesce", "skip")[number % 3]
-            new_schedule = schedule(app.work(number), every=SECOND, name=f"{missed}-{number}", most=1000)
+            new_schedule = schedule(
+                app.work(number), every=SECOND, name=f"{missed}-{number}", max_catch_up=1000
+            )
             await schedules.put_schedule(connection, {**new_schedule.body(), "missed": missed})
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)

@@ -35,7 +35,9 @@ def test_the_picture_is_well_formed() -> None:
 STAMP = results.Stamp("2026-01-02 03:04 UTC", "abc1234", 0.5, "Linux, 2 cores", "PostgreSQL 18.1")
 
 
-def outcome(measurements: results.Measurements, lost: str = "", stamp: results.Stamp = STAMP) -> results.Outcome:
+def outcome(
+    measurements: results.Measurements, lost: str = "", stamp: results.Stamp = STAMP
+) -> results.Outcome:
     return results.Outcome(stamp, measurements, lost, seconds=3.0)
 
 

@@ -33,7 +33,7 @@ PUBLIC_NAMES: dict[str, str] = {
         post_to_target resolve_egress_url
     """,
     "holdfast.testing": """
-        AttemptResult Clock ConsumedMessage DrainResult Holdfast ReplayResult Submitted wait_until
+        AttemptResult Clock ConsumedMessage DrainResult Holdfast ReplayResult SubmittedTask wait_until
     """,
     "holdfast.server": """
         HIDDEN_ERROR_MESSAGE AppServices Caller DashboardUser Endpoint EventFrame EventStreamResponse

@@ -273,7 +273,8 @@ async def _retry_on_locks(attempt: Callable[[], Awaitable[T]]) -> T:
                 raise
             if failures >= MAX_LOCK_ATTEMPTS:
                 raise errors.SchemaBusyError(
-                    f"A lock was not available in {MAX_LOCK_ATTEMPTS} attempts: {error}. Nothing was changed.",
+                    f"A lock was not available in {MAX_LOCK_ATTEMPTS} attempts: {error}."
+                    " Nothing was changed.",
                     fix="Look for long transactions in pg_stat_activity, or raise HOLDFAST_LOCK_TIMEOUT.",
                 ) from error
             delay_s = min(0.1 * 2**failures, MAX_TABLE_LOCK_RETRY_S)

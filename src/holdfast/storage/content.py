@@ -31,8 +31,8 @@ DISCARD_TIMEOUT_S = 5
 class ContentReader:
     """The content in chunks, readable once. `size` is known in advance for bytes and paths, otherwise None.
 
-    Set `max_bytes` to make reading fail with QuotaExceededError when the content is larger. `byte_count`, `sha256`
-    and `media_metadata` are complete after the last chunk.
+    Set `max_bytes` to make reading fail with QuotaExceededError when the content is larger. `byte_count`,
+    `sha256` and `media_metadata` are complete after the last chunk.
     """
 
     def __init__(self, content: Content) -> None:

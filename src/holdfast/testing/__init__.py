@@ -12,7 +12,7 @@ Asynchronous tests need `asyncio_mode = "auto"` in `[tool.pytest.ini_options]`. 
 
 from holdfast.testing.clock import Clock
 from holdfast.testing.drain import AttemptResult, ConsumedMessage, DrainResult
-from holdfast.testing.harness import Holdfast, Submitted
+from holdfast.testing.harness import Holdfast, SubmittedTask
 from holdfast.testing.kill_replay import ReplayResult
 from holdfast.testing.polling import wait_until
 
@@ -23,6 +23,6 @@ __all__ = [
     "DrainResult",
     "Holdfast",
     "ReplayResult",
-    "Submitted",
+    "SubmittedTask",
     "wait_until",
 ]

@@ -1,8 +1,8 @@
-"""Run the tasks of a test inside the test: one after the other, in the engine's order, on the test's event loop.
+"""Run the tasks of a test inside the test: one after the other, in the order of the engine.
 
-The engine is the real one, and so is the task executor; only the claiming and the clock differ from a worker. Time
-passes by moving the clock to the moment when the next task falls due, so that an hour of retries and schedules takes
-milliseconds. This is one of the four hosts of the runner (holdfast.worker.runner).
+The engine is the real one, and so is the task executor; only the claiming and the clock differ from a worker.
+Time passes by moving the clock to the moment when the next task falls due, so that an hour of retries and
+schedules takes milliseconds. This is one of the four hosts of the runner (holdfast.worker.runner).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _OUTCOME_NAMES: Final = {
 class AttemptResult:
     """One attempt that `drain` ran.
 
-    `outcome` is "succeeded", "failed", "rejected", "snoozed", "limited", "cancelled", "released" or "stopped" (its
-    job was cancelled). `output` is what the task returned, as JSON. `exception` is what it raised.
+    `outcome` is "succeeded", "failed", "rejected", "snoozed", "limited", "cancelled", "released" or "stopped"
+    (its job was cancelled). `output` is what the task returned, as JSON. `exception` is what it raised.
     """
 
     task: str
@@ -198,7 +198,9 @@ class DrainHost:
             await asyncio.sleep(min(MAX_HEARTBEAT_INTERVAL_S, claimed.lease_s / 4))
             progress = context.unreported() if context is not None else None
             news = {claimed.id: progress} if progress is not None else None
-            beat = await leases.heartbeat_tasks(self.connection, worker=WORKER_NAME, held=[claimed], progress=news)
+            beat = await leases.heartbeat_tasks(
+                self.connection, worker=WORKER_NAME, held=[claimed], progress=news
+            )
             if context is not None and progress is not None and claimed.id not in beat.lost:
                 context.reported(progress)
             if claimed.id in beat.cancelled:

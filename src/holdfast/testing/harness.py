@@ -1,7 +1,7 @@
-"""What the fixture `hf` is: one test's database, clock and tasks, and questions about what was submitted.
+"""The fixture `hf`: the database, clock and tasks of one test, and assertions about submitted tasks.
 
-Questions are answered at once and are not awaited, because an assertion that somebody forgets to await would
-always hold. They look at what was committed, from a connection of their own in a thread of its own.
+Assertions are plain functions, because an assertion that a test forgets to await would always hold. They read
+committed rows on their own connection, in their own thread.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ T = TypeVar("T")
 AnyTask = Task[..., Any]
 
 MAX_ATTEMPTS = 10_000
-PATIENCE_SECONDS = 0.25
+LIFESPAN_CLOSE_TIMEOUT_S = 0.25
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A task that was submitted. `args` and `output` are as JSON has them."""
+class SubmittedTask:
+    """A submitted task. `args` and `output` are JSON values."""
 
     id: UUID
     job_id: UUID
@@ -66,7 +66,7 @@ class Submitted:
 
 
 class Holdfast:
-    """The real engine on a database of the test's own, and the test's tasks."""
+    """The real engine on the test's own database, with the test's tasks."""
 
     def __init__(self, url: Secret, settings: Settings) -> None:
         self._url = url
@@ -76,37 +76,37 @@ class Holdfast:
         self.client = Client(url.reveal(), settings=settings)
         self.clock = Clock(url, settings)
         self.state: Any = None
-        """What tasks find in `ctx.state` when there is no lifespan, or instead of it: a double."""
+        """The value of `ctx.state`. Set it to replace the state that a lifespan provides."""
 
     @property
     def url(self) -> str:
-        """The address of the test's database, for your own connections to it."""
+        """The URL of the test's database, for your own connections."""
         return self._url.reveal()
 
     def use(self, *parts: object) -> None:
-        """What `drain` runs: modules, tasks, consumers, schedules, and a lifespan."""
+        """Add what `drain` runs: modules, tasks, consumers, schedules, and a lifespan."""
         self._application.add(parts)
 
     async def advance(self, by: timedelta) -> None:
-        """Move the clock. Nothing runs by that; see `drain`."""
+        """Move the clock forward. This runs no tasks; call `drain` for that."""
         await self.clock.advance(by)
 
     async def drain(
         self, *, until: timedelta = timedelta(0), max_attempts: int = MAX_ATTEMPTS
     ) -> DrainResult:
-        """Run all that is ready, and all that becomes ready within `until`, in moments.
+        """Run every task that is ready or becomes ready within `until`, without waiting.
 
-        Consumers are given the messages that are visible. Their queues go by the real clock.
+        Consumers receive the messages that are visible. Message queues follow the real clock.
         """
 
         async def register_and_drain(host: DrainHost) -> DrainResult:
             await host.register_definitions()
             return await drain(host, until=until, max_attempts=max_attempts, state=self.state)
 
-        return await self._with_host(self._running(), register_and_drain)
+        return await self._with_host(self._build_application(), register_and_drain)
 
     async def run(self, call: Call[R], *, until: timedelta = timedelta(hours=1)) -> R:
-        """Submit a call, run everything, and answer with its result, or raise what it raised."""
+        """Submit a call, drain, and return its result, or raise the exception that it raised."""
         self.use(call.task)
         job = await self.client.submit(call)
         result = await self.drain(until=until)
@@ -115,34 +115,35 @@ class Holdfast:
             raise exceptions[-1]
         return await job.result(within=timedelta(0))
 
-    def submitted(self, task: AnyTask | str | None = None) -> list[Submitted]:
-        """Everything that was submitted and committed, or all of one task, oldest first."""
+    def submitted(self, task: AnyTask | str | None = None) -> list[SubmittedTask]:
+        """Return all committed tasks, or those of one task type, oldest first."""
         name = task.name if isinstance(task, Task) else task
-        rows = self._ask(scratch.list_submitted_tasks)
-        found = [_submitted(dict(row)) for row in rows]
-        return [each for each in found if name is None or each.task == name]
+        rows = self._query(scratch.list_submitted_tasks)
+        tasks = [_build_submitted_task(dict(row)) for row in rows]
+        return [each for each in tasks if name is None or each.task == name]
 
     def assert_submitted(
         self, what: Call[Any] | AnyTask, /, *, count: int | None = None, **args: Any
-    ) -> list[Submitted]:
-        """A task was submitted with these arguments; `count` says how often. Answers with those.
+    ) -> list[SubmittedTask]:
+        """Assert that a task was submitted with these arguments, `count` times if given. Return the matches.
 
-        `assert_submitted(send, to="ann")` looks at the named arguments only, `assert_submitted(send("ann"))`
-        at all of them.
+        `assert_submitted(send, to="ann")` compares the named arguments only, `assert_submitted(send("ann"))`
+        all of them.
         """
         if isinstance(what, Call):
             what.mark_used()
-            task, wanted = what.task, _with_defaults(what.task, _plain(dict(what.args)))
+            task, expected = what.task, _add_defaults(what.task, _to_json_values(dict(what.args)))
         else:
-            task, wanted = what, _plain(args)
-        there = self.submitted(task)
-        fitting = [each for each in there if _fits(_with_defaults(task, each.args), wanted)]
-        if len(fitting) == count or (count is None and fitting):
-            return fitting
-        times = "" if count is None else f" {count} times, but {len(fitting)} times"
-        listed = "".join(f"\n  {each.task}({_written(each.args)})" for each in there) or "\n  nothing"
+            task, expected = what, _to_json_values(args)
+        submitted = self.submitted(task)
+        matches = [each for each in submitted if _matches(_add_defaults(task, each.args), expected)]
+        if len(matches) == count or (count is None and matches):
+            return matches
+        times = "" if count is None else f" {count} times, but {len(matches)} times"
+        calls = "".join(f"\n  {each.task}({_format_args(each.args)})" for each in submitted) or "\n  nothing"
         raise AssertionError(
-            f"{task.name}({_written(wanted)}) was not submitted{times}. Of that task there is:{listed}"
+            f"{task.name}({_format_args(expected)}) was not submitted{times}."
+            f" Submitted calls of this task:{calls}"
         )
 
     async def replay(
@@ -151,31 +152,33 @@ class Holdfast:
         *,
         setup: StateProbe | None = None,
         snapshot: StateProbe | None = None,
-        most: int = 200,
+        max_awaits: int = 200,
     ) -> ReplayResult:
-        """Prove a task idempotent: kill it after each await, run it again, and compare what it left behind.
+        """Prove that a task is idempotent: kill it after each await, run it again, and compare the effects.
 
-        `setup` brings your own things back to their beginning, before every round. `snapshot` answers with
-        what must be the same in the end. Both may be asynchronous. The result, and what the task submitted,
-        are compared anyway.
+        `setup` resets your own state before every round. `snapshot` returns the state that must be the same
+        at the end. Both may be asynchronous. The result and the tasks that were submitted are always
+        compared.
         """
         call.mark_used()
         check_replayable(call)
         before, dropped = asyncio.all_tasks(), list[KillableCoroutine]()
         try:
-            expected, _ = await self._round(call, 0, setup, snapshot, dropped)
+            expected, _ = await self._run_round(call, 0, setup, snapshot, dropped)
             places: list[str] = []
-            for k in range(1, most + 1):
-                found, place = await self._round(call, k, setup, snapshot, dropped)
+            for k in range(1, max_awaits + 1):
+                actual, place = await self._run_round(call, k, setup, snapshot, dropped)
                 if place is None:
                     return ReplayResult(kills=len(places), output=expected["result"], places=places)
-                check_same_result(place, expected, found)
+                check_same_result(place, expected, actual)
                 places.append(place)
         finally:
             await close_killed_coroutines(dropped, before)
-        raise AssertionError(f"{call.task.name} has more than {most} awaits; say most=... to try them all.")
+        raise AssertionError(
+            f"{call.task.name} has more than {max_awaits} awaits; pass max_awaits=... to try all of them."
+        )
 
-    async def _round(
+    async def _run_round(
         self,
         call: Call[Any],
         k: int,
@@ -183,13 +186,15 @@ class Holdfast:
         snapshot: StateProbe | None,
         dropped: list[KillableCoroutine],
     ) -> tuple[dict[str, Any], str | None]:
-        """One job: killed after the k-th suspension of its first attempt, then run to the end."""
+        """Run one job: kill it after the k-th await of its first attempt, then run it to the end."""
         await call_probe(setup)
         known = {each.id for each in self.submitted()}
         fresh = Call(call.task, call.args)
         job = await self.client.submit(fresh)
-        place = await self._kill(call.task, k, job.id, dropped) if k else None
-        last = await self._with_host(self._running(call.task), lambda host: self._finish(host, job.id))
+        place = await self._kill_at_await(call.task, k, job.id, dropped) if k else None
+        last = await self._with_host(
+            self._build_application(call.task), lambda host: self._finish(host, job.id)
+        )
         others = [e for e in self.submitted() if e.id not in known and e.id != job.id]
         return {
             "result": (last.outcome, last.output),
@@ -197,8 +202,10 @@ class Holdfast:
             "snapshot": await call_probe(snapshot),
         }, place
 
-    async def _kill(self, task: AnyTask, k: int, job: UUID, dropped: list[KillableCoroutine]) -> str | None:
-        """Where it was killed; None when it ended before."""
+    async def _kill_at_await(
+        self, task: AnyTask, k: int, job: UUID, dropped: list[KillableCoroutine]
+    ) -> str | None:
+        """Kill a task at its k-th await. Return the place, or None when the task ended before."""
         runs: list[KillableCoroutine] = []
 
         async def run_and_kill(host: DrainHost) -> str | None:
@@ -206,7 +213,7 @@ class Holdfast:
             claimed, _ = await host.exchange()
             if claimed is None or (claimed.job_id or claimed.id) != job:
                 raise AssertionError("Something else is ready; drain before you replay.")
-            await self._warm(host)
+            await self._open_connections(host)
             opened = host.open_executor(self.state)
             executor = await opened.__aenter__()
             try:
@@ -220,9 +227,9 @@ class Holdfast:
             await host.exchange(outcome, claim=False)
             return None
 
-        return await self._with_host(self._running(make_killable(task, k, runs)), run_and_kill)
+        return await self._with_host(self._build_application(make_killable(task, k, runs)), run_and_kill)
 
-    async def _warm(self, host: DrainHost) -> None:
+    async def _open_connections(self, host: DrainHost) -> None:
         """Open connections before the task starts, so that opening them adds no suspensions to the task."""
         for database in (host.database, self.database()):
             async with database.connection() as connection:
@@ -233,8 +240,8 @@ class Holdfast:
     ) -> None:
         """Drop connections and open transactions, as the end of a killed process does."""
         with contextlib.suppress(Exception):
-            # What the task still holds is never given back, so whoever waits for it is not waited for.
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            # The killed task never returns what it holds, so do not wait for the lifespan to close.
+            async with asyncio.timeout(LIFESPAN_CLOSE_TIMEOUT_S):
                 await opened.__aexit__(None, None, None)
         host.database.terminate()
         for database in self._databases.values():
@@ -250,8 +257,8 @@ class Holdfast:
             return AttemptResult(task.task, job, task.attempt, task.status, task.output)
         return attempts[-1]
 
-    def _running(self, *instead: AnyTask) -> AppUnderTest:
-        """The application, with other versions of some tasks. Other tasks stay where they are."""
+    def _build_application(self, *instead: AnyTask) -> AppUnderTest:
+        """Build the application, or one with only the given replacement tasks."""
         tasks = {task.name: task for task in instead} or self._application.tasks
         return AppUnderTest(
             tasks,
@@ -271,29 +278,30 @@ class Holdfast:
             finally:
                 await host.close()
 
-    def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
-        answers: list[T] = []
-        problems: list[BaseException] = []
+    def _query(self, query: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run a query in a thread, so that it works with and without a running event loop."""
+        results: list[T] = []
+        errors: list[BaseException] = []
 
-        async def look() -> None:
+        async def run_query() -> None:
             async with open_connection(self._url, self._settings) as connection:
-                answers.append(await question(connection))
+                results.append(await query(connection))
 
-        def thread() -> None:
+        def run_loop() -> None:
             try:
-                asyncio.run(look())
-            except BaseException as problem:
-                problems.append(problem)
+                asyncio.run(run_query())
+            except BaseException as error:
+                errors.append(error)
 
-        looking = threading.Thread(target=thread, name="hf")
-        looking.start()
-        looking.join()
-        if problems:
-            raise problems[0]
-        return answers[0]
+        thread = threading.Thread(target=run_loop, name="hf")
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
 
     def database(self) -> Database:
-        """For clients without an address of their own, one for each event loop."""
+        """Return the pool of the current event loop, for clients without their own URL."""
         loop = asyncio.get_running_loop()
         if loop not in self._databases:
             self._databases[loop] = Database(self._url, self._settings)
@@ -310,40 +318,40 @@ class Holdfast:
         self._databases.clear()
 
 
-def _submitted(row: Mapping[str, Any]) -> Submitted:
-    return Submitted(
+def _build_submitted_task(row: Mapping[str, Any]) -> SubmittedTask:
+    return SubmittedTask(
         id=row["id"],
         job_id=row["job_id"],
         task=row["type"],
         queue=row["queue"],
         status=row["status"],
         attempt=row["attempt"],
-        args=_decoded(row["args"]) or {},
-        output=_decoded(row["output"]),
+        args=_decode_json(row["args"]) or {},
+        output=_decode_json(row["output"]),
         owner=row["owner"],
-        labels=_decoded(row["labels"]) or {},
+        labels=_decode_json(row["labels"]) or {},
         due_at=row["due_at"],
         name=row["name"],
     )
 
 
-def _decoded(text: str | None) -> Any:
+def _decode_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-def _plain(args: Mapping[str, Any]) -> dict[str, Any]:
+def _to_json_values(args: Mapping[str, Any]) -> dict[str, Any]:
     return dict(msgspec.json.decode(to_json(dict(args), what="args")))
 
 
-def _with_defaults(task: AnyTask, args: Mapping[str, Any]) -> dict[str, Any]:
+def _add_defaults(task: AnyTask, args: Mapping[str, Any]) -> dict[str, Any]:
     parameters = task.signature.parameters
     defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty and n not in args}
-    return {**_plain(defaults), **args}
+    return {**_to_json_values(defaults), **args}
 
 
-def _fits(args: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(name in args and args[name] == value for name, value in wanted.items())
+def _matches(args: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    return all(name in args and args[name] == value for name, value in expected.items())
 
 
-def _written(args: Mapping[str, Any]) -> str:
+def _format_args(args: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in args.items())

@@ -30,7 +30,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine import leases
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.leases import Lease, Outcome
 from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
@@ -235,7 +235,7 @@ class HeartbeatProcess:
         start = await self._started
         while True:
             try:
-                async with connected(Secret(start.url), self._settings) as connection:
+                async with open_connection(Secret(start.url), self._settings) as connection:
                     self._send(protocol.READY)
                     await self._renew_while_connected(connection, start)
             except HoldfastError as error:
@@ -290,7 +290,8 @@ class HeartbeatProcess:
         self, connection: Connection, start: HeartbeatStart, due: dict[bytes, LeaseRecord], now: float
     ) -> None:
         request_timeout_s = max(0.5, min(r.renewed_at + r.lease_s for r in due.values()) - now)
-        request = leases.beat(connection, worker=start.worker, held=[r.lease for r in due.values()])
+        held = [record.lease for record in due.values()]
+        request = leases.heartbeat_tasks(connection, worker=start.worker, held=held)
         async with asyncio.timeout(request_timeout_s):
             response = await request
         lost = {task_id.bytes for task_id in response.lost}
@@ -331,10 +332,10 @@ class HeartbeatProcess:
         deadline = time.monotonic() + RETURN_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
-                async with connected(Secret(start.url), self._settings) as connection:
+                async with open_connection(Secret(start.url), self._settings) as connection:
                     for offset in range(0, len(outcomes), MAX_OUTCOMES_PER_CALL):
                         part = outcomes[offset : offset + MAX_OUTCOMES_PER_CALL]
-                        await leases.exchange(
+                        await leases.finish_and_claim(
                             connection, worker=start.worker, outcomes=part, slots=0, queues=[]
                         )
                     await return_messages(connection, messages, released=released)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 from holdfast.definitions.consumers import Consumer
-from holdfast.engine import borrowed
+from holdfast.engine import caller_connection
 from holdfast.engine.messages import queues
 from holdfast.errors import LeaseLostError
 from holdfast.model import Message
@@ -88,14 +88,16 @@ class Delivery:
                 f"Message {self.message.id} of queue {self.message.queue} is no longer leased by this worker:"
                 f" {self.stop_reason}."
             )
-        statement = queues.finishing(self.message.queue, self.receipt, self.consumer.finish)
+        statement = queues.finish_message(self.message.queue, self.receipt, self.consumer.finish)
         self._set_finishing(True)
         try:
-            result = borrowed.ask_now(on, statement)
+            result = caller_connection.run_now_or_await(on, statement)
         except BaseException:
             self._set_finishing(False)
             raise
-        return result if isinstance(result, borrowed.Answered) else self._await_finish(result)
+        if isinstance(result, caller_connection.CompletedAwaitable):
+            return result
+        return self._await_finish(result)
 
     async def _await_finish(self, result: Awaitable[None]) -> None:
         try:

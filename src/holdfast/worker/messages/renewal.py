@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import msgspec
 
-from holdfast.engine.connection import Connection, connected
+from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.messages import consumers as consuming
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.settings import Secret, Settings
@@ -75,7 +75,7 @@ class MessageRenewer:
         while True:
             if self._find_due_messages():
                 try:
-                    async with connected(url, settings) as connection:
+                    async with open_connection(url, settings) as connection:
                         await self._renew_until_idle(connection)
                 except HoldfastError as error:
                     self._send(protocol.DATABASE_PROBLEM, str(error).encode())
@@ -139,7 +139,7 @@ class MessageRenewer:
         renewed_ids: set[int] | None = None
         try:
             renewed_ids = (
-                await consuming.extend(connection, queue, receipts, vt, patience=lock_timeout)
+                await consuming.extend_visibility(connection, queue, receipts, vt, lock_timeout=lock_timeout)
                 if requested
                 else set()
             )
@@ -179,6 +179,6 @@ async def return_messages(connection: Connection, messages: list[LeasedMessage],
         receipts = [message.receipt for message in messages if message.queue == queue]
         with contextlib.suppress(NotFoundError):  # the queue was dropped
             if released:
-                await consuming.rest(connection, queue, receipts, timedelta(0))
+                await consuming.hide_messages(connection, queue, receipts, timedelta(0))
             else:
-                await consuming.retry(connection, queue, receipts, WORKER_LOST)
+                await consuming.retry_messages(connection, queue, receipts, WORKER_LOST)

@@ -94,7 +94,7 @@ class VisibilityKeeper:
         if delivery.finishing or not delivery.stop(reason):
             return
         self.drop([delivery])
-        telemetry.emit("message.lost", queue=delivery.message.queue, message=delivery.message.id)
+        telemetry.emit("message.lease_lost", queue=delivery.message.queue, message=delivery.message.id)
         loop, runner = self.worker_loop, delivery.runner
         if loop is not None and runner is not None and not loop.is_closed():
             loop.call_soon_threadsafe(runner.cancel, reason)
