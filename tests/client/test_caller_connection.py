@@ -94,9 +94,9 @@ async def test_every_kind_of_connection_raises_holdfast_errors(
     async with open_transaction(url.reveal(), False) as on:
         with pytest.raises(LeaseLostError, match="Message 1 of queue letters was read again") as caught:
             await stale.done(on)
-        assert caught.value.fix == "Stop working on it; nothing was changed."
+        assert caught.value.fix == "Stop working on the message; nothing was changed."
     async with open_transaction(url.reveal(), False) as on:
-        with pytest.raises(NotFoundError, match="no message queue 'none'"):
+        with pytest.raises(NotFoundError, match="Message queue 'none' does not exist"):
             await client.queues.send("none", 1, on=on)
 
 

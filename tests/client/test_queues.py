@@ -204,7 +204,7 @@ async def test_requeue_sends_dead_letters_and_archived_messages_again(client: Cl
     await clock.advance(2 * MINUTE)
     assert await client.queues.read("q") == []  # buried on the way
     [dead] = await client.queues.peek("q", place="dead")
-    assert dead.headers["x-holdfast-dead"]["error"] == "read more often than the policy allows"
+    assert dead.headers["x-holdfast-dead"]["error"] == "read more than max_reads times"
     back = await client.queues.requeue("q")
     assert list(back) == [dead.id]
     [message] = await client.queues.read("q")
@@ -254,7 +254,7 @@ CALLS = [
 
 @pytest.mark.parametrize(("method", "args"), CALLS, ids=[name for name, _ in CALLS])
 async def test_errors_name_the_missing_queue(client: Client, method: str, args: tuple[Any, ...]) -> None:
-    with pytest.raises(NotFoundError, match="no message queue 'none'") as caught:
+    with pytest.raises(NotFoundError, match="Message queue 'none' does not exist") as caught:
         await getattr(client.queues, method)(*args)
     assert caught.value.field == "queue"
     assert "holdfast queue create none" in str(caught.value.fix)

@@ -85,3 +85,32 @@ def test_invalid_retry_policies_are_refused(options: dict[str, Any]) -> None:
 def test_a_time_limit_must_be_positive() -> None:
     with pytest.raises(InvalidError, match="timeout"):
         task(timeout=timedelta(0))(lambda: None)
+
+
+async def test_awaiting_a_call_names_submit() -> None:
+    with pytest.raises(TypeError, match=r"submit it: await client\.submit\(double\(\.\.\.\)\)"):
+        await double(1)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("method", ["delay", "apply_async", "enqueue", "send", "defer"])
+def test_submit_methods_of_other_libraries_name_submit(method: str) -> None:
+    error = (
+        rf"task 'double' has no method '{method}'; submit a call of it: client\.submit\(double\(\.\.\.\)\)"
+    )
+    with pytest.raises(AttributeError, match=error):
+        getattr(double, method)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        double.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"prio": 3}, "@task has no option 'prio'; did you mean 'priority'?"),
+        ({"timeout": 5}, r"timeout must be a timedelta, got 5. Write timeout=timedelta\(seconds=5\)."),
+        ({"retry": RetryPolicy(retries=1), "que": "x"}, "did you mean 'queue'?"),
+    ],
+)
+def test_wrong_options_of_a_task_are_refused(options: Any, error: str) -> None:
+    with pytest.raises(InvalidError, match=error):
+        task(**options)(lambda: None)
