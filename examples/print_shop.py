@@ -81,7 +81,7 @@ async def retry_failed_job() -> None:
     except TaskFailedError as error:
         print(error.status, error.error_type)
     await job.retry()  # runs the failed tasks again
-    page = await client.jobs("state:failed type:fail_page since:1d")  # the search of the dashboard
+    page = await client.search_jobs("state:failed type:fail_page since:1d")  # the search of the dashboard
     print(all(each.type == "fail_page" for each in page.rows))
 
 

@@ -35,7 +35,7 @@ async def manage_schedules() -> None:
 
 
 async def list_failed_jobs() -> None:
-    async for job in client.each_job("state:failed since:1d"):
+    async for job in client.iterate_jobs("state:failed since:1d"):
         print(job.id, job.type, job.error)
 
 

@@ -108,7 +108,7 @@ class Ctx(ABC, Generic[State_co]):
     @property
     @abstractmethod
     def cancelled(self) -> bool:
-        """Whether the attempt must stop: job cancelled, lease lost, time limit reached, worker shutting down."""
+        """Whether the attempt must stop: job cancelled, lease lost, time limit reached, or worker stopped."""
 
     @property
     def idempotency_key(self) -> str:
