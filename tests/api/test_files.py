@@ -128,7 +128,7 @@ async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client,
     later = msgspec.json.decode(text)
     later[3] += 1000
     stretched = base64.urlsafe_b64encode(msgspec.json.encode(later)).rstrip(b"=").decode()
-    stranger = Client(settings=replace(client.settings, signing_key=Secret("x" * 40)))
+    other_client = Client(settings=replace(client.settings, signing_key=Secret("x" * 40)))
     words = [
         "", ".", "x", "x.y", payload, f"{payload}.", f".{signature}",
         f"{signature}.{payload}",  # parts in the wrong order
@@ -138,7 +138,7 @@ async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client,
         f"{payload}.{signature[:-1]}", f"{payload}.{signature}=", f"{payload}.{signature}A",
         f"{payload[:-1]}.{signature}",
         f"{payload}.{'A' * len(signature)}", f"{payload}.{signature.swapcase()}", f"%20{payload}.{signature}",
-        (await stranger.files.sign(file)).removeprefix("/files/"), "A" * 5000 + ".A",
+        (await other_client.files.sign(file)).removeprefix("/files/"), "A" * 5000 + ".A",
     ]  # fmt: skip
     # The last character has unused bits; a different character with the same value is rejected too.
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
