@@ -95,7 +95,7 @@ async def test_a_submit_that_is_rolled_back_costs_nothing(conn: Connection) -> N
 async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -> None:
     await quotas.put_quota(conn, "ann", size=100, operations=1)
     await put(conn, 60)
-    with pytest.raises(asyncpg.PostgresError, match="60 used of 100, 50 more asked") as caught:
+    with pytest.raises(asyncpg.PostgresError, match="60 of 100 used, 50 more requested") as caught:
         await put(conn, 50, size=50)
     decoded_detail = msgspec.json.decode(str(caught.value.detail))
     assert decoded_detail == {"quota": "bytes", "used": 60, "limit": 100, "asked": 50}
