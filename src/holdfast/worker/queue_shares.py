@@ -1,4 +1,4 @@
-"""Select which queues to claim from next, and for how many slots: per-queue limits of this worker, and
+"""Choose which queues to claim from next, and for how many slots: per-queue limits of this worker, and
 weights.
 
 A queue that returned less than requested is left out until there is news. Queues with much less room than the
