@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
-from hands import Hand, refused, submit
+from manual_worker import ManualWorker, expect_error, submit_job
 
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.logs import read_logs, write_logs
-from holdfast.errors import DatabaseAwayError
+from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock, wait_until
 from holdfast.worker.context import TaskContext, current
@@ -31,8 +31,8 @@ async def contexts(db: Database) -> AsyncGenerator[ContextFactory]:
 
 @pytest.fixture
 async def ctx(conn: Connection, contexts: ContextFactory) -> TaskContext:
-    await submit(conn, owner="ann")
-    return contexts.create_context(await Hand(conn).one())
+    await submit_job(conn, owner="ann")
+    return contexts.create_context(await ManualWorker(conn).one())
 
 
 def drawn(ctx: TaskContext) -> list[BufferedLogLine]:
@@ -66,8 +66,8 @@ async def test_lines_arrive_while_the_task_runs_and_before_its_end(
 async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_are_not(
     conn: Connection, contexts: ContextFactory, clock: Clock
 ) -> None:
-    await submit(conn)
-    hand = Hand(conn)
+    await submit_job(conn)
+    hand = ManualWorker(conn)
     lost = await hand.one()
     await clock.advance(timedelta(hours=1))
     await hand.take()  # finds the lost lease
@@ -107,7 +107,7 @@ async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: TaskCo
     assert [x.message for x in await read_logs(conn, job, after=page[-1].n, limit=2)] == ["2", "3"]
     assert [x.message for x in await read_logs(conn, job, newest=True, limit=2)] == ["4", "5"]
     assert [x.message for x in await read_logs(conn, job, level="error")] == ["1", "3", "5"]
-    with refused("HF004", "level"):
+    with expect_error("HF004", "level"):
         await read_logs(conn, job, level="loud")
 
 
@@ -130,12 +130,12 @@ async def test_an_outcome_does_not_wait_for_a_database_that_is_away(
     nowhere = Database(Secret("postgresql://nobody@127.0.0.1:1/none"), settings)
     writer = LogWriter(nowhere)
     writer.start()
-    ctx.on_log = writer.note
+    ctx.on_log = writer.notify
     ctx.log("kept")
     await asyncio.wait_for(writer.flush(ctx), 20)
     await writer.stop()
     assert [line.message for line in drawn(ctx)] == ["kept"]
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         await nowhere.open()
 
 
@@ -143,8 +143,8 @@ async def test_lines_that_are_refused_hold_up_nobody_else_s(
     conn: Connection, contexts: ContextFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        await submit(conn)
-    hand = Hand(conn)
+        await submit_job(conn)
+    hand = ManualWorker(conn)
     good, bad = (contexts.create_context(claimed) for claimed in await hand.take(2))
     await conn.execute("alter table holdfast.logs add constraint nothing_bad check (message <> 'bad')")
     good.log("good")

@@ -128,7 +128,7 @@ class Slow:
     def unready(self) -> str | None:
         return "the database is away"
 
-    def about(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"blocked": {"name": "sums"}}
 
 
@@ -268,7 +268,7 @@ async def test_exceptions_are_reported_with_their_task(
     dsn = "https://key@sentry.invalid/1"
     sentry_sdk.init(dsn=dsn, before_send=lambda event, _: sent.append(dict(event)) or None)  # type: ignore[func-returns-value]
     on = load_settings({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
-    stop = sentry.report_to(on.sentry_dsn)
+    stop = sentry.start_error_reports(on.sentry_dsn)
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
         job = await client.submit(app.breaks())
         await client.submit(app.rejects())
@@ -288,4 +288,4 @@ def test_a_missing_extra_is_named(module: str, settings: Settings, monkeypatch: 
 
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(SettingsError, match=r"holdfast\[telemetry\]"):
-        tracing.Tracing() if module == "opentelemetry" else sentry.report_to(Secret("https://k@h.invalid/1"))
+        tracing.Tracing() if module == "opentelemetry" else sentry.start_error_reports(Secret("https://k@h.invalid/1"))

@@ -158,6 +158,12 @@ async def test_the_task_types_are_registered(client: Client, conn: Connection) -
 
 
 async def test_wrong_use_is_refused_with_a_fix(client: Client) -> None:
+    @task(name="double")
+    async def other() -> None: ...
+
+    @task(process=True)
+    async def local() -> None: ...
+
     with pytest.raises(RefusedError, match="async with Worker"):
         await Worker(client, tasks=[app.double]).run()
     with pytest.raises(InvalidError, match="no tasks and no consumers"):
@@ -165,9 +171,9 @@ async def test_wrong_use_is_refused_with_a_fix(client: Client) -> None:
     with pytest.raises(InvalidError, match="Decorate the function with @task"):
         Worker(client, tasks=[print])  # type: ignore[list-item]
     with pytest.raises(InvalidError, match="Two tasks have the name 'double'"):
-        Worker(client, tasks=[app.double, task(name="double")(lambda: None)])
+        Worker(client, tasks=[app.double, other])
     with pytest.raises(InvalidError, match="Define it at the top level of a module"):
-        Worker(client, tasks=[task(name="local", process=True)(lambda: None)])
+        Worker(client, tasks=[local])
 
 
 SCRIPT = """

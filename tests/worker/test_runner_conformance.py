@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -112,13 +113,13 @@ class Jobs:
         )
 
     async def has_started(self, rule: str) -> bool:
-        return (await self.fetch_task(rule))["phase"] == "started"
+        return bool((await self.fetch_task(rule))["phase"] == "started")
 
     async def wait_for_outcomes(self) -> None:
         await wait_until(lambda: set(self.ids.values()) <= self.outcomes.keys(), within=SOON)
         for rule in EXPECTED:
             if rule != "lease_lost":
-                await wait_until(lambda rule=rule: self.is_recorded(rule), within=SOON)
+                await wait_until(partial(self.is_recorded, rule), within=SOON)
 
     async def is_recorded(self, rule: str) -> bool:
         return (await self.fetch_task(rule))["status"] not in {"running", "ready"}

@@ -196,15 +196,17 @@ class ClientRedirection:
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = ClientConnections._current  # pyright: ignore[reportPrivateUsage]
+        original = ClientConnections._open  # pyright: ignore[reportPrivateUsage]
 
-        async def get_connections(connections: ClientConnections) -> LoopConnections:
+        async def open_connections(
+            connections: ClientConnections, loop: asyncio.AbstractEventLoop
+        ) -> LoopConnections:
             url = connections._url  # pyright: ignore[reportPrivateUsage]
             if url is not None and url.reveal() != self._hf.url:
-                return await original(connections)
+                return await original(connections, loop)
             return self._get_test_connections()
 
-        monkeypatch.setattr(ClientConnections, "_current", get_connections)
+        monkeypatch.setattr(ClientConnections, "_open", open_connections)
 
     def _get_test_connections(self) -> LoopConnections:
         loop = asyncio.get_running_loop()

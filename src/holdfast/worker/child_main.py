@@ -66,7 +66,7 @@ class WorkerPipe:
         self._sending = threading.Lock()
         self._frames = FrameDecoder()
 
-    def send(self, kind: bytes | bytes, message: msgspec.Struct | None = None) -> None:
+    def send(self, kind: bytes, message: msgspec.Struct | None = None) -> None:
         body = b"" if message is None else msgspec.msgpack.encode(message)
         with self._sending:
             self._socket.sendall(encode_frame(kind, body))

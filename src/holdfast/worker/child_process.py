@@ -60,10 +60,9 @@ class ChildDied(Exception):  # noqa: N818  (an event, not a mistake in this code
         self.max_bytes = max_bytes
 
     def to_outcome(self, attempt: Attempt, *, started: bool) -> TaskOutcome | None:
-        """Return the crash of the task, unless the worker killed the child because the attempt was stopped.
-        """
+        """Return the crash of the task, unless the worker killed the child because the attempt was stopped."""
         if attempt.stop_reason is not None:
-            return outcome_of_stop(attempt, detail=", did not stop when told to, and was killed")
+            return outcome_of_stop(attempt, detail=", did not stop, and was killed")
         if not started:
             error = RuntimeError(f"the child process did not start: {self.reason}")
             return build_failure("fail", error, message="\n".join([str(error), *self.lines]))
@@ -265,10 +264,10 @@ class ChildProcess:
             response = GatewayResponse(number=request.number, error=TransferredError.from_exception(error))
         self._send_message(b"A", response)
 
-    def _send_message(self, kind: bytes | bytes, message: msgspec.Struct) -> None:
+    def _send_message(self, kind: bytes, message: msgspec.Struct) -> None:
         self._send(kind, msgspec.msgpack.encode(message))
 
-    def _send(self, kind: bytes | bytes, body: bytes) -> None:
+    def _send(self, kind: bytes, body: bytes) -> None:
         """Send a frame and wait for it. A live child always reads, in a thread of its own."""
         connection = cast("socket.socket", self._socket)
         message = encode_frame(kind, body)

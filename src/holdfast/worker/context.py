@@ -100,7 +100,7 @@ class TaskContext(Ctx[Any]):
     owner: str | None
     state: Any
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the fields of the context)
         self,
         *,
         task_id: str,

@@ -160,7 +160,8 @@ class TaskFetcher(BackgroundService):
             unread = await trip.response
             seconds = time.monotonic() - trip.sent_at
             self._cursors = unread.cursors
-            following = self._send(connection) if remaining and self._continues(trip, unread.task_count) else None
+            continues = remaining and self._continues(trip, unread.task_count)
+            following = self._send(connection) if continues else None
             try:
                 if following is not None:
                     await asyncio.sleep(0)  # lets the request leave this process

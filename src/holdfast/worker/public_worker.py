@@ -85,7 +85,7 @@ class Worker:
             the modules of the tasks)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (keyword options, listed in the docstring)
         self,
         client: Client,
         *,

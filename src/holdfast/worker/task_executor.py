@@ -113,7 +113,8 @@ class TaskExecutor:
         tracing, claimed = cast("Tracing", self._tracing), attempt.claimed
         with tracing.trace_attempt(_event_fields(attempt), claimed.trace) as span:
             # A child process creates its spans below this one.
-            attempt.claimed = msgspec.structs.replace(claimed, trace=tracing.get_trace_labels().get(TRACE_LABEL))
+            position = tracing.get_trace_labels().get(TRACE_LABEL)
+            attempt.claimed = msgspec.structs.replace(claimed, trace=position)
             if attempt.isolated:
                 outcome = await self._run_in_child_process(attempt)
             else:
@@ -200,7 +201,7 @@ class TaskExecutor:
             attempt.stop_reason = TIME_LIMIT
         outcome = None
         if attempt.stop_reason == TIME_LIMIT:
-            outcome = outcome_of_stop(attempt, detail=" and did not stop when told to")
+            outcome = outcome_of_stop(attempt, detail=" and did not stop")
         self._end(attempt, outcome)
 
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hands import Hand, submit, task_row
+from manual_worker import ManualWorker, read_task_row, submit_job
 
 from holdfast import Client, Ctx, task
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
-from holdfast.errors import DatabaseAwayError
+from holdfast.errors import DatabaseUnavailableError
 from holdfast.testing import Clock
 from holdfast.worker.runtime import WorkerRuntime
 
@@ -34,7 +34,7 @@ async def test_a_claim_that_never_arrived_is_given_back(
         answer = await real(*args, **how)
         if answer.task_count and len(lost) < 4:  # more than the budget of crashes
             lost.append(answer.task_count)
-            raise DatabaseAwayError("The connection was closed in the middle of the answer.")
+            raise DatabaseUnavailableError("The connection was closed in the middle of the answer.")
         return answer
 
     monkeypatch.setattr(leases, "send_claim", ask)
@@ -50,13 +50,13 @@ async def test_a_claim_that_never_arrived_is_given_back(
 
 
 async def test_what_it_holds_and_what_is_older_stays(conn: Connection, clock: Clock) -> None:
-    made = [await submit(conn) for _ in range(3)]
-    hand = Hand(conn)
+    made = [await submit_job(conn) for _ in range(3)]
+    hand = ManualWorker(conn)
     old = await hand.one()
     await clock.advance(timedelta(seconds=10))
     held, unheld = await hand.take(2)
     assert await leases.release_unreceived_tasks(conn, "another", [], timedelta(seconds=5)) == 0
     assert await leases.release_unreceived_tasks(conn, "hand", [held.id], timedelta(seconds=5)) == 1
-    states = {(row := await task_row(conn, each))["id"]: row["status"] for each in made}
+    states = {(row := await read_task_row(conn, each))["id"]: row["status"] for each in made}
     assert states == {old.id: "running", held.id: "running", unheld.id: "ready"}
-    assert (await task_row(conn, unheld.id))["crashes"] == 0
+    assert (await read_task_row(conn, unheld.id))["crashes"] == 0
