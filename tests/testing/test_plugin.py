@@ -66,7 +66,7 @@ def test_sample_project_passes_and_fails_as_expected_and_leaves_nothing_behind(
         "Killed after the await in charge_carelessly:",
         "the snapshot differs",
         "the submitted work differs",
-        "send(to='bob') was not submitted. Of that task there is:",
+        "send(to='bob') was not submitted. Submitted calls of this task:",
         "send(to='ann', text='thanks')",
         "was not submitted 2 times, but 1 times",
         "More than 20 attempts ran, the last of again.",

@@ -15,9 +15,9 @@ from holdfast.testing import Holdfast
 
 async def rows(hf: Holdfast, query: str) -> list[object]:
     connection = await asyncpg.connect(hf.url)
-    found = [row[0] for row in await connection.fetch(query)]
+    values = [row[0] for row in await connection.fetch(query)]
     await connection.close()
-    return found
+    return values
 
 
 @pytest.mark.asyncio
@@ -80,17 +80,17 @@ async def test_schedules_run_when_the_clock_says_so(hf: Holdfast) -> None:
 async def test_a_double_stands_in_for_what_the_lifespan_opens(hf: Holdfast) -> None:
     class Deaf(asyncpg.Pool):
         def __init__(self) -> None:
-            self.said: list[object] = []
+            self.records: list[object] = []
 
         async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
-            self.said.extend(args)
+            self.records.extend(args)
             return ""
 
         def __del__(self) -> None: ...
 
     hf.state = deaf = Deaf()
     await hf.run(shop.send("ann"))
-    assert deaf.said == ["ann"]
+    assert deaf.records == ["ann"]
 
 
 @pytest.mark.asyncio
