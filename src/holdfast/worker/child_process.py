@@ -60,7 +60,7 @@ class ChildDied(Exception):  # noqa: N818  (an event, not a mistake in this code
         self.max_bytes = max_bytes
 
     def to_outcome(self, attempt: Attempt, *, started: bool) -> TaskOutcome | None:
-        """Return the crash of the task, unless the worker killed the child because the attempt was stopped."""
+        """Return the crash of the task, or the outcome of its stop if the worker killed the child."""
         if attempt.stop_reason is not None:
             return outcome_of_stop(attempt, detail=", did not stop, and was killed")
         if not started:

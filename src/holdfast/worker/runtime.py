@@ -261,7 +261,7 @@ class WorkerRuntime:
     async def _wait_until_done(
         self, get_timeout: Callable[[], timedelta], on_check: Callable[[], None] = lambda: None
     ) -> None:
-        """Wait until nothing runs and every outcome is confirmed, or the timeout, which may change, is over."""
+        """Wait until nothing runs and every outcome is confirmed, or the timeout, which may change, ends."""
         started_at = time.monotonic()
         while self._has_work():
             on_check()
