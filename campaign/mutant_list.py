@@ -38,7 +38,7 @@ LEASES = "tests/engine/test_leases.py"
 FINISH = "tests/engine/test_finish.py"
 DEPENDENCIES = "tests/engine/test_dependencies.py"
 ACCESS = "tests/engine/test_access.py"
-AHEAD = "tests/worker/test_asking_ahead.py"
+AHEAD = "tests/worker/test_fetcher_pipelining.py"
 
 MUTANTS = [
     sql("finish-without-nonce", "leases/finish",
