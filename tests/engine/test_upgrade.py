@@ -36,7 +36,7 @@ alter table holdfast.limit_counters add column next_note text;
 alter table holdfast.history add column next_note text;
 create index tasks_next on holdfast.tasks (next_number) where next_note is not null;
 """
-FUNCTION_BODY = "as $$\n"
+FUNCTION_BODY = "as $$"
 NEXT_FUNCTION_BODY = "as $$\n-- of the next release\n"
 # Errors of a call while tables and functions are replaced. The caller retries, as after a deadlock.
 TRANSIENT_ERRORS = (
