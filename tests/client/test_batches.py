@@ -89,7 +89,7 @@ async def test_an_exception_leaves_the_batch_open_without_a_follow_up_job(
 async def test_a_closed_batch_refuses_jobs_and_an_empty_one_ends_at_once(client: Client) -> None:
     batch = await client.batches.open("empty")
     assert (await batch.close()).finished_at is not None
-    with pytest.raises(ConflictError, match="no open batch"):
+    with pytest.raises(ConflictError, match="does not exist or is closed"):
         await batch.submit(page(1))
     with pytest.raises(InvalidError, match="one batch"):
         await batch.submit_many([], batch=uuid4())
