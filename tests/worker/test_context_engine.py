@@ -12,8 +12,15 @@ from uuid import UUID
 
 import pytest
 from django.db import connections, transaction
-from hands import Hand, graph, job, status, submit, tasks_by_name
-from transactions import WAYS, configure_django
+from manual_worker import (
+    ManualWorker,
+    read_job,
+    read_task_status,
+    read_task_statuses,
+    submit_graph,
+    submit_job,
+)
+from transactions import TRANSACTION_FACTORIES, configure_django
 
 from holdfast import Ctx, task
 from holdfast.engine import jobs
@@ -43,11 +50,11 @@ async def make(db: Database) -> Make:
 
 
 @pytest.fixture
-async def hand(conn: Connection) -> Hand:
-    return Hand(conn)
+async def hand(conn: Connection) -> ManualWorker:
+    return ManualWorker(conn)
 
 
-async def again(hand: Hand, clock: Clock, claimed: LeasedTask) -> LeasedTask:
+async def again(hand: ManualWorker, clock: Clock, claimed: LeasedTask) -> LeasedTask:
     """The next attempt of a task, after this one has failed; whatever else there is succeeds."""
     await hand.finish(claimed, "fail", {"message": "once more"})
     await clock.advance(timedelta(hours=1))
@@ -78,9 +85,9 @@ class Spy:
 
 
 async def test_each_report_is_stored_when_it_returns(
-    conn: Connection, hand: Hand, make: Make, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    made = await submit(conn, owner="ann")
+    made = await submit_job(conn, owner="ann")
     (claimed,) = await hand.take()
     ctx = make(claimed)
     for done in (25, 50, 50, 75):
@@ -97,9 +104,9 @@ async def test_each_report_is_stored_when_it_returns(
 
 
 async def test_a_step_that_succeeded_is_not_done_again(
-    conn: Connection, hand: Hand, make: Make, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    await submit(conn)
+    await submit_job(conn)
     first, spy = await hand.one(), Spy()
     ctx: Ctx[Any] = make(first)
     page = await ctx.step("load", spy.load, "https://e.example")
@@ -112,8 +119,8 @@ async def test_a_step_that_succeeded_is_not_done_again(
     assert await second.step("new", spy.count, 7) == 8
 
 
-async def test_a_step_that_failed_is_done_again(conn: Connection, hand: Hand, make: Make) -> None:
-    await submit(conn)
+async def test_a_step_that_failed_is_done_again(conn: Connection, hand: ManualWorker, make: Make) -> None:
+    await submit_job(conn)
     ctx, calls = make(await hand.one()), 0
 
     async def shaky() -> str:
@@ -128,8 +135,8 @@ async def test_a_step_that_failed_is_done_again(conn: Connection, hand: Hand, ma
     assert await ctx.step("go", shaky) == "there"
 
 
-async def test_of_two_at_once_the_first_value_stays(conn: Connection, hand: Hand, make: Make) -> None:
-    await submit(conn)
+async def test_of_two_at_once_the_first_value_stays(conn: Connection, hand: ManualWorker, make: Make) -> None:
+    await submit_job(conn)
     claimed = await hand.one()
     one, two = make(claimed), make(claimed)
     values = await asyncio.gather(one.step("n", lambda: 1), two.step("n", lambda: 2))
@@ -137,9 +144,9 @@ async def test_of_two_at_once_the_first_value_stays(conn: Connection, hand: Hand
 
 
 async def test_steps_are_fenced_and_say_what_is_wrong(
-    conn: Connection, hand: Hand, make: Make, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    await submit(conn)
+    await submit_job(conn)
     stale = await hand.one()
     await again(hand, clock, stale)
     with pytest.raises(LeaseLostError):
@@ -151,9 +158,9 @@ async def test_steps_are_fenced_and_say_what_is_wrong(
 
 
 async def test_plain_functions_use_blocking_from_their_thread(
-    conn: Connection, hand: Hand, make: Make
+    conn: Connection, hand: ManualWorker, make: Make
 ) -> None:
-    await submit(conn)
+    await submit_job(conn)
     ctx, spy = make(await hand.one()), Spy()
 
     def plain() -> tuple[int, Page, list[str]]:
@@ -172,9 +179,9 @@ async def child(x: int) -> int:
 
 
 async def test_children_join_the_job_once_however_often_they_are_said(
-    conn: Connection, hand: Hand, make: Make, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    parent = await submit(conn, type="parent")
+    parent = await submit_job(conn, type="parent")
     first = await hand.one()
 
     async def spread(ctx: Ctx[Any]) -> list[UUID]:
@@ -187,32 +194,32 @@ async def test_children_join_the_job_once_however_often_they_are_said(
     assert len(set(made)) == 4
     second = await again(hand, clock, first)
     assert await spread(make(second)) == made
-    names = await tasks_by_name(conn, parent)
+    names = await read_task_statuses(conn, parent)
     assert sorted(names.values()) == ["running", "succeeded", "succeeded", "succeeded", "waiting"]
     await hand.finish(second)
     assert (await hand.one()).id == made[2]
 
 
 async def test_children_that_are_submitted_at_once_are_all_there(
-    conn: Connection, hand: Hand, make: Make
+    conn: Connection, hand: ManualWorker, make: Make
 ) -> None:
-    parent = await submit(conn, type="parent")
+    parent = await submit_job(conn, type="parent")
     ctx = make(await hand.one())
     made = await asyncio.gather(*(ctx.submit(child(n)) for n in range(20)))
     assert len(set(made)) == 20
-    assert len(await tasks_by_name(conn, parent)) == 21
+    assert len(await read_task_statuses(conn, parent)) == 21
 
 
 async def test_detached_jobs_are_submitted_once_and_fenced(
-    conn: Connection, hand: Hand, make: Make, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    await submit(conn)
+    await submit_job(conn)
     first = await hand.one()
     made = await make(first).submit(child(1), detached=True, owner="ann", labels={"a": "b"})
     keyed = await make(first).submit(child(2), detached=True, key="mine")
     second = await again(hand, clock, first)
     assert await make(second).submit(child(1), detached=True, owner="ann", labels={"a": "b"}) == made
-    found = await job(conn, made)
+    found = await read_job(conn, made)
     assert (found["owner"], found["type"]) == ("ann", "child")
     with pytest.raises(ConflictError):
         await make(second).submit(child(3), detached=True, key="mine")
@@ -223,24 +230,24 @@ async def test_detached_jobs_are_submitted_once_and_fenced(
 
 
 async def test_a_task_knows_its_owner_alone_in_a_graph_and_with_children(
-    conn: Connection, hand: Hand, make: Make, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    await submit(conn, owner="ann")
+    await submit_job(conn, owner="ann")
     first = await hand.one()
     assert make(first).owner == "ann"
     made = await make(first).submit(child(1))
     taken = await hand.one()
     assert (taken.id, make(taken).owner) == (made, "ann")
     assert make(await again(hand, clock, first)).owner == "ann"
-    await graph(conn, {"name": "a"}, {"name": "b"}, owner="bob", labels={"traceparent": "00-1-2-01"})
+    await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="bob", labels={"traceparent": "00-1-2-01"})
     assert {(each.owner, each.trace) for each in await hand.take(9)} == {("bob", "00-1-2-01")}
-    await submit(conn)
+    await submit_job(conn)
     nobody = await hand.one()
     assert (nobody.owner, nobody.trace) == (None, None)
 
 
-async def test_what_makes_no_sense_is_refused(conn: Connection, hand: Hand, make: Make) -> None:
-    await submit(conn)
+async def test_what_makes_no_sense_is_refused(conn: Connection, hand: ManualWorker, make: Make) -> None:
+    await submit_job(conn)
     ctx = make(await hand.one())
     for say in ({"owner": "ann"}, {"detached": True, "after": ["x"]}, {"after": ["nobody"]}):
         with pytest.raises(InvalidError):
@@ -251,29 +258,29 @@ async def test_what_makes_no_sense_is_refused(conn: Connection, hand: Hand, make
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", TRANSACTION_FACTORIES, ids=lambda way: way.__name__)
 async def test_a_task_succeeds_with_the_user_s_own_transaction(
-    conn: Connection, hand: Hand, make: Make, url: Secret, way: Any, commit: bool
+    conn: Connection, hand: ManualWorker, make: Make, url: Secret, way: Any, commit: bool
 ) -> None:
-    task_id = await submit(conn)
+    task_id = await submit_job(conn)
     claimed = await hand.one()
     ctx = make(claimed)
     async with way(url.reveal(), commit) as on:
         await ctx.assert_lease(on)
         await ctx.complete(on, {"n": 1})
-        assert await status(conn, task_id) == "running"
+        assert await read_task_status(conn, task_id) == "running"
     assert ctx.completed
-    assert await status(conn, task_id) == ("succeeded" if commit else "running")
+    assert await read_task_status(conn, task_id) == ("succeeded" if commit else "running")
     # What the worker hands in afterwards says the same again.
     assert await hand.finish(claimed, "succeed", {"n": 2}) == "ok"
-    assert (await job(conn, task_id))["output"] == {"n": 1 if commit else 2}
+    assert (await read_job(conn, task_id))["output"] == {"n": 1 if commit else 2}
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", TRANSACTION_FACTORIES, ids=lambda way: way.__name__)
 async def test_a_lost_lease_stops_the_user_s_own_transaction(
-    conn: Connection, hand: Hand, make: Make, url: Secret, way: Any, clock: Clock
+    conn: Connection, hand: ManualWorker, make: Make, url: Secret, way: Any, clock: Clock
 ) -> None:
-    await submit(conn)
+    await submit_job(conn)
     stale = await hand.one()
     await again(hand, clock, stale)
     for act in ("assert_lease", "complete"):
@@ -283,11 +290,11 @@ async def test_a_lost_lease_stops_the_user_s_own_transaction(
 
 
 async def test_django_and_plain_functions_need_not_await(
-    conn: Connection, hand: Hand, make: Make, url: Secret, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, hand: ManualWorker, make: Make, url: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure_django(url.reveal())
     monkeypatch.setitem(connections.settings["default"], "NAME", urlsplit(url.reveal()).path[1:])
-    task_id = await submit(conn)
+    task_id = await submit_job(conn)
     ctx = make(await hand.one())
 
     def plain() -> None:
@@ -300,11 +307,11 @@ async def test_django_and_plain_functions_need_not_await(
             connection.close()
 
     await asyncio.to_thread(plain)
-    assert (await job(conn, task_id))["output"] == "done"
+    assert (await read_job(conn, task_id))["output"] == "done"
 
 
-async def test_autocommit_is_refused(conn: Connection, hand: Hand, make: Make) -> None:
-    await submit(conn)
+async def test_autocommit_is_refused(conn: Connection, hand: ManualWorker, make: Make) -> None:
+    await submit_job(conn)
     ctx = make(await hand.one())
     act: Callable[[object], Awaitable[None]]
     for act in (ctx.assert_lease, ctx.complete):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from hands import Hand, status, submit
+from manual_worker import ManualWorker, read_task_status, submit_job
 
 from holdfast import task
 from holdfast.engine import bulk_actions, maintenance
@@ -77,8 +77,8 @@ async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
 
 @pytest.mark.usefixtures("idler")
 async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) -> None:
-    made = [await submit(conn) for _ in range(12)]  # more than the first wave
-    hand = Hand(conn)
+    made = [await submit_job(conn) for _ in range(12)]  # more than the first wave
+    hand = ManualWorker(conn)
     for each in await hand.take(12):
         await hand.finish(each, "reject", {"type": "E", "message": "m"})
     bulk = await bulk_actions.start_bulk_action(conn, "retry", "state:failed", by="ann", why="try again")
@@ -91,7 +91,7 @@ async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) 
         return found is not None and found.status == "done"
 
     await wait_until(done)
-    assert {await status(conn, each) for each in made} == {"succeeded", "ready"}
+    assert {await read_task_status(conn, each) for each in made} == {"succeeded", "ready"}
 
 
 @pytest.mark.usefixtures("idler")

@@ -13,7 +13,7 @@ from worker_processes import Workers
 
 from holdfast import Client
 from holdfast.engine.connection import Database, open_connection
-from holdfast.errors import DatabaseAwayError
+from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 
@@ -26,7 +26,7 @@ async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
         try:
             async with open_connection(through, settings):
                 return True
-        except DatabaseAwayError:
+        except DatabaseUnavailableError:
             return False
 
     with pooler(url, "transaction", size=3) as through:
