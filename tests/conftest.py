@@ -63,11 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        settings = settings_module.load({"home": os.environ[HOME]})
+        settings = settings_module.load_settings({"home": os.environ[HOME]})
         if settings.database_url:
-            asyncio.run(scratch.drop(settings.database_url, template_name(settings), settings))
+            asyncio.run(scratch.drop_database(settings.database_url, template_name(settings), settings))
         else:
-            embedded.stop(settings)
+            embedded.stop_server(settings)
         shutil.rmtree(settings.home, ignore_errors=True)
 
 
@@ -78,7 +78,7 @@ def template_name(settings: Settings) -> str:
 @pytest.fixture(scope="session")
 def settings() -> Settings:
     """As the machine says, but with a home that is this run's own."""
-    return settings_module.load({"home": os.environ[HOME]})
+    return settings_module.load_settings({"home": os.environ[HOME]})
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +86,7 @@ def server_url(settings: Settings) -> Generator[Secret]:
     if settings.database_url:
         yield settings.database_url
         return
-    server = embedded.start(settings, options=OPTIONS)
+    server = embedded.start_server(settings, options=OPTIONS)
     yield server.url
     server.release()
 
@@ -98,7 +98,7 @@ def template(server_url: Secret, settings: Settings) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = settings.home / "template.made"
         if not made.exists():
-            asyncio.run(scratch.make_template(server_url, name, settings))
+            asyncio.run(scratch.create_template_database(server_url, name, settings))
             made.touch()
     return name
 
@@ -113,13 +113,13 @@ def spent(server_url: Secret, settings: Settings) -> Generator[list[str]]:
     names: list[str] = []
     yield names
     if settings.database_url and names:
-        asyncio.run(scratch.drop_all(server_url, names, settings))
+        asyncio.run(scratch.drop_databases(server_url, names, settings))
 
 
 async def _spend(name: str, spent: list[str], server: Secret, settings: Settings) -> None:
     spent.append(name)
     if len(spent) >= SPENT_AT_ONCE:
-        await scratch.drop_all(server, spent, settings)
+        await scratch.drop_databases(server, spent, settings)
         spent.clear()
 
 
@@ -129,8 +129,8 @@ async def url(
 ) -> AsyncGenerator[Secret]:
     """A migrated database of the test's own, with the movable clock."""
     name = _name()
-    await scratch.create(server_url, name, settings, template=template)
-    yield scratch.on_database(server_url, name)
+    await scratch.create_database(server_url, name, settings, template=template)
+    yield scratch.url_of_database(server_url, name)
     await _spend(name, spent, server_url, settings)
 
 
@@ -138,8 +138,8 @@ async def url(
 async def empty_url(server_url: Secret, settings: Settings, spent: list[str]) -> AsyncGenerator[Secret]:
     """A database of the test's own in which nothing is installed."""
     name = _name()
-    await scratch.create(server_url, name, settings)
-    yield scratch.on_database(server_url, name)
+    await scratch.create_database(server_url, name, settings)
+    yield scratch.url_of_database(server_url, name)
     await _spend(name, spent, server_url, settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.engine.connection import Connection
-from holdfast.engine.jobs import Submitted
+from holdfast.engine.jobs import SubmitResult
 from holdfast.engine.json_rows import JsonObject, decode_object
 
 
@@ -27,7 +27,7 @@ async def get_usage(connection: Connection, owner: str | None = None) -> JsonObj
 
 
 async def check_unfinished_job_limit(connection: Connection, owner: str, max_unfinished: int) -> None:
-    """Raise TooManyError when the owner has `max_unfinished` unfinished jobs.
+    """Raise TooManyRequestsError when the owner has `max_unfinished` unfinished jobs.
 
     The check holds a lock until the transaction ends, so that nobody else takes the last place.
     """
@@ -37,11 +37,11 @@ async def check_unfinished_job_limit(connection: Connection, owner: str, max_unf
 
 async def submit_within_job_limit(
     connection: Connection, job: bytes, owner: str, max_unfinished: int
-) -> Submitted:
-    """Submit a job for an owner. Raises TooManyError when they have `max_unfinished` unfinished jobs.
+) -> SubmitResult:
+    """Submit a job. Raises TooManyRequestsError when the owner has `max_unfinished` unfinished jobs.
 
     The check and the submission are one call, so two submissions at once cannot exceed the limit.
     """
     call = "select holdfast.submit_within_job_limit($1, $2, $3)"
     text = await connection.fetchval(call, job.decode(), owner, max_unfinished)
-    return msgspec.json.decode(text, type=Submitted)
+    return msgspec.json.decode(text, type=SubmitResult)

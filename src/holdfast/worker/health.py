@@ -1,8 +1,8 @@
-"""A small HTTP server for those who watch over workers: `/healthz`, `/readyz` and `/metrics`.
+"""A small HTTP server for probes of a worker: `/healthz`, `/readyz` and `/metrics`.
 
-It runs in a thread of its own, so it answers while a task blocks the event loop, and then says so: `/healthz`
-fails once the loop has not turned for a while, which is the moment to restart the process. Only a C call that
-keeps the GIL keeps it silent too, which a probe with a time limit sees as the same thing.
+It runs in its own thread, so it responds while a task blocks the event loop. `/healthz` fails once the event
+loop has not run for a while, which is the moment to restart the process. A C call that holds the GIL blocks
+this server too; a probe with a timeout reports that as a failure as well.
 """
 
 from __future__ import annotations
@@ -19,53 +19,57 @@ from holdfast import telemetry
 from holdfast.errors import SettingsError
 from holdfast.worker.prometheus import CONTENT_TYPE
 
-LOOP_SECONDS: Final = 30.0
-CLIENT_SECONDS: Final = 5
+UNHEALTHY_AFTER_LOOP_BLOCKED_S: Final = 30.0
+CLIENT_TIMEOUT_S: Final = 5
 
 
-class Watched(Protocol):
-    """What the server asks its worker, from its own thread."""
+class MonitoredWorker(Protocol):
+    """What the health server reads from its worker. Thread-safe."""
 
     def late(self) -> float:
-        """Seconds since the loop was seen turning, beyond what is usual."""
+        """Return the seconds since the event loop last ran."""
         ...
 
     def unready(self) -> str | None:
-        """Why no work would be taken now; None: it would."""
+        """Return why the worker accepts no work, or None when it does."""
         ...
 
-    def about(self) -> dict[str, Any]: ...
+    def describe(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
-class Answer:
+class HealthResponse:
+    """A response of the health server."""
+
     status: HTTPStatus
     body: bytes
     content_type: str = "application/json"
 
 
 class HealthServer:
-    """`port` 0 takes a free one; `port` tells which it is once started."""
+    """Serves probes. With port 0 it takes a free port; `port` holds it after `start`."""
 
-    def __init__(self, host: str, port: int, worker: Watched, text: Callable[[], str]) -> None:
+    def __init__(
+        self, host: str, port: int, worker: MonitoredWorker, format_metrics: Callable[[], str]
+    ) -> None:
         self.host = host
         self.port = port
         self._worker = worker
-        self._text = text
+        self._format_metrics = format_metrics
         self._server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
         try:
-            self._server = _Server((self.host, self.port), _answering(self.answer))
-        except (OSError, OverflowError) as problem:
+            self._server = _QuietHttpServer((self.host, self.port), _build_request_handler(self.respond))
+        except (OSError, OverflowError) as error:
             raise SettingsError(
-                f"The health port {self.port} on {self.host} cannot be opened: {problem}.",
+                f"The health port {self.port} on {self.host} cannot be opened: {error}.",
                 fix="Choose another with --health-port, or 0 for a free one.",
                 field="health_port",
-            ) from problem
+            ) from error
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
-        telemetry.emit("worker.health_started", url=f"http://{self.host}:{self.port}")
+        telemetry.emit("worker.health_server_started", url=f"http://{self.host}:{self.port}")
 
     def stop(self) -> None:
         server, self._server = self._server, None
@@ -73,53 +77,54 @@ class HealthServer:
             server.shutdown()
             server.server_close()
 
-    def answer(self, path: str) -> Answer:
+    def respond(self, path: str) -> HealthResponse:
         if path == "/healthz":
-            late = self._worker.late()
-            wrong = f"the loop has not turned for {late:.0f} s" if late > LOOP_SECONDS else None
-            return self._told(wrong)
+            blocked_s = self._worker.late()
+            unhealthy = blocked_s > UNHEALTHY_AFTER_LOOP_BLOCKED_S
+            problem = f"The event loop has not run for {blocked_s:.0f} s." if unhealthy else None
+            return self._build_response(problem)
         if path == "/readyz":
-            return self._told(self._worker.unready())
+            return self._build_response(self._worker.unready())
         if path == "/metrics":
-            return Answer(HTTPStatus.OK, self._text().encode(), CONTENT_TYPE)
-        return Answer(HTTPStatus.NOT_FOUND, b'{"status": "not found"}')
+            return HealthResponse(HTTPStatus.OK, self._format_metrics().encode(), CONTENT_TYPE)
+        return HealthResponse(HTTPStatus.NOT_FOUND, b'{"status": "not found"}')
 
-    def _told(self, wrong: str | None) -> Answer:
-        told: dict[str, Any] = {"status": "ok" if wrong is None else "unavailable"}
-        if wrong is not None:
-            told["why"] = wrong
-        told |= self._worker.about()
-        status = HTTPStatus.OK if wrong is None else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer(status, json.dumps(told, default=str).encode())
+    def _build_response(self, problem: str | None) -> HealthResponse:
+        report: dict[str, Any] = {"status": "ok" if problem is None else "unavailable"}
+        if problem is not None:
+            report["problem"] = problem
+        report |= self._worker.describe()
+        status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
+        return HealthResponse(status, json.dumps(report, default=str).encode())
 
 
-class _Server(ThreadingHTTPServer):
+class _QuietHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 16
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Somebody hung up, or sent nonsense: nothing to tell anybody."""
+        """Ignore clients that disconnect or send invalid requests."""
 
 
-def _answering(answer: Callable[[str], Answer]) -> type[BaseHTTPRequestHandler]:
-    class Answering(BaseHTTPRequestHandler):
-        timeout = CLIENT_SECONDS
+def _build_request_handler(respond: Callable[[str], HealthResponse]) -> type[BaseHTTPRequestHandler]:
+    class ProbeRequestHandler(BaseHTTPRequestHandler):
+        timeout = CLIENT_TIMEOUT_S
         server_version = "holdfast"
         sys_version = ""
 
         def do_GET(self) -> None:
-            told = answer(self.path.partition("?")[0])
-            self.send_response(told.status)
-            self.send_header("Content-Type", told.content_type)
-            self.send_header("Content-Length", str(len(told.body)))
+            response = respond(self.path.partition("?")[0])
+            self.send_response(response.status)
+            self.send_header("Content-Type", response.content_type)
+            self.send_header("Content-Length", str(len(response.body)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(told.body)
+                self.wfile.write(response.body)
 
         do_HEAD = do_GET  # noqa: N815  (the library's name)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Probes come every few seconds; they are no news."""
+            """Do not log probes, which arrive every few seconds."""
 
-    return Answering
+    return ProbeRequestHandler

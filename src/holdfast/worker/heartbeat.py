@@ -26,15 +26,15 @@ from uuid import UUID
 import msgspec
 
 from holdfast import telemetry
-from holdfast.engine.leases import Claimed, Command
+from holdfast.engine.leases import LeasedTask, WorkerCommand
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.attempts import UNRENEWED, Attempt, RunningAttempts
 from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.heartbeat_protocol import HeartbeatStart, LeaseRenewals, LoopTimestamp
+from holdfast.worker.loop_watchdog import LoopWatchdog
 from holdfast.worker.messages.visibility import VisibilityKeeper
-from holdfast.worker.reports import Reports
-from holdfast.worker.watchdog import Watchdog
+from holdfast.worker.progress_reporter import ProgressReporter
 
 TICK_S = 0.25
 SHUTDOWN_TIMEOUT_S = 2.0
@@ -68,7 +68,7 @@ class Heartbeat:
         self._visibility = visibility
         visibility.send = self._send
         self._describe_worker = describe_worker
-        self.on_command: Callable[[Command], None] = lambda _: None
+        self.on_command: Callable[[WorkerCommand], None] = lambda _: None
         self._ended = threading.Event()
         self._ready = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -81,8 +81,8 @@ class Heartbeat:
         self._memory.write(bytes(SHARED_MEMORY_BYTES))
         self._memory.flush()
         self._loop_timestamp = LoopTimestamp(self._memory.fileno())
-        self._reports = Reports(url, settings, worker, running.all)
-        self._watchdog = Watchdog(running, worker)
+        self._progress = ProgressReporter(url, settings, worker, running.all)
+        self._watchdog = LoopWatchdog(running, worker)
         self._status_sent_at = 0.0
         self._receive: Callable[[], None] = lambda: None  # reads what the process has sent
 
@@ -93,12 +93,12 @@ class Heartbeat:
     @property
     def loop_lag_s(self) -> float:
         """How late the event loop ran recently, in seconds."""
-        return self._watchdog.lag
+        return self._watchdog.lag_s
 
     @property
     def seconds_since_loop_ran(self) -> float:
         """Seconds since the event loop last ran."""
-        return self._watchdog.late
+        return self._watchdog.seconds_since_loop_ran
 
     @property
     def blocked(self) -> dict[str, object] | None:
@@ -135,7 +135,7 @@ class Heartbeat:
             await asyncio.to_thread(self._end_process, wait=holds_nothing)
 
     def update_leases(
-        self, claimed: Sequence[tuple[Claimed, bool]], ended: Sequence[UUID], renewed_at: float
+        self, claimed: Sequence[tuple[LeasedTask, bool]], ended: Sequence[UUID], renewed_at: float
     ) -> None:
         """Add the leases of claimed tasks before they start, and drop those whose outcomes were accepted."""
         frames = b""
@@ -156,7 +156,7 @@ class Heartbeat:
         if self._thread is not None or not self._ended.is_set():
             now = time.monotonic()
             self._loop_timestamp.write(now)
-            self._watchdog.turned(now)
+            self._watchdog.record_run(now)
             cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(TICK_S, self._record_loop_run)
 
     # The process
@@ -239,7 +239,7 @@ class Heartbeat:
         asyncio.run(self._run_loops())
 
     async def _run_loops(self) -> None:
-        loops = (self._listen_forever(), self._reports.run(self._ended))
+        loops = (self._listen_forever(), self._progress.run(self._ended))
         tasks = [asyncio.create_task(loop) for loop in loops]
         await self._watch()
         # The other loops end by themselves; one that hangs in a call is cancelled.
@@ -257,7 +257,7 @@ class Heartbeat:
             if now >= next_check_at:
                 next_check_at = now + self._stop_unrenewed_attempts(now)
             self._visibility.stop_unrenewed(now)
-            blocking_task = self._watchdog.look(now)
+            blocking_task = self._watchdog.check_loop(now)
             if blocking_task is not None:
                 self._send_frame(protocol.BLOCKING_TASK, blocking_task)
             if self._unsent:
@@ -331,9 +331,9 @@ class Heartbeat:
         elif kind == protocol.READY and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self._ready.set)
         elif kind == protocol.DATABASE_PROBLEM:
-            telemetry.emit("database.away", error=body.decode(errors="replace"), retry_in=TICK_S)
+            telemetry.emit("database.connection_failed", error=body.decode(errors="replace"), retry_in=TICK_S)
         elif kind == protocol.COMMAND and self._worker_loop is not None:
-            self._worker_loop.call_soon_threadsafe(self.on_command, cast("Command", body.decode()))
+            self._worker_loop.call_soon_threadsafe(self.on_command, cast("WorkerCommand", body.decode()))
 
     def _apply_renewals(self, renewals: LeaseRenewals) -> None:
         attempts = self._running.by_id()

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.engine.leases import Claimed
+from holdfast.engine.leases import LeasedTask
 from holdfast.worker.framing import encode_frame
 
 # From the worker to the heartbeat process.
@@ -99,7 +99,7 @@ class MessageRenewals(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[int] = []
 
 
-def encode_leases(tasks: Iterable[tuple[Claimed, bool]], renewed_at: float) -> bytes:
+def encode_leases(tasks: Iterable[tuple[LeasedTask, bool]], renewed_at: float) -> bytes:
     """Encode claimed tasks, each with whether it runs in a child process, as a HOLD_LEASES frame."""
     pack = LEASE_RECORD.pack
     records = [

@@ -1,24 +1,27 @@
-"""How much memory a process and all that it started really hold."""
+"""Measure the memory of a process and its descendants."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-_HELD = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+_PRIVATE_MEMORY = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 
 
-def anonymous_bytes(pid: int) -> int:
-    """Pages of their own, without files that are mapped and shared. 0 where the system does not tell."""
+def measure_private_memory(pid: int) -> int:
+    """Return the anonymous and shared memory of a process tree in bytes, without mapped files.
+
+    Returns 0 on systems without /proc.
+    """
     total = 0
-    waiting = [pid]
-    while waiting:
-        each = waiting.pop()
-        place = Path(f"/proc/{each}")
+    pids = [pid]
+    while pids:
+        current = pids.pop()
+        folder = Path(f"/proc/{current}")
         try:
-            total += sum(int(size) for size in _HELD.findall((place / "status").read_bytes()))
-            for thread in (place / "task").iterdir():
-                waiting += [int(child) for child in (thread / "children").read_bytes().split()]
-        except (OSError, ValueError):  # it ended while we looked
+            total += sum(int(size) for size in _PRIVATE_MEMORY.findall((folder / "status").read_bytes()))
+            for thread in (folder / "task").iterdir():
+                pids += [int(child) for child in (thread / "children").read_bytes().split()]
+        except (OSError, ValueError):  # the process ended in the meantime
             continue
     return total * 1024

@@ -1,6 +1,6 @@
-"""Counters, gauges and histograms in the text format of Prometheus (0.0.4), without a library.
+"""Counters, gauges and histograms in the Prometheus text format (0.0.4), without a library.
 
-Any thread may count. A reader sees each series at some moment, not all of them at the same one.
+Updates are thread-safe. The output is not a consistent snapshot: each metric is read at a different moment.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-MOST_SERIES: Final = 2_000  # of one metric; names that users invent must not fill the memory
-OTHER: Final = "(other)"
-Labels = tuple[str, ...]
+MAX_SERIES_PER_METRIC: Final = 2_000  # label values that users choose must not fill the memory
+OTHER_LABEL: Final = "(other)"
+LabelValues = tuple[str, ...]
 
 
 class Metric(Protocol):
@@ -32,16 +32,20 @@ class _Series:
         self._labels = tuple(labels)
         self._lock = threading.Lock()
 
-    def _head(self) -> list[str]:
+    def _format_header(self) -> list[str]:
         text = self._text.replace("\\", r"\\").replace("\n", r"\n")
         return [f"# HELP {self.name} {text}", f"# TYPE {self.name} {self.kind}"]
 
-    def _key(self, known: Mapping[Labels, object], values: Labels) -> Labels:
-        return values if values in known or len(known) < MOST_SERIES else (OTHER,) * len(values)
+    def _choose_series(self, known: Mapping[LabelValues, object], values: LabelValues) -> LabelValues:
+        return (
+            values if values in known or len(known) < MAX_SERIES_PER_METRIC else (OTHER_LABEL,) * len(values)
+        )
 
-    def _named(self, values: Labels, *more: tuple[str, str]) -> str:
+    def _format_labels(self, values: LabelValues, *more: tuple[str, str]) -> str:
         pairs = [*zip(self._labels, values, strict=True), *more]
-        return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs) + "}" if pairs else ""
+        return (
+            "{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in pairs) + "}" if pairs else ""
+        )
 
 
 class Counter(_Series):
@@ -49,17 +53,20 @@ class Counter(_Series):
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
         super().__init__(name, text, labels)
-        self._counts: dict[Labels, float] = {} if labels else {(): 0.0}
+        self._counts: dict[LabelValues, float] = {} if labels else {(): 0.0}
 
     def add(self, *labels: str, amount: float = 1.0) -> None:
         with self._lock:
-            key = self._key(self._counts, labels)
+            key = self._choose_series(self._counts, labels)
             self._counts[key] = self._counts.get(key, 0.0) + amount
 
     def lines(self) -> Iterable[str]:
         with self._lock:
             counts = sorted(self._counts.items())
-        return [*self._head(), *(f"{self.name}{self._named(k)} {_number(v)}" for k, v in counts)]
+        return [
+            *self._format_header(),
+            *(f"{self.name}{self._format_labels(k)} {_format_number(v)}" for k, v in counts),
+        ]
 
 
 class Histogram(_Series):
@@ -68,11 +75,11 @@ class Histogram(_Series):
     def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         super().__init__(name, text, labels)
         self._bounds = tuple(bounds)
-        self._cells: dict[Labels, list[float]] = {}  # one count per bound, those above all, and the sum
+        self._cells: dict[LabelValues, list[float]] = {}  # one count per bound, those above all, and the sum
 
     def observe(self, *labels: str, value: float) -> None:
         with self._lock:
-            key = self._key(self._cells, labels)
+            key = self._choose_series(self._cells, labels)
             cells = self._cells.get(key)
             if cells is None:
                 cells = self._cells[key] = [0.0] * (len(self._bounds) + 2)
@@ -82,19 +89,20 @@ class Histogram(_Series):
     def lines(self) -> Iterable[str]:
         with self._lock:
             cells = sorted((key, list(counts)) for key, counts in self._cells.items())
-        found = self._head()
+        lines = self._format_header()
         for key, counts in cells:
             total = 0.0
             for bound, count in zip((*self._bounds, math.inf), counts, strict=False):
                 total += count
-                found.append(f"{self.name}_bucket{self._named(key, ('le', _number(bound)))} {_number(total)}")
-            found.append(f"{self.name}_sum{self._named(key)} {_number(counts[-1])}")
-            found.append(f"{self.name}_count{self._named(key)} {_number(total)}")
-        return found
+                labels = self._format_labels(key, ("le", _format_number(bound)))
+                lines.append(f"{self.name}_bucket{labels} {_format_number(total)}")
+            lines.append(f"{self.name}_sum{self._format_labels(key)} {_format_number(counts[-1])}")
+            lines.append(f"{self.name}_count{self._format_labels(key)} {_format_number(total)}")
+        return lines
 
 
 class Gauge(_Series):
-    """Read when it is asked for. None: there is nothing to tell now."""
+    """A value that is read when the metrics are collected. None omits the metric."""
 
     kind = "gauge"
 
@@ -107,11 +115,11 @@ class Gauge(_Series):
 
     def lines(self) -> Iterable[str]:
         value = self._read()
-        return [] if value is None else [*self._head(), f"{self.name} {_number(value)}"]
+        return [] if value is None else [*self._format_header(), f"{self.name} {_format_number(value)}"]
 
 
-class Fixed(_Series):
-    """Facts about the process, as labels of a 1."""
+class InfoMetric(_Series):
+    """Facts about the process, as labels of a metric whose value is 1."""
 
     kind = "gauge"
 
@@ -120,27 +128,29 @@ class Fixed(_Series):
         self._facts = tuple(facts.values())
 
     def lines(self) -> Iterable[str]:
-        return [*self._head(), f"{self.name}{self._named(self._facts)} 1"]
+        return [*self._format_header(), f"{self.name}{self._format_labels(self._facts)} 1"]
 
 
-class Registry:
+class MetricRegistry:
+    """A set of metrics that is printed together."""
+
     def __init__(self, metrics: Iterable[Metric] = ()) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
 
     def add(self, *metrics: Metric) -> None:
         self._metrics.update({metric.name: metric for metric in metrics})
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         lines = [line for metric in list(self._metrics.values()) for line in metric.lines()]
         return "\n".join(lines) + "\n"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     clean = value.encode("utf-8", "replace").decode()
     return clean.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

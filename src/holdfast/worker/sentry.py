@@ -1,7 +1,7 @@
-"""Exceptions of tasks to Sentry, when it is installed and `sentry_dsn` is set.
+"""Report exceptions of tasks to Sentry when `sentry_dsn` is set.
 
-Every failed attempt is reported, with its task, job and attempt as tags. What a task rejects on purpose, and
-limits of the other side, are outcomes and no errors.
+Every failed attempt is reported with its task, job and attempt as tags. Deliberate outcomes such as Reject
+and RateLimited are not reported.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from holdfast.settings import Secret
 TAGS = ("name", "job", "task", "attempt")
 
 
-def report_to(dsn: Secret | None) -> Callable[[], None]:
-    """Begin to report; what comes back ends it. Does nothing without an address."""
+def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
+    """Start reporting and return a function that stops it. Does nothing without a DSN."""
     if dsn is None:
         return lambda: None
     try:
         import sentry_sdk  # noqa: PLC0415  (an extra)
-    except ImportError as problem:
+    except ImportError as error:
         raise SettingsError(
-            "sentry_dsn is set, and sentry-sdk is not installed.",
+            "sentry_dsn is set, but sentry-sdk is not installed.",
             fix="pip install 'holdfast[telemetry]', or unset sentry_dsn.",
             field="sentry_dsn",
-        ) from problem
-    if not sentry_sdk.is_initialized():  # the application may have its own way to start it
+        ) from error
+    if not sentry_sdk.is_initialized():  # the application may have initialized it
         sentry_sdk.init(dsn=dsn.reveal())
 
     def report(name: str, fields: dict[str, Any]) -> None:
-        problem = fields.get("problem")
-        if name != "task.raised" or problem is None or isinstance(problem, Reject):
+        exception = fields.get("exception")
+        if name != "task.raised" or exception is None or isinstance(exception, Reject):
             return
         with sentry_sdk.new_scope() as scope:
             scope.set_transaction_name(str(fields["name"]))
             for tag in TAGS:
                 scope.set_tag(f"holdfast.{tag}", str(fields[tag]))
-            scope.capture_exception(problem)
+            scope.capture_exception(exception)
 
     unsubscribe = telemetry.subscribe(report, only=["task.raised"])
 

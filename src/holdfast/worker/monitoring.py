@@ -1,0 +1,52 @@
+"""Optional monitoring of a worker: the health port with metrics, and error reports to Sentry."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from holdfast.settings import Settings
+from holdfast.worker import sentry
+from holdfast.worker.health import HealthServer
+from holdfast.worker.metrics import ProcessMetrics
+from holdfast.worker.prometheus import Gauge
+from holdfast.worker.runtime import WorkerRuntime
+
+
+@contextmanager
+def monitor_worker(worker: WorkerRuntime, settings: Settings) -> Generator[None]:
+    """Serve health and metrics and report errors while the block runs, as the settings say."""
+    stop_error_reports = sentry.start_error_reports(settings.sentry_dsn)
+    metrics, server = ProcessMetrics(), None
+    try:
+        if settings.health_port is not None:
+            metrics.add(*_build_gauges(worker))
+            metrics.start()
+            server = HealthServer(settings.health_host, settings.health_port, worker, metrics.format_text)
+            server.start()
+        yield
+    finally:
+        if server is not None:
+            server.stop()
+        metrics.stop()
+        stop_error_reports()
+
+
+def _build_gauges(worker: WorkerRuntime) -> list[Gauge]:
+    return [
+        Gauge("holdfast_tasks_running", "Attempts that are running.", lambda: worker.describe()["running"]),
+        Gauge(
+            "holdfast_slots",
+            "Maximum number of attempts that run at the same time.",
+            lambda: worker.describe()["slots"],
+        ),
+        Gauge("holdfast_loop_lag_seconds", "How late the event loop ran recently.", lambda: worker.lag),
+        Gauge(
+            "holdfast_outbox_outcomes",
+            "Outcomes that the database has not accepted yet.",
+            lambda: worker.outbox_depth,
+        ),
+        Gauge(
+            "holdfast_ready", "1 if the worker accepts work, else 0.", lambda: float(worker.unready() is None)
+        ),
+    ]

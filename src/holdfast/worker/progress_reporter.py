@@ -1,0 +1,80 @@
+"""Write the progress of attempts to the database: the newest value of each, a few times per second.
+
+Runs in the heartbeat thread, so that a task that blocks the event loop can still report progress. Its
+connection is open only while there is progress to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast import telemetry
+from holdfast.engine import leases
+from holdfast.engine.connection import Connection, open_connection
+from holdfast.errors import HoldfastError
+from holdfast.settings import Secret, Settings
+from holdfast.worker.attempts import Attempt
+
+REPORT_INTERVAL_S = 0.25
+IDLE_CONNECTION_S = 30.0
+_log = logging.getLogger("holdfast.worker")
+
+
+class ProgressReporter:
+    """Writes the progress of all attempts of a worker."""
+
+    def __init__(
+        self, url: Secret, settings: Settings, worker: str, attempts: Callable[[], list[Attempt]]
+    ) -> None:
+        self._url = url
+        self._settings = settings
+        self._worker = worker
+        self._attempts = attempts
+
+    async def run(self, ended: threading.Event) -> None:
+        while not ended.is_set():
+            if self._find_attempts_with_news():
+                await self._report_until_idle(ended)
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+    async def _report_until_idle(self, ended: threading.Event) -> None:
+        try:
+            async with open_connection(self._url, self._settings) as connection:
+                await self._report_while_connected(connection, ended)
+        except HoldfastError as error:
+            telemetry.emit("database.connection_failed", error=str(error), retry_in=REPORT_INTERVAL_S)
+        except Exception:
+            _log.exception("Writing progress failed. It continues.")
+
+    async def _report_while_connected(self, connection: Connection, ended: threading.Event) -> None:
+        used_at = time.monotonic()
+        while not ended.is_set() and time.monotonic() < used_at + IDLE_CONNECTION_S:
+            due = self._find_attempts_with_news()
+            if due:
+                used_at = time.monotonic()
+                await self._report(connection, due)
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _find_attempts_with_news(self) -> list[Attempt]:
+        return [a for a in self._attempts() if a.context is not None and a.context.unreported() is not None]
+
+    async def _report(self, connection: Connection, attempts: list[Attempt]) -> None:
+        unreported = {
+            a.claimed.id: (a.context, report)
+            for a in attempts
+            if a.context is not None and (report := a.context.unreported()) is not None
+        }
+        # The heartbeat call carries progress. It also renews these leases, which does no harm.
+        response = await leases.heartbeat_tasks(
+            connection,
+            worker=self._worker,
+            held=[a.claimed for a in attempts],
+            progress={i: report for i, (_, report) in unreported.items()},
+        )
+        for i, (context, report) in unreported.items():
+            if i not in response.lost:
+                context.reported(report)
