@@ -102,7 +102,7 @@ async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -
     async with db.connection() as connection:
         staged = await artifacts.stage_artifact_without_task(connection, {"name": "a", "owner": "ann"})
         assert staged.max_bytes == 40
-    with pytest.raises(QuotaExceededError, match="60 used of 100"):
+    with pytest.raises(QuotaExceededError, match="60 of 100 used"):
         async with db.connection() as connection:
             await artifacts.record_artifact(connection, staged.id, None, size=41, sha256=SHA, meta={})
     await submit_job(conn, owner="ann")
