@@ -106,7 +106,7 @@ async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -
         async with db.connection() as connection:
             await artifacts.record_artifact(connection, staged.id, None, size=41, sha256=SHA, meta={})
     await submit_job(conn, owner="ann")
-    with pytest.raises(TooManyRequestsError, match="1 used of 1"):
+    with pytest.raises(TooManyRequestsError, match="1 of 1 used"):
         async with db.connection() as connection:
             await submit_job(connection, owner="ann")
 
