@@ -16,7 +16,7 @@ def tree() -> list[type[HoldfastError]]:
 
 @pytest.mark.parametrize("kind", tree())
 def test_the_module_docstring_shows_every_error_under_its_base(kind: type[HoldfastError]) -> None:
-    lines = (errors.__doc__ or "").splitlines()
+    lines = [line for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]  # the tree
     places = {
         m[0]: (number, m.start()) for number, line in enumerate(lines) if (m := re.search(r"\w+Error", line))
     }

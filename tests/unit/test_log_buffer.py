@@ -38,7 +38,7 @@ def test_the_first_and_the_last_lines_are_kept_with_a_note_about_the_gap() -> No
             assert len(read_messages(lines, ended=False)) == 11
     kept = read_messages(lines)
     assert kept[:2] == ["11", "12"]
-    gap = kept.index(f"{500 - TAIL_LINES} lines are omitted here: an attempt keeps {MAX_LINES}.")
+    gap = kept.index(f"{500 - TAIL_LINES} lines were omitted here: an attempt keeps {MAX_LINES}.")
     assert kept[gap - 1] == str(MAX_LINES - 1)
     assert kept[gap + 1 :] == [str(n) for n in range(MAX_LINES + 500 - TAIL_LINES, MAX_LINES + 500)]
 
