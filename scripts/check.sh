@@ -20,5 +20,6 @@ try "types (mypy strict)" .venv/bin/mypy
 try "types (pyright strict)" .venv/bin/pyright
 try "client.blocking is generated" .venv/bin/python scripts/generate_blocking.py --check
 try "house rules" .venv/bin/python scripts/house.py
+try "retired words" .venv/bin/python scripts/retired_words.py
 try "reference docs are fresh" .venv/bin/python scripts/reference.py --check
 exit $failed

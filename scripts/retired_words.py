@@ -118,6 +118,7 @@ RETIRED_PHRASES = (
 
 NAME_PATTERN = re.compile("|".join(f"(?P<p{n}>{p})" for n, p in enumerate(RETIRED_PATTERNS)))
 PHRASE_PATTERN = re.compile("|".join(RETIRED_PHRASES), re.IGNORECASE)
+OTHER_LIBRARY_LINE = re.compile(r"hypothesis|^\s*@.*\bgiven\(")  # names that another library chose
 SQL_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*")
 SQL_KEYWORDS = {"found"}  # a variable that PL/pgSQL defines
 SQL_QUOTED_TEXT = re.compile(r"--[^\n]*|'[^']*'")
@@ -146,7 +147,7 @@ def find_replacement(name: str) -> str | None:
 
 def iterate_python_names(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        from_other_library = "hypothesis.given(" in token.line
+        from_other_library = OTHER_LIBRARY_LINE.search(token.line) is not None
         if token.type == tokenize.NAME and not keyword.iskeyword(token.string) and not from_other_library:
             yield token.start[0], token.string
 

@@ -96,10 +96,10 @@ def template(server_url: Secret, settings: Settings) -> str:
     name = template_name(settings)
     with (settings.home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = settings.home / "template.made"
-        if not made.exists():
+        created = settings.home / "template.made"
+        if not created.exists():
             asyncio.run(scratch.create_template_database(server_url, name, settings))
-            made.touch()
+            created.touch()
     return name
 
 

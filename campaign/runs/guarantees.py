@@ -32,7 +32,7 @@ async def _schedules(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             new_schedule = schedule(
                 app.work(number), every=SECOND, name=f"{missed}-{number}", max_catch_up=1000
             )
-            await schedules.put_schedule(connection, {**new_schedule.body(), "missed": missed})
+            await schedules.put_schedule(connection, {**new_schedule.build_request(), "missed": missed})
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
     async with kill_workers(env, dose.faults):

@@ -43,8 +43,8 @@ async def test_users_on_shared_connections_see_only_their_own_jobs(
         async with serve_app(app) as base, httpx.AsyncClient(base_url=base, timeout=60) as web:
             headers = {user: bearer_headers(make_token(user)) for user in USERS}
             for user in USERS:
-                made = await web.post("/api/jobs/start", json={"type": "book"}, headers=headers[user])
-                assert made.status_code == 202, made.text
+                created = await web.post("/api/jobs/start", json={"type": "book"}, headers=headers[user])
+                assert created.status_code == 202, created.text
 
             async def look(number: int) -> set[str]:
                 user = USERS[number % len(USERS)]

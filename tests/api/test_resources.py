@@ -23,9 +23,9 @@ async def test_a_batch_is_opened_filled_closed_and_calls_back(
     api: httpx.AsyncClient, conn: Connection
 ) -> None:
     callback = {"type": "done", "queue": "q", "args": {"x": 1}}
-    made = await api.post("/api/batches", json={"name": "b", "callback": callback}, headers=SERVICE)
-    assert made.status_code == 201
-    batch = made.json()["id"]
+    created = await api.post("/api/batches", json={"name": "b", "callback": callback}, headers=SERVICE)
+    assert created.status_code == 201
+    batch = created.json()["id"]
     for _ in range(2):
         body = {"type": "t", "queue": "q", "batch": batch}
         assert (await api.post("/api/jobs", json=body, headers=SERVICE)).status_code == 202
@@ -63,9 +63,9 @@ async def test_all_jobs_of_a_large_batch_are_cancelled(api: httpx.AsyncClient, c
 async def test_schedules_are_put_paused_run_previewed_and_deleted(api: httpx.AsyncClient) -> None:
     job = {"type": "t", "queue": "q"}
     body: dict[str, Any] = {"cron": "0 3 * * *", "timezone": "Europe/Madrid", "job": job}
-    made = await api.put("/api/schedules/nightly", json=body, headers=SERVICE)
-    assert made.status_code == 200, made.text
-    assert made.json()["next_at"] is not None
+    created = await api.put("/api/schedules/nightly", json=body, headers=SERVICE)
+    assert created.status_code == 200, created.text
+    assert created.json()["next_at"] is not None
     assert [each["name"] for each in (await api.get("/api/schedules", headers=SERVICE)).json()] == ["nightly"]
     times = (await api.get("/api/schedules/nightly/preview?count=3", headers=SERVICE)).json()
     assert len(times) == 3
@@ -120,8 +120,8 @@ async def test_messages_are_sent_read_hidden_and_archived(api: httpx.AsyncClient
     assert stale.status_code == 409
     assert (await post("letters/archive", receipts=[again["receipt"]])).json() == {"ids": [1]}
     assert (await post("letters/delete", ids=[2])).json() == {"ids": [2]}
-    figures = (await api.get("/api/messages/letters/metrics", headers=SERVICE)).json()
-    assert (figures["total"], figures["archived"]) == (0, 1)
+    metrics = (await api.get("/api/messages/letters/metrics", headers=SERVICE)).json()
+    assert (metrics["total"], metrics["archived"]) == (0, 1)
     assert (await post("letters/delete")).status_code == 422
     assert (await post("nothing", messages=[1])).status_code == 404
     assert (await api.delete("/api/messages/letters", headers=SERVICE)).status_code == 204
@@ -150,8 +150,8 @@ async def test_services_search_jobs_and_list_errors(api: httpx.AsyncClient, conn
         await worker.finish(
             await worker.one(), "reject", {"type": "SiteDown", "message": "no", "fingerprint": "f"}
         )
-    found = (await api.get("/api/search?q=type:a", headers=SERVICE)).json()
-    assert [row["type"] for row in found["rows"]] == ["a"]
+    matches = (await api.get("/api/search?q=type:a", headers=SERVICE)).json()
+    assert [row["type"] for row in matches["rows"]] == ["a"]
     assert "SiteDown" in (await api.get("/api/errors", headers=SERVICE)).text
     assert (await api.get("/api/search?q=nonsense:::x", headers=SERVICE)).status_code in (200, 422)
     assert (await api.get("/api/search", headers=ANN)).status_code == 403

@@ -50,10 +50,10 @@ async def test_functions_return_scalars_rows_and_nothing(api: httpx.AsyncClient,
     assert (await call("archive", queue_name=mail_queue, message_id=1)).json() is True
     assert (await call("delete", queue_name=mail_queue, message_id=1)).json() is False
     assert (await call("pop", queue_name=mail_queue)).json()[0]["msg_id"] == 2
-    made = await api.post(
+    created = await api.post(
         "/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers={**SERVICE, **HOLDFAST_PROFILE}
     )
-    job = made.json()["id"]
+    job = created.json()["id"]
     shown = await api.get(
         f"/rest/v1/rpc/get_job?p_id={job}", headers={**SERVICE, "accept-profile": "holdfast"}
     )
@@ -72,8 +72,8 @@ async def test_functions_return_scalars_rows_and_nothing(api: httpx.AsyncClient,
 async def test_users_call_functions_with_their_own_rights(api: httpx.AsyncClient, conn: Connection) -> None:
     await conn.execute("""insert into holdfast.options values ('public_types', '["t"]')""")
     headers = {**bearer_headers(make_token("ann")), **HOLDFAST_PROFILE}
-    made = await api.post("/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers=headers)
-    job = made.json()["id"]
+    created = await api.post("/rest/v1/rpc/submit", json={"p_job": {"type": "t"}}, headers=headers)
+    job = created.json()["id"]
     mine = await api.post("/rest/v1/rpc/get_job", json={"p_id": job}, headers=headers)
     assert mine.json()["owner"] == "ann"
     theirs = await api.post(

@@ -36,12 +36,12 @@ PUBLIC_PEM = RSA.public_key().public_bytes(
 
 def jwk(key: Any, kid: str, **more: str) -> dict[str, Any]:
     if isinstance(key, rsa.RSAPrivateKey):
-        made = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        created = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
     elif isinstance(key, ec.EllipticCurvePrivateKey):
-        made = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        created = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     else:
-        made = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    return {**made, "kid": kid, **more}
+        created = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    return {**created, "kid": kid, **more}
 
 
 def encode_base64url(value: object) -> str:
@@ -185,8 +185,8 @@ def key_set_file(tmp_path: Path) -> Path:
     place = tmp_path / "jwks.json"
     shared = {"kty": "oct", "k": encode_base64url(b"x" * 32), "kid": "shared", "alg": "HS256"}
     encrypting = jwk(OTHER_RSA, "enc", use="enc")
-    found = [jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(ED, "ed"), shared, encrypting]
-    place.write_text(json.dumps({"keys": found}))
+    result = [jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(ED, "ed"), shared, encrypting]
+    place.write_text(json.dumps({"keys": result}))
     return place
 
 

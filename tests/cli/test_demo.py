@@ -54,7 +54,7 @@ async def test_demo_runs_its_jobs_and_stops_all_processes(url: Secret, tmp_path:
     sound = measure_mp3((tmp_path / "demo" / "report-chapter1.mp3").read_bytes())
     assert sound is not None
     assert sound.bit_rate == 128
-    assert sound.seconds > 20
+    assert sound.duration_s > 20
     assert url.reveal() not in out
 
 

@@ -69,14 +69,14 @@ async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool
     await conn.execute(FAILURES, 20_000, "many", "Other")
     if analysed:
         await conn.execute("analyze holdfast.history, holdfast.attempts")
-    asked: list[tuple[dict[str, Any], int]] = [
+    requested: list[tuple[dict[str, Any], int]] = [
         ({}, 100),
         ({"type": "rare"}, 1),
         ({"type": "rare", "error_type": "ValueError"}, 1),
         ({"fingerprint": "here"}, 2),
     ]
-    for where, found in asked:
-        assert (await dry(conn, **where))["found"] == found, where
+    for where, result in requested:
+        assert (await dry(conn, **where))["matched"] == result, where
         cost = await pages(conn, partial(dry, conn, **where))
         assert cost < 500, (where, cost)
     cost = await pages(conn, lambda: dry(conn, error_type="None"))
@@ -88,21 +88,21 @@ async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connect
     await conn.execute(FAILURES, 5000, "many", "Other")
     await ended(conn, "rare")
     first = await dry(conn, error_type="ValueError")
-    assert first["found"] == 0
+    assert first["matched"] == 0
     assert first["more"]
     rest = await dry(conn, 10_000, error_type="ValueError", **{"from": first["next"]})
-    assert rest == {"found": 2, "restarted": 0}
+    assert rest == {"matched": 2, "restarted": 0}
     where = {"error_type": "ValueError"}
-    assert (await jobs.redrive(conn, where, dry_run=True)).found == 2
-    assert (await jobs.redrive(conn, {}, limit=10_000, dry_run=True)).found == 5002
+    assert (await jobs.redrive(conn, where, dry_run=True)).matched == 2
+    assert (await jobs.redrive(conn, {}, limit=10_000, dry_run=True)).matched == 5002
     for limit in (1, 7, 1000):
         step: dict[str, Any] = {"next": None}
-        found = 0
-        while found < 5002 and "next" in step and found < 30 * limit:
+        result = 0
+        while result < 5002 and "next" in step and result < 30 * limit:
             step = await dry(conn, limit, **({"from": step["next"]} if step["next"] else {}))
-            found += step["found"]
-        assert found == min(30 * limit, 5002)
-    assert await jobs.redrive(conn, where) == jobs.RedriveResult(found=2, restarted=2)
+            result += step["matched"]
+        assert result == min(30 * limit, 5002)
+    assert await jobs.redrive(conn, where) == jobs.RedriveResult(result=2, restarted=2)
     assert len(await ManualWorker(conn).take(10)) == 2
 
 
@@ -131,21 +131,21 @@ async def listed(conn: Connection, **where: Any) -> list[str]:
     rows: list[str] = []
     before = None
     while True:
-        found = await page(conn, before, **where)
-        rows += [row["id"] for row in found["rows"]]
-        before = found["next"]
+        result = await page(conn, before, **where)
+        rows += [row["id"] for row in result["rows"]]
+        before = result["next"]
         if before is None:
             return rows
 
 
 async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection) -> None:
-    made: list[str] = []
+    created: list[str] = []
     for number in range(4):
-        made.append(str(await submit_job(conn, type="rare", queue="few", labels={"x": "1"})))
+        created.append(str(await submit_job(conn, type="rare", queue="few", labels={"x": "1"})))
         several = await submit_graph(
             conn, {"name": "a"}, {"name": "b"}, type="rare", queue="few", labels={"x": "1"}
         )
-        made.append(str(several.id))
+        created.append(str(several.id))
         await submit_graph(conn, {"name": "a"}, type="many", queue="q")
         await submit_job(conn, type="many")
         await conn.execute(HISTORY, 3, "rare")
@@ -158,7 +158,7 @@ async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection)
     rows = await conn.fetch(
         "select id from holdfast.history where labels is not null union all "
         "select i from unnest($1::uuid[]) as i order by id desc",
-        made,
+        created,
     )
     expected = [str(row["id"]) for row in rows]
     assert len(expected) == 20
@@ -185,10 +185,10 @@ async def test_a_list_that_stops_early_reports_it(conn: Connection) -> None:
     rare = await submit_job(conn, type="rare")
     await submit_job(conn, type="many")
     await conn.execute(HISTORY, 100_001, "many")
-    told: list[str] = []
-    conn.add_log_listener(lambda _, notice: told.append(str(notice)))
+    response: list[str] = []
+    conn.add_log_listener(lambda _, notice: response.append(str(notice)))
     assert await conn.fetch("""select holdfast.list_jobs('{"type": "rare"}')""") == []
-    assert len(told) == 1
+    assert len(response) == 1
     assert [row["id"] for row in await jobs.list_jobs(conn, {"type": "rare"})] == [str(rare)]
 
 
@@ -213,15 +213,19 @@ async def cancel(conn: Connection, start: Any = None, scan: int = 100_000, **whe
 async def test_a_cancel_reads_only_jobs_of_its_filter(conn: Connection, analysed: bool) -> None:
     await submit_job(conn, type="many")
     await conn.execute(OTHERS, 50_000, "many", "ready")
-    asked: list[dict[str, Any]] = [{"type": "rare"}, {"queue": "few"}, {"type": "rare", "labels": {"x": "1"}}]
-    for where in asked:
-        made = [await submit_job(conn, type="rare", queue="few", labels={"x": "1"}) for _ in range(3)]
+    requested: list[dict[str, Any]] = [
+        {"type": "rare"},
+        {"queue": "few"},
+        {"type": "rare", "labels": {"x": "1"}},
+    ]
+    for where in requested:
+        created = [await submit_job(conn, type="rare", queue="few", labels={"x": "1"}) for _ in range(3)]
         later = await submit_job(conn, type="rare", queue="few", labels={"x": "1"}, delay_s=60)
         await ManualWorker(conn, queues=["few"]).one()
         if analysed:
             await conn.execute("analyze holdfast.tasks, holdfast.jobs")
         cost = await pages(conn, partial(jobs.cancel_jobs, conn, where))
-        for each in (*made, later):
+        for each in (*created, later):
             assert (await read_job(conn, each))["status"] == "cancelled"
         assert cost < 700, (where, cost)
         text = msgspec.json.encode(where).decode()
@@ -235,19 +239,19 @@ async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
     await submit_job(conn, type="many")
     for status in ("ready", "scheduled"):
         await conn.execute(OTHERS, 3000, "many", status)
-    made = [await submit_job(conn, type="rare", labels={"x": "1"}) for _ in range(3)]
+    created = [await submit_job(conn, type="rare", labels={"x": "1"}) for _ in range(3)]
     several = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
     first = await cancel(conn, scan=1000, labels={"x": "1"})
     assert first["cancelled"] == 0
     assert first["next"]["place"] == "tasks"
     cost = await pages(conn, lambda: cancel(conn, scan=1000, labels={"x": "1"}))
     assert cost < 1500, cost
-    steps, found, start = 0, 0, None
+    steps, result, start = 0, 0, None
     while steps == 0 or start is not None:
         step = await cancel(conn, start, 1000, labels={"x": "1"})
-        steps, found, start = steps + 1, found + step["cancelled"], step["next"]
-    assert (found, steps) == (4, 7)
-    for each in (*made, several.id):
+        steps, result, start = steps + 1, result + step["cancelled"], step["next"]
+    assert (result, steps) == (4, 7)
+    for each in (*created, several.id):
         assert (await read_job(conn, each))["status"] == "cancelled"
     assert await conn.fetchval('select count(*) from holdfast.tasks where labels @> \'{"y": "2"}\'') == 6000
 
@@ -270,28 +274,30 @@ async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, wher
         await submit_job(conn, type="many", owner="bob"),
         (await submit_graph(conn, {"name": "a"}, type="many")).id,
     ]
-    made: list[Any] = []
+    created: list[Any] = []
     body = {"queue": "few", "type": "rare", "labels": {"x": "1"}, "owner": "ann", "batch": batch}
     for number in range(40):
-        made.append(await submit_job(conn, **body, delay_s=60 * (number % 3), limit_key=f"k{number % 5}"))
+        created.append(await submit_job(conn, **body, delay_s=60 * (number % 3), limit_key=f"k{number % 5}"))
         if number % 10 == 0:
-            made.append((await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, **body)).id)
+            created.append(
+                (await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, **body)).id
+            )
             others.append(await submit_job(conn, type="many", delay_s=10, labels={"x": "2"}))
     await ManualWorker(conn, queues=["few"]).take(7)
     filled: dict[str, Any] = where
     if "batch" in where:
         filled = {"batch": batch}
     elif "ids" in where:
-        filled = {"ids": [str(each) for each in made]}
-    found, start, first = 0, None, True
+        filled = {"ids": [str(each) for each in created]}
+    result, start, first = 0, None, True
     while first or start is not None:
         text, at = msgspec.json.encode(filled).decode(), msgspec.json.encode(start).decode()
         answer = await conn.fetchval("select holdfast.cancel_jobs_chunk($1, 'stop', 3, $2, 10)", text, at)
         step = msgspec.json.decode(answer)
         assert step["cancelled"] <= 3
-        found, start, first = found + step["cancelled"], step["next"], False
-    assert found == len(made) == 44
-    for each in made:
+        result, start, first = result + step["cancelled"], step["next"], False
+    assert result == len(created) == 44
+    for each in created:
         assert (await read_job(conn, each))["status"] == "cancelled"
     for each in others:
         assert (await read_job(conn, each))["status"] == "queued"

@@ -12,13 +12,13 @@ from holdfast.engine.limits import LimitRule
 
 
 async def test_jobs(conn: Connection) -> None:
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
-    assert made.tasks is not None
-    assert await jobs.cancel_task(conn, made.tasks["a"], "no")
-    assert await jobs.retry_job(conn, made.id, delay=timedelta(hours=1)) == 2
-    assert await read_task_status(conn, made.tasks["a"]) == "scheduled"
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
+    assert created.tasks is not None
+    assert await jobs.cancel_task(conn, created.tasks["a"], "no")
+    assert await jobs.retry_job(conn, created.id, delay=timedelta(hours=1)) == 2
+    assert await read_task_status(conn, created.tasks["a"]) == "scheduled"
     assert await jobs.cancel_jobs(conn, {"labels": {"x": "1"}}, "stop", limit=5) == 1
-    assert await jobs.retry_job(conn, made.id, from_tasks=["b"]) == 1
+    assert await jobs.retry_job(conn, created.id, from_tasks=["b"]) == 1
     batch = await jobs.open_batch(conn, "night", callback={"type": "after", "queue": "later"}, owner="ann")
     single = await submit_job(conn, batch=str(batch))
     hand = ManualWorker(conn)
@@ -28,9 +28,9 @@ async def test_jobs(conn: Connection) -> None:
     assert (closed["total"], closed["failed"], closed["owner"]) == (1, 1, "ann")
     assert closed == await jobs.get_batch(conn, batch)
     where = {"ids": [str(single)]}
-    assert await jobs.redrive(conn, where, dry_run=True) == jobs.RedriveResult(found=1, restarted=0)
+    assert await jobs.redrive(conn, where, dry_run=True) == jobs.RedriveResult(rows=1, restarted=0)
     assert await jobs.redrive(conn, where, spread=timedelta(hours=1)) == jobs.RedriveResult(
-        found=1, restarted=1
+        rows=1, restarted=1
     )
 
 
@@ -57,16 +57,16 @@ async def test_limits(conn: Connection) -> None:
 
 
 async def test_insight(conn: Connection) -> None:
-    made = await submit_job(conn)
-    assert (await explain.explain_task(conn, made))["status"] == "ready"
+    created = await submit_job(conn)
+    assert (await explain.explain_task(conn, created))["status"] == "ready"
     hand = ManualWorker(conn)
     task = await hand.one()
     assert set(await leases.add_tasks(conn, task, b'[{"type": "t", "name": "child"}]')) == {"child"}
     await hand.finish(task, "fail", {"type": "E", "message": "m", "fingerprint": "f"})
-    (tried,) = await explain.list_task_attempts(conn, made)
+    (tried,) = await explain.list_task_attempts(conn, created)
     assert (tried.attempt, tried.outcome, tried.worker, tried.fingerprint) == (1, "failed", "hand", "f")
-    told = await overview.metrics(conn)
-    assert {(q["queue"], q["ready"]) for q in told["queues"]} == {(QUEUE, 0), ("default", 1)}
-    assert (told["scheduled"], told["workers"]) == (1, 1)
+    response = await overview.metrics(conn)
+    assert {(q["queue"], q["ready"]) for q in response["queues"]} == {(QUEUE, 0), ("default", 1)}
+    assert (response["scheduled"], response["workers"]) == (1, 1)
     while (await maintenance.tick(conn, limit=10))["more"]:
         pass

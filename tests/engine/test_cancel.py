@@ -21,25 +21,25 @@ from holdfast.engine.connection import Connection
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "running"])
 async def test_a_live_job_is_cancelled_and_stays_so(conn: Connection, state: str) -> None:
-    made = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
+    created = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
     hand = ManualWorker(conn)
     held = await hand.take(1) if state == "running" else []
-    assert await read_task_status(conn, made) == state
-    assert await jobs.cancel_job(conn, made, "why not") == {"cancelled": True, "status": "cancelled"}
-    assert await jobs.cancel_job(conn, made) == {"cancelled": False, "status": "cancelled"}
+    assert await read_task_status(conn, created) == state
+    assert await jobs.cancel_job(conn, created, "why not") == {"cancelled": True, "status": "cancelled"}
+    assert await jobs.cancel_job(conn, created) == {"cancelled": False, "status": "cancelled"}
     for task in held:
-        assert (await leases.heartbeat_tasks(conn, worker="hand", held=[task])).cancelled == {made}
+        assert (await leases.heartbeat_tasks(conn, worker="hand", held=[task])).cancelled == {created}
         assert await hand.finish(task) == "stale"
     assert await hand.take(5) == []
-    ended = await read_job(conn, made)
+    ended = await read_job(conn, created)
     assert (ended["status"], ended["error"]["message"]) == ("cancelled", "why not")
 
 
 async def test_an_ended_job_is_left_as_it_is(conn: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     hand = ManualWorker(conn)
     await hand.finish(await hand.one())
-    assert await jobs.cancel_job(conn, made) == {"cancelled": False, "status": "succeeded"}
+    assert await jobs.cancel_job(conn, created) == {"cancelled": False, "status": "succeeded"}
 
 
 async def test_nobody_is_not_a_job(conn: Connection) -> None:
@@ -48,7 +48,7 @@ async def test_nobody_is_not_a_job(conn: Connection) -> None:
 
 
 async def test_a_graph_keeps_what_it_has_and_loses_the_rest(conn: Connection) -> None:
-    made = await submit_graph(
+    created = await submit_graph(
         conn,
         {"name": "a"},
         {"name": "b"},
@@ -58,29 +58,29 @@ async def test_a_graph_keeps_what_it_has_and_loses_the_rest(conn: Connection) ->
     hand = ManualWorker(conn)
     one, two = await hand.take(2)
     await hand.finish(one)
-    assert (await jobs.cancel_job(conn, made.id))["cancelled"]
+    assert (await jobs.cancel_job(conn, created.id))["cancelled"]
     assert await hand.finish(two) == "stale"
-    assert await read_task_statuses(conn, made.id) == {
+    assert await read_task_statuses(conn, created.id) == {
         "a": "succeeded", "b": "cancelled", "c": "cancelled", "d": "cancelled",
     }  # fmt: skip
-    assert (await read_job(conn, made.id))["status"] == "cancelled"
+    assert (await read_job(conn, created.id))["status"] == "cancelled"
     assert await hand.take(5) == []
 
 
 async def test_one_task_of_a_job_and_what_its_children_make_of_it(conn: Connection) -> None:
-    made = await submit_graph(
+    created = await submit_graph(
         conn,
         {"name": "a"},
         {"name": "b", "after": ["a"]},
         {"name": "c", "after": [{"name": "a", "on_failure": "run"}]},
     )
-    assert made.tasks is not None
-    assert await conn.fetchval("select holdfast.cancel_task($1)", made.tasks["a"])
-    assert not await conn.fetchval("select holdfast.cancel_task($1)", made.tasks["a"])
-    assert await read_task_statuses(conn, made.id) == {"a": "cancelled", "b": "cancelled", "c": "ready"}
+    assert created.tasks is not None
+    assert await conn.fetchval("select holdfast.cancel_task($1)", created.tasks["a"])
+    assert not await conn.fetchval("select holdfast.cancel_task($1)", created.tasks["a"])
+    assert await read_task_statuses(conn, created.id) == {"a": "cancelled", "b": "cancelled", "c": "ready"}
     hand = ManualWorker(conn)
     await hand.finish(await hand.one())
-    assert (await read_job(conn, made.id))["status"] == "cancelled"
+    assert (await read_job(conn, created.id))["status"] == "cancelled"
 
 
 async def test_by_filter(conn: Connection) -> None:

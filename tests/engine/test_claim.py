@@ -73,31 +73,31 @@ async def test_only_known_types_and_own_queues(conn: Connection) -> None:
 
 
 async def test_a_paused_queue_rests_and_goes_on(conn: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     await conn.execute("select holdfast.pause_queue($1, 'painting', 'ann')", QUEUE)
     hand = ManualWorker(conn)
     assert await hand.take(5) == []
-    why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", made))
+    why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", created))
     assert why["reasons"][0]["reason"] == "paused"
     assert why["reasons"][0]["by"] == "ann"
     assert await conn.fetchval("select holdfast.resume_queue($1)", QUEUE)
-    assert (await hand.one()).id == made
+    assert (await hand.one()).id == created
 
 
 async def test_ten_claimers_never_get_the_same_task(conn: Connection, url: Secret) -> None:
     await numbered(conn, 1000)
-    given: list[int] = []
+    arguments: list[int] = []
 
     async def work(name: str) -> None:
         own = await asyncpg.connect(url.reveal())
         hand = ManualWorker(own, name)
         while tasks := await hand.take(7):
-            given.extend(numbers(tasks))
+            arguments.extend(numbers(tasks))
         await own.close()
 
     await asyncio.gather(*(work(f"w{n}") for n in range(10)))
     # What one claimer found locked by another is taken by that other, so all are given, each once.
-    assert sorted(given) == list(range(1000))
+    assert sorted(arguments) == list(range(1000))
 
 
 async def test_a_commit_out_of_order_is_not_hidden_by_the_cursor(
@@ -172,15 +172,15 @@ async def test_a_cursor_from_another_world_costs_time_and_no_task(conn: Connecti
     await hand.take(9)
     lane = await conn.fetchval("select id from holdfast.lanes")
     hand.cursors = f'{{"{lane}": [900000, 900000, 1, 1.0, 900000, 99999999999, 0]}}'
-    made = await submit_job(conn)
-    assert [task.id for task in await hand.take(9)] == [made]
+    created = await submit_job(conn)
+    assert [task.id for task in await hand.take(9)] == [created]
     await conn.execute("update holdfast.lanes set cursor = 900000")
     hand.cursors = None
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     assert await hand.take(9) == []
     await run_ticks(conn)
     await clock.advance(timedelta(seconds=1))
-    assert [task.id for task in await hand.take(9)] == [made]
+    assert [task.id for task in await hand.take(9)] == [created]
 
 
 async def test_the_stored_cursor_follows_far_behind(conn: Connection) -> None:
@@ -193,30 +193,30 @@ async def test_the_stored_cursor_follows_far_behind(conn: Connection) -> None:
         return bool(await conn.fetchval("select max(cursor) > 50000 from holdfast.lanes"))
 
     await wait_until(stored)  # transactions of other databases on this server hold it back for a moment
-    made = await submit_job(conn)
-    assert [task.id for task in await ManualWorker(conn, "newcomer").take(9)] == [made]
+    created = await submit_job(conn)
+    assert [task.id for task in await ManualWorker(conn, "newcomer").take(9)] == [created]
 
 
 async def test_plain_claims_for_any_language(conn: Connection) -> None:
-    made = await submit_job(conn, args={"a": 1})
+    created = await submit_job(conn, args={"a": 1})
     rows = await conn.fetch("select * from holdfast.claim_tasks('outsider', 5, array['t'])")
-    assert [row["id"] for row in rows] == [made]
-    assert rows[0]["job_id"] == made
+    assert [row["id"] for row in rows] == [created]
+    assert rows[0]["job_id"] == created
     assert rows[0]["type"] == "t"
     assert rows[0]["args"] == '{"a": 1}'
     assert rows[0]["lease_s"] == 60
-    lease = (made, rows[0]["attempt"], rows[0]["nonce"])
+    lease = (created, rows[0]["attempt"], rows[0]["nonce"])
     assert await conn.fetchval(
         "select holdfast.heartbeat_task($1, $2, $3, 50, 'half')", *lease
     ) == pytest.approx(60, abs=1)
     await conn.execute("select holdfast.complete_task($1, $2, $3, '42')", *lease)
     await conn.execute("select holdfast.complete_task($1, $2, $3, '42')", *lease)  # the answer was lost
-    assert await read_task_status(conn, made) == "succeeded"
+    assert await read_task_status(conn, created) == "succeeded"
 
 
 async def test_only_sleeping_workers_are_notified(conn: Connection, second: Connection) -> None:
-    heard: list[object] = []
-    await second.add_listener("holdfast", lambda *told: heard.append(told[-1]))
+    received: list[object] = []
+    await second.add_listener("holdfast", lambda *response: received.append(response[-1]))
     await submit_job(conn)
     hand = ManualWorker(conn)
     assert len(await hand.take(5)) == 1
@@ -225,9 +225,9 @@ async def test_only_sleeping_workers_are_notified(conn: Connection, second: Conn
     assert await hand.take(5) == []  # now it sleeps
     await submit_job(conn, queue="elsewhere")
     await jobs.submit_many(conn, [{"type": "t", "queue": QUEUE}] * 3)
-    await wait_until(lambda: heard, what="a notification")
+    await wait_until(lambda: received, what="a notification")
     await conn.execute("select 1")
-    assert heard == [QUEUE]
+    assert received == [QUEUE]
 
 
 @pytest.mark.parametrize("start", [2**31 - 5, 2**53 - 5, 2**62])
@@ -240,7 +240,7 @@ async def test_no_number_is_too_small_for_a_long_life(conn: Connection, start: i
     for _ in range(3):
         await numbered(conn, 6)
         assert numbers(await hand.take(20)) == list(range(6))
-    made = await jobs.submit(
+    created = await jobs.submit(
         conn,
         {
             "type": "g",
@@ -250,4 +250,4 @@ async def test_no_number_is_too_small_for_a_long_life(conn: Connection, start: i
     )
     await hand.finish(await hand.one())
     await hand.finish(await hand.one())
-    assert (await jobs.get_job(conn, made.id) or {})["status"] == "succeeded"
+    assert (await jobs.get_job(conn, created.id) or {})["status"] == "succeeded"

@@ -43,7 +43,7 @@ MOVED_BY_A_DAY = "Pacific/Apia"
 
 def changes(zone: ZoneInfo) -> list[datetime]:
     """Every instant from 2000 to 2037 at which the offset changes, to the minute."""
-    found: list[datetime] = []
+    result: list[datetime] = []
     step = timedelta(hours=12)
     at, end = datetime(2000, 1, 1, tzinfo=UTC), datetime(2038, 1, 1, tzinfo=UTC)
     while at < end:
@@ -52,9 +52,9 @@ def changes(zone: ZoneInfo) -> list[datetime]:
             while high - low > MINUTE:
                 middle = low + ((high - low) // 2 // MINUTE or 1) * MINUTE
                 low, high = (low, middle) if offset(middle, zone) != offset(low, zone) else (middle, high)
-            found.append(high)
+            result.append(high)
         at += step
-    return found
+    return result
 
 
 def offset(at: datetime, zone: ZoneInfo) -> timedelta | None:
@@ -90,15 +90,15 @@ class Brute:
         """The instants of a stretch of minutes, each given with what the wall clock shows then."""
         if self.elapsed:
             return [at for at, wall in clock if self.fits(wall)]
-        found: list[datetime] = []
+        result: list[datetime] = []
         highest = clock[0][1] - MINUTE
         for at, wall in clock:
             missed, highest = highest + MINUTE, max(highest, wall)
             while missed <= wall:  # more than one when the clock was put forward, none when it was put back
-                if self.fits(missed) and found[-1:] != [at]:
-                    found.append(at)
+                if self.fits(missed) and result[-1:] != [at]:
+                    result.append(at)
                 missed += MINUTE
-        return found
+        return result
 
 
 def half(zone: str) -> timedelta:
@@ -169,8 +169,8 @@ async def test_every_clock_change(conn: Connection, name: str) -> None:
         brute = Brute(cron)
         for times, clock in zip(await ours(conn, cron, name, middles), clocks, strict=True):
             start, end = clock[0][0], clock[-1][0]
-            wanted = [at for at in brute.walk(clock) if at > start]
-            assert times == wanted, (cron, name, start)
+            expected = [at for at in brute.walk(clock) if at > start]
+            assert times == expected, (cron, name, start)
             if not cronsim_errs(name, cron):
                 assert times == list(simulated(cron, zone, start, end)), (cron, name, start)
 
@@ -222,8 +222,8 @@ async def test_expressions_of_every_shape(conn: Connection) -> None:
         except CronSimError:
             assert row["times"] == [], cron  # a day that never comes
             continue
-        wanted = [at for at, _ in zip(simulation, range(5), strict=False)]
-        assert row["times"] == wanted, (cron, start)
+        expected = [at for at, _ in zip(simulation, range(5), strict=False)]
+        assert row["times"] == expected, (cron, start)
 
 
 async def test_looking_back_finds_the_same(conn: Connection) -> None:
@@ -294,7 +294,7 @@ async def test_short_names(conn: Connection) -> None:
         "@annually": "2027-01-01T00:00",
     }
     for name, first in named.items():
-        found = await conn.fetchval(
+        result = await conn.fetchval(
             "select t from holdfast.list_next_times($1, p_count => 1, p_after => $2) as t", name, after
         )
-        assert found == datetime.fromisoformat(f"{first}Z"), name
+        assert result == datetime.fromisoformat(f"{first}Z"), name

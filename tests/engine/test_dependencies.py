@@ -30,7 +30,7 @@ from holdfast.settings import Secret
 
 
 async def test_a_child_runs_after_its_parents_with_their_outputs(conn: Connection) -> None:
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
     hand = ManualWorker(conn)
     tasks = await hand.take(5)
     assert [task.name for task in tasks] == ["a", "b"]
@@ -40,7 +40,7 @@ async def test_a_child_runs_after_its_parents_with_their_outputs(conn: Connectio
     child = await hand.one()
     assert child.parents == {"a": {"n": 1}, "b": 2}
     await hand.finish(child, "succeed", "done")
-    ended = await read_job(conn, made.id)
+    ended = await read_job(conn, created.id)
     assert (ended["status"], ended["output"], ended["progress"]["percent"]) == ("succeeded", "done", 100)
 
 
@@ -63,7 +63,7 @@ async def test_finish_and_claim_in_one_trip_release_the_child(conn: Connection) 
 async def test_what_becomes_of_children_of_a_failed_task(
     conn: Connection, on_failure: str, child: str, grandchild: str, whole: str
 ) -> None:
-    made = await submit_graph(
+    created = await submit_graph(
         conn,
         {"name": "a", "attempts": 1},
         {"name": "b", "after": [{"name": "a", "on_failure": on_failure}]},
@@ -71,20 +71,20 @@ async def test_what_becomes_of_children_of_a_failed_task(
     )
     hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
-    assert await read_task_statuses(conn, made.id) == {"a": "failed", "b": child, "c": grandchild}
-    ended = await read_job(conn, made.id)
+    assert await read_task_statuses(conn, created.id) == {"a": "failed", "b": child, "c": grandchild}
+    ended = await read_job(conn, created.id)
     assert ended["status"] == whole
     if on_failure == "skip":
         assert ended["counts"]["skipped"] == 2
 
 
 async def test_a_job_that_allows_it_ends_as_partial(conn: Connection) -> None:
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, partial=True)
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b"}, partial=True)
     hand = ManualWorker(conn)
     one, two = await hand.take(2)
     await hand.finish(one)
     await hand.finish(two, "reject", {"type": "E", "message": "m"})
-    ended = await read_job(conn, made.id)
+    ended = await read_job(conn, created.id)
     assert ended["status"] == "partial"
     assert ended["error"]["task"] == "b"
 
@@ -93,7 +93,7 @@ async def test_the_last_two_parents_at_once_release_the_child_once(
     conn: Connection, second: Connection, url: Secret
 ) -> None:
     watch = await asyncpg.connect(url.reveal())
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a", "b"]})
     one, two = await ManualWorker(conn).take(2)
     transaction = conn.transaction()
     await transaction.start()
@@ -102,7 +102,7 @@ async def test_the_last_two_parents_at_once_release_the_child_once(
     await wait_until_blocked_or_done(watch, second.get_server_pid(), other)
     await transaction.commit()
     assert await other == "ok"
-    assert await read_task_statuses(conn, made.id) == {"a": "succeeded", "b": "succeeded", "c": "ready"}
+    assert await read_task_statuses(conn, created.id) == {"a": "succeeded", "b": "succeeded", "c": "ready"}
     assert len(await ManualWorker(conn).take(5)) == 1
     await watch.close()
 
@@ -125,14 +125,14 @@ def _expected(nodes: list[dict[str, Any]], failed: set[str], ran: set[str]) -> d
     """The rules of dependencies.sql, said once more in Python."""
     ends: dict[str, str] = {}
     for node in nodes:
-        verdict = 0
+        outcome = 0
         for edge in node["after"]:
             parent = ends[edge["name"]]
             if parent == "succeeded" or edge["on_failure"] == "run":
                 continue
-            verdict = max(verdict, 1 if edge["on_failure"] == "skip" or parent == "skipped" else 3)
-        if verdict:
-            ends[node["name"]] = "skipped" if verdict == 1 else "failed"
+            outcome = max(outcome, 1 if edge["on_failure"] == "skip" or parent == "skipped" else 3)
+        if outcome:
+            ends[node["name"]] = "skipped" if outcome == 1 else "failed"
             assert node["name"] not in ran
         else:
             assert node["name"] in ran
@@ -143,7 +143,7 @@ def _expected(nodes: list[dict[str, Any]], failed: set[str], ran: set[str]) -> d
 @pytest.mark.parametrize("seed", range(6))
 async def test_random_graphs_end_as_the_rules_say(conn: Connection, url: Secret, seed: int) -> None:
     chance = random.Random(seed)
-    made: dict[str, list[dict[str, Any]]] = {}
+    created: dict[str, list[dict[str, Any]]] = {}
     for _ in range(8):
         size = chance.randint(2, 25)
         nodes: list[dict[str, Any]] = [
@@ -156,7 +156,7 @@ async def test_random_graphs_end_as_the_rules_say(conn: Connection, url: Secret,
             }
             for n in range(size)
         ]
-        made[str((await submit_graph(conn, *nodes)).id)] = nodes
+        created[str((await submit_graph(conn, *nodes)).id)] = nodes
     seen: list[tuple[str, str]] = []
     connections = [await asyncpg.connect(url.reveal()) for _ in range(3)]
     await asyncio.gather(
@@ -166,19 +166,19 @@ async def test_random_graphs_end_as_the_rules_say(conn: Connection, url: Secret,
         )
     )
     assert len(seen) == len(set(seen)), "a task ran twice"
-    for job_id, nodes in made.items():
-        found = await read_job(conn, job_id)  # type: ignore[arg-type]
+    for job_id, nodes in created.items():
+        rows = await read_job(conn, job_id)  # type: ignore[arg-type]
         ran = {name for each, name in seen if each == job_id}
         ends = {
             t["name"]: "skipped" if (t["error"] or {}).get("type") == "Skipped" else t["status"]
-            for t in found["tasks"]
+            for t in rows["tasks"]
         }
         failed = {name for name in ran if ends[name] == "failed"}
         expected = _expected(nodes, failed, ran)
         assert {n: e for n, e in ends.items() if e != "succeeded"} == {
             n: e for n, e in expected.items() if e != "succeeded"
         }
-        assert found["status"] == ("failed" if "failed" in expected.values() else "succeeded")
+        assert rows["status"] == ("failed" if "failed" in expected.values() else "succeeded")
     for connection in connections:
         await connection.close()
 
@@ -195,15 +195,15 @@ async def add(conn: Connection, task: Any, *children: dict[str, Any]) -> dict[st
 
 
 async def test_a_running_task_adds_children_to_its_job(conn: Connection) -> None:
-    made = await submit_job(conn, owner="ann", labels={"a": "b"})
+    created = await submit_job(conn, owner="ann", labels={"a": "b"})
     hand = ManualWorker(conn)
     parent = await hand.one()
     await add(conn, parent, {"name": "now"}, {"name": "then", "after": ["now", "t"]})
     again = await add(conn, parent, {"name": "now"}, {"name": "more", "after": ["then"]})
     assert set(again) == {"now", "more"}
-    assert (await read_job(conn, made))["counts"]["total"] == 4
+    assert (await read_job(conn, created))["counts"]["total"] == 4
     child = await hand.one()
-    assert (child.name, child.job_id) == ("now", made)
+    assert (child.name, child.job_id) == ("now", created)
     await hand.finish(child, "succeed", 1)
     assert await hand.take(5) == []
     await hand.finish(parent, "succeed", 2)
@@ -211,12 +211,12 @@ async def test_a_running_task_adds_children_to_its_job(conn: Connection) -> None
     assert last.parents == {"now": 1, "t": 2}
     await hand.finish(last)
     await hand.finish(await hand.one())
-    ended = await read_job(conn, made)
+    ended = await read_job(conn, created)
     assert (ended["status"], ended["owner"], ended["labels"]) == ("succeeded", "ann", {"a": "b"})
 
 
 async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Connection) -> None:
-    made = await submit_graph(conn, {"name": "bad"}, {"name": "b"})
+    created = await submit_graph(conn, {"name": "bad"}, {"name": "b"})
     hand = ManualWorker(conn)
     bad, b = await hand.take(2)
     await hand.finish(bad, "reject", {"type": "E", "message": "m"})
@@ -226,7 +226,7 @@ async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Con
         {"name": "x", "after": ["bad"]},
         {"name": "y", "after": [{"name": "bad", "on_failure": "run"}]},
     )
-    assert await read_task_statuses(conn, made.id) == {
+    assert await read_task_statuses(conn, created.id) == {
         "bad": "failed",
         "b": "running",
         "x": "failed",
@@ -236,12 +236,12 @@ async def test_children_of_a_parent_that_has_ended_are_decided_at_once(conn: Con
 
 async def test_an_edge_counts_once_however_often_its_parent_is_asked(conn: Connection) -> None:
     """A late child makes the ended parent decide again; its other children must not notice."""
-    made = await submit_graph(conn, {"name": "a"}, {"name": "q"}, {"name": "c", "after": ["a", "q"]})
+    created = await submit_graph(conn, {"name": "a"}, {"name": "q"}, {"name": "c", "after": ["a", "q"]})
     hand = ManualWorker(conn)
     a, q = await hand.take(2)
     await hand.finish(a)
     await add(conn, q, {"name": "x", "after": ["a"]})
-    assert await read_task_statuses(conn, made.id) == {
+    assert await read_task_statuses(conn, created.id) == {
         "a": "succeeded",
         "q": "running",
         "c": "waiting",
@@ -260,30 +260,30 @@ async def test_children_that_make_no_sense_are_refused(conn: Connection) -> None
 
 
 async def test_a_job_is_run_again_from_where_it_failed(conn: Connection) -> None:
-    made = await submit_graph(
+    created = await submit_graph(
         conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}
     )
     hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "succeed", 1)
     failed = await hand.one()
     await hand.finish(failed, "reject", {"type": "E", "message": "m"})
-    assert (await read_job(conn, made.id))["status"] == "failed"
-    told = msgspec.json.decode(await conn.fetchval("select holdfast.retry_job($1)", made.id))
-    assert told == {"restarted": 2, "status": "running"}
+    assert (await read_job(conn, created.id))["status"] == "failed"
+    response = msgspec.json.decode(await conn.fetchval("select holdfast.retry_job($1)", created.id))
+    assert response == {"restarted": 2, "status": "running"}
     again = await hand.one()
     assert (again.name, again.parents) == ("b", {"a": 1})
     assert again.attempt == failed.attempt + 1
     assert await hand.finish(failed) == "stale"
     await hand.finish(again)
     await hand.finish(await hand.one())
-    ended = await read_job(conn, made.id)
+    ended = await read_job(conn, created.id)
     assert (ended["status"], ended["counts"]["succeeded"]) == ("succeeded", 3)
 
 
 async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
     conn: Connection, clock: Any
 ) -> None:
-    made = await submit_graph(
+    created = await submit_graph(
         conn, {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}, {"name": "d"}
     )
     hand = ManualWorker(conn)
@@ -293,9 +293,9 @@ async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
     await clock.advance(timedelta(minutes=5))
     await run_ticks(conn)
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
-    assert (await read_job(conn, made.id))["status"] == "succeeded"
-    await conn.execute("select holdfast.retry_job($1, array['b'])", made.id)
-    assert await read_task_statuses(conn, made.id) == {
+    assert (await read_job(conn, created.id))["status"] == "succeeded"
+    await conn.execute("select holdfast.retry_job($1, array['b'])", created.id)
+    assert await read_task_statuses(conn, created.id) == {
         "a": "succeeded",
         "b": "ready",
         "c": "waiting",
@@ -304,8 +304,8 @@ async def test_a_job_is_run_again_from_a_chosen_task_also_after_it_was_archived(
     for _ in range(2):
         for task in await hand.take(5):
             await hand.finish(task, "succeed", 2)
-    assert (await read_job(conn, made.id))["output"] is None  # two tasks have nothing after them
-    assert (await read_job(conn, made.id))["status"] == "succeeded"
+    assert (await read_job(conn, created.id))["output"] is None  # two tasks have nothing after them
+    assert (await read_job(conn, created.id))["status"] == "succeeded"
 
 
 async def test_a_batch_calls_back_once_after_its_last_member(
@@ -333,8 +333,8 @@ async def test_a_batch_calls_back_once_after_its_last_member(
     await transaction.commit()
     await other
     assert [t.type for t in await ManualWorker(conn, queues=["later"]).take(5)] == ["callback"]
-    told = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
-    assert (told["total"], told["ended"], told["failed"]) == (2, 2, 1)
+    response = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
+    assert (response["total"], response["ended"], response["failed"]) == (2, 2, 1)
     await watch.close()
 
 
@@ -353,8 +353,8 @@ async def test_a_batch_whose_members_have_ended_calls_back_when_it_is_closed(con
 
 
 async def told_of(conn: Connection, batch: UUID) -> tuple[str, int, int, int]:
-    told = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
-    return told["status"], told["total"], told["ended"], told["failed"]
+    response = msgspec.json.decode(await conn.fetchval("select holdfast.get_batch($1)", batch))
+    return response["status"], response["total"], response["ended"], response["failed"]
 
 
 async def test_a_member_that_runs_again_is_not_counted_and_there_is_no_second_callback(
@@ -363,13 +363,13 @@ async def test_a_member_that_runs_again_is_not_counted_and_there_is_no_second_ca
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
     )
-    made = await submit_job(conn, batch=str(batch))
+    created = await submit_job(conn, batch=str(batch))
     await conn.execute("select holdfast.close_batch($1)", batch)
     hand, later = ManualWorker(conn), ManualWorker(conn, queues=["later"])
     await hand.finish(await hand.one(), "reject", {"type": "E", "message": "m"})
     assert await told_of(conn, batch) == ("failed", 1, 1, 1)
     assert len(await later.take(5)) == 1
-    assert await jobs.retry_job(conn, made) == 1
+    assert await jobs.retry_job(conn, created) == 1
     assert await told_of(conn, batch) == ("running", 1, 0, 0)
     await hand.finish(await hand.one())
     assert await told_of(conn, batch) == ("succeeded", 1, 1, 0)
@@ -380,7 +380,7 @@ async def test_a_batch_waits_for_a_member_that_runs_again(conn: Connection) -> N
     batch = await conn.fetchval(
         "select holdfast.open_batch('b', $1)", '{"type": "callback", "queue": "later"}'
     )
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, batch=str(batch))
     await submit_job(conn, batch=str(batch))
     await conn.execute("select holdfast.close_batch($1)", batch)
     hand, later = ManualWorker(conn), ManualWorker(conn, queues=["later"])
@@ -389,7 +389,7 @@ async def test_a_batch_waits_for_a_member_that_runs_again(conn: Connection) -> N
         next(task for task in first if task.name == "a"), "reject", {"type": "E", "message": "m"}
     )
     assert await told_of(conn, batch) == ("running", 2, 1, 1)
-    await jobs.retry_job(conn, made.id)
+    await jobs.retry_job(conn, created.id)
     again = await hand.one()
     await hand.finish(next(task for task in first if task.name != "a"))
     assert await told_of(conn, batch) == ("running", 2, 1, 0)
@@ -415,10 +415,10 @@ async def test_cancelled_members_count(conn: Connection) -> None:
 
 
 async def test_submitted_in_a_graph_and_read_as_one_list(conn: Connection) -> None:
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="ann")
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="ann")
     single = await submit_job(conn, owner="ann")
     listed = await jobs.list_jobs(conn, {"owner": "ann"})
-    assert [each["id"] for each in listed] == [str(single), str(made.id)]
+    assert [each["id"] for each in listed] == [str(single), str(created.id)]
     assert await jobs.list_jobs(conn, {"owner": "bob"}) == []
     rest = await jobs.list_jobs(conn, {"owner": "ann"}, before=single)
-    assert [each["id"] for each in rest] == [str(made.id)]
+    assert [each["id"] for each in rest] == [str(created.id)]

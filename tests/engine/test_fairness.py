@@ -99,13 +99,13 @@ async def test_a_claim_looks_into_a_bounded_number_of_lanes(conn: Connection) ->
         await hand.exchange([build_outcome(task) for task in await hand.take(100)])
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
     for key in ("k7", "k1500", "k2999"):
-        made = await submit_job(conn, limit_key=key)
+        created = await submit_job(conn, limit_key=key)
         looks = 1
         while not (tasks := await hand.take(5)):
             assert hand.next_s is not None
             assert hand.next_s < 0.1
             looks += 1
-        assert [task.id for task in tasks] == [made]
+        assert [task.id for task in tasks] == [created]
         assert looks <= 9
         await hand.exchange([build_outcome(task) for task in tasks])
     # Whoever has no past, as a caller of the plain functions, looks into all of them at once.

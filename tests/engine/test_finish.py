@@ -26,11 +26,11 @@ BODY: dict[str, Any] = {"type": "ValueError", "message": "no", "traceback": "Tra
 
 
 async def test_success_moves_the_task_to_the_history_with_its_output(conn: Connection) -> None:
-    made = await submit_job(conn, args={"a": 1}, labels={"l": "x"}, owner="ann")
+    created = await submit_job(conn, args={"a": 1}, labels={"l": "x"}, owner="ann")
     hand = ManualWorker(conn)
     assert await hand.finish(await hand.one(), "succeed", {"answer": 42}) == "ok"
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
-    ended = await read_job(conn, made)
+    ended = await read_job(conn, created)
     assert ended["status"] == "succeeded"
     assert ended["output"] == {"answer": 42}
     assert ended["progress"]["percent"] == 100
@@ -56,25 +56,25 @@ async def test_a_batch_of_all_outcomes_is_answered_in_order(conn: Connection) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_same_outcome_twice_is_answered_alike_and_counted_once(conn: Connection, kind: Any) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     hand = ManualWorker(conn)
     task = await hand.one()
     assert await hand.finish(task, kind, BODY) == "ok"
-    before = await read_task_row(conn, made)
+    before = await read_task_row(conn, created)
     tries = await conn.fetchval("select count(*) from holdfast.attempts")
     assert await hand.finish(task, kind, BODY) == "ok"
-    assert await read_task_row(conn, made) == before
+    assert await read_task_row(conn, created) == before
     assert await conn.fetchval("select count(*) from holdfast.attempts") == tries
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stale_outcome_is_refused_while_the_next_holder_runs(conn: Connection, kind: Any) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     hand = ManualWorker(conn)
     old = await hand.one()
     await hand.finish(old, "release")
     new = await hand.one()
-    before = await read_task_row(conn, made)
+    before = await read_task_row(conn, created)
     assert await hand.finish(old, kind, BODY) == "stale"
     for wrong in (
         {"attempt": new.attempt, "nonce": old.nonce},
@@ -84,28 +84,28 @@ async def test_a_stale_outcome_is_refused_while_the_next_holder_runs(conn: Conne
         forged = build_outcome(new, kind, BODY)
         forged = type(forged)(id=forged.id, kind=forged.kind, body=forged.body, **wrong)
         assert list((await hand.exchange([forged])).answers) == ["stale"]
-    assert await read_task_row(conn, made) == before
+    assert await read_task_row(conn, created) == before
     assert await hand.finish(new) == "ok"
 
 
 async def test_failures_are_retried_with_a_growing_jittered_wait_and_then_final(
     conn: Connection, clock: Clock
 ) -> None:
-    made = await submit_job(conn, attempts=4, base_s=10, cap_s=25, jitter=0.5)
+    created = await submit_job(conn, attempts=4, base_s=10, cap_s=25, jitter=0.5)
     hand = ManualWorker(conn)
-    for number, least, most in ((1, 5, 15), (2, 10, 30), (3, 12.5, 37.5)):
+    for number, least, limit in ((1, 5, 15), (2, 10, 30), (3, 12.5, 37.5)):
         task = await hand.one()
         assert task.attempt == number
         await hand.finish(task, "fail", BODY)
-        row = await read_task_row(conn, made)
+        row = await read_task_row(conn, created)
         assert row["status"] == "scheduled"
         now = await conn.fetchval("select holdfast.now()")
-        assert least - 1 <= (row["due_at"] - now).total_seconds() <= most
-        await clock.advance(timedelta(seconds=most + 1))
+        assert least - 1 <= (row["due_at"] - now).total_seconds() <= limit
+        await clock.advance(timedelta(seconds=limit + 1))
     await hand.finish(await hand.one(), "fail", BODY)
-    row = await read_task_row(conn, made)
+    row = await read_task_row(conn, created)
     assert (row["status"], row["failures"], row["attempt"]) == ("failed", 4, 4)
-    tried = await conn.fetch("select * from holdfast.list_task_attempts($1)", made)
+    tried = await conn.fetch("select * from holdfast.list_task_attempts($1)", created)
     assert [each["attempt"] for each in tried] == [1, 2, 3, 4]
     assert {each["error_type"] for each in tried} == {"ValueError"}
     assert tried[0]["worker"] == "hand"
@@ -126,34 +126,42 @@ async def test_the_wait_is_finite_for_any_policy(conn: Connection) -> None:
 
 
 async def test_the_other_side_may_ask_for_a_longer_wait(conn: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "fail", {"message": "429", "retry_after_s": 3600})
-    row = await read_task_row(conn, made)
+    row = await read_task_row(conn, created)
     assert (row["due_at"] - await conn.fetchval("select holdfast.now()")).total_seconds() > 3500
 
 
-@pytest.mark.parametrize("asked", ["soon", -5, None, [], 1e300, True])
-async def test_nonsense_in_a_failure_never_stops_it_from_being_recorded(conn: Connection, asked: Any) -> None:
-    made = await submit_job(conn)
+@pytest.mark.parametrize("requested", ["soon", -5, None, [], 1e300, True])
+async def test_nonsense_in_a_failure_never_stops_it_from_being_recorded(
+    conn: Connection, requested: Any
+) -> None:
+    created = await submit_job(conn)
     hand = ManualWorker(conn)
-    body = {"type": 7, "message": ["x"], "traceback": {"a": 1}, "retry_after_s": asked, "fingerprint": [1]}
+    body = {
+        "type": 7,
+        "message": ["x"],
+        "traceback": {"a": 1},
+        "retry_after_s": requested,
+        "fingerprint": [1],
+    }
     assert await hand.finish(await hand.one(), "fail", body) == "ok"
-    assert await read_task_status(conn, made) == "scheduled"
+    assert await read_task_status(conn, created) == "scheduled"
 
 
 async def test_a_huge_error_is_kept_bounded(conn: Connection) -> None:
-    made = await submit_job(conn, attempts=1)
+    created = await submit_job(conn, attempts=1)
     hand = ManualWorker(conn)
     body = {"type": "E" * 9000, "message": "m" * 5_000_000, "traceback": "t" * 5_000_000 + "the end"}
     assert await hand.finish(await hand.one(), "fail", body) == "ok"
-    error = (await read_job(conn, made))["error"]
+    error = (await read_job(conn, created))["error"]
     assert len(json.dumps(error)) < 25_000
     assert error["traceback"].endswith("the end")
 
 
 async def test_an_error_of_fifty_megabytes(conn: Connection) -> None:
-    made = await submit_job(conn, attempts=1)
+    created = await submit_job(conn, attempts=1)
     task = await ManualWorker(conn).one()
     await conn.execute(
         "select holdfast.fail_task($1, $2, $3, repeat('m', 25000000), 'E', repeat('t', 25000000))",
@@ -161,34 +169,34 @@ async def test_an_error_of_fifty_megabytes(conn: Connection) -> None:
         task.attempt,
         task.nonce,
     )
-    assert await read_task_status(conn, made) == "failed"
-    assert len(json.dumps((await read_job(conn, made))["error"])) < 25_000
+    assert await read_task_status(conn, created) == "failed"
+    assert len(json.dumps((await read_job(conn, created))["error"])) < 25_000
 
 
 async def test_rejection_is_final(conn: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "reject", BODY)
-    assert await read_task_status(conn, made) == "failed"
+    assert await read_task_status(conn, created) == "failed"
 
 
 async def test_snooze_and_release_charge_nothing(conn: Connection, clock: Clock) -> None:
-    made = await submit_job(conn, attempts=1)
+    created = await submit_job(conn, attempts=1)
     hand = ManualWorker(conn)
     for _ in range(3):
         await hand.finish(await hand.one(), "release")
         await hand.finish(await hand.one(), "snooze", {"delay_s": 5})
         await clock.advance(timedelta(seconds=6))
-    row = await read_task_row(conn, made)
+    row = await read_task_row(conn, created)
     assert (row["failures"], row["crashes"], row["attempt"]) == (0, 0, 6)
 
 
 async def test_snoozing_has_an_end(conn: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     await conn.execute("update holdfast.tasks set snoozes = 10000")
     hand = ManualWorker(conn)
     await hand.finish(await hand.one(), "snooze", {"delay_s": 1})
-    assert await read_task_status(conn, made) == "failed"
+    assert await read_task_status(conn, created) == "failed"
 
 
 async def test_an_unknown_outcome_is_refused(conn: Connection) -> None:
@@ -201,20 +209,20 @@ async def test_an_unknown_outcome_is_refused(conn: Connection) -> None:
 
 
 async def test_effects_and_outcome_commit_together(conn: Connection, second: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     task = await ManualWorker(conn).one()
     await conn.execute("create table public.effects (n int)")
-    lease = (made, task.attempt, task.nonce)
+    lease = (created, task.attempt, task.nonce)
     transaction = second.transaction()
     await transaction.start()
     await second.execute("insert into public.effects values (1)")
     await second.execute("select holdfast.complete_task($1, $2, $3)", *lease)
     await transaction.rollback()
-    assert await read_task_status(conn, made) == "running"
+    assert await read_task_status(conn, created) == "running"
     async with second.transaction():
         await second.execute("insert into public.effects values (1)")
         await second.execute("select holdfast.complete_task($1, $2, $3)", *lease)
-    assert await read_task_status(conn, made) == "succeeded"
+    assert await read_task_status(conn, created) == "succeeded"
     assert await conn.fetchval("select count(*) from public.effects") == 1
 
 
@@ -226,24 +234,24 @@ async def test_plain_outcomes_for_any_language(conn: Connection) -> None:
         ("select holdfast.snooze_task($1, $2, $3, 10)", "scheduled"),
         ("select holdfast.release_task($1, $2, $3)", "ready"),
     ):
-        made = await submit_job(conn)
+        created = await submit_job(conn)
         task = await hand.one()
-        await conn.execute(call, made, task.attempt, task.nonce)
-        assert await read_task_status(conn, made) == expected
+        await conn.execute(call, created, task.attempt, task.nonce)
+        assert await read_task_status(conn, created) == expected
         with expect_error("HF001"):
-            await conn.execute(call, made, task.attempt, task.nonce + 1)
+            await conn.execute(call, created, task.attempt, task.nonce + 1)
         await conn.execute("select holdfast.cancel_jobs(jsonb_build_object('queue', $1::text))", QUEUE)
 
 
 async def test_output_over_the_limit_is_refused_and_the_task_goes_on(conn: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     task = await ManualWorker(conn).one()
     with expect_error("HF004", "output"):
         await conn.execute(
             "select holdfast.complete_task($1, $2, $3, $4)",
-            made,
+            created,
             task.attempt,
             task.nonce,
             json.dumps("x" * 300_000),
         )
-    assert await read_task_status(conn, made) == "running"
+    assert await read_task_status(conn, created) == "running"

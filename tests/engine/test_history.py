@@ -64,8 +64,8 @@ async def test_day_partitions_are_dropped_whole_and_created_ahead(conn: Connecti
     await run_ticks(conn)
     before = await days(conn)
     await clock.advance(timedelta(days=12))
-    did = await run_ticks(conn)
-    assert did["partitions_dropped"] == 13  # of history, events and log lines; attempts are kept longer
+    result = await run_ticks(conn)
+    assert result["partitions_dropped"] == 13  # of history, events and log lines; attempts are kept longer
     after = await days(conn)
     assert not any(name.startswith(("history", "events", "logs")) for name in before & after)
     assert sum(name.startswith("history") for name in after) == 7
@@ -83,38 +83,38 @@ async def test_a_day_partition_in_use_is_dropped_later(
 
 
 async def test_without_days_nothing_is_lost_and_rows_are_deleted(conn: Connection, clock: Clock) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     await run(conn)
-    assert (await read_job(conn, made))["status"] == "succeeded"
+    assert (await read_job(conn, created))["status"] == "succeeded"
     assert await conn.fetchval("select count(*) from only holdfast.history_rest") == 1
     await clock.advance(timedelta(days=1, minutes=1))
     await run_ticks(conn)
-    assert await jobs.get_job(conn, made) is None
+    assert await jobs.get_job(conn, created) is None
 
 
 async def test_a_queue_keeps_jobs_for_its_own_time(conn: Connection, clock: Clock) -> None:
     await conn.execute("select holdfast.put_queue('q', p_keep_s => 864000)")
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     await run(conn)
     await clock.advance(timedelta(days=9))
     await run_ticks(conn)
-    assert (await read_job(conn, made))["status"] == "succeeded"
+    assert (await read_job(conn, created))["status"] == "succeeded"
 
 
 async def test_an_ended_graph_is_archived_whole_and_forgotten_whole(conn: Connection, clock: Clock) -> None:
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a"]})
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b"}, {"name": "c", "after": ["a"]})
     await run(conn)
     await run(conn)
-    before = await read_job(conn, made.id)
+    before = await read_job(conn, created.id)
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 3
     await clock.advance(timedelta(minutes=2))
     assert (await run_ticks(conn, 2))["archived"] == 3
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 0
-    assert await read_job(conn, made.id) == before
+    assert await read_job(conn, created.id) == before
     await clock.advance(timedelta(days=2))
     await run_ticks(conn)
     await run_ticks(conn)
-    assert await jobs.get_job(conn, made.id) is None
+    assert await jobs.get_job(conn, created.id) is None
     assert await conn.fetchval("select count(*) from holdfast.dependencies") == 0
 
 
@@ -183,12 +183,12 @@ async def test_failed_jobs_are_redriven_by_filter(conn: Connection) -> None:
     hand = ManualWorker(conn)
     for task in await hand.take(50):
         await hand.finish(task, "succeed" if task.id == fine else "reject", ERROR)
-    assert await redrive(conn, type="a", dry=True) == {"found": 1, "restarted": 0}
+    assert await redrive(conn, type="a", dry=True) == {"matched": 1, "restarted": 0}
     assert await read_task_status(conn, one) == "failed"
-    assert await redrive(conn, error_type="Other") == {"found": 0, "restarted": 0}
-    assert await redrive(conn, type="a") == {"found": 1, "restarted": 1}
-    assert await redrive(conn, fingerprint="ValueError:here") == {"found": 2, "restarted": 2}
-    assert await redrive(conn, fingerprint="ValueError:here") == {"found": 0, "restarted": 0}
+    assert await redrive(conn, error_type="Other") == {"matched": 0, "restarted": 0}
+    assert await redrive(conn, type="a") == {"matched": 1, "restarted": 1}
+    assert await redrive(conn, fingerprint="ValueError:here") == {"matched": 2, "restarted": 2}
+    assert await redrive(conn, fingerprint="ValueError:here") == {"matched": 0, "restarted": 0}
     taken = await hand.take(50)
     assert {task.job_id or task.id for task in taken} == {one, two, pair.id}
     assert {task.attempt for task in taken} == {2}
@@ -210,23 +210,23 @@ async def test_redriving_is_spread_over_time(conn: Connection, clock: Clock) -> 
 
 
 async def test_two_redrives_at_once_restart_a_job_once(conn: Connection, second: Connection) -> None:
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     await run(conn, "reject")
     await asyncio.gather(
-        conn.fetchval("select holdfast.retry_job($1)", made),
-        second.fetchval("select holdfast.retry_job($1)", made),
+        conn.fetchval("select holdfast.retry_job($1)", created),
+        second.fetchval("select holdfast.retry_job($1)", created),
     )
     assert len(await ManualWorker(conn).take(5)) == 1
     assert await conn.fetchval("select count(*) from holdfast.history") == 0
 
 
 async def test_a_live_job_cannot_be_run_again(conn: Connection) -> None:
-    made = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
+    created = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
     await ManualWorker(conn).take(1)
     with expect_error("HF003"):
-        await conn.fetchval("select holdfast.retry_job($1, array['a'])", made.id)
+        await conn.fetchval("select holdfast.retry_job($1, array['a'])", created.id)
     with expect_error("HF004", "from"):
-        await conn.fetchval("select holdfast.retry_job($1, array['z'])", made.id)
+        await conn.fetchval("select holdfast.retry_job($1, array['z'])", created.id)
 
 
 @pytest.mark.parametrize(
@@ -243,10 +243,10 @@ async def test_why_is_this_not_running(conn: Connection, clock: Clock, state: st
     hand = ManualWorker(conn)
     if state == "queued":
         await hand.take(1)
-    made = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
+    created = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
     if state in {"running", "ended"}:
         task = await hand.one()
         if state == "ended":
             await hand.finish(task)
-    told = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", made))
-    assert [each["reason"] for each in told["reasons"]] == [reason]
+    response = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", created))
+    assert [each["reason"] for each in response["reasons"]] == [reason]

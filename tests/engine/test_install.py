@@ -113,8 +113,8 @@ async def test_kill_9_at_random_instants_leaves_a_state_from_which_the_next_run_
     for _ in range(15):
         killed += await asyncio.to_thread(kill_one, empty_url, chance.uniform(0.0, 0.25))
         # The server may still be at its last statement; then it sees that nobody is there.
-        found = await wait_until(lambda: whole_or_nothing(empty_url, settings), what="all or nothing")
-        if found == "whole":
+        result = await wait_until(lambda: whole_or_nothing(empty_url, settings), what="all or nothing")
+        if result == "whole":
             await uninstall(empty_url)
     assert killed >= 3, "hardly any migration was killed; make the delays shorter"
     await install.migrate_database(empty_url, settings)
@@ -144,10 +144,10 @@ def kill_one(url: Secret, delay: float) -> bool:
 
 
 async def whole_or_nothing(url: Secret, settings: Settings) -> str | None:
-    found = await versions(url, settings)
-    if not found:
+    result = await versions(url, settings)
+    if not result:
         return "nothing"
-    return "whole" if found == frozenset(range(1, LATEST + 1)) else None
+    return "whole" if result == frozenset(range(1, LATEST + 1)) else None
 
 
 async def uninstall(url: Secret) -> None:
@@ -211,12 +211,12 @@ def psql(url: Secret, text: str, folder: Path, *options: str) -> None:
 
 async def rows(url: Secret) -> list[tuple[Any, ...]]:
     connection = await asyncpg.connect(url.reveal())
-    found = await connection.fetch(
+    result = await connection.fetch(
         "select version, name, checksum, breaking, applied_by from holdfast.migrations order by 1"
     )
-    found += await connection.fetch("select checksum, skipped, roles, applied_by from holdfast.function_set")
+    result += await connection.fetch("select checksum, skipped, roles, applied_by from holdfast.function_set")
     await connection.close()
-    return [tuple(record) for record in found]
+    return [tuple(record) for record in result]
 
 
 def test_the_script_is_the_same_in_every_process() -> None:

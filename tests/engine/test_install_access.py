@@ -150,5 +150,5 @@ async def test_shadows_of_a_low_role_change_nothing(conn: Any) -> None:
         "create function pg_temp.jsonb_agg(jsonb) returns jsonb language sql as $$ select '0'::jsonb $$;"
         "create temp table migrations (version int); set search_path = pg_temp, pg_catalog, holdfast"
     )
-    found = await conn.fetchval("select jsonb_array_length(holdfast.get_installed_schema() -> 'migrations')")
-    assert found == await conn.fetchval("select count(*) from holdfast.migrations")
+    rows = await conn.fetchval("select jsonb_array_length(holdfast.get_installed_schema() -> 'migrations')")
+    assert rows == await conn.fetchval("select count(*) from holdfast.migrations")

@@ -46,10 +46,10 @@ async def database(empty_url: Secret) -> AsyncGenerator[Database]:
 
 async def index(connection: Database) -> bool | None:
     """Whether the index is valid; None when there is none."""
-    found: bool | None = await connection.fetchval(
+    rows: bool | None = await connection.fetchval(
         "select indisvalid from pg_index where indexrelid = to_regclass('holdfast.things_n')"
     )
-    return found
+    return rows
 
 
 async def test_runs_between_the_transactions(

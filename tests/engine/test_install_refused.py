@@ -193,8 +193,8 @@ async def test_a_real_standby() -> None:
                 await install.verify_schema(connection)
             with pytest.raises(errors.DatabaseReadOnlyError, match="standby"):
                 await install.migrate_database(standby.url, own)
-            found = {finding.check: finding for finding in await doctor.run_checks(standby.url, own)}
-        assert (found["version"].level, found["version"].fix) == (
+            result = {finding.check: finding for finding in await doctor.run_checks(standby.url, own)}
+        assert (result["version"].level, result["version"].fix) == (
             "fail",
             "Point DATABASE_URL at the primary.",
         )

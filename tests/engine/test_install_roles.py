@@ -80,21 +80,21 @@ def name_of(url: Secret) -> str:
 
 async def owners(url: Secret) -> set[str]:
     connection = await asyncpg.connect(url.reveal())
-    found = await connection.fetch(
+    rows = await connection.fetch(
         "with ours as (select * from pg_namespace where nspname in ('holdfast', 'pgmq', 'pgmq_public')) "
         "select pg_get_userbyid(relowner) as owner from pg_class join ours on ours.oid = relnamespace "
         "union select pg_get_userbyid(proowner) from pg_proc join ours on ours.oid = pronamespace "
         "union select pg_get_userbyid(nspowner) from ours"
     )
     await connection.close()
-    return {row["owner"] for row in found}
+    return {row["owner"] for row in rows}
 
 
 async def attributes(admin: Any) -> dict[str, tuple[bool, bool]]:
-    found = await admin.fetch(
+    rows = await admin.fetch(
         "select rolname, rolcanlogin, rolbypassrls from pg_roles where rolname = any ($1)", list(ROLES)
     )
-    return {row["rolname"]: (row["rolcanlogin"], row["rolbypassrls"]) for row in found}
+    return {row["rolname"]: (row["rolcanlogin"], row["rolbypassrls"]) for row in rows}
 
 
 RENEWED = SchemaFiles(
@@ -228,9 +228,9 @@ async def test_a_worker_may_call_and_not_read(admin: Any, own_server: Secret, se
 
 async def version(url: Secret) -> int:
     connection = await asyncpg.connect(url.reveal())
-    found: int = connection.get_server_version().major
+    rows: int = connection.get_server_version().major
     await connection.close()
-    return found
+    return rows
 
 
 async def test_an_application_that_only_submits(admin: Any, own_server: Secret, settings: Settings) -> None:

@@ -37,27 +37,27 @@ async def lease_end(conn: Connection, task_id: UUID) -> Any:
 
 
 async def test_a_beat_extends_every_lease_of_the_worker(conn: Connection, clock: Clock) -> None:
-    made = [await submit_job(conn) for _ in range(3)]
+    created = [await submit_job(conn) for _ in range(3)]
     held = await ManualWorker(conn).take(3)
-    before = [await lease_end(conn, each) for each in made]
+    before = [await lease_end(conn, each) for each in created]
     await clock.advance(timedelta(seconds=30))
     assert await leases.heartbeat_tasks(conn, worker="hand", held=held) == leases.HeartbeatResponse()
-    after = [await lease_end(conn, each) for each in made]
+    after = [await lease_end(conn, each) for each in created]
     assert all(
         timedelta(seconds=29) < b - a < timedelta(seconds=33) for a, b in zip(before, after, strict=True)
     )
 
 
 async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connection, clock: Clock) -> None:
-    made = await submit_job(conn, timeout_s=70)
+    created = await submit_job(conn, timeout_s=70)
     held = await ManualWorker(conn).take(1)
-    started = (await read_task_row(conn, made))["started_at"]
+    started = (await read_task_row(conn, created))["started_at"]
     for _ in range(3):
         await clock.advance(timedelta(seconds=30))
         await leases.heartbeat_tasks(conn, worker="hand", held=held)
-    assert await lease_end(conn, made) <= started + timedelta(seconds=75)
+    assert await lease_end(conn, created) <= started + timedelta(seconds=75)
     assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 1
-    row = await read_task_row(conn, made)
+    row = await read_task_row(conn, created)
     assert (row["status"], row["failures"], row["crashes"]) == ("scheduled", 1, 0)
     assert await conn.fetchval("select error_type from holdfast.attempts") == "TimedOut"
 
@@ -65,7 +65,7 @@ async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connec
 async def test_a_lost_lease_is_reclaimed_by_the_next_claim_and_its_holder_learns_it(
     conn: Connection, clock: Clock
 ) -> None:
-    made = await submit_job(conn, base_s=0)
+    created = await submit_job(conn, base_s=0)
     hand = ManualWorker(conn)
     zombie = await hand.one()
     assert await hand.take(1) == []
@@ -73,9 +73,9 @@ async def test_a_lost_lease_is_reclaimed_by_the_next_claim_and_its_holder_learns
     assert 58 < hand.next_s <= 60
     await clock.advance(LEASE)
     heir = await ManualWorker(conn, "heir").one()
-    assert heir.id == made
+    assert heir.id == created
     assert heir.attempt == zombie.attempt + 1
-    assert (await leases.heartbeat_tasks(conn, worker="hand", held=[zombie])).lost == {made}
+    assert (await leases.heartbeat_tasks(conn, worker="hand", held=[zombie])).lost == {created}
     assert (await leases.heartbeat_tasks(conn, worker="heir", held=[heir])).lost == frozenset()
 
 
@@ -90,17 +90,17 @@ async def test_a_live_lease_is_not_taken(conn: Connection, clock: Clock) -> None
 
 
 async def test_a_task_that_kills_its_workers_ends_after_three(conn: Connection, clock: Clock) -> None:
-    made = await submit_job(conn, attempts=1)
+    created = await submit_job(conn, attempts=1)
     hand = ManualWorker(conn)
     for number in (1, 2, 3):
         assert (await hand.one()).crashes == number - 1
         await clock.advance(timedelta(minutes=2))
         await conn.execute("select holdfast.reclaim_stale_tasks()")
         await clock.advance(timedelta(minutes=2))
-    row = await read_task_row(conn, made)
+    row = await read_task_row(conn, created)
     assert (row["status"], row["crashes"]) == ("failed", 2)
     assert "WorkerLost" in row["error"]
-    tried = await conn.fetch("select outcome from holdfast.list_task_attempts($1)", made)
+    tried = await conn.fetch("select outcome from holdfast.list_task_attempts($1)", created)
     assert [each["outcome"] for each in tried] == ["crashed"] * 3
 
 
@@ -123,12 +123,12 @@ def _writes(task: LeasedTask, conn: Connection) -> dict[str, Callable[[], Awaita
 
 @pytest.mark.parametrize("loss", ["reclaimed", "running elsewhere", "cancelled", "ended", "rewound"])
 async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: Clock, loss: str) -> None:
-    made = await submit_job(conn, base_s=0)
+    created = await submit_job(conn, base_s=0)
     zombie = await ManualWorker(conn).one()
     if loss == "cancelled":
-        await jobs.cancel_job(conn, made)
+        await jobs.cancel_job(conn, created)
     elif loss == "rewound":  # a failover forgot the claim, and the next one gave out the same attempt
-        await conn.execute("update holdfast.tasks set nonce = nonce # 1 where id = $1", made)
+        await conn.execute("update holdfast.tasks set nonce = nonce # 1 where id = $1", created)
     else:
         await clock.advance(LEASE)
         await conn.execute("select holdfast.reclaim_stale_tasks()")
@@ -136,17 +136,17 @@ async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: C
         heir = await ManualWorker(conn, "heir").one()
         if loss == "ended":
             await ManualWorker(conn, "heir").finish(heir)
-    before = await read_task_row(conn, made)
+    before = await read_task_row(conn, created)
     for name, write in _writes(zombie, conn).items():
         with expect_error("HF001"):
             await write()
-        assert await read_task_row(conn, made) == before, name
-    told = await leases.heartbeat_tasks(
-        conn, worker="hand", held=[zombie], progress={made: Progress(percent=77)}
+        assert await read_task_row(conn, created) == before, name
+    response = await leases.heartbeat_tasks(
+        conn, worker="hand", held=[zombie], progress={created: Progress(percent=77)}
     )
-    assert told.lost == {made}
-    assert told.cancelled == ({made} if loss == "cancelled" else frozenset())
-    assert await read_task_row(conn, made) == before
+    assert response.lost == {created}
+    assert response.cancelled == ({created} if loss == "cancelled" else frozenset())
+    assert await read_task_row(conn, created) == before
     assert await conn.fetchval("select count(*) from holdfast.steps") == 0
 
 
@@ -161,7 +161,7 @@ async def test_a_transaction_of_the_holder_keeps_the_lease(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """While it is open nobody can take the task, and the beats of the worker's other tasks do not wait."""
-    made = await submit_job(conn)
+    created = await submit_job(conn)
     task = await ManualWorker(conn).one()
     other_id = await submit_job(conn)
     other = await ManualWorker(conn).one()
@@ -174,7 +174,7 @@ async def test_a_transaction_of_the_holder_keeps_the_lease(
     assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 0
     await leases.complete_task(second, task)
     await transaction.commit()
-    assert await read_task_status(conn, made) == "succeeded"
+    assert await read_task_status(conn, created) == "succeeded"
     assert await read_task_status(conn, other_id) == "running"
 
 
@@ -306,10 +306,10 @@ async def test_every_pair_of_operations(
     await conn.execute("select holdfast.put_limit('one', p_queue => $1, p_max_running => 100)", QUEUE)
     for first_name, second_name in itertools.product(OPERATIONS, OPERATIONS):
         if shape == "single":
-            made = await submit_job(conn)
+            created = await submit_job(conn)
         else:
             tasks = [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"], "queue": "later"}]
-            made = (await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id
+            created = (await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id
         task = await ManualWorker(conn, "pair").one()
         if expired:
             await clock.advance(LEASE)
@@ -326,7 +326,7 @@ async def test_every_pair_of_operations(
         assert (
             accepted <= 1 or first_name == second_name or {first_name, second_name} == {"fail", "reject"}
         ), pair
-        await jobs.cancel_job(watch, made)
+        await jobs.cancel_job(watch, created)
         await check_invariants(watch)
         assert await watch.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 0, pair
     await watch.close()

@@ -126,8 +126,8 @@ async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
     await put(conn, "one", queue="q", max_running=1)
     first, second = await submit_job(conn), await submit_job(conn)
     await ManualWorker(conn).take(9)
-    told = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", second))
-    assert told["reasons"] == [
+    response = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", second))
+    assert response["reasons"] == [
         {
             "reason": "limit",
             "limit": "one",

@@ -18,10 +18,10 @@ async def test_a_stop_that_comes_with_the_answer_to_a_ping(
     """
     listener = NotificationListener(db.url, db.settings, {"holdfast_events": lambda _: None})
     stopping = asyncio.get_running_loop().create_future()
-    heard = listener._on_pong
+    received = listener._on_pong
 
     def heard_and_stopped(*_: object) -> None:
-        heard()
+        received()
         if not stopping.done():
             stopping.set_result(asyncio.create_task(listener.stop()))
 

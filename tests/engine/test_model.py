@@ -104,8 +104,8 @@ class World:
         return self.chance.choice(fitting) if fitting else None
 
     async def submit(self) -> None:
-        made = await submit_job(self.conn, attempts=ATTEMPTS, crashes=CRASHES, timeout_s=100_000)
-        self.tasks[made] = Task()
+        created = await submit_job(self.conn, attempts=ATTEMPTS, crashes=CRASHES, timeout_s=100_000)
+        self.tasks[created] = Task()
 
     async def claim(self) -> None:
         slots = self.chance.randint(1, 3)
@@ -121,8 +121,8 @@ class World:
             task.status, task.attempt, task.lease, task.outcome = "running", lease.attempt, lease, None
 
     async def finish(self) -> None:
-        found = self.pick()
-        if found is None or (task := self.tasks[found]).lease is None:
+        rows = self.pick()
+        if rows is None or (task := self.tasks[rows]).lease is None:
             return
         kind: Any = self.chance.choice(["succeed", "fail", "reject", "snooze", "release", "cancel"])
         body = {"message": "x", "delay_s": 5}
@@ -130,10 +130,10 @@ class World:
         assert answer.answers[0] == task.finish(kind), kind
 
     async def stale(self) -> None:
-        found = self.pick()
-        if found is None or not self.tasks[found].old:
+        rows = self.pick()
+        if rows is None or not self.tasks[rows].old:
             return
-        old = self.chance.choice(self.tasks[found].old)
+        old = self.chance.choice(self.tasks[rows].old)
         assert (
             await ManualWorker(self.conn).finish(old, self.chance.choice(["succeed", "fail", "release"]))
             == "stale"
@@ -146,12 +146,12 @@ class World:
                 assert (task_id in lost) == (task.status != "running")
 
     async def cancel(self) -> None:
-        if (found := self.pick()) is not None:
-            alive = self.tasks[found].status not in ENDED
-            assert (await jobs.cancel_job(self.conn, found))["cancelled"] is alive
+        if (rows := self.pick()) is not None:
+            alive = self.tasks[rows].status not in ENDED
+            assert (await jobs.cancel_job(self.conn, rows))["cancelled"] is alive
             if alive:
-                self.tasks[found].outcome = None
-                self.tasks[found].ends("cancelled")
+                self.tasks[rows].outcome = None
+                self.tasks[rows].ends("cancelled")
 
     async def wait(self) -> None:
         """Long enough for every back-off; leases are renewed before and after."""
@@ -178,9 +178,9 @@ class World:
                 task.status = "ready"
 
     async def retry(self) -> None:
-        if (found := self.pick(*ENDED)) is not None:
-            assert await jobs.retry_job(self.conn, found) == 1
-            task = self.tasks[found]
+        if (rows := self.pick(*ENDED)) is not None:
+            assert await jobs.retry_job(self.conn, rows) == 1
+            task = self.tasks[rows]
             if task.lease:
                 task.old.append(task.lease)
             task.status, task.failures, task.crashes, task.lease, task.outcome = "ready", 0, 0, None, None

@@ -31,7 +31,7 @@ async def fire(conn: Connection) -> int:
     return int(await conn.fetchval("select holdfast.tick_schedules(1000)"))
 
 
-async def made(conn: Connection, name: str = "s") -> list[str]:
+async def new_jobs(conn: Connection, name: str = "s") -> list[str]:
     """The times that jobs were made for, oldest first."""
     rows = await jobs.list_jobs(conn, {"labels": {"schedule": name}}, limit=1000)
     return sorted(row["labels"]["schedule_at"] for row in rows)
@@ -44,15 +44,15 @@ async def test_a_job_for_each_time(conn: Connection, clock: Clock) -> None:
         await clock.advance(HOUR)
         assert await fire(conn) == 1
         assert await fire(conn) == 0
-    times = await made(conn)
+    times = await new_jobs(conn)
     assert len(set(times)) == 3
     assert stored.next_at is not None
     assert times[0] == stored.next_at.strftime("%Y-%m-%dT%H:%M:%SZ")
     (task,) = await ManualWorker(conn).take(1)
-    found = await schedules.get_schedule(conn, "s")
-    assert found.last_job is not None
+    result = await schedules.get_schedule(conn, "s")
+    assert result.last_job is not None
     assert task.type == "t"
-    assert found.last_error is None
+    assert result.last_error is None
 
 
 async def test_one_job_a_time_with_many_who_look(url: Secret, conn: Connection, clock: Clock) -> None:
@@ -75,7 +75,7 @@ async def test_a_restored_time_makes_no_second_job(conn: Connection, clock: Cloc
     assert await fire(conn) == 1
     await conn.execute("update holdfast.schedules set next_at = $1", before.next_at)
     await fire(conn)
-    assert len(await made(conn)) == 1
+    assert len(await new_jobs(conn)) == 1
 
 
 @pytest.mark.parametrize(("missed", "count"), [("coalesce", 1), ("skip", 0), ("catch_up", 5)])
@@ -85,7 +85,7 @@ async def test_times_that_nobody_looked_at(conn: Connection, clock: Clock, misse
     await clock.advance(5 * HOUR + timedelta(minutes=10))
     assert await fire(conn) == count
     assert await fire(conn) == 0
-    times = [datetime.fromisoformat(text) for text in await made(conn)]
+    times = [datetime.fromisoformat(text) for text in await new_jobs(conn)]
     due = [(first.next_at + n * HOUR).replace(microsecond=0) for n in range(5)]
     assert times == due[5 - count :]
     await clock.advance(HOUR - timedelta(minutes=10, seconds=-5))
@@ -96,7 +96,7 @@ async def test_catching_up_is_bounded_and_takes_the_newest(conn: Connection, clo
     await put(conn, cron="* * * * *", missed="catch_up", max_catch_up=7)
     await clock.advance(timedelta(days=400))
     assert await fire(conn) == 7
-    times = [datetime.fromisoformat(text) for text in await made(conn)]
+    times = [datetime.fromisoformat(text) for text in await new_jobs(conn)]
     assert [b - a for a, b in itertools.pairwise(times)] == [timedelta(minutes=1)] * 6
     now = await conn.fetchval("select holdfast.now()")
     assert now - times[-1] < timedelta(minutes=2)
@@ -184,7 +184,7 @@ async def test_claims_and_ticks_fire_them_and_idle_workers_know_when(conn: Conne
     assert len(await hand.take(5)) == 1
     await clock.advance(timedelta(minutes=10))
     await run_ticks(conn)
-    assert len(await made(conn)) == 2
+    assert len(await new_jobs(conn)) == 2
 
 
 async def test_graphs_and_owners(conn: Connection, clock: Clock) -> None:
@@ -192,9 +192,9 @@ async def test_graphs_and_owners(conn: Connection, clock: Clock) -> None:
     await schedules.put_schedule(conn, {"name": "s", "job": graph, "cron": "@hourly", "owner": "ada"})
     await clock.advance(HOUR)
     assert await fire(conn) == 1
-    found = await schedules.get_schedule(conn, "s")
-    assert found.last_job is not None
-    job = await jobs.get_job(conn, found.last_job)
+    result = await schedules.get_schedule(conn, "s")
+    assert result.last_job is not None
+    job = await jobs.get_job(conn, result.last_job)
     assert job is not None
     assert (job["owner"], job["labels"]["schedule"]) == ("ada", "s")
     assert [each.name for each in await schedules.list_schedules(conn, owner="ada")] == ["s"]
@@ -218,7 +218,7 @@ async def test_the_schedules_of_an_application(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "given"),
+    ("field", "arguments"),
     [
         ("cron", {"cron": "0 0 30 2 *"}),
         ("cron", {"cron": "61 * * * *"}),
@@ -239,9 +239,9 @@ async def test_the_schedules_of_an_application(conn: Connection) -> None:
         ("type", {"cron": "@daily", "job": {"type": ""}}),
     ],
 )
-async def test_bad_schedules_are_refused(conn: Connection, field: str, given: dict[str, Any]) -> None:
+async def test_bad_schedules_are_refused(conn: Connection, field: str, arguments: dict[str, Any]) -> None:
     with expect_error("HF004", field):
-        await schedules.create_schedule(conn, {"name": "s", "job": JOB, **given})
+        await schedules.create_schedule(conn, {"name": "s", "job": JOB, **arguments})
 
 
 async def test_intervals_do_not_drift(conn: Connection) -> None:

@@ -25,7 +25,7 @@ CHILD = '[{"type": "t", "name": "child", "queue": "q", "base_s": 0, "after": ["a
 
 
 async def seed(conn: Connection, chance: random.Random) -> list[Any]:
-    made: list[Any] = []
+    created: list[Any] = []
     for number in range(12):
         policy = {"base_s": 0, "lease_s": 0.5, "type": "t", "limit_key": f"k{number % 3}"}
         tasks = [{"name": "a", **policy}, {"name": "b", **policy}]
@@ -39,13 +39,13 @@ async def seed(conn: Connection, chance: random.Random) -> list[Any]:
             }
             for n in range(4)
         ]
-        made.append((await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id)
-        made.append((await jobs.submit(conn, {"queue": QUEUE, **policy})).id)
-    return made
+        created.append((await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id)
+        created.append((await jobs.submit(conn, {"queue": QUEUE, **policy})).id)
+    return created
 
 
 async def act(
-    conn: Connection, hand: ManualWorker, chance: random.Random, made: list[Any], tasks: list[Any]
+    conn: Connection, hand: ManualWorker, chance: random.Random, created: list[Any], tasks: list[Any]
 ) -> None:
     what = chance.choice(
         ["finish", "finish", "finish", "beat", "cancel", "task", "retry", "child", "tick", "die", "step"]
@@ -62,9 +62,9 @@ async def act(
         lost = (await leases.heartbeat_tasks(conn, worker=hand.name, held=tasks, progress=news)).lost
         tasks[:] = [t for t in tasks if t.id not in lost]
     elif what == "cancel":
-        await jobs.cancel_job(conn, chance.choice(made))
+        await jobs.cancel_job(conn, chance.choice(created))
     elif what == "retry":
-        await conn.fetchval("select holdfast.retry_job($1)", chance.choice(made))
+        await conn.fetchval("select holdfast.retry_job($1)", chance.choice(created))
     elif what == "tick":
         await conn.fetchval("select holdfast.tick(20)")
     elif what == "die":
@@ -79,7 +79,7 @@ async def act(
         await leases.save_step(conn, task, "s", b"1")
 
 
-async def worker(url: Secret, number: int, made: list[Any], turns: int) -> None:
+async def worker(url: Secret, number: int, created: list[Any], turns: int) -> None:
     chance = random.Random(number)
     conn = await asyncpg.connect(url.reveal())
     hand = ManualWorker(conn, f"w{number}")
@@ -87,7 +87,7 @@ async def worker(url: Secret, number: int, made: list[Any], turns: int) -> None:
     for _ in range(turns):
         try:
             tasks += await hand.take(4)
-            await act(conn, hand, chance, made, tasks)
+            await act(conn, hand, chance, created, tasks)
         except asyncpg.PostgresError as problem:
             if problem.sqlstate not in REFUSALS:
                 raise
@@ -102,8 +102,8 @@ async def test_a_storm_on_a_few_hot_jobs(
     await conn.execute(
         "select holdfast.put_limit('each', p_queue => 'q', p_per_key => true, p_max_running => 6)"
     )
-    made = await seed(conn, random.Random(seed_number))
-    await asyncio.gather(*(worker(url, seed_number * 100 + n, made, 60) for n in range(8)))
+    created = await seed(conn, random.Random(seed_number))
+    await asyncio.gather(*(worker(url, seed_number * 100 + n, created, 60) for n in range(8)))
     hand = ManualWorker(conn)
     for _ in range(200):
         await clock.advance(timedelta(minutes=20))

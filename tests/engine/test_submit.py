@@ -30,58 +30,58 @@ from holdfast.testing import Clock
 
 
 async def test_a_job_of_one_task_is_ready_at_once_and_has_no_other_row(conn: Connection) -> None:
-    made = await jobs.submit(conn, {"type": "t", "queue": QUEUE, "args": {"x": 1}})
-    assert made.created
-    assert made.status == "queued"
-    assert made.tasks == {"t": made.id}
-    assert await read_task_status(conn, made.id) == "ready"
+    new_jobs = await jobs.submit(conn, {"type": "t", "queue": QUEUE, "args": {"x": 1}})
+    assert new_jobs.created
+    assert new_jobs.status == "queued"
+    assert new_jobs.tasks == {"t": new_jobs.id}
+    assert await read_task_status(conn, new_jobs.id) == "ready"
     assert await conn.fetchval("select count(*) from holdfast.jobs") == 0
-    assert (await read_job(conn, made.id))["params"] == {"x": 1}
+    assert (await read_job(conn, new_jobs.id))["params"] == {"x": 1}
 
 
 async def test_a_rolled_back_submit_never_existed(conn: Connection) -> None:
     transaction = conn.transaction()
     await transaction.start()
-    made = await submit_job(conn)
+    new_jobs = await submit_job(conn)
     await transaction.rollback()
-    assert await jobs.get_job(conn, made) is None
+    assert await jobs.get_job(conn, new_jobs) is None
     assert await ManualWorker(conn).take(5) == []
 
 
 async def test_ids_are_uuid7_that_rise_and_carry_the_shard(conn: Connection) -> None:
     await conn.execute("insert into holdfast.options values ('shard', '7')")
-    made = [await submit_job(conn) for _ in range(5)]
-    assert made == sorted(made)
-    for each in made:
+    new_jobs = [await submit_job(conn) for _ in range(5)]
+    assert new_jobs == sorted(new_jobs)
+    for each in new_jobs:
         assert each.version == 7
         assert each.variant == "specified in RFC 4122"
         assert each.bytes[9] == 7
-    told = await conn.fetchval("select holdfast.id_time($1)", made[0])
-    assert abs(told - datetime.now(UTC)) < timedelta(minutes=1)
+    response = await conn.fetchval("select holdfast.id_time($1)", new_jobs[0])
+    assert abs(response - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 async def test_a_delayed_task_is_not_claimed_before_it_is_due(conn: Connection, clock: Clock) -> None:
-    made = await submit_job(conn, delay_s=60)
+    new_jobs = await submit_job(conn, delay_s=60)
     hand = ManualWorker(conn)
-    assert await read_task_status(conn, made) == "scheduled"
+    assert await read_task_status(conn, new_jobs) == "scheduled"
     assert await hand.take(5) == []
     assert hand.next_s is not None
     assert 50 < hand.next_s <= 60
     await clock.advance(timedelta(seconds=61))
-    assert [task.id for task in await hand.take(5)] == [made]
+    assert [task.id for task in await hand.take(5)] == [new_jobs]
 
 
 async def test_run_at_in_the_past_is_now(conn: Connection) -> None:
-    made = await submit_job(conn, run_at="2001-01-01T00:00:00Z")
-    assert await read_task_status(conn, made) == "ready"
+    new_jobs = await submit_job(conn, run_at="2001-01-01T00:00:00Z")
+    assert await read_task_status(conn, new_jobs) == "ready"
 
 
 async def test_a_task_that_did_not_start_in_time_never_starts(conn: Connection, clock: Clock) -> None:
-    made = await submit_job(conn, expires_at=(datetime.now(UTC) + timedelta(minutes=5)).isoformat())
+    new_jobs = await submit_job(conn, expires_at=(datetime.now(UTC) + timedelta(minutes=5)).isoformat())
     await clock.advance(timedelta(minutes=6))
     assert await ManualWorker(conn).take(5) == []
     await run_ticks(conn)
-    row = await read_task_row(conn, made)
+    row = await read_task_row(conn, new_jobs)
     assert row["status"] == "cancelled"
     assert msgspec.json.decode(row["error"])["type"] == "Expired"
 
@@ -166,21 +166,21 @@ async def test_duplicates_touch_no_sequence(conn: Connection) -> None:
 
 
 async def test_many_jobs_are_created_in_the_given_order(conn: Connection) -> None:
-    made = await jobs.submit_many(
+    new_jobs = await jobs.submit_many(
         conn,
         [
             {"type": "t", "queue": QUEUE, "args": {"n": n}, "priority": 0, "delay_s": 30 if n == 3 else 0}
             for n in range(6)
         ],
     )
-    assert len({each.id for each in made}) == 6
+    assert len({each.id for each in new_jobs}) == 6
     taken = await ManualWorker(conn).take(10)
     assert [task.args["n"] for task in taken] == [0, 1, 2, 4, 5]
-    assert [made[n].id for n in (0, 1, 2, 4, 5)] == [task.id for task in taken]
+    assert [new_jobs[n].id for n in (0, 1, 2, 4, 5)] == [task.id for task in taken]
 
 
 async def test_many_jobs_of_all_sorts(conn: Connection) -> None:
-    made = await jobs.submit_many(
+    new_jobs = await jobs.submit_many(
         conn,
         [
             {"type": "t", "queue": QUEUE, "key": "k"},
@@ -188,8 +188,8 @@ async def test_many_jobs_of_all_sorts(conn: Connection) -> None:
             {"type": "t", "queue": QUEUE, "key": "k"},
         ],
     )
-    assert [each.created for each in made] == [True, True, False]
-    assert made[0].id == made[2].id
+    assert [each.created for each in new_jobs] == [True, True, False]
+    assert new_jobs[0].id == new_jobs[2].id
 
 
 async def test_many_jobs_are_all_or_none(conn: Connection) -> None:
@@ -199,13 +199,13 @@ async def test_many_jobs_are_all_or_none(conn: Connection) -> None:
 
 
 async def test_a_graph_starts_with_its_roots(conn: Connection) -> None:
-    made = await submit_graph(
+    new_jobs = await submit_graph(
         conn, {"name": "b", "after": ["a"]}, {"name": "a"}, {"name": "c", "after": ["a", "b", "a"]}
     )
-    assert await read_task_statuses(conn, made.id) == {"a": "ready", "b": "waiting", "c": "waiting"}
-    assert made.tasks is not None
-    assert list(made.tasks) == ["a", "b", "c"] or set(made.tasks) == {"a", "b", "c"}
-    assert (await read_job(conn, made.id))["counts"]["total"] == 3
+    assert await read_task_statuses(conn, new_jobs.id) == {"a": "ready", "b": "waiting", "c": "waiting"}
+    assert new_jobs.tasks is not None
+    assert list(new_jobs.tasks) == ["a", "b", "c"] or set(new_jobs.tasks) == {"a", "b", "c"}
+    assert (await read_job(conn, new_jobs.id))["counts"]["total"] == 3
 
 
 _CYCLE = {"tasks": [{"type": "t", "name": "a", "after": ["b"]}, {"type": "t", "name": "b", "after": ["a"]}]}
@@ -281,8 +281,8 @@ async def test_invalid_text_is_refused_by_the_server(conn: Connection, args: str
 
 async def test_a_large_cycle_is_refused_and_a_long_chain_is_not(conn: Connection) -> None:
     backwards = [{"name": f"n{n}", "after": [f"n{n + 1}"] if n < 199 else []} for n in range(200)]
-    made = await submit_graph(conn, *backwards)
-    assert (await read_job(conn, made.id))["counts"]["total"] == 200
+    new_jobs = await submit_graph(conn, *backwards)
+    assert (await read_job(conn, new_jobs.id))["counts"]["total"] == 200
     backwards[199]["after"] = ["n100"]
     with expect_error("HF004", "after"):
         await submit_graph(conn, *backwards)

@@ -59,21 +59,21 @@ def body(more: dict[str, Any]) -> dict[str, Any]:
     return {"type": "t", "queue": QUEUE, **more}
 
 
-async def kept(conn: Connection, made: UUID) -> dict[str, Any]:
+async def kept(conn: Connection, new_jobs: UUID) -> dict[str, Any]:
     """All of a job's rows that do not tell when and in which turn it was made."""
     rows = await conn.fetch(
         "select to_jsonb(t) - '{id,job_id,pos,due_at,unique_key}'::text[] as row from holdfast.tasks t"
         " where $1 in (t.id, t.job_id) order by t.name",
-        made,
+        new_jobs,
     )
     return {str(at): msgspec.json.decode(row["row"]) for at, row in enumerate(rows)}
 
 
-def shape(made: jobs.SubmitResult) -> tuple[Any, ...]:
-    return made.created, made.status, sorted(made.tasks or {})
+def shape(new_jobs: jobs.SubmitResult) -> tuple[Any, ...]:
+    return new_jobs.created, new_jobs.status, sorted(new_jobs.tasks or {})
 
 
-async def said(conn: Connection, function: str, job: object) -> asyncpg.PostgresError:
+async def output(conn: Connection, function: str, job: object) -> asyncpg.PostgresError:
     with pytest.raises(asyncpg.PostgresError) as caught:
         await conn.fetchval(f"select holdfast.{function}($1)", msgspec.json.encode(job).decode())
     return caught.value
@@ -100,29 +100,29 @@ async def test_keys_are_kept(conn: Connection, key: str) -> None:
 @pytest.mark.parametrize("more", WRONG, ids=lambda more: msgspec.json.encode(more)[:40].decode())
 async def test_both_ways_refuse_the_same(conn: Connection, more: dict[str, Any]) -> None:
     await submit_job(conn)  # the lane is there
-    long, short = [await said(conn, each, body(more)) for each in ("submit", "submit_standalone")]
+    long, short = [await output(conn, each, body(more)) for each in ("submit", "submit_standalone")]
     assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 1
 
 
 @pytest.mark.parametrize("job", [None, 1, "x", [], [{"type": "t"}]])
 async def test_invalid_jobs_are_refused_the_same_way(conn: Connection, job: object) -> None:
-    long, short = [await said(conn, each, job) for each in ("submit", "submit_standalone")]
+    long, short = [await output(conn, each, job) for each in ("submit", "submit_standalone")]
     assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
 
 
 async def test_owners_who_are_counted_or_take_turns_go_the_long_way(conn: Connection) -> None:
     await submit_job(conn, owner="ann")
     await limits.set_fair_queue(conn, QUEUE)
-    made = await jobs.submit_standalone(conn, body({"owner": "ann"}))
+    new_jobs = await jobs.submit_standalone(conn, body({"owner": "ann"}))
     share = (
         "select l.fair_owner from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = $1"
     )
-    assert await conn.fetchval(share, made.id) == "ann"
+    assert await conn.fetchval(share, new_jobs.id) == "ann"
     await quotas.put_quota(conn, "bob", operations=1)
     await jobs.submit_standalone(conn, body({"owner": "bob", "queue": "other"}))
     assert (
-        await said(conn, "submit_standalone", body({"owner": "bob", "queue": "other"}))
+        await output(conn, "submit_standalone", body({"owner": "bob", "queue": "other"}))
     ).sqlstate == "HF006"
 
 
@@ -133,7 +133,7 @@ async def test_users_submit_only_public_types(conn: Connection) -> None:
         await conn.execute("set local role authenticated")
         transaction = conn.transaction()
         await transaction.start()
-        assert (await said(conn, "submit_standalone", body({}))).sqlstate == "HF005"
+        assert (await output(conn, "submit_standalone", body({}))).sqlstate == "HF005"
         await transaction.rollback()
 
 

@@ -27,13 +27,13 @@ class Ear:
         self._all: list[str] = []
 
     async def listen(self) -> None:
-        await self._conn.add_listener("holdfast", lambda *told: self._all.append(str(told[-1])))
+        await self._conn.add_listener("holdfast", lambda *response: self._all.append(str(response[-1])))
 
-    async def heard(self) -> list[str]:
+    async def received(self) -> list[str]:
         await self._conn.execute("select pg_notify('holdfast', 'that is all')")
         await wait_until(lambda: "that is all" in self._all, what="a word of its own")
-        heard, self._all = self._all[: self._all.index("that is all")], []
-        return heard
+        received, self._all = self._all[: self._all.index("that is all")], []
+        return received
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ async def test_a_worker_that_falls_asleep_before_the_commit_is_notified(
 ) -> None:
     hand = ManualWorker(conn)
     await awake(hand)
-    await ear.heard()
+    await ear.received()
     async with second.transaction(isolation=isolation):
-        made = await submit_job(second)  # nobody sleeps now
+        created = await submit_job(second)  # nobody sleeps now
         assert await hand.take(5) == []  # and now somebody does
-        assert await ear.heard() == []
-    assert await ear.heard() == [QUEUE]
-    assert [t.id for t in await hand.take(5)] == [made]
+        assert await ear.received() == []
+    assert await ear.received() == [QUEUE]
+    assert [t.id for t in await hand.take(5)] == [created]
 
 
 async def test_a_worker_that_is_awake_at_the_commit_is_not_notified(
@@ -73,11 +73,11 @@ async def test_a_worker_that_is_awake_at_the_commit_is_not_notified(
     assert await hand.take(5) == []
     async with second.transaction():
         await submit_job(second)  # somebody sleeps now
-        await ear.heard()
+        await ear.received()
         other = await submit_job(conn)
         assert [t.id for t in await hand.take(1)] == [other]  # and wakes up
-        await ear.heard()
-    assert await ear.heard() == []
+        await ear.received()
+    assert await ear.received() == []
 
 
 async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
@@ -85,19 +85,19 @@ async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
 ) -> None:
     hand = ManualWorker(conn)
     await awake(hand)
-    await ear.heard()
+    await ear.received()
     body = {"type": "t", "queue": QUEUE}
     await jobs.submit_standalone(second, body)  # nobody sleeps
-    assert await ear.heard() == []
+    assert await ear.received() == []
     assert len(await hand.take(5)) == 1
     assert await hand.take(5) == []
     await jobs.submit(second, {**body, "queue": "other"})
     for _ in range(2):
         await jobs.submit_standalone(second, {**body, "queue": "other"})
-    assert await ear.heard() == []
+    assert await ear.received() == []
     for _ in range(2):
         await jobs.submit_standalone(second, body)
-    assert await ear.heard() == [QUEUE, QUEUE]
+    assert await ear.received() == [QUEUE, QUEUE]
 
 
 async def test_a_transaction_notifies_once_per_queue(conn: Connection, second: Connection, ear: Ear) -> None:
@@ -107,9 +107,9 @@ async def test_a_transaction_notifies_once_per_queue(conn: Connection, second: C
             await submit_job(second, queue=QUEUE if n % 2 else "other")
         await jobs.submit_many(second, [{"type": "t", "queue": QUEUE, "limit_key": str(n)} for n in range(9)])
         await submit_job(second, queue="nobody")
-    assert sorted(await ear.heard()) == ["other", QUEUE]
+    assert sorted(await ear.received()) == ["other", QUEUE]
     await submit_job(second)  # the next transaction says it again
-    assert await ear.heard() == [QUEUE]
+    assert await ear.received() == [QUEUE]
     assert await conn.fetchval("select count(*) from holdfast.wakeups") == 0
 
 
@@ -126,20 +126,20 @@ async def test_a_rollback_wakes_no_worker_and_hides_no_task(
             await undone.rollback()
             if kept:
                 await submit_job(second)
-        assert await ear.heard() == ([QUEUE] if kept else [])
+        assert await ear.received() == ([QUEUE] if kept else [])
 
 
 async def test_a_task_released_in_a_long_transaction(conn: Connection, second: Connection, ear: Ear) -> None:
     hand = ManualWorker(conn)
     task = await awake(hand)
-    await ear.heard()
+    await ear.received()
     async with second.transaction():
         answer = await leases.finish_and_claim(
             second, worker="hand", outcomes=[build_outcome(task, "release")], slots=0, queues=[QUEUE]
         )
         assert list(answer.answers) == ["ok"]
         assert await hand.take(5) == []
-    assert QUEUE in await ear.heard()
+    assert QUEUE in await ear.received()
 
 
 @task(queue="wakes")
@@ -164,11 +164,11 @@ async def test_a_worker_runs_it_without_looking_again(
     await wait_until(sleeps, what="a worker that sleeps")
     await conn.execute("update holdfast.workers set sleeping = false")  # as if it were about to
     async with second.transaction():
-        made = await submit_job(second, type=nothing.name, queue="wakes")
+        created = await submit_job(second, type=nothing.name, queue="wakes")
         await conn.execute("update holdfast.workers set sleeping = true")
 
     async def done() -> bool:
-        return bool(await conn.fetchval("select holdfast.job_status($1)", made) == "succeeded")
+        return bool(await conn.fetchval("select holdfast.job_status($1)", created) == "succeeded")
 
     await wait_until(done, what="the task to run")
     stop.set()

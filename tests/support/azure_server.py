@@ -36,7 +36,7 @@ def find_azurite_command() -> list[str]:
     npm = node_folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not program.exists():
         options = ["--no-fund", "--no-audit", "--prefix", str(folder)]
-        command = [node, npm, "install", *options, f"azurite@{AZURITE_VERSION}"]
+        command = [str(node), str(npm), "install", *options, f"azurite@{AZURITE_VERSION}"]
         install = subprocess.run(command, capture_output=True, check=False, timeout=600)
         if install.returncode:
             pytest.skip("Azurite cannot be downloaded from npm")

@@ -45,17 +45,17 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def tunnel(base: str) -> AsyncGenerator[Tunnel]:
-    made = Tunnel()
+    created = Tunnel()
     port = urlsplit(base).port
     assert port is not None
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await made.carry(reader, writer, port)
+        await created.carry(reader, writer, port)
 
     server = await asyncio.start_server(carry, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    created.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield made
+        yield created
     finally:
         server.close()
-        made.cut()
+        created.cut()

@@ -40,10 +40,10 @@ async def test_the_worker_makes_its_queues_and_archives_what_is_handled(
 ) -> None:
     await workers.start()
 
-    async def made() -> bool:
+    async def created() -> bool:
         return "short" in {queue.name for queue in await client.queues.list()}
 
-    await wait_until(made, within=SOON)
+    await wait_until(created, within=SOON)
     sent = await client.queues.send("short", {"number": 7})
     await wait_until(lambda: workers.seen("short", 7, 1), within=SOON)
 
@@ -264,8 +264,8 @@ async def test_a_message_that_somebody_else_read_is_given_up(
     log = workers.folder / "worker0.log"
     await wait_until(lambda: "outcome=stopped" in log.read_text(), within=SOON)
     assert not workers.seen("ended", "gate", 1)
-    found = await client.queues.metrics(queue)
-    assert (found.in_flight, found.archived) == (1, 0)
+    rows = await client.queues.metrics(queue)
+    assert (rows.in_flight, rows.archived) == (1, 0)
 
 
 @pytest.mark.usefixtures("ready")

@@ -87,15 +87,15 @@ class Spy:
 async def test_each_report_is_stored_when_it_returns(
     conn: Connection, hand: ManualWorker, make: Make, clock: Clock
 ) -> None:
-    made = await submit_job(conn, owner="ann")
+    created = await submit_job(conn, owner="ann")
     (claimed,) = await hand.take()
     ctx = make(claimed)
     for done in (25, 50, 50, 75):
         await ctx.report(done, phase=f"at {done}")
     ctx.progress(60)
     assert ctx.unreported() is None  # the bar does not run backwards, and there is nothing left to send
-    told = [e.body for e in await jobs.list_job_events(conn, made) if e.kind == "progress"]
-    assert [(body["percent"], body["phase"]) for body in told if body] == [
+    response = [e.body for e in await jobs.list_job_events(conn, created) if e.kind == "progress"]
+    assert [(body["percent"], body["phase"]) for body in response if body] == [
         (25, "at 25"), (50, "at 50"), (75, "at 75"),
     ]  # fmt: skip
     await again(hand, clock, claimed)
@@ -190,14 +190,14 @@ async def test_children_join_the_job_once_however_often_they_are_said(
         last = await ctx.submit(child(2), after=[left, "right", ctx.task_id])
         return [left, right, last, await ctx.submit(child(1))]
 
-    made = await spread(make(first))
-    assert len(set(made)) == 4
+    created = await spread(make(first))
+    assert len(set(created)) == 4
     second = await again(hand, clock, first)
-    assert await spread(make(second)) == made
+    assert await spread(make(second)) == created
     names = await read_task_statuses(conn, parent)
     assert sorted(names.values()) == ["running", "succeeded", "succeeded", "succeeded", "waiting"]
     await hand.finish(second)
-    assert (await hand.one()).id == made[2]
+    assert (await hand.one()).id == created[2]
 
 
 async def test_children_that_are_submitted_at_once_are_all_there(
@@ -205,8 +205,8 @@ async def test_children_that_are_submitted_at_once_are_all_there(
 ) -> None:
     parent = await submit_job(conn, type="parent")
     ctx = make(await hand.one())
-    made = await asyncio.gather(*(ctx.submit(child(n)) for n in range(20)))
-    assert len(set(made)) == 20
+    created = await asyncio.gather(*(ctx.submit(child(n)) for n in range(20)))
+    assert len(set(created)) == 20
     assert len(await read_task_statuses(conn, parent)) == 21
 
 
@@ -215,12 +215,12 @@ async def test_detached_jobs_are_submitted_once_and_fenced(
 ) -> None:
     await submit_job(conn)
     first = await hand.one()
-    made = await make(first).submit(child(1), detached=True, owner="ann", labels={"a": "b"})
+    created = await make(first).submit(child(1), detached=True, owner="ann", labels={"a": "b"})
     keyed = await make(first).submit(child(2), detached=True, key="mine")
     second = await again(hand, clock, first)
-    assert await make(second).submit(child(1), detached=True, owner="ann", labels={"a": "b"}) == made
-    found = await read_job(conn, made)
-    assert (found["owner"], found["type"]) == ("ann", "child")
+    assert await make(second).submit(child(1), detached=True, owner="ann", labels={"a": "b"}) == created
+    rows = await read_job(conn, created)
+    assert (rows["owner"], rows["type"]) == ("ann", "child")
     with pytest.raises(ConflictError):
         await make(second).submit(child(3), detached=True, key="mine")
     with pytest.raises(LeaseLostError):
@@ -235,9 +235,9 @@ async def test_a_task_knows_its_owner_alone_in_a_graph_and_with_children(
     await submit_job(conn, owner="ann")
     first = await hand.one()
     assert make(first).owner == "ann"
-    made = await make(first).submit(child(1))
+    created = await make(first).submit(child(1))
     taken = await hand.one()
-    assert (taken.id, make(taken).owner) == (made, "ann")
+    assert (taken.id, make(taken).owner) == (created, "ann")
     assert make(await again(hand, clock, first)).owner == "ann"
     await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="bob", labels={"traceparent": "00-1-2-01"})
     assert {(each.owner, each.trace) for each in await hand.take(9)} == {("bob", "00-1-2-01")}
@@ -249,9 +249,9 @@ async def test_a_task_knows_its_owner_alone_in_a_graph_and_with_children(
 async def test_what_makes_no_sense_is_refused(conn: Connection, hand: ManualWorker, make: Make) -> None:
     await submit_job(conn)
     ctx = make(await hand.one())
-    for say in ({"owner": "ann"}, {"detached": True, "after": ["x"]}, {"after": ["nobody"]}):
+    for options in ({"owner": "ann"}, {"detached": True, "after": ["x"]}, {"after": ["nobody"]}):
         with pytest.raises(InvalidError):
-            await ctx.submit(child(1), **say)
+            await ctx.submit(child(1), **options)
     wrong: Any = "child"
     with pytest.raises(InvalidError, match="not the call of a task"):
         await ctx.submit(wrong)

@@ -28,16 +28,16 @@ from holdfast.worker.runtime import WorkerRuntime
 
 SLOTS = 100
 start_counts: Counter[int] = Counter()
-most = 0
+limit = 0
 now = 0
 
 
 @task(queue="ahead")
 async def counted(ctx: Ctx, n: int, seconds: float = 0.0) -> None:
-    global most, now  # noqa: PLW0603  (the test looks at them)
+    global limit, now  # noqa: PLW0603  (the test looks at them)
     start_counts[n] += 1
     now += 1
-    most = max(most, now)
+    limit = max(limit, now)
     try:
         await asyncio.sleep(seconds)
     finally:
@@ -83,9 +83,9 @@ class RequestRecorder:
 
 @pytest.fixture(autouse=True)
 def _counters() -> None:
-    global most, now  # noqa: PLW0603
+    global limit, now  # noqa: PLW0603
     start_counts.clear()
-    most = now = 0
+    limit = now = 0
 
 
 @asynccontextmanager
@@ -118,7 +118,7 @@ async def test_a_backlog_is_requested_before_responses_are_read(
     async with run_worker(db):
         await wait_until_drained(conn)
     assert requests.ahead > 10
-    assert SLOTS / 4 < most <= SLOTS
+    assert SLOTS / 4 < limit <= SLOTS
     assert set(start_counts.values()) == {1}
     assert len(start_counts) == 3000
 
@@ -127,7 +127,7 @@ async def test_requested_slots_are_not_free(client: Client, conn: Connection, db
     await client.submit_many([counted(n, 0.01) for n in range(2000)])
     async with run_worker(db):
         await wait_until_drained(conn)
-    assert SLOTS / 2 < most <= SLOTS
+    assert SLOTS / 2 < limit <= SLOTS
 
 
 async def test_a_few_tasks_are_not_requested_ahead(
@@ -165,7 +165,7 @@ async def test_limits_on_claims_are_respected(
         else:
             await stop.wait()
     assert requests.ahead == 0
-    assert most <= (60 if "queues" in options else SLOTS)
+    assert limit <= (60 if "queues" in options else SLOTS)
     assert len(start_counts) == expected
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 1000 - expected
 
@@ -314,8 +314,10 @@ async def test_outcomes_without_a_response_are_sent_again_in_order(
     await client.submit_many([counted(n) for n in range(10)])
     fetcher, recorder, outbox = create_fetcher(db)
     await fetcher.step()
-    made = [Outcome(id=c.id, attempt=c.attempt, nonce=c.nonce, kind="succeed") for c, _ in recorder.launched]
-    for outcome in made:
+    created = [
+        Outcome(id=c.id, attempt=c.attempt, nonce=c.nonce, kind="succeed") for c, _ in recorder.launched
+    ]
+    for outcome in created:
         outbox.put(outcome)
 
     async def ask(*_: Any, **__: Any) -> leases.UnreadClaimResponse:
@@ -326,7 +328,7 @@ async def test_outcomes_without_a_response_are_sent_again_in_order(
         with pytest.raises(DatabaseUnavailableError):
             await fetcher.step()
     assert len(outbox) == outbox.unsent_count == 10
-    assert outbox.take() == made
+    assert outbox.take() == created
 
 
 async def test_a_lease_counts_from_the_request(

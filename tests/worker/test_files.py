@@ -38,9 +38,9 @@ async def hall(url: Secret, settings: Settings, tmp_path: Path) -> AsyncGenerato
         yield client
 
 
-async def run(client: Client, work: Any, *tasks: Any, **say: Any) -> Any:
+async def run(client: Client, work: Any, *tasks: Any, **options: Any) -> Any:
     """Submit, let a worker drain the queue, and answer with the job's handle."""
-    job = await client.submit(work, **say)
+    job = await client.submit(work, **options)
     async with Database((await open_client_database(client)).url, client.settings) as database:
         worker = WorkerRuntime(database, {each.name: each for each in tasks}, until="drained")
         await asyncio.wait_for(worker.run(asyncio.Event()), 60)
@@ -65,13 +65,13 @@ async def saves_everything(ctx: Ctx, folder: str) -> list[Artifact]:
 
 @task(retry=ONCE)
 async def reads(ctx: Ctx, files: list[Artifact]) -> list[str]:
-    found = []
+    rows = []
     for file in files:
         async with ctx.open(file) as content:
-            found.append((await content.read()).decode())
+            rows.append((await content.read()).decode())
     async with ctx.open("on disk.csv") as content:
-        found.append("".join([piece.decode() async for piece in content]))
-    return found
+        rows.append("".join([piece.decode() async for piece in content]))
+    return rows
 
 
 async def test_files_travel_along_a_graph(hall: Client, tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ async def test_files_travel_along_a_graph(hall: Client, tmp_path: Path) -> None:
     done = await hall.get(job.id)
     outputs = {each.name: each.output for each in done.tasks}
     assert outputs["reads"] == ["bytes", "a,b\n1,2\n", "streamed", "0" * 10, "a,b\n1,2\n"]
-    found = {each.name: each for each in await hall.files.list(job=job.id)}
-    assert set(found) == {"bytes.txt", "on disk.csv", "stream", "file 😀.bin"}
-    assert found["bytes.txt"].meta == {"pages": 2}
-    assert (found["on disk.csv"].kind, found["on disk.csv"].content_type) == ("table", "text/csv")
-    assert found["stream"].content_type == "application/x-stream"
-    assert found["file 😀.bin"].expires_at is not None
-    assert all(each.key.startswith(f"ann/{job.id}/") for each in found.values())
+    rows = {each.name: each for each in await hall.files.list(job=job.id)}
+    assert set(rows) == {"bytes.txt", "on disk.csv", "stream", "file 😀.bin"}
+    assert rows["bytes.txt"].meta == {"pages": 2}
+    assert (rows["on disk.csv"].kind, rows["on disk.csv"].content_type) == ("table", "text/csv")
+    assert rows["stream"].content_type == "application/x-stream"
+    assert rows["file 😀.bin"].expires_at is not None
+    assert all(each.key.startswith(f"ann/{job.id}/") for each in rows.values())
 
 
 @task(retry=ONCE)
@@ -258,14 +258,14 @@ async def test_bad_input_fails_the_task_and_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("CHANGING", str(tmp_path / "changing"))
     await quotas.put_quota(conn, "ann", size=100)
-    wanted = {
+    expected = {
         "nul": "file name", "long": "file name", "up": "file name", "slash": "file name", "half": "file name",
         "changes": "gave up", "missing": "no file 'nobody", "quota": "0 used of 100", "text": "Cannot save",
     }  # fmt: skip
-    handles = await hall.submit_many([bad(what) for what in wanted], owner="ann")
+    handles = await hall.submit_many([bad(what) for what in expected], owner="ann")
     await run(hall, bad("up"), bad, owner="ann")
-    for (what, told), handle in zip(wanted.items(), handles, strict=True):
-        with pytest.raises(TaskFailedError, match=told):
+    for (what, response), handle in zip(expected.items(), handles, strict=True):
+        with pytest.raises(TaskFailedError, match=response):
             await handle.result()
         assert await hall.files.list(job=handle.id) == [], what
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []

@@ -41,8 +41,8 @@ async def row(conn: Connection, task: UUID) -> Any:
 
 async def ended(conn: Connection, job: JobHandle[Any]) -> Any:
     async def is_over() -> Any:
-        found = await row(conn, UUID(str(job.id)))
-        return found if found["status"] in {"succeeded", "failed", "cancelled"} else None
+        rows = await row(conn, UUID(str(job.id)))
+        return rows if rows["status"] in {"succeeded", "failed", "cancelled"} else None
 
     return await wait_until(is_over, within=SOON)
 
@@ -112,8 +112,8 @@ async def test_a_killed_worker_s_tasks_need_not_wait_for_their_leases(
     await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
     hard.allow("gate")
     assert await job.result(within=SOON) == 2
-    found = await row(conn, UUID(str(job.id)))
-    assert (found["failures"], found["crashes"]) == (0, 1)
+    rows = await row(conn, UUID(str(job.id)))
+    assert (rows["failures"], rows["crashes"]) == (0, 1)
 
 
 # Time limits
@@ -128,14 +128,14 @@ async def test_a_hang_costs_the_worker_and_the_hanging_task_but_not_its_neighbou
     await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     hanging = await client.submit(app.hangs(how))
     assert await asyncio.wait_for(worker.wait(), 60) == -signal.SIGKILL
-    found = await ended(conn, hanging)
-    assert (found["status"], found["crashes"]) == ("failed", 0)
-    assert "blocked the event loop" in found["error"]
+    rows = await ended(conn, hanging)
+    assert (rows["status"], rows["crashes"]) == ("failed", 0)
+    assert "blocked the event loop" in rows["error"]
     hard.allow("gate")
     await hard.start()
     assert await neighbour.result(within=SOON) == 2
-    found = await row(conn, UUID(str(neighbour.id)))
-    assert (found["failures"], found["crashes"]) == (0, 0)
+    rows = await row(conn, UUID(str(neighbour.id)))
+    assert (rows["failures"], rows["crashes"]) == (0, 0)
 
 
 async def test_a_thread_that_never_returns_is_given_up_and_its_slot_is_free(
@@ -174,12 +174,12 @@ async def test_a_child_that_dies_is_told_of_with_its_last_lines(
     await hard.start()
     neighbour = await client.submit(app.waits("gate"))
     job = await client.submit(app.dies_alone(how))
-    found = await ended(conn, job)
-    assert (found["status"], found["failures"]) == ("failed", 1)
-    assert says in found["error"]
-    assert "MiB" in found["error"]
-    assert "last words" in found["error"]
-    assert "about to die" in found["error"]
+    rows = await ended(conn, job)
+    assert (rows["status"], rows["failures"]) == ("failed", 1)
+    assert says in rows["error"]
+    assert "MiB" in rows["error"]
+    assert "last words" in rows["error"]
+    assert "about to die" in rows["error"]
     assert len([line for line in hard.lines() if line[2] == how]) == 3
     hard.allow("gate")
     assert await neighbour.result(within=SOON) == "attempt 1"
@@ -194,9 +194,9 @@ async def test_a_task_that_kills_its_worker_is_alone_the_next_time(
     killer = await client.submit(app.dies("kill"))
     assert await asyncio.wait_for(victim.wait(), 60) == -signal.SIGKILL
     survivor = await hard.start()
-    found = await ended(conn, killer)
-    assert found["status"] == "failed"
-    assert "SIGKILL" in found["error"]
+    rows = await ended(conn, killer)
+    assert rows["status"] == "failed"
+    assert "SIGKILL" in rows["error"]
     assert survivor.returncode is None
     await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
     hard.allow("gate")
@@ -210,16 +210,16 @@ async def test_memory_is_capped(hard: Workers, client: Client, conn: Connection)
     modest = await client.submit(app.eats(50))
     assert await modest.result(within=SOON) == 50
     greedy = await client.submit(app.eats(3000))
-    found = await ended(conn, greedy)
-    assert found["status"] == "failed"
-    assert "Its limit is 200 MiB" in found["error"]
+    rows = await ended(conn, greedy)
+    assert rows["status"] == "failed"
+    assert "Its limit is 200 MiB" in rows["error"]
 
 
 async def test_a_child_past_its_time_limit_is_killed(hard: Workers, client: Client, conn: Connection) -> None:
     worker = await hard.start()
-    found = await ended(conn, await client.submit(app.hangs_alone()))
-    assert found["status"] == "failed"
-    assert "was killed" in found["error"]
+    rows = await ended(conn, await client.submit(app.hangs_alone()))
+    assert rows["status"] == "failed"
+    assert "was killed" in rows["error"]
     assert worker.returncode is None
 
 
@@ -279,7 +279,7 @@ async def test_a_cancelled_job_kills_its_child(hard: Workers, client: Client) ->
 
 
 def children_of(pid: int) -> list[int]:
-    found: list[int] = []
+    rows: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (thread / "children").read_text().split()]
-    return found
+        rows += [int(child) for child in (thread / "children").read_text().split()]
+    return rows

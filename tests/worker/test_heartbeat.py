@@ -43,10 +43,10 @@ def attempt(lease_s: float) -> Attempt:
     )  # fmt: skip
     context = TaskContext(task_id=str(claimed.id), job_id="j", attempt=1, deadline=datetime.now(UTC))
     now = asyncio.get_running_loop().time()
-    made = Attempt(claimed, forever, context, started_at=now, renewed_at=now)
-    made.runner = asyncio.create_task(forever.function())
-    made.began = True
-    return made
+    created = Attempt(claimed, forever, context, started_at=now, renewed_at=now)
+    created.runner = asyncio.create_task(forever.function())
+    created.began = True
+    return created
 
 
 Start = Callable[..., Heartbeat]

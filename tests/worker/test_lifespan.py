@@ -233,7 +233,7 @@ async def test_a_lifespan_that_fails_or_hangs_claims_nothing(
     if how == "hangs":
         worker.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(worker.wait(), 60) == code
-    told = (shop.folder / "worker0.log").read_bytes()
-    assert says in told
-    assert b"Traceback" not in told
+    response = (shop.folder / "worker0.log").read_bytes()
+    assert says in response
+    assert b"Traceback" not in response
     assert (await job.get()).status == "queued"

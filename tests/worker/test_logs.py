@@ -40,7 +40,7 @@ def drawn(ctx: TaskContext) -> list[BufferedLogLine]:
     return ctx.lines.take(ended=True)
 
 
-async def told(conn: Connection, ctx: TaskContext) -> list[str]:
+async def response(conn: Connection, ctx: TaskContext) -> list[str]:
     assert ctx.lease is not None
     return [line.message for line in await read_logs(conn, ctx.lease.id)]
 
@@ -51,7 +51,7 @@ async def test_lines_arrive_while_the_task_runs_and_before_its_end(
     ctx.log("first", level="warning", page=1)
 
     async def first() -> list[str]:
-        return await told(conn, ctx)
+        return await response(conn, ctx)
 
     assert await wait_until(first) == ["first"]
     await asyncio.to_thread(ctx.log, "second")
@@ -78,9 +78,9 @@ async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_ar
     lines.add("info", "hello", {})
     forged = type(held)(**{**{f: getattr(held, f) for f in held.__struct_fields__}, "nonce": held.nonce + 1})
     for lease, kept in ((lost, 1), (held, 1), (forged, 0)):
-        said = lines.take(ended=False)
-        assert await write_logs(conn, [(lease, said)]) == kept
-        lines.put_back(said)
+        output = lines.take(ended=False)
+        assert await write_logs(conn, [(lease, output)]) == kept
+        lines.put_back(output)
     assert [line.attempt for line in await read_logs(conn, held.id)] == [1, 2]
 
 
@@ -89,10 +89,10 @@ async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: TaskContext)
     ctx.on_log = None
     ctx.log("a")
     ctx.log("b")
-    said = drawn(ctx)
-    assert await write_logs(conn, [(ctx.lease, said)]) == 2
-    assert await write_logs(conn, [(ctx.lease, said)]) == 0
-    assert await told(conn, ctx) == ["a", "b"]
+    output = drawn(ctx)
+    assert await write_logs(conn, [(ctx.lease, output)]) == 2
+    assert await write_logs(conn, [(ctx.lease, output)]) == 0
+    assert await response(conn, ctx) == ["a", "b"]
 
 
 async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: TaskContext) -> None:
@@ -150,8 +150,8 @@ async def test_lines_that_are_refused_hold_up_nobody_else_s(
     good.log("good")
     bad.log("bad")
     await asyncio.gather(contexts.write_log_lines(good), contexts.write_log_lines(bad))
-    assert await told(conn, good) == ["good"]
-    assert await told(conn, bad) == []
+    assert await response(conn, good) == ["good"]
+    assert await response(conn, bad) == []
     assert f"log lines of task {bad.task_id} are not kept" in caplog.text
 
 

@@ -50,13 +50,13 @@ async def test_a_claim_that_never_arrived_is_given_back(
 
 
 async def test_what_it_holds_and_what_is_older_stays(conn: Connection, clock: Clock) -> None:
-    made = [await submit_job(conn) for _ in range(3)]
+    created = [await submit_job(conn) for _ in range(3)]
     hand = ManualWorker(conn)
     old = await hand.one()
     await clock.advance(timedelta(seconds=10))
     held, unheld = await hand.take(2)
     assert await leases.release_unreceived_tasks(conn, "another", [], timedelta(seconds=5)) == 0
     assert await leases.release_unreceived_tasks(conn, "hand", [held.id], timedelta(seconds=5)) == 1
-    states = {(row := await read_task_row(conn, each))["id"]: row["status"] for each in made}
+    states = {(row := await read_task_row(conn, each))["id"]: row["status"] for each in created}
     assert states == {old.id: "running", held.id: "running", unheld.id: "ready"}
     assert (await read_task_row(conn, unheld.id))["crashes"] == 0

@@ -38,28 +38,28 @@ async def test_a_busy_worker_keeps_house(db: Database, conn: Connection) -> None
     upkeep = PeriodicMaintenance(db, lambda: True)
     upkeep.start()
 
-    async def made() -> bool:
+    async def created() -> bool:
         return await partitions(conn) > before
 
-    await wait_until(made)
+    await wait_until(created)
     await upkeep.stop()
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_an_idle_one_leaves_it_for_later(db: Database, conn: Connection) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     def idle() -> bool:
         upkeep.rounds += 1  # type: ignore[attr-defined]
         if upkeep.rounds > 30:  # type: ignore[attr-defined]
-            asked.set()
+            requested.set()
         return False
 
     before = await partitions(conn)
     upkeep = PeriodicMaintenance(db, idle)
     upkeep.rounds = 0  # type: ignore[attr-defined]
     upkeep.start()
-    await asyncio.wait_for(asked.wait(), 20)
+    await asyncio.wait_for(requested.wait(), 20)
     await upkeep.stop()
     assert await partitions(conn) == before
 
@@ -77,7 +77,7 @@ async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
 
 @pytest.mark.usefixtures("idler")
 async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) -> None:
-    made = [await submit_job(conn) for _ in range(12)]  # more than the first wave
+    created = [await submit_job(conn) for _ in range(12)]  # more than the first wave
     hand = ManualWorker(conn)
     for each in await hand.take(12):
         await hand.finish(each, "reject", {"type": "E", "message": "m"})
@@ -87,11 +87,11 @@ async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) 
         await hand.finish(each)
 
     async def done() -> bool:
-        found = await bulk_actions.get_bulk_action(conn, bulk)
-        return found is not None and found.status == "done"
+        rows = await bulk_actions.get_bulk_action(conn, bulk)
+        return rows is not None and rows.status == "done"
 
     await wait_until(done)
-    assert {await read_task_status(conn, each) for each in made} == {"succeeded", "ready"}
+    assert {await read_task_status(conn, each) for each in created} == {"succeeded", "ready"}
 
 
 @pytest.mark.usefixtures("idler")

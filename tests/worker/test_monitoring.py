@@ -109,14 +109,14 @@ def test_events_become_numbers() -> None:
     metrics.stop()
     telemetry.emit("database.connection_failed", error="x", retry_in=1)
     lines = metrics.format_text().splitlines()
-    for wanted in (
+    for expected in (
         'holdfast_tasks_started_total{type="t",queue="q"} 1',
         'holdfast_tasks_finished_total{type="t",queue="q",outcome="fail"} 1',
         'holdfast_task_seconds_bucket{type="t",outcome="fail",le="0.25"} 1',
         'holdfast_claimed_tasks_bucket{le="5"} 1',
         "holdfast_database_errors_total 1",
     ):
-        assert wanted in lines
+        assert expected in lines
 
 
 class Slow:
@@ -197,10 +197,10 @@ async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_l
 
 
 async def test_waits_are_counted_from_the_submit(conn: Connection) -> None:
-    made = await conn.fetchval(
+    created = await conn.fetchval(
         "select holdfast.new_id(holdfast.id_prefix(holdfast.now()), holdfast.shard_byte_hex())"
     )
-    assert abs(read_submit_time(made) - time.time()) < 60
+    assert abs(read_submit_time(created) - time.time()) < 60
 
 
 @pytest.fixture(scope="session")
@@ -243,8 +243,8 @@ async def test_one_trace_from_submit_to_run(
         assert again.id == job.id
         await work_through(database, [app.quick, app.breaks, app.passes_on])
         assert (await broken.get()).status == "failed"
-    found: dict[str, ReadableSpan] = {s.name: s for s in reversed(spans.get_finished_spans())}
-    request, run, inner = found["request"], found["run quick"], found["inside quick"]
+    rows: dict[str, ReadableSpan] = {s.name: s for s in reversed(spans.get_finished_spans())}
+    request, run, inner = rows["request"], rows["run quick"], rows["inside quick"]
     assert request.context is not None
     assert run.context is not None
     assert run.context.trace_id == request.context.trace_id
@@ -254,9 +254,9 @@ async def test_one_trace_from_submit_to_run(
     assert run.attributes["holdfast.job"] == str(job.id)
     assert run.attributes["holdfast.outcome"] == "succeed"
     passed = [s for s in spans.get_finished_spans() if s.name == "run quick" and s is not run]
-    assert found["run passes_on"].context is not None
-    assert [s.context.trace_id for s in passed if s.context] == [found["run passes_on"].context.trace_id]
-    failed = found["run breaks"]
+    assert rows["run passes_on"].context is not None
+    assert [s.context.trace_id for s in passed if s.context] == [rows["run passes_on"].context.trace_id]
+    failed = rows["run breaks"]
     assert failed.status.status_code is trace.StatusCode.ERROR
     assert [event.name for event in failed.events] == ["exception"]
 
@@ -288,4 +288,6 @@ def test_a_missing_extra_is_named(module: str, settings: Settings, monkeypatch: 
 
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(SettingsError, match=r"holdfast\[telemetry\]"):
-        tracing.Tracing() if module == "opentelemetry" else sentry.start_error_reports(Secret("https://k@h.invalid/1"))
+        tracing.Tracing() if module == "opentelemetry" else sentry.start_error_reports(
+            Secret("https://k@h.invalid/1")
+        )

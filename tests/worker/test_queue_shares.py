@@ -51,9 +51,9 @@ def test_a_full_worker_of_limited_queues_asks_nothing() -> None:
 
 def test_a_tight_queue_does_not_make_every_question_small() -> None:
     shares = QueueSelector(parse_queue_shares("tight:1,wide"))
-    asked = [shares.select(100) for _ in range(4)]
-    assert (["wide"], 100) in asked
-    assert (["tight"], 1) in asked
+    requested = [shares.select(100) for _ in range(4)]
+    assert (["wide"], 100) in requested
+    assert (["tight"], 1) in requested
 
 
 def test_queues_are_asked_in_proportion_to_their_weights() -> None:

@@ -43,9 +43,9 @@ async def test_the_embedded_database_is_started_again(here: EmbeddedTestHome) ->
         with embedded.start_server(here.settings) as server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
                 assert await (await client.submit(app.other(1))).result(within=SOON) == 1
-        kill_processes(here.home.keeper_pid)
+        kill_processes(here.home.supervisor_pid)
         record = Path(here.folder.parent / "record")
-        await wait_until(here.home.has_keeper, within=SOON)  # by the worker: nobody else is left
+        await wait_until(here.home.has_supervisor, within=SOON)  # by the worker: nobody else is left
         server = embedded.find_running_server(here.settings) or embedded.start_server(here.settings)
         with server:
             async with Client(server.url.reveal(), settings=here.settings) as client:

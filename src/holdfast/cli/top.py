@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Group, RenderableType
@@ -194,7 +194,7 @@ def _render_table(
 ) -> RenderableType:
     table = Table(box=None, header_style="bold dim", pad_edge=False, expand=True)
     for column in columns:
-        justify = "right" if column in right_aligned else "left"
+        justify: Literal["left", "right"] = "right" if column in right_aligned else "left"
         table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
     for row in rows[:max_rows]:
         table.add_row(*row)

@@ -193,14 +193,14 @@ async def retry_job(
 
 
 class RedriveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many failed jobs were found, and how many of them were restarted."""
+    """How many failed jobs matched, and how many of them were restarted."""
 
-    found: int
+    matched: int
     restarted: int
 
 
 class _RedriveChunk(msgspec.Struct, frozen=True, kw_only=True):
-    found: int
+    matched: int
     restarted: int
     next: str | None = None
     until: str | None = None
@@ -216,15 +216,15 @@ async def redrive(
 ) -> RedriveResult:
     """Retry up to `limit` failed jobs that match, oldest first, spread evenly over `spread`."""
     call = "select holdfast.redrive($1, $2, $3, $4)"
-    found = restarted = 0
+    matched = restarted = 0
     filters = dict(where)
     while True:
-        arguments = (_encode(filters), limit - found, dry_run, spread.total_seconds())
+        arguments = (_encode(filters), limit - matched, dry_run, spread.total_seconds())
         response = await connection.fetchval(call, *arguments)
         chunk = msgspec.json.decode(response, type=_RedriveChunk)
-        found, restarted = found + chunk.found, restarted + chunk.restarted
-        if chunk.next is None or found >= limit:
-            return RedriveResult(found=found, restarted=restarted)
+        matched, restarted = matched + chunk.matched, restarted + chunk.restarted
+        if chunk.next is None or matched >= limit:
+            return RedriveResult(matched=matched, restarted=restarted)
         filters |= {"from": chunk.next, "until": chunk.until}
 
 

@@ -277,7 +277,7 @@ class PostmasterSupervisor:
 
     def _find_stop_request(self) -> str | None:
         if self.stop_signal:
-            return self.asked_to_stop
+            return self.stop_signal
         if (self.folder / "stop").exists():
             return "stop requested"
         try:

@@ -102,7 +102,7 @@ class PdfRenderer:
                 )
             inputs = await self._prepare_inputs(content, metadata, layout)
             return await self._count_pages(await self._chromium.print_pdf(template, inputs, layout.margins))
-        options = {"format": "pdf", "pdf_standards": standard or []}
+        options: dict[str, Any] = {"format": "pdf", "pdf_standards": standard or []}
         return await self._count_pages(await self._typeset(template, content, metadata, layout, options))
 
     async def render_previews(

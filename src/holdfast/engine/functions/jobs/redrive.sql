@@ -26,7 +26,7 @@ begin
         coalesce(p_spread_s, 0) * v_count / greatest(cardinality(v_failed.ids), 1)) ->> 'restarted')::int);
     end loop;
   end if;
-  return jsonb_build_object('found', cardinality(v_failed.ids), 'restarted', v_count)
+  return jsonb_build_object('matched', cardinality(v_failed.ids), 'restarted', v_count)
     || case when v_failed.next is null then '{}' else jsonb_build_object('more', true, 'next', v_failed.next, 'until',
       coalesce(holdfast.parse_time(p_filter, 'until'), holdfast.now())) end;
 end $$;
