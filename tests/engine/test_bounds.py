@@ -102,7 +102,7 @@ async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connect
             step = await dry(conn, limit, **({"from": step["next"]} if step["next"] else {}))
             result += step["matched"]
         assert result == min(30 * limit, 5002)
-    assert await jobs.redrive(conn, where) == jobs.RedriveResult(result=2, restarted=2)
+    assert await jobs.redrive(conn, where) == jobs.RedriveResult(matched=2, restarted=2)
     assert len(await ManualWorker(conn).take(10)) == 2
 
 

@@ -28,9 +28,9 @@ async def test_jobs(conn: Connection) -> None:
     assert (closed["total"], closed["failed"], closed["owner"]) == (1, 1, "ann")
     assert closed == await jobs.get_batch(conn, batch)
     where = {"ids": [str(single)]}
-    assert await jobs.redrive(conn, where, dry_run=True) == jobs.RedriveResult(rows=1, restarted=0)
+    assert await jobs.redrive(conn, where, dry_run=True) == jobs.RedriveResult(matched=1, restarted=0)
     assert await jobs.redrive(conn, where, spread=timedelta(hours=1)) == jobs.RedriveResult(
-        rows=1, restarted=1
+        matched=1, restarted=1
     )
 
 

@@ -307,7 +307,8 @@ class BlockingMethod(Generic[P, R]):
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             on = kwargs.get("on", args[0] if args else None) if self._uses_connection else None
-            return context._wait_in_thread(lambda: self._method(context, *args, **kwargs), on)
+            wait = context._wait_in_thread  # pyright: ignore[reportPrivateUsage]
+            return wait(lambda: self._method(context, *args, **kwargs), on)
 
         return call
 
@@ -342,9 +343,10 @@ class BlockingCtx:
 
     def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Like `Ctx.step`. The function runs in the calling thread."""
-        result: R = self.context._run_step_in_thread(name, fn, args, kwargs)
+        run_step = self.context._run_step_in_thread  # pyright: ignore[reportPrivateUsage]
+        result: R = run_step(name, fn, args, kwargs)
         return result
 
     def open(self, artifact: Artifact | str) -> AbstractContextManager[BlockingArtifactReader]:
         """Like `Ctx.open`, for a `with` statement."""
-        return self.context._open_file_in_thread(artifact)
+        return self.context._open_file_in_thread(artifact)  # pyright: ignore[reportPrivateUsage]

@@ -65,7 +65,7 @@ def import_definitions(modules: Sequence[str]) -> tuple[dict[str, AnyTask], Life
                 task = cast("AnyTask", value)
                 tasks.setdefault(task.name, task)
             elif isinstance(value, Lifespan):
-                lifespan = lifespan or value
+                lifespan = lifespan or value  # pyright: ignore[reportUnknownVariableType]
     return tasks, lifespan
 
 

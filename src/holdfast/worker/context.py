@@ -115,12 +115,12 @@ class TaskContext(Ctx[Any]):
         files: FileGateway | None = None,
         on_log: Callable[[TaskContext], None] | None = None,
     ) -> None:
-        self.task_id = task_id
-        self.job_id = job_id
-        self.attempt = attempt
-        self.deadline = deadline
+        self.task_id = task_id  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.job_id = job_id  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.attempt = attempt  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.deadline = deadline  # pyright: ignore[reportIncompatibleMethodOverride]
         self.state = state
-        self.owner = owner
+        self.owner = owner  # pyright: ignore[reportIncompatibleMethodOverride]
         self.name = name
         self.lease = lease
         self.gateway = gateway

@@ -251,7 +251,7 @@ def _find_embedded_server(url: str, settings: Settings) -> _EmbeddedServer | Non
 def _index_by_name(tasks: Iterable[Task[..., Any]]) -> dict[str, Task[..., Any]]:
     by_name: dict[str, Task[..., Any]] = {}
     for task in tasks:
-        if not isinstance(task, Task):
+        if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(
                 f"{task!r} is not a task.", fix="Decorate the function with @task.", field="tasks"
             )

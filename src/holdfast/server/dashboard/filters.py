@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from markupsafe import Markup, escape
@@ -56,7 +57,7 @@ def render_external_link(value: str | None) -> Markup:
     return escape(value or "")
 
 
-FILTERS = {
+FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "number": format_number,
     "compact_number": format_compact_number,
     "bounded_count": format_bounded_count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from holdfast.engine import (
     bulk_actions as engine_bulk_actions,
@@ -94,7 +94,7 @@ async def _load_values(request: PageRequest, hours: float) -> dict[str, Any]:
         "slowest_tasks": sorted((t for t in type_stats if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "workers": workers,
         "live_workers": len(live_workers),
-        "slots": sum(int((worker.get("about") or {}).get("slots") or 0) for worker in live_workers),
+        "slots": sum(_count_slots(worker) for worker in live_workers),
         "unresponsive_workers": sum(worker["state"] == "quiet" for worker in workers),
         "totals": await overview.count_problems(connection, request.now - timedelta(hours=24)),
         "error_groups": await engine_error_groups.list_error_groups(
@@ -232,3 +232,8 @@ def _find_failing_webhooks(request: PageRequest, all_webhooks: Sequence[Webhook]
             text = f"{hide_query_string(webhook.url)} {truncate_text(state, 160)}"
             link = ("Webhooks", request.build_url("/webhooks"))
             yield AttentionItem("warning", "Webhook", text, [link])
+
+
+def _count_slots(worker: dict[str, Any]) -> int:
+    status = cast("dict[str, Any]", worker.get("about") or {})
+    return int(status.get("slots") or 0)
