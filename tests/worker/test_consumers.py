@@ -307,5 +307,5 @@ async def test_a_missing_queue_stops_the_worker_with_a_sentence(workers: Workers
     process = await workers.start()
     assert await asyncio.wait_for(process.wait(), 30) == 3
     log = (workers.folder / "worker0.log").read_text()
-    assert "There is no message queue 'nowhere'" in log
+    assert "Message queue 'nowhere' does not exist" in log
     assert "Traceback" not in log

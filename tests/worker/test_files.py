@@ -260,7 +260,7 @@ async def test_bad_input_fails_the_task_and_leaves_nothing(
     await quotas.put_quota(conn, "ann", size=100)
     expected = {
         "nul": "file name", "long": "file name", "up": "file name", "slash": "file name", "half": "file name",
-        "changes": "gave up", "missing": "no file 'nobody", "quota": "0 used of 100", "text": "Cannot save",
+        "changes": "gave up", "missing": "no file 'nobody", "quota": "0 of 100 used", "text": "Cannot save",
     }  # fmt: skip
     handles = await hall.submit_many([bad(what) for what in expected], owner="ann")
     await run(hall, bad("up"), bad, owner="ann")
@@ -332,5 +332,5 @@ async def test_the_guide_s_drawings(url: Secret, tmp_path: Path) -> None:
     assert "Übersicht.png image/png" in done.stdout
     assert "{'width': 640, 'height': 320}" in done.stdout
     assert "Übersicht.png.gz application/gzip" in done.stdout
-    assert done.stdout.count("checked against their hash") == 2
+    assert done.stdout.count("verified with their hash") == 2
     assert "'bytes': {'used': " in done.stdout

@@ -152,7 +152,7 @@ async def test_lines_that_are_refused_hold_up_nobody_else_s(
     await asyncio.gather(contexts.write_log_lines(good), contexts.write_log_lines(bad))
     assert await response(conn, good) == ["good"]
     assert await response(conn, bad) == []
-    assert f"log lines of task {bad.task_id} are not kept" in caplog.text
+    assert f"Log lines of task {bad.task_id} were not stored" in caplog.text
 
 
 async def test_records_of_the_logging_module_are_kept_when_asked_for(ctx: TaskContext) -> None:

@@ -138,9 +138,9 @@ def test_probes_fail_with_the_reason() -> None:
     url = f"http://127.0.0.1:{server.port}"
     try:
         code, body = ask(f"{url}/healthz")
-        assert (code, json.loads(body)["why"]) == (503, "the loop has not turned for 45 s")
+        assert (code, json.loads(body)["problem"]) == (503, "The event loop has not run for 45 s.")
         assert json.loads(body)["blocked"] == {"name": "sums"}
-        assert json.loads(ask(f"{url}/readyz")[1])["why"] == "the database is away"
+        assert json.loads(ask(f"{url}/readyz")[1])["problem"] == "the database is away"
         assert ask(f"{url}/metrics?x=1") == (200, "m 1\n")
         assert ask(f"{url}/admin")[0] == 404
         with pytest.raises(SettingsError, match="cannot be opened"):
