@@ -79,7 +79,7 @@ class SearchQuery:
         return not self.terms
 
     def get_values(self, field: str) -> tuple[str, ...]:
-        """Return the values of a field, without the excluded ones."""
+        """Return the values that the search asks for in a field, without those of excluded terms."""
         return tuple(v for t in self.terms if t.field == field and not t.excluded for v in t.values)
 
     @property

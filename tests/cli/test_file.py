@@ -77,7 +77,7 @@ def test_quota_and_retention(shell: Shell, tmp_path: Path) -> None:
     [usage] = shell.json("file", "quota", "ann")
     assert [usage[name]["limit"] for name in ("bytes", "files", "operations")] == [1000, 5, 9]
     shell("file", "put", "a", "--owner", "ann")
-    assert "600 used of 1000" in shell("file", "put", "a", "--owner", "ann", code=4)
+    assert "600 of 1000 used" in shell("file", "put", "a", "--owner", "ann", code=4)
     assert shell("file", "retention", "7d") == "All files are kept for 7d from now on.\n"
     shell("file", "put", "a", "--owner", "bob")
     kept = {each["owner"]: each["expires_at"] for each in shell.json("file", "list")}

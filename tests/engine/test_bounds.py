@@ -243,7 +243,7 @@ async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
     several = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
     first = await cancel(conn, scan=1000, labels={"x": "1"})
     assert first["cancelled"] == 0
-    assert first["next"]["place"] == "tasks"
+    assert first["next"]["source"] == "tasks"
     cost = await pages(conn, lambda: cancel(conn, scan=1000, labels={"x": "1"}))
     assert cost < 1500, cost
     steps, result, start = 0, 0, None

@@ -24,7 +24,7 @@ from holdfast.systems.reports import (
     report_tasks,
     text_generation,
 )
-from holdfast.systems.worker_state import SystemsState, systems_lifespan
+from holdfast.systems.worker_state import SystemsWorkerState, systems_lifespan
 
 __all__ = [
     "audio_generation",
@@ -122,12 +122,12 @@ class GatedSpeechProvider:
         return audio
 
 
-original_init = SystemsState.__init__
+original_init = SystemsWorkerState.__init__
 
 
-def init_with_gates(self: SystemsState, client: Any, **parts: Any) -> None:
+def init_with_gates(self: SystemsWorkerState, client: Any, **parts: Any) -> None:
     original_init(self, client, **{"text_provider": OneSentenceTextProvider(), **parts})
     self.speech_provider = GatedSpeechProvider(self.speech_provider)
 
 
-SystemsState.__init__ = init_with_gates  # type: ignore[method-assign]
+SystemsWorkerState.__init__ = init_with_gates  # type: ignore[method-assign]

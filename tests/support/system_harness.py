@@ -17,7 +17,7 @@ from api_clients import bearer_headers, make_token
 from holdfast import Client, Task
 from holdfast.engine.connection import Database
 from holdfast.systems.exports.resumes import load_sample_documents
-from holdfast.systems.worker_state import SystemsState
+from holdfast.systems.worker_state import SystemsWorkerState
 from holdfast.testing import wait_until
 from holdfast.worker.runtime import WorkerRuntime
 
@@ -94,10 +94,12 @@ class SystemHarness:
         return SystemUser(self.http)
 
     @asynccontextmanager
-    async def run_worker(self, concurrency: int = 10, **state_parts: Any) -> AsyncGenerator[SystemsState]:
+    async def run_worker(
+        self, concurrency: int = 10, **state_parts: Any
+    ) -> AsyncGenerator[SystemsWorkerState]:
         """Run a worker. Arguments such as `renderer` replace parts of its state."""
         async with Client(self.db.url.reveal(), settings=self.db.settings) as client:
-            state = SystemsState(client, **state_parts)
+            state = SystemsWorkerState(client, **state_parts)
             tasks = {task.name: task for task in self.tasks}
             worker = WorkerRuntime(self.db, tasks, concurrency=concurrency, state=state, grace=timedelta(0))
             stop = asyncio.Event()

@@ -179,7 +179,9 @@ def quote_search_value(text: str) -> str:
     "--duration", type=DURATION, default="7d", show_default=True, help="Ignore the cause for this time."
 )
 @click.option("--clear", is_flag=True, help="Stop ignoring the cause.")
-@click.option("--reason", "-r", help="Store this reason with the cause and in the audit log.")
+@click.option(
+    "--reason", "-r", help="Say why this cause is ignored. Shown with the cause and in the audit log."
+)
 @click.option("--link", help="Store this URL with the cause, such as that of a bug report.")
 @json_option
 @pass_session

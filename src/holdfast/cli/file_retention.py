@@ -64,9 +64,11 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
 
 @file.command()
 @click.argument("owner", required=False)
-@click.option("--bytes", "size", metavar="N|none", help="Allow at most this many bytes, such as 100M.")
-@click.option("--files", metavar="N|none", help="Allow at most this many files.")
-@click.option("--operations", metavar="N|none", help="Allow at most this many jobs per day.")
+@click.option(
+    "--bytes", "size", metavar="N|none", help="Limit the total size of the owner's files, such as 100M."
+)
+@click.option("--files", metavar="N|none", help="Limit the number of the owner's files.")
+@click.option("--operations", metavar="N|none", help="Limit the number of jobs per day.")
 @json_option
 @pass_session
 def quota(

@@ -193,7 +193,7 @@ def why(session: CliSession, job_id: str) -> None:
     show_default=True,
     help="Print at most this many of the latest lines.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job ends.")
+@click.option("--follow", "-f", is_flag=True, help="Print new log lines as they arrive, until the job ends.")
 @json_option
 @pass_session
 def logs(

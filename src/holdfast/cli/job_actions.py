@@ -206,7 +206,7 @@ def _change_arguments(body: dict[str, Any], changes: dict[str, Any], task: str |
     listed = ", ".join(names[:MAX_LISTED_NAMES])
     if task is None:
         raise RefusedError(
-            f"The job has {len(tasks)} tasks, and the changes could be for any of them.",
+            f"The job has {len(tasks)} tasks. Say which one the changed arguments are for.",
             fix=f"Name one with --task: {listed}.",
         )
     if task not in names:

@@ -73,7 +73,7 @@ class CancelParameters(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class McpTool:
-    """A tool that an agent can call. `action` is None for tools that only read."""
+    """A tool that an agent can call. `action` is the permission it needs; None for read-only tools."""
 
     name: str
     description: str

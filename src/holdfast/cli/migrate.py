@@ -122,7 +122,7 @@ def sql(from_version: int, to_version: int | None, no_transaction: bool) -> None
     type=click.Choice(["worker", "submit"]),
     default="worker",
     show_default=True,
-    help="Grant what workers need, or only what programs need that submit and read jobs.",
+    help="Grant the privileges of workers, or of programs that only submit and read jobs.",
 )
 @click.option("--print", "print_only", is_flag=True, help="Print the SQL and change nothing.")
 @pass_session

@@ -46,7 +46,7 @@ def _format_message(message: Message[Any]) -> dict[str, Any]:
     "headers",
     multiple=True,
     metavar="NAME=TEXT",
-    help="Add a header: name=text or name:=json. Repeat it for several.",
+    help="Add a header: name=text or name:=json. Repeat the option to add more headers.",
 )
 @click.option(
     "--delay", type=DURATION, help="Hide the message for this time, such as 90s or 5m. Default: 0s."

@@ -83,5 +83,5 @@ class AsyncClient(JobSubmission):
 
 
 async def open_client_database(client: AsyncClient) -> Database:
-    """Return the connection pool of a client in the running event loop. For the packages above this one."""
+    """Return the client's connection pool of the running event loop, for the worker and the server."""
     return await client._connections.open_database()  # pyright: ignore[reportPrivateUsage]

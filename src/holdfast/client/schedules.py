@@ -21,7 +21,7 @@ SCHEDULE_PAGE_ROWS = 500
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """When a schedule runs: the keyword arguments of `client.schedules.create` and `put`.
+    """Keyword arguments of `client.schedules.create` and `put`: the name and times of a schedule.
 
     name: the name of the schedule. The default is the name of the task or of the graph.
     cron: a cron expression, such as `0 3 * * *` or `@daily`.

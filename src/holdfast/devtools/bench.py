@@ -84,7 +84,7 @@ class BenchResult:
     type=click.IntRange(20, 10_000),
     default=200,
     show_default=True,
-    help="Time this many single calls to measure latency.",
+    help="Measure latency over this many single calls.",
 )
 @click.option(
     "--concurrency",

@@ -289,5 +289,5 @@ def _translate_input_error(code: str, message: str) -> errors.HoldfastError | No
 
 
 def _field(error: asyncpg.PostgresError) -> str | None:
-    """Return the invalid argument: our functions put its name into the error field `column`."""
+    """Return the name of the invalid argument. SQL functions report it in the `column` field of the error."""
     return getattr(error, "column_name", None)

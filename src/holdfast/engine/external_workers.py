@@ -95,7 +95,7 @@ async def fail_task(
 
 
 async def snooze_task(connection: Connection, lease: Lease, delay_s: float) -> None:
-    """Return the task to its queue for `delay_s` seconds without charging an attempt."""
+    """Run the task again after `delay_s` seconds. This does not count as an attempt."""
     call = "select holdfast.snooze_task($1, $2, $3, $4)"
     await connection.execute(call, lease.id, lease.attempt, lease.nonce, delay_s)
 

@@ -16,7 +16,7 @@ _schedule_decoder = msgspec.json.Decoder(StoredSchedule)
 _PARAMETER_NAMES = ("name", "job", "cron", "every_s", "timezone", "missed", "max_catch_up", "owner")
 
 
-class ScheduleRegistration(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleRegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Names of an application's schedules by result. `missing` are stored but no longer in its code."""
 
     created: list[str]
@@ -45,11 +45,11 @@ async def _call_with_schedule(connection: Connection, function: str, schedule: M
 
 async def register_schedules(
     connection: Connection, source: str, schedules: Sequence[Mapping[str, Json]]
-) -> ScheduleRegistration:
+) -> ScheduleRegistrationResult:
     """Store the schedules that the code of the application `source` declares."""
     text = msgspec.json.encode(schedules).decode()
     response = await connection.fetchval("select holdfast.register_schedules($1, $2)", source, text)
-    return msgspec.json.decode(response, type=ScheduleRegistration)
+    return msgspec.json.decode(response, type=ScheduleRegistrationResult)
 
 
 async def list_schedules(

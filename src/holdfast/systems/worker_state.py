@@ -14,7 +14,7 @@ from holdfast.systems.providers.openai_speech import OpenAISpeechProvider
 from holdfast.systems.providers.openai_text import OpenAITextProvider
 
 
-class SystemsState:
+class SystemsWorkerState:
     """`ctx.state` of the systems' tasks. Nothing is opened before it is used."""
 
     def __init__(
@@ -66,10 +66,10 @@ def create_speech_provider(settings: Settings) -> SpeechProvider:
 
 
 @lifespan
-async def systems_lifespan() -> AsyncIterator[SystemsState]:
+async def systems_lifespan() -> AsyncIterator[SystemsWorkerState]:
     """Open the state of a worker that runs systems, and close it when the worker stops."""
     async with Client() as client:
-        state = SystemsState(client)
+        state = SystemsWorkerState(client)
         try:
             yield state
         finally:

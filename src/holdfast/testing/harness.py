@@ -103,7 +103,7 @@ class Holdfast:
             await host.register_definitions()
             return await drain(host, until=until, max_attempts=max_attempts, state=self.state)
 
-        return await self._with_host(self._build_application(), register_and_drain)
+        return await self._run_with_drain_host(self._build_application(), register_and_drain)
 
     async def run(self, call: Call[R], *, until: timedelta = timedelta(hours=1)) -> R:
         """Submit a call, drain, and return its result, or raise the exception that it raised."""
@@ -192,7 +192,7 @@ class Holdfast:
         fresh = Call(call.task, call.args)
         job = await self.client.submit(fresh)
         place = await self._kill_at_await(call.task, k, job.id, dropped) if k else None
-        last = await self._with_host(
+        last = await self._run_with_drain_host(
             self._build_application(call.task), lambda host: self._finish(host, job.id)
         )
         others = [e for e in self.submitted() if e.id not in known and e.id != job.id]
@@ -208,7 +208,7 @@ class Holdfast:
         """Kill a task at its k-th await. Return the place, or None when the task ended before."""
         runs: list[KillableCoroutine] = []
 
-        async def run_and_kill(host: DrainHost) -> str | None:
+        async def run_attempt_until_kill(host: DrainHost) -> str | None:
             spared = await scratch.list_sessions_in_transaction(host.connection)
             claimed, _ = await host.exchange()
             if claimed is None or (claimed.job_id or claimed.id) != job:
@@ -227,7 +227,9 @@ class Holdfast:
             await host.exchange(outcome, claim=False)
             return None
 
-        return await self._with_host(self._build_application(make_killable(task, k, runs)), run_and_kill)
+        return await self._run_with_drain_host(
+            self._build_application(make_killable(task, k, runs)), run_attempt_until_kill
+        )
 
     async def _open_connections(self, host: DrainHost) -> None:
         """Open connections before the task starts, so that opening them adds no suspensions to the task."""
@@ -267,7 +269,9 @@ class Holdfast:
             {} if instead else self._application.consumers,
         )
 
-    async def _with_host(self, application: AppUnderTest, work: Callable[[DrainHost], Awaitable[T]]) -> T:
+    async def _run_with_drain_host(
+        self, application: AppUnderTest, work: Callable[[DrainHost], Awaitable[T]]
+    ) -> T:
         async with (
             Database(self._url, self._settings) as database,
             open_connection(self._url, self._settings) as connection,

@@ -139,9 +139,9 @@ def make_killable(task: Task[..., Any], k: int, runs: list[KillableCoroutine]) -
     function = task.function
 
     @functools.wraps(function)
-    async def run_and_kill(*args: Any, **kwargs: Any) -> Any:
+    async def run_attempt_until_kill(*args: Any, **kwargs: Any) -> Any:
         run = KillableCoroutine(function(*args, **kwargs), function.__code__, k)
         runs.append(run)
         return await run
 
-    return replace(task, function=run_and_kill)
+    return replace(task, function=run_attempt_until_kill)

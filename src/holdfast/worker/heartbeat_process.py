@@ -161,7 +161,7 @@ class HeartbeatProcess:
         now = time.monotonic()
         (renewed_at,) = protocol.INSTANT.unpack_from(body)
         next_renewal_at = float("inf")
-        for record in protocol.LEASE_RECORD.iter_unpack(memoryview(body)[protocol.INSTANT.size :]):
+        for record in protocol.LEASE_STRUCT.iter_unpack(memoryview(body)[protocol.INSTANT.size :]):
             lease = self._leases[record[0]] = LeaseRecord(record, now, renewed_at)
             next_renewal_at = min(next_renewal_at, lease.renewal_due_at)
         if next_renewal_at < self._next_renewal_at:

@@ -35,7 +35,7 @@ MESSAGES_RENEWED: Final = b"V"  # MessageRenewals
 DATABASE_PROBLEM: Final = b"W"  # an error message
 COMMAND: Final = b"C"  # a command that an operator sent to this worker
 
-LEASE_RECORD = struct.Struct("<16sqiffB")  # task id, nonce, attempt, lease_s, timeout_s, in_child_process
+LEASE_STRUCT = struct.Struct("<16sqiffB")  # task id, nonce, attempt, lease_s, timeout_s, in_child_process
 INSTANT = struct.Struct("<d")
 MESSAGE_NUMBER = struct.Struct("<q")
 TASK_ID_BYTES = 16
@@ -101,7 +101,7 @@ class MessageRenewals(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_leases(tasks: Iterable[tuple[LeasedTask, bool]], renewed_at: float) -> bytes:
     """Encode claimed tasks, each with whether it runs in a child process, as a HOLD_LEASES frame."""
-    pack = LEASE_RECORD.pack
+    pack = LEASE_STRUCT.pack
     records = [
         pack(task.id.bytes, task.nonce, task.attempt, task.lease_s, task.timeout_s, in_child_process)
         for task, in_child_process in tasks

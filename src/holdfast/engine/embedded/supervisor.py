@@ -105,7 +105,7 @@ def _is_postmaster_of(pid: int, data_folder: str, tag: str, uid: int) -> bool:
 
 
 def read_pid_file(data_folder: str) -> list[str]:
-    """Return pid, folder, start time, port, socket folder, address, memory and state of the pid file."""
+    """Return the lines of postmaster.pid: pid, data folder, start time, port, socket folder, address, ..."""
     return os.fsdecode(Path(data_folder, "postmaster.pid").read_bytes()).split("\n")
 
 

@@ -120,7 +120,7 @@ async def _call_and_convert_errors(
     """Call the function. Return every error in the format of PostgREST."""
     try:
         await admit_caller(request, "user", "rpc")
-        schema = _find_schema(request, profile)
+        schema = _choose_rpc_schema(request, profile)
         return await _call_function(request, schema, await read_arguments(), read_only=read_only)
     except SqlCallError as error:
         return _error_response(error)
@@ -135,7 +135,7 @@ async def _call_and_convert_errors(
         return _error_response(SqlCallError(code, error.message, hint=error.fix), status)
 
 
-def _find_schema(request: Request, profile: str | None) -> str:
+def _choose_rpc_schema(request: Request, profile: str | None) -> str:
     setting = get_services(request).settings.rpc_schemas
     schemas = [name.strip() for name in setting.split(",") if name.strip()]
     if profile is None and schemas:

@@ -43,7 +43,7 @@ def describe_schedule(cron: str | None, every_s: float | None) -> str:
     if len(fields) != 5:
         return cron
     minute, hour, day, month, weekday = fields
-    time, date = _describe_time(minute, hour), _describe_date(day, month, weekday)
+    time, date = _describe_time(minute, hour), _describe_cron_days(day, month, weekday)
     if time is None or date is None:
         return cron
     if not time.startswith("at "):
@@ -75,7 +75,7 @@ def _describe_time(minute: str, hour: str) -> str | None:
     return None
 
 
-def _describe_date(day: str, month: str, weekday: str) -> str | None:
+def _describe_cron_days(day: str, month: str, weekday: str) -> str | None:
     if (day, month, weekday) == ("*", "*", "*"):
         return "every day"
     if day == "*" and month == "*":

@@ -79,12 +79,12 @@ class _RequestParser:
 
     def __init__(self, body: object) -> None:
         self.errors: list[FieldError] = []
-        self._body = self._parse_object(body, "body")
+        self._body = self._require_object(body, "body")
 
     def _add_error(self, field: str, message: str) -> None:
         self.errors.append(FieldError(field, message))
 
-    def _parse_object(self, value: object, field: str) -> dict[str, Any]:
+    def _require_object(self, value: object, field: str) -> dict[str, Any]:
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -125,7 +125,7 @@ class _RequestParser:
         return value
 
     def parse_options(self) -> ExportOptions:
-        options = self._parse_object(self._body.get("options"), "options")
+        options = self._require_object(self._body.get("options"), "options")
         defaults = ExportOptions()
         return ExportOptions(
             page_size=self._parse_choice(options, "pageSize", get_args(PageSize), defaults.page_size),
@@ -145,7 +145,7 @@ class _RequestParser:
         return cast("T", value)
 
     def _parse_margins(self, value: object, defaults: PageMargins) -> PageMargins:
-        margins = self._parse_object(value, "options.margins")
+        margins = self._require_object(value, "options.margins")
         sizes: dict[str, float] = {}
         for side in SIDES:
             size = margins.get(side, getattr(defaults, side))

@@ -19,7 +19,7 @@ from holdfast.systems.exports.export_requests import ExportOptions
 from holdfast.systems.exports.resumes import Resume, build_template_content, parse_resume
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE, find_templates
 from holdfast.systems.printing import PdfMetadata, RenderedPdf
-from holdfast.systems.worker_state import SystemsState
+from holdfast.systems.worker_state import SystemsWorkerState
 
 EXPORT_QUEUE = "exports"
 EXPORT_RETENTION = timedelta(days=7)
@@ -40,7 +40,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     queue=EXPORT_QUEUE, retry=EXPORT_RETRY_POLICY, timeout=timedelta(minutes=5), lease=timedelta(seconds=30)
 )
 async def export_pdf(
-    ctx: Ctx[SystemsState],
+    ctx: Ctx[SystemsWorkerState],
     document_id: UUID,
     template: str = DEFAULT_TEMPLATE,
     options: ExportOptions = ExportOptions(),  # noqa: B008  (frozen)
@@ -64,7 +64,7 @@ async def export_pdf(
     return result
 
 
-async def _fetch_document(ctx: Ctx[SystemsState], document_id: UUID) -> queries.StoredDocument:
+async def _fetch_document(ctx: Ctx[SystemsWorkerState], document_id: UUID) -> queries.StoredDocument:
     async with ctx.state.client.connection() as connection:
         document = await queries.find_document(connection, ctx.state.schema, document_id, str(ctx.owner))
     if document is None:
@@ -81,7 +81,7 @@ def _parse_document(document: queries.StoredDocument) -> Resume:
 
 
 async def _render_document(
-    state: SystemsState,
+    state: SystemsWorkerState,
     document: queries.StoredDocument,
     resume: Resume,
     template: str,
@@ -107,7 +107,7 @@ async def _render_document(
         raise Reject(str(error)) from error
 
 
-async def _save_file(ctx: Ctx[SystemsState], document_id: UUID, rendered: RenderedPdf) -> Artifact:
+async def _save_file(ctx: Ctx[SystemsWorkerState], document_id: UUID, rendered: RenderedPdf) -> Artifact:
     timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")[:-3]
     try:
         return await ctx.save(
@@ -124,6 +124,6 @@ async def _save_file(ctx: Ctx[SystemsState], document_id: UUID, rendered: Render
 
 @schedule("0 2 * * *", name="export cleanup")
 @task(queue=EXPORT_QUEUE, retries=2)
-async def export_cleanup(ctx: Ctx[SystemsState]) -> int:
+async def export_cleanup(ctx: Ctx[SystemsWorkerState]) -> int:
     """Delete exports that are older than a week, and their files."""
     return await queries.delete_expired_exports(ctx.state.client, ctx.state.schema)

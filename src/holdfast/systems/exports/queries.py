@@ -39,7 +39,7 @@ class ExportedFile:
 
 
 @dataclass(frozen=True)
-class ExportUsage:
+class UserExportUsage:
     """What a user has used: the size of files that still exist, and the number of exports today."""
 
     bytes: int
@@ -143,7 +143,7 @@ async def add_export_request(
     )
 
 
-async def lock_usage(connection: Any, schema: str, owner: str) -> ExportUsage:
+async def lock_usage(connection: Any, schema: str, owner: str) -> UserExportUsage:
     """Return the usage of a user, and lock its row so that concurrent requests are counted one by one."""
     row = await connection.fetchrow(
         qualify_tables(
@@ -162,7 +162,7 @@ async def lock_usage(connection: Any, schema: str, owner: str) -> ExportUsage:
         ),
         UUID(owner),
     )
-    return ExportUsage(int(stored_bytes), int(row["operations"]), row["day"])
+    return UserExportUsage(int(stored_bytes), int(row["operations"]), row["day"])
 
 
 async def increase_usage(connection: Any, schema: str, owner: str, day: date, count: int) -> None:

@@ -111,7 +111,7 @@ def compute_unique_key(document: queries.StoredDocument, request: ExportRequest)
     return f"export:{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()}"
 
 
-def _check_storage(usage: queries.ExportUsage, limits: ExportLimits) -> None:
+def _check_storage(usage: queries.UserExportUsage, limits: ExportLimits) -> None:
     if usage.bytes >= limits.storage_bytes:
         used, limit = usage.bytes / BYTES_PER_MB, limits.storage_bytes / BYTES_PER_MB
         raise QuotaExceededError(

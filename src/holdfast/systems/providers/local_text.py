@@ -97,7 +97,7 @@ def compose_chapter(subject: dict[str, Any]) -> str:
 
 
 def _fill_placeholders(sentence: str, values: dict[str, str], systems: list[str], rng: random.Random) -> str:
-    """Fill each placeholder once, so that a name such as "{b}" is printed unchanged."""
+    """Fill the placeholders in one pass. Braces inside a value, such as the name "{b}", are not expanded."""
     values = {**values, "system": rng.choice(systems).replace("_", " ")}
     parts = sentence.split("{")
     filled = [parts[0]]

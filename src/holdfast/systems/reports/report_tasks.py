@@ -36,7 +36,7 @@ from holdfast.systems.reports.report_params import (
     format_subject,
 )
 from holdfast.systems.reports.templates import BOOK_TEMPLATE, CHAPTER_TEMPLATE
-from holdfast.systems.worker_state import SystemsState
+from holdfast.systems.worker_state import SystemsWorkerState
 
 REPORT_QUEUE: Final = "reports"
 REPORT_TYPE: Final = "nuclear_v2"
@@ -71,7 +71,7 @@ class GeneratedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @task(queue=REPORT_QUEUE, retry=TASK_RETRY_POLICY, lease=TASK_LEASE, priority=30)
-async def calculating(ctx: Ctx[SystemsState], params: ReportParams) -> CalendarFacts:
+async def calculating(ctx: Ctx[SystemsWorkerState], params: ReportParams) -> CalendarFacts:
     """Calculate the facts that the texts use. Half of this task is 5 percent of the job."""
     await ctx.report(50, phase="calculating", message="Calculating")
     return calculate_calendar_facts(params)
@@ -85,7 +85,7 @@ async def calculating(ctx: Ctx[SystemsState], params: ReportParams) -> CalendarF
     timeout=timedelta(minutes=5),
 )
 async def text_generation(
-    ctx: Ctx[SystemsState], slug: str, params: ReportParams, facts: CalendarFacts
+    ctx: Ctx[SystemsWorkerState], slug: str, params: ReportParams, facts: CalendarFacts
 ) -> ChapterText:
     """Write the text of a chapter."""
     chapter = _find_chapter(slug)
@@ -104,7 +104,7 @@ async def text_generation(
     return text
 
 
-async def _save_metadata(ctx: Ctx[SystemsState], chapter: Chapter, text: ChapterText) -> None:
+async def _save_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter, text: ChapterText) -> None:
     metadata = {
         "chapter": chapter,
         "words": len(text.text.split()),
@@ -123,7 +123,7 @@ async def _save_metadata(ctx: Ctx[SystemsState], chapter: Chapter, text: Chapter
     timeout=timedelta(minutes=5),
 )
 async def pdf_generation(
-    ctx: Ctx[SystemsState], slug: str, params: ReportParams, text: ChapterText
+    ctx: Ctx[SystemsWorkerState], slug: str, params: ReportParams, text: ChapterText
 ) -> GeneratedFile:
     """Render a chapter as PDF."""
     chapter = _find_chapter(slug)
@@ -135,7 +135,7 @@ async def pdf_generation(
 
 
 @task(queue=REPORT_QUEUE, retry=TASK_RETRY_POLICY, lease=TASK_LEASE, timeout=timedelta(minutes=10))
-async def audio_generation(ctx: Ctx[SystemsState], slug: str, text: ChapterText) -> GeneratedFile:
+async def audio_generation(ctx: Ctx[SystemsWorkerState], slug: str, text: ChapterText) -> GeneratedFile:
     """Record a chapter as MP3."""
     chapter = _find_chapter(slug)
     ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
@@ -156,7 +156,7 @@ async def audio_generation(ctx: Ctx[SystemsState], slug: str, text: ChapterText)
     timeout=timedelta(minutes=10),
 )
 async def finalizing(
-    ctx: Ctx[SystemsState],
+    ctx: Ctx[SystemsWorkerState],
     params: ReportParams,
     texts: list[ChapterText],
     pdfs: list[GeneratedFile],
@@ -199,7 +199,11 @@ def _find_chapter(slug: str) -> Chapter:
 
 
 async def _render_chapters(
-    ctx: Ctx[SystemsState], params: ReportParams, chapters: list[tuple[Chapter, ChapterText]], *, book: bool
+    ctx: Ctx[SystemsWorkerState],
+    params: ReportParams,
+    chapters: list[tuple[Chapter, ChapterText]],
+    *,
+    book: bool,
 ) -> RenderedPdf:
     title = "The whole story" if book else chapters[0][0].title
     people = [_format_person(params.person1), _format_person(params.person2)]

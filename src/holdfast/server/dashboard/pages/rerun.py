@@ -29,7 +29,7 @@ async def _build_rerun_page(
     if not request.can("payload.view"):
         raise HTTPException(403, "Your role may not view payloads, so it cannot edit them.")
     body = await job_detail.get_job_submission(request.connection, request.parse_id())
-    schema = await _find_schema(request, body)
+    schema = await _choose_rpc_schema(request, body)
     original = request.create_redactor().redact_payload(_get_arguments(body), schema)
     arguments = original if edited is None else edited
     return DashboardPage(
@@ -47,7 +47,7 @@ async def _build_rerun_page(
     )
 
 
-async def _find_schema(request: PageRequest, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def _choose_rpc_schema(request: PageRequest, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     task_type = await task_types.get_task_type(request.connection, str(body["type"]))
     return task_type["schema"] if task_type else None
 
@@ -74,7 +74,7 @@ async def submit_rerun(action: ActionRequest) -> tuple[str, str] | DashboardPage
     request, connection = action.request, action.connection
     job = await get_job_or_404(request)
     body = await job_detail.get_job_submission(connection, request.parse_id())
-    schema = await _find_schema(request, body) if "tasks" not in body else None
+    schema = await _choose_rpc_schema(request, body) if "tasks" not in body else None
     edited: dict[str, Any] | None = None
     try:
         edited = forms.parse_form_arguments(action.form, schema)
