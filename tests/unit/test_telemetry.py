@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,3 +44,21 @@ def test_a_subscriber_that_raises_affects_nobody_else(caplog: pytest.LogCaptureF
 def test_an_unknown_event_is_refused() -> None:
     with telemetry.subscription(lambda *_: None), pytest.raises(ValueError, match="unknown event"):
         telemetry.emit("worker.exploded")
+
+
+def find_event_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the event names that a module passes to functions of the telemetry module."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        name = node.args[0]
+        from_telemetry = isinstance(node.func.value, ast.Name) and node.func.value.id == "telemetry"
+        if from_telemetry and isinstance(name, ast.Constant) and isinstance(name.value, str):
+            yield name.value
+
+
+def test_every_emitted_event_is_documented_and_every_documented_event_is_emitted() -> None:
+    package = Path(telemetry.__file__).parent
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in package.rglob("*.py")]
+    emitted = {name for tree in trees for name in find_event_names(tree)}
+    assert emitted == set(telemetry.EVENTS)

@@ -279,5 +279,5 @@ async def _retry_on_locks(attempt: Callable[[], Awaitable[T]]) -> T:
                 ) from error
             delay_s = min(0.1 * 2**failures, MAX_TABLE_LOCK_RETRY_S)
         attempts += 1
-        telemetry.emit("schema.waiting", attempt=attempts)
+        telemetry.emit("schema.lock_waited", attempt=attempts)
         await asyncio.sleep(random.uniform(0.1, 1.0) * delay_s)  # noqa: S311

@@ -65,7 +65,7 @@ class NotificationListener:
                 await self._listen()
             except HoldfastError as error:
                 delay_s = RECONNECT_DELAY_S
-                telemetry.emit("database.away", error=str(error), retry_in=delay_s)
+                telemetry.emit("database.connection_failed", error=str(error), retry_in=delay_s)
             self._healthy_until = 0.0
             await asyncio.sleep(delay_s)
 
