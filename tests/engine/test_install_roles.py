@@ -262,5 +262,5 @@ async def test_grants_that_the_login_may_not_give_are_handed_on(
     with pytest.raises(errors.DatabasePermissionError) as refused:
         await roles.execute_grants(url, settings, statements)
     assert f"Let an administrator run: {statements[0]};" == refused.value.fix
-    with pytest.raises(errors.NotFoundError, match="no role nobody_at_all"):
+    with pytest.raises(errors.NotFoundError, match="Role nobody_at_all does not exist"):
         await roles.build_grant_statements(url, settings, "nobody_at_all", "worker")
