@@ -111,7 +111,7 @@ async def test_the_rule_finds_a_breach(rule: str, conn: Any) -> None:
 async def test_a_name_that_does_not_exist_cannot_be_allowed(conn: Any) -> None:
     with pytest.raises(Exception, match=r"function holdfast\.no_such does not exist"):
         await conn.execute("call holdfast.grant_execute('holdfast_worker', 'no_such')")
-    with pytest.raises(Exception, match=r"no table holdfast\.no_such"):
+    with pytest.raises(Exception, match=r"table holdfast\.no_such does not exist"):
         await conn.execute("call holdfast.grant_select('authenticated', 'no_such')")
 
 
