@@ -22,7 +22,7 @@ from campaign import spare_processes
 from campaign.records import Recorder
 from holdfast import telemetry
 from holdfast.cli import worker as _  # noqa: F401  (imports what a worker needs)
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 
 __all__ = ["main"]
 
@@ -57,7 +57,7 @@ def _run_worker(command: dict[str, object]) -> None:
     options = [str(option) for option in command["options"]]  # type: ignore[attr-defined]
     code = 1
     try:
-        code = run(["--log-level", "warning", "worker", "campaign.app", *options])
+        code = run_command_line(["--log-level", "warning", "worker", "campaign.app", *options])
     finally:
         os._exit(code)
 

@@ -14,7 +14,7 @@ import click
 import reference_http
 import reference_python
 from holdfast import errors, telemetry
-from holdfast.cli.root import root
+from holdfast.cli.root import root_command
 from holdfast.settings import ENVIRONMENT_PREFIX, SETTING_CHOICES, Settings
 
 PLACE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -92,7 +92,7 @@ def _drawing() -> list[str]:
 
 def cli() -> str:
     lines = ["# Command line", NOTE]
-    for path, command in commands(root, "holdfast"):
+    for path, command in commands(root_command, "holdfast"):
         context = click.Context(command, info_name=path)
         lines += [f"## {path}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines).rstrip() + "\n"

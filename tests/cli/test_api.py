@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from holdfast.cli.api import load_or_create_service_key, open_server_socket, refuse_public_address
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.settings import Secret
 from holdfast.testing import wait_until
@@ -24,7 +24,7 @@ START_TIMEOUT = timedelta(seconds=60)  # a process starts slowly on a busy machi
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_public_address_needs_authentication(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["api", "--host", host]) == 5
+    assert run_command_line(["api", "--host", host]) == 5
     assert "HOLDFAST_SERVICE_KEY" in capsys.readouterr().err
     with pytest.raises(RefusedError):
         refuse_public_address(host)
@@ -41,7 +41,7 @@ def test_busy_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         port = busy.getsockname()[1]
         with pytest.raises(HoldfastError, match=f"127.0.0.1:{port}"):
             open_server_socket("127.0.0.1", port)
-        assert run(["api", "--port", str(port)]) == 1
+        assert run_command_line(["api", "--port", str(port)]) == 1
     assert "--port" in capsys.readouterr().err
 
 
@@ -115,5 +115,5 @@ async def test_api_serves_job_types_and_systems(url: Secret, tmp_path: Path) -> 
 
 
 def test_missing_system_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["api", "--system", "nothing"]) == 3
+    assert run_command_line(["api", "--system", "nothing"]) == 3
     assert "nothing" in capsys.readouterr().err

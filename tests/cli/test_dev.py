@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal
 
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 from holdfast.devtools.dev import is_local_database
 from holdfast.settings import Secret
 from holdfast.testing import wait_until
@@ -120,7 +120,7 @@ def test_is_local_database(url: str, local: bool) -> None:
 
 
 def test_remote_database_needs_confirmation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--database-url", "postgresql://u:secret@db.example/x", "dev"]) == 5
+    assert run_command_line(["--database-url", "postgresql://u:secret@db.example/x", "dev"]) == 5
     error = capsys.readouterr().err
     assert "not on this machine" in error
     assert "secret" not in error

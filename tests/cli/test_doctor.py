@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import doctor
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 from holdfast.engine import doctor as engine_doctor
 from holdfast.engine.doctor import Finding
 from holdfast.settings import Secret
@@ -16,7 +16,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 async def run_on(url: Secret, *arguments: str) -> int:
-    return await asyncio.to_thread(run, ["--database-url", url.reveal(), *arguments])
+    return await asyncio.to_thread(run_command_line, ["--database-url", url.reveal(), *arguments])
 
 
 async def test_each_check_is_one_line_and_each_problem_has_a_fix(empty_url: Secret, capsys: Captured) -> None:
@@ -64,6 +64,11 @@ async def test_successful_probe_prints_nothing(url: Secret, empty_url: Secret, c
 async def test_probe_starts_no_server(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert await asyncio.to_thread(run, ["--home", str(tmp_path / "home"), "doctor", "--probe", "ready"]) == 6
+    assert (
+        await asyncio.to_thread(
+            run_command_line, ["--home", str(tmp_path / "home"), "doctor", "--probe", "ready"]
+        )
+        == 6
+    )
     assert not (tmp_path / "home").exists()
-    assert doctor.doctor.help
+    assert doctor.doctor_command.help

@@ -18,7 +18,7 @@ from manual_worker import ManualWorker
 from shell import Captured, Shell
 from terminal import Terminal
 
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 from holdfast.devtools.dev_processes import has_job_types
 from holdfast.settings import Secret
 from holdfast.version import __version__
@@ -40,7 +40,7 @@ def start_worker(app: str, folder: Path, environ: dict[str, str]) -> subprocess.
 
 
 def test_script_template_runs(url: Secret, tmp_path: Path, capsys: Captured) -> None:
-    assert run(["init", str(tmp_path / "new")]) == 0
+    assert run_command_line(["init", str(tmp_path / "new")]) == 0
     assert "holdfast dev app.py" in capsys.readouterr().out
     environ = build_environment(url, tmp_path)
     process = start_worker("app.py", tmp_path / "new", environ)
@@ -59,7 +59,7 @@ def test_script_template_runs(url: Secret, tmp_path: Path, capsys: Captured) -> 
 
 
 def test_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
-    assert run(["init", str(tmp_path / "web"), "--template", "fastapi"]) == 0
+    assert run_command_line(["init", str(tmp_path / "web"), "--template", "fastapi"]) == 0
     environ = build_environment(url, tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -85,7 +85,7 @@ def test_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
 
 def test_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
     folder = tmp_path / "pipe"
-    assert run(["init", str(folder), "--template", "pipelines"]) == 0
+    assert run_command_line(["init", str(folder), "--template", "pipelines"]) == 0
     (folder / "a.txt").write_text("to be or not to be")
     environ = build_environment(url, tmp_path)
     process = start_worker("app.py", folder, environ)
@@ -104,7 +104,7 @@ def test_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
 
 def test_django_template_runs(url: Secret, tmp_path: Path) -> None:
     folder = tmp_path / "site"
-    assert run(["init", str(folder), "--template", "django"]) == 0
+    assert run_command_line(["init", str(folder), "--template", "django"]) == 0
     environ = {**build_environment(url, tmp_path), "DATABASE_URL": url.reveal()}
     subprocess.run([sys.executable, "manage.py", "migrate"], cwd=folder, env=environ, timeout=90, check=True)
     with socket.socket() as free:
@@ -150,16 +150,16 @@ def fetch_json(address: str, body: Any, accept: Any) -> Any:
 
 def test_init_never_overwrites(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "app.py").write_text("mine")
-    assert run(["init", str(tmp_path)]) == 4
+    assert run_command_line(["init", str(tmp_path)]) == 4
     assert "Nothing was written" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
     assert (tmp_path / "app.py").read_text() == "mine"
     (tmp_path / "app.py").unlink()
     (tmp_path / "README.md").symlink_to(tmp_path / "nowhere")
-    assert run(["init", str(tmp_path)]) == 4
-    assert run(["init", str(tmp_path / "x"), "--template", "perl"]) == 2
+    assert run_command_line(["init", str(tmp_path)]) == 4
+    assert run_command_line(["init", str(tmp_path / "x"), "--template", "perl"]) == 2
     (tmp_path / "file").write_text("")
-    assert run(["init", str(tmp_path / "file")]) == 2
+    assert run_command_line(["init", str(tmp_path / "file")]) == 2
 
 
 def test_bench_measures_and_drops_its_database(shell: Shell) -> None:
@@ -275,17 +275,17 @@ def test_completion_prints_nothing_without_a_database(tmp_path: Path) -> None:
 
 
 def test_version_schema_and_openapi(capsys: Captured, tmp_path: Path) -> None:
-    assert run(["version"]) == 0
+    assert run_command_line(["version"]) == 0
     assert capsys.readouterr().out.startswith(f"holdfast {__version__} ")
     (tmp_path / "an_app.py").write_text(
         "from holdfast import task\n@task\ndef add(a: int, b: int = 2) -> int:\n    return a + b\n"
     )
-    assert run(["schema", "add", "--app", str(tmp_path / "an_app.py")]) == 0
+    assert run_command_line(["schema", "add", "--app", str(tmp_path / "an_app.py")]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema["required"] == ["a"]
-    assert run(["schema", "subtract", "--app", str(tmp_path / "an_app.py")]) == 3
+    assert run_command_line(["schema", "subtract", "--app", str(tmp_path / "an_app.py")]) == 3
     assert "It defines: add." in capsys.readouterr().err
-    assert run(["openapi"]) == 0
+    assert run_command_line(["openapi"]) == 0
     assert json.loads(capsys.readouterr().out)["openapi"].startswith("3.1")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 from holdfast.engine import install, schema
 from holdfast.settings import Secret
 
@@ -15,7 +15,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def run_on(url: Secret, *arguments: str) -> int:
-    return run(["--database-url", url.reveal(), *arguments])
+    return run_command_line(["--database-url", url.reveal(), *arguments])
 
 
 def test_up_status_and_check(empty_url: Secret, capsys: Captured) -> None:

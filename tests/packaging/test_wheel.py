@@ -29,7 +29,7 @@ HEAVY_MODULES = [
 # Runs in the environment: prints the help of every command, then the modules that this imported.
 PRINT_ALL_HELP = """
 import click, sys
-from holdfast.cli.root import root, run
+from holdfast.cli.root import root_command, run_command_line
 
 def walk(command, path):
     yield path
@@ -38,10 +38,10 @@ def walk(command, path):
         for name in command.list_commands(context):
             yield from walk(command.get_command(context, name), [*path, name])
 
-assert run(["--help"]) == 0
+assert run_command_line(["--help"]) == 0
 loaded = [name for name in sys.modules if name.startswith(("holdfast.cli.", "holdfast.devtools"))]
-paths = list(walk(root, []))
-failed = [path for path in paths if run([*path, "--help"]) != 0]
+paths = list(walk(root_command, []))
+failed = [path for path in paths if run_command_line([*path, "--help"]) != 0]
 heavy = [name for name in sys.argv[1:] if name in sys.modules]
 print("\\n=====", len(paths), failed, heavy, loaded, file=sys.stderr)
 """

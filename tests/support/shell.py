@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast import settings as settings_module
-from holdfast.cli.root import run
+from holdfast.cli.root import run_command_line
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret
 
@@ -32,7 +32,7 @@ class Shell:
 
     def both(self, *words: str, code: int = 0) -> tuple[str, str]:
         """Run a command, check its exit code, and return standard output and standard error."""
-        exit_code = run(["--database-url", self._url.reveal(), *words])
+        exit_code = run_command_line(["--database-url", self._url.reveal(), *words])
         stdout, stderr = self._captured.readouterr()
         assert exit_code == code, stdout + stderr
         assert "Traceback" not in stderr

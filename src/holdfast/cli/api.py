@@ -27,10 +27,10 @@ from holdfast.extras import convert_import_error, require_extra
 from holdfast.settings import Secret, Settings
 
 SYSTEMS_PACKAGE = "holdfast.systems"
-SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by themselves
+SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by themselves
 
 
-@click.command()
+@click.command("api")
 @click.argument("app", required=False)
 @click.option("--host", help="Listen on this address. Default: the setting api_host.")
 @click.option(
@@ -48,7 +48,7 @@ SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by themsel
 )
 @exit_with_parent_option
 @pass_session
-def api(session: CliSession, /, app: str | None, systems: tuple[str, ...], **options: Any) -> None:
+def api_command(session: CliSession, /, app: str | None, systems: tuple[str, ...], **options: Any) -> None:
     """Serve the HTTP API and the dashboard until stopped.
 
     APP is a file (app.py) or a module, as for `holdfast worker`. Clients can start its job types through the
@@ -182,7 +182,7 @@ async def serve_api(
             log_config=None,
             lifespan="on",
             server_header=False,
-            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+            timeout_graceful_shutdown=SERVER_SHUTDOWN_TIMEOUT_S,
         )
         server = uvicorn.Server(config)
         _stop_on_signals(server)
@@ -197,10 +197,10 @@ async def serve_api(
 def _stop_on_signals(server: Any) -> None:
     """Stop on SIGTERM and SIGINT with exit code 0. uvicorn itself would raise the signal again afterwards."""
 
-    def stop() -> None:
+    def stop_server() -> None:
         server.force_exit = server.should_exit  # the second signal does not wait for open connections
         server.should_exit = True
 
     server.capture_signals = contextlib.nullcontext
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop_server)

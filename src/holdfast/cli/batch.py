@@ -20,12 +20,12 @@ from holdfast.engine.connection import Connection
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.formatting import format_age, format_count, format_state
 
-POLL_INTERVAL_S = 0.3
-COLUMNS = ["id", "status", "name", "ended", "total", "failed", "owner", "age"]
+BATCH_POLL_INTERVAL_S = 0.3
+BATCH_COLUMNS = ["id", "status", "name", "ended", "total", "failed", "owner", "age"]
 
 
-@click.group()
-def batch() -> None:
+@click.group("batch")
+def batch_command() -> None:
     """List, inspect, watch and cancel batches of jobs."""
 
 
@@ -46,7 +46,7 @@ def _get_batch_status(row: dict[str, Any]) -> str:
     return "cancelled" if row["cancelled"] and row["cancelled"] == row["total"] else "succeeded"
 
 
-@batch.command("list")
+@batch_command.command("list")
 @click.option("--owner", help="List only batches of this owner. Default: of all owners.")
 @click.option("--before", metavar="BATCH", help="List only batches older than this one: the next page.")
 @json_option
@@ -55,21 +55,21 @@ def list_batches(session: CliSession, owner: str | None, before: str | None) -> 
     """List batches, newest first, 50 per page."""
     before_id = None if before is None else parse_uuid(before, "batch")
 
-    async def work(connection: Connection) -> list[dict[str, Any]]:
+    async def fetch_batch_rows(connection: Connection) -> list[dict[str, Any]]:
         rows = await batches.list_batches(connection, owner=owner, before=before_id)
         return [
             {**row, "status": _get_batch_status(row), "age": format_age(row.get("created_at"))}
             for row in rows
         ]
 
-    session.output.print_rows(session.run_with_connection(work), COLUMNS)
+    session.output.print_rows(session.run_with_connection(fetch_batch_rows), BATCH_COLUMNS)
 
 
-@batch.command()
+@batch_command.command("show")
 @click.argument("batch_id", metavar="BATCH")
 @json_option
 @pass_session
-def show(session: CliSession, batch_id: str) -> None:
+def show_batch(session: CliSession, batch_id: str) -> None:
     """Show the status of a batch and how many of its jobs have ended."""
     row = session.run_with_connection(
         lambda connection: get_batch_or_fail(connection, parse_uuid(batch_id, "batch"))
@@ -77,18 +77,18 @@ def show(session: CliSession, batch_id: str) -> None:
     session.output.print_record(row)
 
 
-@batch.command()
+@batch_command.command("watch")
 @click.argument("batch_id", metavar="BATCH")
 @click.option(
     "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
 )
 @json_option
 @pass_session
-def watch(session: CliSession, batch_id: str, wait_timeout: timedelta | None) -> int:
+def watch_batch(session: CliSession, batch_id: str, wait_timeout: timedelta | None) -> int:
     """Follow a batch until it ends. Exit with code 1 if one of its jobs failed."""
     batch_uuid = parse_uuid(batch_id, "batch")
 
-    async def work(connection: Connection) -> int:
+    async def follow_until_end(connection: Connection) -> int:
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout.total_seconds()
         with _BatchProgress(session) as progress:
             while True:
@@ -101,9 +101,9 @@ def watch(session: CliSession, batch_id: str, wait_timeout: timedelta | None) ->
                         f"Batch {batch_uuid} has not ended after {wait_timeout}.",
                         fix=f"The batch is still running; see `holdfast batch show {batch_uuid}`.",
                     )
-                await asyncio.sleep(POLL_INTERVAL_S)
+                await asyncio.sleep(BATCH_POLL_INTERVAL_S)
 
-    return session.run_with_connection(work)
+    return session.run_with_connection(follow_until_end)
 
 
 class _BatchProgress:
@@ -149,17 +149,17 @@ class _BatchProgress:
                 self._output.print_line(f"{format_state(row['status'])} {counts}")
 
 
-@batch.command()
+@batch_command.command("cancel")
 @click.argument("batch_id", metavar="BATCH")
 @click.option("--reason", "-r", help="Store this reason with the cancelled jobs and in the audit log.")
 @confirmation_options
 @json_option
 @pass_session
-def cancel(session: CliSession, batch_id: str, reason: str | None, yes: bool, dry_run: bool) -> None:
+def cancel_batch(session: CliSession, batch_id: str, reason: str | None, yes: bool, dry_run: bool) -> None:
     """Cancel the unfinished jobs of a batch."""
     batch_uuid = parse_uuid(batch_id, "batch")
 
-    async def work(connection: Connection) -> None:
+    async def confirm_and_cancel(connection: Connection) -> None:
         row = await get_batch_or_fail(connection, batch_uuid)
         unfinished = row["total"] - row["ended"]
         consequence = f"This cancels {format_count(unfinished, 'job')}."
@@ -172,4 +172,4 @@ def cancel(session: CliSession, batch_id: str, reason: str | None, yes: bool, dr
         else:
             session.output.print_line(f"Cancelled {format_count(count, 'job')}.")
 
-    session.run_with_connection(work)
+    session.run_with_connection(confirm_and_cancel)

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from holdfast.cli.api import check_server_extra
-from holdfast.cli.batch import batch, get_batch_or_fail
+from holdfast.cli.batch import batch_command, get_batch_or_fail
 from holdfast.cli.identifiers import parse_uuid
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
@@ -22,10 +22,10 @@ from holdfast.engine import artifacts
 from holdfast.errors import ConflictError
 from holdfast.formatting import format_count, format_size
 
-PAGE_SIZE = 100
+FILES_PER_PAGE = 100
 
 
-@batch.command("zip")
+@batch_command.command("zip")
 @click.argument("batch_id", metavar="BATCH")
 @click.option(
     "--output",
@@ -47,7 +47,7 @@ def download_zip(session: CliSession, batch_id: str, output: str | None, force: 
     if output != "-" and target.exists() and not force:
         raise ConflictError(f"{target} already exists.", fix="Choose another name with -o, or add --force.")
 
-    async def work() -> int:
+    async def write_archive() -> int:
         async with session.client() as client:
             async with client.connection() as connection:
                 await get_batch_or_fail(connection, batch_uuid)
@@ -57,7 +57,7 @@ def download_zip(session: CliSession, batch_id: str, output: str | None, force: 
             await _write_zip_file(client, batch_uuid, target)
             return _print_summary(session, target)
 
-    return session.run_async(work())
+    return session.run_async(write_archive())
 
 
 async def _write_zip_file(client: Client, batch_id: UUID, target: Path) -> None:
@@ -76,11 +76,11 @@ async def _write_zip(client: Client, batch_id: UUID, file: BinaryIO) -> None:
     from holdfast.server.api.batches import describe_batch  # noqa: PLC0415
     from holdfast.server.api.zip_archives import stream_zip  # noqa: PLC0415
 
-    async def describe() -> dict[str, Any]:
+    async def fetch_batch_summary() -> dict[str, Any]:
         async with client.connection() as connection:
             return await describe_batch(connection, batch_id)
 
-    async for chunk in stream_zip(_list_zip_entries(client, batch_id), describe):
+    async for chunk in stream_zip(_list_zip_entries(client, batch_id), fetch_batch_summary):
         file.write(chunk)
 
 
@@ -91,12 +91,12 @@ async def _list_zip_entries(client: Client, batch_id: UUID) -> AsyncGenerator[An
     while True:
         async with client.connection() as connection:
             page = await artifacts.list_artifacts(
-                connection, {"batch": batch_id}, after=after, limit=PAGE_SIZE
+                connection, {"batch": batch_id}, after=after, limit=FILES_PER_PAGE
             )
         for artifact in page:
             after = artifact.id
             yield make_zip_entry(client.files.store, artifact)
-        if len(page) < PAGE_SIZE:
+        if len(page) < FILES_PER_PAGE:
             return
 
 

@@ -25,12 +25,12 @@ from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.formatting import format_age, format_count
 
-POLL_INTERVAL_S = 0.25
-COLUMNS = ["id", "verb", "state", "done", "total", "again", "by", "age", "search"]
+BULK_POLL_INTERVAL_S = 0.25
+BULK_ACTION_COLUMNS = ["id", "verb", "state", "done", "total", "again", "by", "age", "search"]
 
 
-@click.group()
-def bulk() -> None:
+@click.group("bulk")
+def bulk_command() -> None:
     """Follow, pause, stop and undo bulk actions on jobs."""
 
 
@@ -39,7 +39,7 @@ def _format_row(action: BulkAction) -> dict[str, Any]:
     return {**row, "state": action.status, "age": format_age(action.created_at)}
 
 
-@bulk.command("list")
+@bulk_command.command("list")
 @click.option(
     "--limit",
     "-n",
@@ -55,7 +55,7 @@ def list_bulk_actions(session: CliSession, limit: int) -> None:
     actions = session.run_with_connection(
         lambda connection: bulk_actions.list_bulk_actions(connection, limit=limit)
     )
-    session.output.print_rows([_format_row(action) for action in actions], COLUMNS)
+    session.output.print_rows([_format_row(action) for action in actions], BULK_ACTION_COLUMNS)
 
 
 async def get_bulk_action_or_fail(connection: Connection, bulk_id: str) -> BulkAction:
@@ -68,31 +68,31 @@ async def get_bulk_action_or_fail(connection: Connection, bulk_id: str) -> BulkA
     return action
 
 
-@bulk.command()
+@bulk_command.command("show")
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def show(session: CliSession, bulk_id: str) -> None:
+def show_bulk_action(session: CliSession, bulk_id: str) -> None:
     """Show the state and progress of a bulk action."""
     action = session.run_with_connection(lambda connection: get_bulk_action_or_fail(connection, bulk_id))
     session.output.print_record(_format_row(action))
 
 
-@bulk.command()
+@bulk_command.command("watch")
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def watch(session: CliSession, bulk_id: str) -> int:
+def watch_bulk_action(session: CliSession, bulk_id: str) -> int:
     """Follow a bulk action until it ends, and help to carry it out.
 
     Exit with code 1 if the action stopped early because too many jobs failed again.
     """
 
-    async def work(connection: Connection) -> int:
+    async def find_and_follow(connection: Connection) -> int:
         action = await get_bulk_action_or_fail(connection, bulk_id)
         return await follow_bulk_action(session, connection, action.id)
 
-    return session.run_with_connection(work)
+    return session.run_with_connection(find_and_follow)
 
 
 async def follow_bulk_action(session: CliSession, connection: Connection, bulk_id: UUID) -> int:
@@ -114,7 +114,7 @@ async def follow_bulk_action(session: CliSession, connection: Connection, bulk_i
             bars.update(bar, description=action.verb, total=action.total, completed=completed, note=note)
             if action.status not in {"running", "paused"}:
                 break
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(BULK_POLL_INTERVAL_S)
     _print_bulk_action(session, action)
     return 1 if action.stopped_why else 0
 
@@ -137,7 +137,7 @@ def _print_bulk_action(session: CliSession, action: BulkAction) -> None:
 
 
 def _control_bulk_action(session: CliSession, bulk_id: str, verb: bulk_actions.BulkCommand) -> None:
-    async def work(connection: Connection) -> BulkAction:
+    async def send_command(connection: Connection) -> BulkAction:
         action = await get_bulk_action_or_fail(connection, bulk_id)
         if not await bulk_actions.control_bulk_action(connection, action.id, verb):
             raise ConflictError(
@@ -147,48 +147,48 @@ def _control_bulk_action(session: CliSession, bulk_id: str, verb: bulk_actions.B
         await record_audit_event(connection, f"bulk.{verb}", str(action.id))
         return await get_bulk_action_or_fail(connection, bulk_id)
 
-    session.output.print_record(_format_row(session.run_with_connection(work)))
+    session.output.print_record(_format_row(session.run_with_connection(send_command)))
 
 
-@bulk.command()
+@bulk_command.command("pause")
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def pause(session: CliSession, bulk_id: str) -> None:
+def pause_bulk_action(session: CliSession, bulk_id: str) -> None:
     """Pause a bulk action: it affects no more jobs until you resume it."""
     _control_bulk_action(session, bulk_id, "pause")
 
 
-@bulk.command()
+@bulk_command.command("resume")
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def resume(session: CliSession, bulk_id: str) -> None:
+def resume_bulk_action(session: CliSession, bulk_id: str) -> None:
     """Resume a paused bulk action."""
     _control_bulk_action(session, bulk_id, "resume")
 
 
-@bulk.command()
+@bulk_command.command("stop")
 @click.argument("bulk_id", metavar="BULK")
 @json_option
 @pass_session
-def stop(session: CliSession, bulk_id: str) -> None:
+def stop_bulk_action(session: CliSession, bulk_id: str) -> None:
     """Stop a bulk action for good. Changes already made stay; see `bulk undo`."""
     _control_bulk_action(session, bulk_id, "stop")
 
 
-@bulk.command()
+@bulk_command.command("undo")
 @click.argument("bulk_id", metavar="BULK")
 @confirmation_options
 @json_option
 @pass_session
-def undo(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
+def undo_bulk_action(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
     """Undo a bulk retry.
 
     This cancels the jobs that it put back and that have not started yet.
     """
 
-    async def work(connection: Connection) -> None:
+    async def confirm_and_undo(connection: Connection) -> None:
         action = await get_bulk_action_or_fail(connection, bulk_id)
         retried = format_count(action.done - action.undone, "job")
         consequence = f"This cancels those of {retried} that have not started yet."
@@ -203,7 +203,7 @@ def undo(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
         else:
             session.output.print_line(f"Cancelled {format_count(total, 'job')}.")
 
-    session.run_with_connection(work)
+    session.run_with_connection(confirm_and_undo)
 
 
 def bulk_options(command: Any) -> Any:

@@ -63,4 +63,4 @@ COMMANDS_BY_HEADING: dict[str, tuple[CommandEntry, ...]] = {
         _entry("version", "Print the version."),
     ),
 }  # fmt: skip
-COMMANDS = {entry.name: entry for entries in COMMANDS_BY_HEADING.values() for entry in entries}
+COMMANDS_BY_NAME = {entry.name: entry for entries in COMMANDS_BY_HEADING.values() for entry in entries}

@@ -32,7 +32,7 @@ FetchSuggestions: TypeAlias = Callable[[Connection], Awaitable[list[CompletionIt
 def build_completer(fetch: FetchSuggestions) -> Callable[..., list[CompletionItem]]:
     """Build a shell-completion callback whose suggestions come from a database query."""
 
-    def complete(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
+    def list_completions(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
         try:
             overrides = {name: value for name, value in context.find_root().params.items() if value}
             overrides["connect_timeout"] = timedelta(seconds=CONNECT_TIMEOUT_S)
@@ -41,7 +41,7 @@ def build_completer(fetch: FetchSuggestions) -> Callable[..., list[CompletionIte
             return []
         return [item for item in items if str(item.value).startswith(prefix)]
 
-    return complete
+    return list_completions
 
 
 async def _fetch_suggestions(settings: Settings, fetch: FetchSuggestions) -> list[CompletionItem]:

@@ -18,11 +18,11 @@ from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import StoredSchedule
 
 T = TypeVar("T")
-COLUMNS = ("name", "when", "timezone", "runs", "next_at", "last_at", "state")
+SCHEDULE_COLUMNS = ("name", "when", "timezone", "runs", "next_at", "last_at", "state")
 
 
-@click.group()
-def cron() -> None:
+@click.group("cron")
+def cron_command() -> None:
     """Manage schedules, which submit jobs at set times."""
 
 
@@ -34,36 +34,36 @@ def _format_schedule(schedule: StoredSchedule) -> dict[str, Any]:
     return {**row, "when": when, "runs": runs, "state": state}
 
 
-@cron.command("list")
+@cron_command.command("list")
 @click.option("--owner", help="List only schedules of this owner. Default: of all owners.")
 @json_option
 @pass_session
 def list_schedules(session: CliSession, owner: str | None) -> None:
     """List schedules, sorted by name."""
 
-    async def work() -> list[StoredSchedule]:
+    async def fetch_schedules() -> list[StoredSchedule]:
         async with session.client() as client:
             return await client.schedules.list(owner=owner)
 
-    rows = [_format_schedule(schedule) for schedule in session.run_async(work())]
-    session.output.print_rows(rows, COLUMNS)
+    rows = [_format_schedule(schedule) for schedule in session.run_async(fetch_schedules())]
+    session.output.print_rows(rows, SCHEDULE_COLUMNS)
 
 
-@cron.command()
+@cron_command.command("show")
 @click.argument("name")
 @json_option
 @pass_session
-def show(session: CliSession, name: str) -> None:
+def show_schedule(session: CliSession, name: str) -> None:
     """Show a schedule: its times, its job, its next and its last run."""
     schedule = session.run_with_connection(lambda connection: schedules.get_schedule(connection, name))
     session.output.print_record(_format_schedule(schedule))
 
 
-@cron.command()
+@cron_command.command("run")
 @click.argument("name")
 @json_option
 @pass_session
-def run(session: CliSession, name: str) -> None:
+def run_schedule_now(session: CliSession, name: str) -> None:
     """Submit the job of a schedule now, in addition to its set times. Print the job's id.
 
     This also works while the schedule is paused.
@@ -77,18 +77,18 @@ def _run_and_record(
 ) -> T:
     """Run an action on a schedule and write it to the audit log."""
 
-    async def work(connection: Connection) -> T:
+    async def act_and_record(connection: Connection) -> T:
         result = await act(connection, name)
         await record_audit_event(connection, f"schedule.{verb}", name)
         return result
 
-    return session.run_with_connection(work)
+    return session.run_with_connection(act_and_record)
 
 
-@cron.command()
+@cron_command.command("pause")
 @click.argument("name")
 @pass_session
-def pause(session: CliSession, name: str) -> None:
+def pause_schedule(session: CliSession, name: str) -> None:
     """Pause a schedule: it submits no jobs until you resume it."""
     actor = get_local_actor()
     changed = _run_and_record(
@@ -97,16 +97,16 @@ def pause(session: CliSession, name: str) -> None:
     session.output.print_line(f"Schedule {name} {'is paused' if changed else 'was already paused'}.")
 
 
-@cron.command()
+@cron_command.command("resume")
 @click.argument("name")
 @pass_session
-def resume(session: CliSession, name: str) -> None:
+def resume_schedule(session: CliSession, name: str) -> None:
     """Resume a paused schedule at its next time. Runs missed during the pause are skipped."""
     changed = _run_and_record(session, "resume", name, schedules.resume_schedule)
     session.output.print_line(f"Schedule {name} {'is active again' if changed else 'was not paused'}.")
 
 
-@cron.command()
+@cron_command.command("preview")
 @click.argument("name", required=False)
 @click.option("--cron", "expression", help="Preview this cron expression instead of a schedule.")
 @click.option(
@@ -123,7 +123,7 @@ def resume(session: CliSession, name: str) -> None:
 )
 @json_option
 @pass_session
-def preview(
+def preview_schedule(
     session: CliSession,
     name: str | None,
     expression: str | None,
@@ -152,7 +152,7 @@ def preview(
     session.output.print_rows([{"at": time.isoformat()} for time in times], ["at"])
 
 
-@cron.command()
+@cron_command.command("add")
 @click.argument("name")
 @click.argument("task")
 @click.argument("args", nargs=-1)
@@ -180,7 +180,7 @@ def preview(
 @click.option("--replace", is_flag=True, help="Replace an existing schedule of this name. Default: refuse.")
 @json_option
 @pass_session
-def add(session: CliSession, /, name: str, task: str, args: tuple[str, ...], **options: Any) -> None:
+def add_schedule(session: CliSession, /, name: str, task: str, args: tuple[str, ...], **options: Any) -> None:
     """Add a schedule NAME that submits TASK with ARGS.
 
     ARGS are a JSON object, @file, or pairs such as name=text count:=3.
@@ -207,11 +207,11 @@ def add(session: CliSession, /, name: str, task: str, args: tuple[str, ...], **o
     session.output.print_record(_format_schedule(schedule))
 
 
-@cron.command()
+@cron_command.command("delete")
 @click.argument("name")
 @confirmation_options
 @pass_session
-def delete(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+def delete_schedule(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a schedule. The jobs that it submitted stay."""
     schedule = session.run_with_connection(lambda connection: schedules.get_schedule(connection, name))
     note = f" A worker that runs {schedule.source} adds it again when it starts." if schedule.source else ""

@@ -15,22 +15,22 @@ from holdfast.engine import embedded
 from holdfast.errors import RefusedError
 from holdfast.settings import Secret, redact_url
 
-LINGER_AFTER_URL = timedelta(
+SERVER_LINGER_TIME = timedelta(
     seconds=30
 )  # long enough to paste the URL, or for a program to start and connect
 
 
-@click.group()
-def db() -> None:
+@click.group("db")
+def db_command() -> None:
     """Manage the embedded PostgreSQL server.
 
     Holdfast uses it if DATABASE_URL is not set. Its data is in the folder .holdfast (setting home).
     """
 
 
-@db.command()
+@db_command.command("start")
 @pass_session
-def start(session: CliSession) -> None:
+def start_embedded_server(session: CliSession) -> None:
     """Start the embedded server. It runs until `holdfast db stop`."""
     _refuse_external_database(session, "start")
     with embedded.start_permanent_server(session.settings) as server:
@@ -40,19 +40,19 @@ def start(session: CliSession) -> None:
         )
 
 
-@db.command()
+@db_command.command("stop")
 @pass_session
-def stop(session: CliSession) -> None:
+def stop_embedded_server(session: CliSession) -> None:
     """Stop the embedded server, even if other processes are using it."""
     _refuse_external_database(session, "stop")
     was_running = embedded.stop_server(session.settings)
     session.output.print_line("Stopped." if was_running else "The embedded server was not running.")
 
 
-@db.command()
+@db_command.command("url")
 @json_option
 @pass_session
-def url(session: CliSession) -> None:
+def print_database_url(session: CliSession) -> None:
     """Print the URL of the database, including its password.
 
     This command starts the embedded server if it is not running. The server then runs for 30 seconds, and as
@@ -60,21 +60,22 @@ def url(session: CliSession) -> None:
     """
     database_url, server = embedded.locate_database(session.settings)
     if server:
-        server.linger(LINGER_AFTER_URL)
+        server.linger(SERVER_LINGER_TIME)
         server.release()
     session.output.print_value("url", database_url.reveal())
 
 
-@db.command(
+@db_command.command(
+    "psql",
     context_settings={
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,
         "help_option_names": ["--help"],
-    }
+    },
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_session
-def psql(session: CliSession, arguments: tuple[str, ...]) -> int:
+def open_psql(session: CliSession, arguments: tuple[str, ...]) -> int:
     """Open psql on the database. ARGUMENTS are passed to psql.
 
     Example: holdfast db psql -c "select 1"
@@ -92,10 +93,10 @@ def psql(session: CliSession, arguments: tuple[str, ...]) -> int:
             server.release()
 
 
-@db.command()
+@db_command.command("status")
 @json_option
 @pass_session
-def status(session: CliSession) -> None:
+def show_server_status(session: CliSession) -> None:
     """Show the state of the embedded server, its URL and version."""
     if session.settings.database_url:
         external_url = redact_url(session.settings.database_url.reveal())
@@ -119,10 +120,10 @@ def status(session: CliSession) -> None:
         )
 
 
-@db.command()
+@db_command.command("reset")
 @confirmation_options
 @pass_session
-def reset(session: CliSession, *, yes: bool, dry_run: bool) -> None:
+def reset_embedded_server(session: CliSession, *, yes: bool, dry_run: bool) -> None:
     """Delete all data of the embedded server. The next start creates an empty database."""
     _refuse_external_database(session, "reset")
     folder = session.settings.home.absolute() / "postgres"

@@ -15,7 +15,7 @@ from holdfast.settings import Secret, Settings
 DATABASE_UNAVAILABLE_EXIT_CODE = 6
 
 
-@click.command()
+@click.command("doctor")
 @click.option(
     "--probe",
     type=click.Choice(["live", "ready"]),
@@ -26,7 +26,7 @@ DATABASE_UNAVAILABLE_EXIT_CODE = 6
 @json_option
 @click.pass_context
 @pass_session
-def doctor(session: CliSession, context: click.Context, probe: str | None) -> None:
+def doctor_command(session: CliSession, context: click.Context, probe: str | None) -> None:
     """Check the configuration, the database, its schema and permissions, and the file storage.
 
     Exit with code 0 if no check fails (warnings do not count), 1 if a check fails, 6 if the database is not

@@ -19,11 +19,11 @@ from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.formatting import format_age, format_number, sanitize_text
 
-COLUMNS = ["cause", "attempts", "jobs", "first", "last", "trend", "error", "tasks"]
-TREND_BARS = "▁▂▃▄▅▆▇█"
-LOOKUP_PERIOD = timedelta(days=30)
+ERROR_GROUP_COLUMNS = ["cause", "attempts", "jobs", "first", "last", "trend", "error", "tasks"]
+TREND_BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
+CAUSE_LOOKUP_PERIOD = timedelta(days=30)
 MAX_LOOKUP_CAUSES = 1000
-MAX_CELL_CHARS = 60
+MAX_TABLE_CELL_CHARS = 60
 
 
 def _join_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> str:
@@ -34,15 +34,15 @@ def _join_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -
 cause_argument = click.argument("cause", nargs=-1, required=True, callback=_join_words)
 
 
-@click.group()
-def errors() -> None:
+@click.group("errors")
+def errors_command() -> None:
     """List failed attempts grouped by cause, and retry or ignore them.
 
     A CAUSE is the first column of `holdfast errors list`, or its beginning if that is unambiguous.
     """
 
 
-@errors.command("list")
+@errors_command.command("list")
 @click.option(
     "--since", type=DURATION, default="24h", show_default=True, help="List causes seen within this time."
 )
@@ -60,26 +60,26 @@ def errors() -> None:
 def list_errors(session: CliSession, since: timedelta, ignored: bool, limit: int) -> None:
     """List the causes of failed attempts, most recently seen first."""
 
-    async def work(connection: Connection) -> list[dict[str, Any]]:
+    async def fetch_error_groups(connection: Connection) -> list[dict[str, Any]]:
         start = datetime.now(UTC) - since
         return await error_groups.list_error_groups(connection, since=start, ignored=ignored, limit=limit)
 
-    groups = session.run_with_connection(work)
+    groups = session.run_with_connection(fetch_error_groups)
     rows = groups if session.output.json else [format_error_group(group) for group in groups]
-    session.output.print_rows(rows, COLUMNS)
+    session.output.print_rows(rows, ERROR_GROUP_COLUMNS)
 
 
 def format_error_group(group: dict[str, Any]) -> dict[str, Any]:
     """Format an error group as a row of a table."""
     attempts = format_number(group["attempts"])
     return {
-        "cause": sanitize_text(group["cause"], MAX_CELL_CHARS),
+        "cause": sanitize_text(group["cause"], MAX_TABLE_CELL_CHARS),
         "attempts": attempts if group["exact"] else f"> {attempts}",
         "jobs": group["jobs"] if group["jobs_exact"] else f"> {group['jobs']}",
         "first": format_age(group["first_at"]),
         "last": format_age(group["last_at"]),
         "trend": format_trend(get_list(group, "trend")),
-        "error": sanitize_text(f"{group['type']}: {group['message']}", MAX_CELL_CHARS),
+        "error": sanitize_text(f"{group['type']}: {group['message']}", MAX_TABLE_CELL_CHARS),
         "tasks": ", ".join(get_list(group, "tasks")),
     }
 
@@ -89,12 +89,15 @@ def format_trend(counts: list[int]) -> str:
     highest = max(counts, default=0)
     if not highest:
         return ""
-    return "".join(TREND_BARS[round(n / highest * (len(TREND_BARS) - 1))] if n else " " for n in counts)
+    return "".join(
+        TREND_BAR_CHARACTERS[round(n / highest * (len(TREND_BAR_CHARACTERS) - 1))] if n else " "
+        for n in counts
+    )
 
 
 async def get_error_group_or_fail(connection: Connection, cause: str, *, samples: int = 1) -> dict[str, Any]:
     """Return the error group with this cause or, if there is only one, whose cause starts with it."""
-    since = datetime.now(UTC) - LOOKUP_PERIOD
+    since = datetime.now(UTC) - CAUSE_LOOKUP_PERIOD
     group = await error_groups.get_error_group(connection, cause, since=since, limit=samples)
     if group is not None:
         return group
@@ -113,7 +116,7 @@ async def get_error_group_or_fail(connection: Connection, cause: str, *, samples
     return group
 
 
-@errors.command()
+@errors_command.command("show")
 @cause_argument
 @click.option(
     "--samples",
@@ -125,7 +128,7 @@ async def get_error_group_or_fail(connection: Connection, cause: str, *, samples
 )
 @json_option
 @pass_session
-def show(session: CliSession, cause: str, samples: int) -> None:
+def show_error_group(session: CliSession, cause: str, samples: int) -> None:
     """Show a cause with its latest failed attempts and their tracebacks."""
     group = session.run_with_connection(
         lambda connection: get_error_group_or_fail(connection, cause, samples=samples)
@@ -149,23 +152,23 @@ def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
             output.print_line(f"  {strip_control_characters(line, keep='')}")
 
 
-@errors.command()
+@errors_command.command("retry")
 @cause_argument
 @bulk.bulk_options
 @json_option
 @pass_session
-def retry(session: CliSession, /, cause: str, **options: Any) -> int:
+def retry_error_group(session: CliSession, /, cause: str, **options: Any) -> int:
     """Retry all jobs that failed with this cause.
 
     The retry is a bulk action: it starts with a few jobs and continues if they succeed. See `holdfast bulk`.
     """
 
-    async def work(connection: Connection) -> int:
+    async def start_bulk_retry(connection: Connection) -> int:
         group = await get_error_group_or_fail(connection, cause)
         query = grammar.parse_search(f"state:failed cause:{quote_search_value(group['cause'])}")
         return await bulk.start_bulk_action(session, connection, "retry", query, options)
 
-    return session.run_with_connection(work)
+    return session.run_with_connection(start_bulk_retry)
 
 
 def quote_search_value(text: str) -> str:
@@ -173,7 +176,7 @@ def quote_search_value(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-@errors.command()
+@errors_command.command("ignore")
 @cause_argument
 @click.option(
     "--duration", type=DURATION, default="7d", show_default=True, help="Ignore the cause for this time."
@@ -185,7 +188,7 @@ def quote_search_value(text: str) -> str:
 @click.option("--link", help="Store this URL with the cause, such as that of a bug report.")
 @json_option
 @pass_session
-def ignore(
+def ignore_error_group(
     session: CliSession, cause: str, duration: timedelta, clear: bool, reason: str | None, link: str | None
 ) -> None:
     """Ignore a cause for some time.
@@ -193,7 +196,7 @@ def ignore(
     Lists leave out ignored causes. --clear stops ignoring the cause.
     """
 
-    async def work(connection: Connection) -> dict[str, Any]:
+    async def save_ignore_period(connection: Connection) -> dict[str, Any]:
         group = await get_error_group_or_fail(connection, cause)
         until = None if clear else datetime.now(UTC) + duration
         await error_groups.ignore_error_group(
@@ -202,4 +205,4 @@ def ignore(
         await record_audit_event(connection, "error.ignore", group["cause"], until=str(until), reason=reason)
         return {"cause": group["cause"], "ignored_until": until}
 
-    session.output.print_record(session.run_with_connection(work))
+    session.output.print_record(session.run_with_connection(save_ignore_period))

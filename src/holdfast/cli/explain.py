@@ -11,7 +11,7 @@ from holdfast.errors import NotFoundError
 from holdfast.formatting import describe_reason
 
 MAX_EXPLAINED_TASKS = 20
-UNFINISHED = {"waiting", "scheduled", "ready", "running"}
+UNFINISHED_TASK_STATUSES = {"waiting", "scheduled", "ready", "running"}
 
 
 async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, Any]]:
@@ -22,7 +22,9 @@ async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, An
     job = await jobs.get_job(connection, job_id)
     if job is None:
         raise NotFoundError(f"Job {job_id} does not exist.", field="id")
-    tasks = [task for task in job["tasks"] if task["status"] in UNFINISHED] or list(job["tasks"])
+    tasks = [task for task in job["tasks"] if task["status"] in UNFINISHED_TASK_STATUSES] or list(
+        job["tasks"]
+    )
     named = [(UUID(task["id"]), task["name"]) for task in tasks[:MAX_EXPLAINED_TASKS]]
     return [
         {

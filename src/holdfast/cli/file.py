@@ -19,16 +19,16 @@ from holdfast.errors import ConflictError, NotFoundError
 from holdfast.formatting import format_count
 from holdfast.model import Artifact
 
-COLUMNS = ("id", "name", "kind", "size", "content_type", "owner", "job_id", "downloads", "expires_at")
-MAX_LISTED_NAMES = 5
+FILE_COLUMNS = ("id", "name", "kind", "size", "content_type", "owner", "job_id", "downloads", "expires_at")
+MAX_LISTED_FILE_NAMES = 5
 
 
-@click.group()
-def file() -> None:
+@click.group("file")
+def file_command() -> None:
     """List, download, upload and delete files of jobs, and set how long they are kept."""
 
 
-@file.command("list")
+@file_command.command("list")
 @click.argument("job", required=False)
 @click.option("--batch", help="List only files of this batch's jobs.")
 @click.option("--owner", help="List only files of this owner.")
@@ -42,15 +42,15 @@ def list_files(session: CliSession, /, job: str | None, **filters: str | None) -
     List the files of JOB, or all files that match the options.
     """
 
-    async def work() -> list[dict[str, Any]]:
+    async def fetch_file_rows() -> list[dict[str, Any]]:
         async with session.client() as client:
             artifacts = await client.files.list(job=job, **filters)
             return [msgspec.structs.asdict(artifact) for artifact in artifacts]
 
-    session.output.print_rows(session.run_async(work()), COLUMNS)
+    session.output.print_rows(session.run_async(fetch_file_rows()), FILE_COLUMNS)
 
 
-@file.command()
+@file_command.command("get")
 @click.argument("file_id", metavar="FILE")
 @click.option(
     "--output",
@@ -60,10 +60,10 @@ def list_files(session: CliSession, /, job: str | None, **filters: str | None) -
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file. Default: refuse.")
 @pass_session
-def get(session: CliSession, file_id: str, output: str | None, force: bool) -> None:
+def download_file(session: CliSession, file_id: str, output: str | None, force: bool) -> None:
     """Download the file with the id FILE and verify its hash. A failed download leaves no file behind."""
 
-    async def work() -> None:
+    async def save_content() -> None:
         async with session.client() as client:
             artifact = await client.files.get(file_id)
             async with client.files.open(artifact) as reader:
@@ -74,7 +74,7 @@ def get(session: CliSession, file_id: str, output: str | None, force: bool) -> N
                 await _download_to_file(aiter(reader), target)
             session.output.print_line(f"Saved {artifact.size:,} bytes in {target}.")
 
-    session.run_async(work())
+    session.run_async(save_content())
 
 
 def _choose_target(output: str | None, name: str, *, force: bool) -> Path:
@@ -104,7 +104,7 @@ async def _copy_chunks(chunks: AsyncIterator[bytes], target: BinaryIO) -> None:
     target.flush()
 
 
-@file.command()
+@file_command.command("put")
 @click.argument("path")
 @click.option("--job", help="Attach the file to this job. Default: none.")
 @click.option("--owner", help="Set the owner of the file. Default: the owner of the job.")
@@ -128,7 +128,7 @@ async def _copy_chunks(chunks: AsyncIterator[bytes], target: BinaryIO) -> None:
 )
 @json_option
 @pass_session
-def put(session: CliSession, /, path: str, **options: Any) -> None:
+def upload_file(session: CliSession, /, path: str, **options: Any) -> None:
     """Upload a file and print its id. PATH - is standard input."""
     name = options["name"] or (Path(path).name if path != "-" else None)
     if not name:
@@ -136,7 +136,7 @@ def put(session: CliSession, /, path: str, **options: Any) -> None:
     if path != "-" and not Path(path).is_file():
         raise NotFoundError(f"File {path} does not exist.")
 
-    async def work() -> Artifact:
+    async def store_file() -> Artifact:
         async with session.client() as client:
             return await client.files.put(
                 name,
@@ -149,25 +149,25 @@ def put(session: CliSession, /, path: str, **options: Any) -> None:
                 meta=parse_pairs(options["meta"]),
             )
 
-    artifact = session.run_async(work())
+    artifact = session.run_async(store_file())
     if session.output.json:
         session.output.print_record(msgspec.structs.asdict(artifact))
     else:
         session.output.print_value("id", artifact.id)
 
 
-@file.command()
+@file_command.command("delete")
 @click.argument("file_ids", metavar="FILE...", nargs=-1, required=True)
 @confirmation_options
 @pass_session
-def delete(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+def delete_files(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
     """Delete files by id. They disappear at once; the next sweep removes their content from the storage."""
 
-    async def work() -> None:
+    async def confirm_and_delete() -> None:
         async with session.client() as client:
             artifacts = [await client.files.get(file_id) for file_id in file_ids]
-            names = ", ".join(artifact.name for artifact in artifacts[:MAX_LISTED_NAMES])
-            names += ", ..." if len(artifacts) > MAX_LISTED_NAMES else ""
+            names = ", ".join(artifact.name for artifact in artifacts[:MAX_LISTED_FILE_NAMES])
+            names += ", ..." if len(artifacts) > MAX_LISTED_FILE_NAMES else ""
             size = sum(artifact.size for artifact in artifacts)
             count = format_count(len(artifacts), "file")
             if session.confirm(f"This deletes {count} ({names}; {size:,} bytes).", yes=yes, dry_run=dry_run):
@@ -175,10 +175,10 @@ def delete(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: b
                     await client.files.delete(artifact.id)
                 session.output.print_line(f"Deleted {count}.")
 
-    session.run_async(work())
+    session.run_async(confirm_and_delete())
 
 
-@file.command()
+@file_command.command("sign")
 @click.argument("file_id", metavar="FILE")
 @click.option(
     "--expires",
@@ -194,33 +194,33 @@ def delete(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: b
 )
 @json_option
 @pass_session
-def sign(session: CliSession, file_id: str, expires: timedelta, inline: bool) -> None:
+def print_download_link(session: CliSession, file_id: str, expires: timedelta, inline: bool) -> None:
     """Print a download link for a file.
 
     Anybody who has the link can download the file until the link expires.
     """
 
-    async def work() -> str:
+    async def sign_link() -> str:
         async with session.client() as client:
             return await client.files.sign(file_id, expires, inline=inline)
 
-    link, settings = session.run_async(work()), session.settings
+    link, settings = session.run_async(sign_link()), session.settings
     if link.startswith("/"):  # a path of `holdfast api`
         link = f"http://{settings.api_host}:{settings.api_port}{link}"
     session.output.print_value("url", link)
 
 
-@file.command()
+@file_command.command("regenerate")
 @click.argument("file_id", metavar="FILE")
 @pass_session
-def regenerate(session: CliSession, file_id: str) -> None:
+def regenerate_file(session: CliSession, file_id: str) -> None:
     """Create a deleted or expired file again.
 
     This runs the task again that saved the file. Print the id of its job.
     """
 
-    async def work() -> UUID:
+    async def submit_regeneration() -> UUID:
         async with session.client() as client:
             return await client.files.regenerate(file_id)
 
-    session.output.print_value("job", session.run_async(work()))
+    session.output.print_value("job", session.run_async(submit_regeneration()))

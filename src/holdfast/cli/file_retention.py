@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli.actor import record_audit_event
-from holdfast.cli.file import file
+from holdfast.cli.file import file_command
 from holdfast.cli.identifiers import parse_uuid
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
@@ -19,26 +19,26 @@ from holdfast.engine import artifacts, quotas
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
 
-NO_LIMIT = "none"
-NO_EXPIRY = "forever"
-_UNIT_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+NO_LIMIT_TEXT = "none"
+NO_EXPIRY_TEXT = "forever"
+_SIZE_UNIT_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
-@file.command()
+@file_command.command("sweep")
 @click.option(
     "--orphans", is_flag=True, help="Also delete stored objects older than one day that no row refers to."
 )
 @confirmation_options
 @json_option
 @pass_session
-def sweep(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
+def sweep_files(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
     """Remove the content of deleted files from the storage.
 
     This removes expired, deleted and replaced files. Workers do this regularly. Print how many objects
     were removed, by reason.
     """
 
-    async def work() -> dict[str, int]:
+    async def remove_content() -> dict[str, int]:
         async with session.client() as client:
             if dry_run:
                 return {"orphans": await _sweep_orphans(client, delete=False)} if orphans else {}
@@ -49,7 +49,7 @@ def sweep(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
                     counts["orphans"] = await _sweep_orphans(client, delete=True)
             return counts
 
-    session.output.print_record(session.run_async(work()))
+    session.output.print_record(session.run_async(remove_content()))
 
 
 async def _sweep_orphans(client: Client, *, delete: bool) -> int:
@@ -62,7 +62,7 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
     return count
 
 
-@file.command()
+@file_command.command("quota")
 @click.argument("owner", required=False)
 @click.option(
     "--bytes", "size", metavar="N|none", help="Limit the total size of the owner's files, such as 100M."
@@ -71,7 +71,7 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
 @click.option("--operations", metavar="N|none", help="Limit the number of jobs per day.")
 @json_option
 @pass_session
-def quota(
+def show_or_set_quota(
     session: CliSession, owner: str | None, size: str | None, files: str | None, operations: str | None
 ) -> None:
     """Show the usage and the quota of an owner, or set the quota.
@@ -82,7 +82,7 @@ def quota(
     changes = {"bytes": size, "files": files, "operations": operations}
     limits = {name: _parse_limit(text) for name, text in changes.items() if text is not None}
 
-    async def work(connection: Connection) -> dict[str, Any]:
+    async def save_and_fetch_usage(connection: Connection) -> dict[str, Any]:
         usage: dict[str, Any] = await quotas.get_usage(connection, owner or "")
         if not limits:
             return usage
@@ -96,52 +96,52 @@ def quota(
         )
         return await quotas.get_usage(connection, owner or "")
 
-    session.output.print_record(session.run_with_connection(work))
+    session.output.print_record(session.run_with_connection(save_and_fetch_usage))
 
 
 def _parse_limit(text: str) -> int | None:
     """Parse a number with an optional unit K, M, G or T. `none` means no limit."""
-    if text == NO_LIMIT:
+    if text == NO_LIMIT_TEXT:
         return None
     try:
-        factor = _UNIT_FACTORS.get(text[-1:].lower(), 1)
+        factor = _SIZE_UNIT_FACTORS.get(text[-1:].lower(), 1)
         return round(float(text[:-1] if factor > 1 else text) * factor)
     except (ValueError, OverflowError):
         raise InvalidError(f"{text!r} is not a number.", fix="Write 500, 100M or none.") from None
 
 
 def _parse_ttl(text: str) -> timedelta | None:
-    return None if text == NO_EXPIRY else DURATION.convert(text, None, None)
+    return None if text == NO_EXPIRY_TEXT else DURATION.convert(text, None, None)
 
 
-@file.command()
+@file_command.command("extend")
 @click.argument("file_id", metavar="FILE")
 @click.argument("ttl", metavar="DURATION|forever")
 @pass_session
-def extend(session: CliSession, file_id: str, ttl: str) -> None:
+def extend_file_ttl(session: CliSession, file_id: str, ttl: str) -> None:
     """Change how long one file is kept.
 
     The file is kept for a duration from now, such as 30d, or forever. This overrides the retention rules.
     """
     duration = _parse_ttl(ttl)
 
-    async def work(connection: Connection) -> None:
+    async def save_ttl(connection: Connection) -> None:
         until = await artifacts.set_artifact_ttl(connection, parse_uuid(file_id, "file"), duration)
         await record_audit_event(connection, "artifact.keep", file_id, until=until and until.isoformat())
         end = "forever" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
         session.output.print_line(f"The file is kept {end}.")
 
-    session.run_with_connection(work)
+    session.run_with_connection(save_ttl)
 
 
-@file.command()
+@file_command.command("retention")
 @click.argument("ttl", metavar="DURATION|forever")
 @click.option("--owner", help="Apply the rule to files of this owner. Default: of all owners.")
 @click.option(
     "--type", "job_type", help="Apply the rule to files of jobs of this type. Default: of all types."
 )
 @pass_session
-def retention(session: CliSession, ttl: str, owner: str | None, job_type: str | None) -> None:
+def set_retention_rule(session: CliSession, ttl: str, owner: str | None, job_type: str | None) -> None:
     """Set a rule for how long files are kept.
 
     Rules apply to files that were saved without a ttl of their own. If several rules match a file, the

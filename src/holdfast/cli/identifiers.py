@@ -9,7 +9,7 @@ from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 
 MIN_ID_PREFIX_CHARS = 4
-MAX_LISTED_MATCHES = 5
+MAX_LISTED_JOB_IDS = 5
 
 
 async def resolve_job_id(connection: Connection, text: str) -> UUID:
@@ -25,11 +25,11 @@ async def resolve_job_id(connection: Connection, text: str) -> UUID:
             fix=f"Give the whole id, or at least its first {MIN_ID_PREFIX_CHARS} digits.",
             field="id",
         )
-    matches = await job_detail.find_jobs_by_id_prefix(connection, text, limit=MAX_LISTED_MATCHES + 1)
+    matches = await job_detail.find_jobs_by_id_prefix(connection, text, limit=MAX_LISTED_JOB_IDS + 1)
     if not matches:
         raise NotFoundError(f"No job id starts with {text}.", field="id")
     if len(matches) > 1:
-        listed = ", ".join(str(job_id) for job_id in matches[:MAX_LISTED_MATCHES])
+        listed = ", ".join(str(job_id) for job_id in matches[:MAX_LISTED_JOB_IDS])
         raise ConflictError(f"More than one job id starts with {text}: {listed}.", fix="Give more digits.")
     return matches[0]
 

@@ -32,16 +32,16 @@ from holdfast.formatting import (
     sanitize_text,
 )
 
-POLL_INTERVAL_S = 0.3
+LOG_POLL_INTERVAL_S = 0.3
 MAX_SHOWN_TASKS = 200
 MAX_LOG_LINES = 5000
-MAX_VALUE_CHARS = 2000
-MAX_ERROR_CHARS = 500
-MAX_LISTED_NAMES = 20
+MAX_SHOWN_VALUE_CHARS = 2000
+MAX_ATTEMPT_ERROR_CHARS = 500
+MAX_LISTED_TASK_NAMES = 20
 
 
-@click.group()
-def job() -> None:
+@click.group("job")
+def job_command() -> None:
     """List, inspect, watch, retry and cancel jobs.
 
     A JOB is an id, or its first digits if they are unambiguous.
@@ -53,21 +53,21 @@ def job_argument(command: Any) -> Any:
     return click.argument("job_id", metavar="JOB", shell_complete=complete_job)(command)
 
 
-@job.command()
+@job_command.command("show")
 @job_argument
 @json_option
 @pass_session
-def show(session: CliSession, job_id: str) -> None:
+def show_job(session: CliSession, job_id: str) -> None:
     """Show a job with its tasks, its failed attempts and its output."""
 
-    async def work(connection: Connection) -> dict[str, Any]:
+    async def fetch_job_with_attempts(connection: Connection) -> dict[str, Any]:
         row = await get_job_or_fail(connection, await resolve_job_id(connection, job_id))
         for task in [task for task in row["tasks"] if _has_failed_attempts(task)][:MAX_SHOWN_TASKS]:
             attempts = await engine_explain.list_task_attempts(connection, UUID(task["id"]))
             task["attempts"] = [msgspec.structs.asdict(attempt) for attempt in attempts]
         return row
 
-    row = session.run_with_connection(work)
+    row = session.run_with_connection(fetch_job_with_attempts)
     if session.output.json:
         session.output.print_record(row)
     else:
@@ -105,7 +105,7 @@ def _print_job(output: CliOutput, row: dict[str, Any]) -> None:
     }
     for name, value in fields.items():
         if value is not None:
-            output.print_line(f"  {name:<8} {sanitize_text(_format_value(value), MAX_VALUE_CHARS)}")
+            output.print_line(f"  {name:<8} {sanitize_text(_format_value(value), MAX_SHOWN_VALUE_CHARS)}")
     for task in row["tasks"][:MAX_SHOWN_TASKS]:
         elapsed = format_elapsed(task.get("started_at"), task.get("finished_at"))
         output.print_line(
@@ -124,7 +124,7 @@ def _print_attempt(output: CliOutput, attempt: dict[str, Any]) -> None:
     output.print_line(
         f"      attempt {attempt['attempt']} {attempt['outcome']} after {elapsed} on "
         f"{attempt['worker'] or '?'}: {attempt['error_type'] or ''} "
-        f"{sanitize_text(attempt['message'] or '', MAX_ERROR_CHARS)}"
+        f"{sanitize_text(attempt['message'] or '', MAX_ATTEMPT_ERROR_CHARS)}"
     )
     for line in str(attempt["traceback"] or "").splitlines():
         output.print_line(f"        {strip_control_characters(line, keep='')}")
@@ -134,46 +134,46 @@ def _format_value(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
 
 
-@job.command()
+@job_command.command("watch")
 @job_argument
 @click.option(
     "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
 )
 @json_option
 @pass_session
-def watch(session: CliSession, job_id: str, wait_timeout: timedelta | None) -> int:
+def watch_job(session: CliSession, job_id: str, wait_timeout: timedelta | None) -> int:
     """Follow a job until it ends, and print its output. Exit with code 1 unless it succeeds."""
 
-    async def work() -> int:
+    async def follow_until_end() -> int:
         async with session.client() as client:
             async with client.connection() as connection:
                 job_uuid = await resolve_job_id(connection, job_id)
             last = await job_watch.watch_job(session.output, client, job_uuid, max_wait=wait_timeout)
             return job_watch.print_job_outcome(session.output, last)
 
-    return session.run_async(work())
+    return session.run_async(follow_until_end())
 
 
-@job.command()
+@job_command.command("why")
 @job_argument
 @json_option
 @pass_session
-def why(session: CliSession, job_id: str) -> None:
+def explain_job(session: CliSession, job_id: str) -> None:
     """Explain why a job is not running.
 
     Print one line for each unfinished task and reason.
     """
 
-    async def work(connection: Connection) -> list[dict[str, Any]]:
+    async def fetch_reasons(connection: Connection) -> list[dict[str, Any]]:
         return await explain.explain_job(connection, await resolve_job_id(connection, job_id))
 
-    rows = session.run_with_connection(work)
+    rows = session.run_with_connection(fetch_reasons)
     if not session.output.json:
         rows = [{**row, "status": format_state(row["status"])} for row in rows]
     session.output.print_rows(rows, ["task", "status", "why"])
 
 
-@job.command()
+@job_command.command("logs")
 @job_argument
 @click.option(
     "--task", "task_name", metavar="NAME", help="Print only lines of this task. Default: of all tasks."
@@ -196,7 +196,7 @@ def why(session: CliSession, job_id: str) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Print new log lines as they arrive, until the job ends.")
 @json_option
 @pass_session
-def logs(
+def print_job_logs(
     session: CliSession, job_id: str, task_name: str | None, level: str, limit: int, follow: bool
 ) -> None:
     """Print the log lines of a job, oldest first.
@@ -204,16 +204,16 @@ def logs(
     Each line has the name of its task and the number of the attempt.
     """
 
-    async def work(connection: Connection) -> None:
+    async def print_until_end(connection: Connection) -> None:
         row = await get_job_or_fail(connection, await resolve_job_id(connection, job_id))
         reader = _LogReader(UUID(row["id"]), _find_task_id(row, task_name), level)
         await reader.print_new_lines(session.output, connection, limit=limit, newest=True)
         while follow and not row.get("finished_at"):
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(LOG_POLL_INTERVAL_S)
             row = await get_job_or_fail(connection, reader.job_id)
             await reader.print_new_lines(session.output, connection, limit=MAX_LOG_LINES)
 
-    session.run_with_connection(work)
+    session.run_with_connection(print_until_end)
 
 
 def _find_task_id(row: dict[str, Any], name: str | None) -> UUID | None:
@@ -221,7 +221,7 @@ def _find_task_id(row: dict[str, Any], name: str | None) -> UUID | None:
         return None
     ids = {task["name"]: UUID(task["id"]) for task in row["tasks"]}
     if name not in ids:
-        names = ", ".join(list(ids)[:MAX_LISTED_NAMES])
+        names = ", ".join(list(ids)[:MAX_LISTED_TASK_NAMES])
         raise NotFoundError(f"The job has no task {name!r}.", fix=f"Its tasks are: {names}.")
     return ids[name]
 
@@ -253,6 +253,6 @@ class _LogReader:
                 output.print_record({"task": name, **msgspec.to_builtins(line, enc_hook=str)})
             else:
                 fields = " ".join(f"{key}={_format_value(value)}" for key, value in line.fields.items())
-                text = sanitize_text(f"{line.message} {fields}", MAX_VALUE_CHARS)
+                text = sanitize_text(f"{line.message} {fields}", MAX_SHOWN_VALUE_CHARS)
                 at = line.at.astimezone().strftime("%H:%M:%S")
                 output.print_line(f"{at} {line.level:<7} {name}#{line.attempt} {text}")

@@ -13,7 +13,7 @@ from holdfast.cli import bulk, job_watch, parameters
 from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.completers import complete_job
 from holdfast.cli.identifiers import resolve_job_id
-from holdfast.cli.job import MAX_LISTED_NAMES, get_job_or_fail, job, job_argument
+from holdfast.cli.job import MAX_LISTED_TASK_NAMES, get_job_or_fail, job_argument, job_command
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
@@ -42,18 +42,18 @@ def _check_selection(job_ids: tuple[str, ...], search: str | None) -> None:
         raise click.UsageError("Give job ids or --search, but not both.")
 
 
-@job.command()
+@job_command.command("cancel")
 @job_selection
 @json_option
 @pass_session
-def cancel(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
+def cancel_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
     """Cancel jobs. Running tasks are stopped, and their results are discarded.
 
     The bulk options (--wait, --max-failure-rate, --max-per-second, --all-at-once) apply to --search only.
     """
     _check_selection(job_ids, search)
 
-    async def work(connection: Connection) -> int:
+    async def confirm_and_cancel(connection: Connection) -> int:
         if search is not None:
             query = grammar.parse_search(search)
             return await bulk.start_bulk_action(session, connection, "cancel", query, options)
@@ -70,7 +70,7 @@ def cancel(session: CliSession, /, job_ids: tuple[str, ...], search: str | None,
         session.output.print_rows(results, ["id", "status", "cancelled"])
         return 0 if all(result["status"] == "cancelled" for result in results) else ConflictError.exit_code
 
-    return session.run_with_connection(work)
+    return session.run_with_connection(confirm_and_cancel)
 
 
 async def _cancel_job(connection: Connection, job_id: str, reason: str | None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ async def _cancel_job(connection: Connection, job_id: str, reason: str | None) -
     return {"id": job_id, **result}
 
 
-@job.command()
+@job_command.command("retry")
 @job_selection
 @click.option(
     "--from",
@@ -96,14 +96,14 @@ async def _cancel_job(connection: Connection, job_id: str, reason: str | None) -
 )
 @json_option
 @pass_session
-def retry(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
+def retry_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
     """Retry failed and cancelled jobs. They keep their ids and the results of tasks that succeeded.
 
     The bulk options (--wait, --max-failure-rate, --max-per-second, --all-at-once) apply to --search only.
     """
     _check_selection(job_ids, search)
 
-    async def work(connection: Connection) -> int:
+    async def retry_selected_jobs(connection: Connection) -> int:
         if search is not None:
             return await bulk.start_bulk_action(
                 session, connection, "retry", grammar.parse_search(search), options
@@ -115,7 +115,7 @@ def retry(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, 
         _print_retried(session, results)
         return 0
 
-    return session.run_with_connection(work)
+    return session.run_with_connection(retry_selected_jobs)
 
 
 async def _retry_job(connection: Connection, job_id: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _print_retried(session: CliSession, results: list[dict[str, Any]]) -> None:
         )
 
 
-@job.command()
+@job_command.command("rerun")
 @job_argument
 @click.argument("changes", nargs=-1)
 @click.option(
@@ -155,13 +155,13 @@ def _print_retried(session: CliSession, results: list[dict[str, Any]]) -> None:
 @click.option("--print", "print_only", is_flag=True, help="Print the new job as JSON without submitting it.")
 @json_option
 @pass_session
-def rerun(session: CliSession, /, job_id: str, changes: tuple[str, ...], **options: Any) -> int:
+def rerun_job(session: CliSession, /, job_id: str, changes: tuple[str, ...], **options: Any) -> int:
     """Submit a copy of a job, with changed arguments.
 
     Print the id of the new job. CHANGES are pairs such as name=text count:=3. The old job stays as it is.
     """
 
-    async def work() -> int:
+    async def submit_and_wait() -> int:
         async with session.client() as client:
             new_job = await _submit_copy(session, client, job_id, changes, options)
             if new_job is None or not options["wait"]:
@@ -169,7 +169,7 @@ def rerun(session: CliSession, /, job_id: str, changes: tuple[str, ...], **optio
             ended = await job_watch.wait_for_job(client, new_job)
             return job_watch.print_job_outcome(session.output, ended)
 
-    return session.run_async(work())
+    return session.run_async(submit_and_wait())
 
 
 async def _submit_copy(
@@ -203,7 +203,7 @@ def _change_arguments(body: dict[str, Any], changes: dict[str, Any], task: str |
     if tasks is None:
         return {**body, "args": {**(body.get("args") or {}), **changes}}
     names = [each["name"] for each in tasks]
-    listed = ", ".join(names[:MAX_LISTED_NAMES])
+    listed = ", ".join(names[:MAX_LISTED_TASK_NAMES])
     if task is None:
         raise RefusedError(
             f"The job has {len(tasks)} tasks. Say which one the changed arguments are for.",

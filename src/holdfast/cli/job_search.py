@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import search
 from holdfast.cli.identifiers import resolve_job_id
-from holdfast.cli.job import job
+from holdfast.cli.job import job_command
 from holdfast.cli.output import CliOutput
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import search as engine_search
@@ -29,15 +29,15 @@ from holdfast.formatting import (
     sanitize_text,
 )
 
-PAGE_SIZE = 500
-MAX_ERROR_CHARS = 60
-COLUMNS = ["id", "state", "queue", "type", "owner", "progress", "age", "error"]
-CSV_COLUMNS = (
+JOBS_PER_PAGE = 500
+MAX_ERROR_CELL_CHARS = 60
+JOB_COLUMNS = ["id", "state", "queue", "type", "owner", "progress", "age", "error"]
+JOB_CSV_COLUMNS = (
     "id", "type", "status", "queue", "owner", "attempt", "created_at", "started_at", "finished_at",
 )  # fmt: skip
 
 
-@job.command("list")
+@job_command.command("list")
 @click.argument("terms", nargs=-1)
 @click.option(
     "--limit",
@@ -67,23 +67,23 @@ def list_jobs(
         session.run_with_connection(lambda connection: _print_count(session, connection, query))
         return
 
-    async def work(connection: Connection) -> None:
+    async def print_matching_jobs(connection: Connection) -> None:
         cursor = await resolve_job_id(connection, before) if before else None
         rows: list[dict[str, Any]] = []
         truncated = False
         while len(rows) < limit and not truncated:
             page = await engine_search.search_jobs(
-                connection, query, before=cursor, limit=min(limit - len(rows), PAGE_SIZE)
+                connection, query, before=cursor, limit=min(limit - len(rows), JOBS_PER_PAGE)
             )
             rows, cursor, truncated = rows + page.rows, page.next, page.truncated
             if cursor is None:
                 break
-        session.output.print_rows([_format_row(session.output, row) for row in rows], COLUMNS)
+        session.output.print_rows([_format_row(session.output, row) for row in rows], JOB_COLUMNS)
         if cursor is not None and session.output.console.is_terminal:
             note = "Only the newest jobs were searched. Search older ones" if truncated else "Next page"
             session.output.print_line(f"{note}: --before {cursor}")
 
-    session.run_with_connection(work)
+    session.run_with_connection(print_matching_jobs)
 
 
 async def _print_count(session: CliSession, connection: Connection, query: search.SearchQuery) -> None:
@@ -104,13 +104,13 @@ def _format_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
         "state": format_state(status),
         "progress": format_progress(row.get("progress")) if row["status"] == "running" else "",
         "age": format_age(row.get("created_at")),
-        "error": sanitize_text(format_error(row), MAX_ERROR_CHARS),
+        "error": sanitize_text(format_error(row), MAX_ERROR_CELL_CHARS),
         "owner": row.get("owner") or "",
         "queue": row.get("queue") or "",
     }
 
 
-@job.command()
+@job_command.command("export")
 @click.argument("terms", nargs=-1)
 @click.option(
     "--format",
@@ -128,7 +128,7 @@ def _format_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
 )
 @click.option("--limit", "-n", type=click.IntRange(1), help="Write at most this many jobs. Default: all.")
 @pass_session
-def export(
+def export_jobs(
     session: CliSession, terms: tuple[str, ...], file_format: str, output: Path | None, limit: int | None
 ) -> None:
     """Write all jobs that match TERMS to a file, newest first. Without TERMS, write all jobs.
@@ -137,21 +137,21 @@ def export(
     """
     query = search.parse_search(" ".join(terms))
 
-    async def work(connection: Connection) -> int:
+    async def write_matching_jobs(connection: Connection) -> int:
         count = 0
         with output.open("w", encoding="utf-8", newline="") if output else _open_stdout() as file:
             table = csv.writer(file) if file_format == "csv" else None
             if table:
-                table.writerow(CSV_COLUMNS)
+                table.writerow(JOB_CSV_COLUMNS)
             async for row in _iterate_jobs(connection, query, limit):
                 count += 1
                 if table:
-                    table.writerow([row.get(name) for name in CSV_COLUMNS])
+                    table.writerow([row.get(name) for name in JOB_CSV_COLUMNS])
                 else:
                     file.write(msgspec.json.encode(row, enc_hook=str).decode() + "\n")
         return count
 
-    count = session.run_with_connection(work)
+    count = session.run_with_connection(write_matching_jobs)
     if output:
         session.output.print_line(f"Wrote {format_count(count, 'job')} to {output}.")
 
@@ -175,7 +175,7 @@ async def _iterate_jobs(
             connection,
             query,
             before=before,
-            limit=PAGE_SIZE if remaining is None else min(PAGE_SIZE, remaining),
+            limit=JOBS_PER_PAGE if remaining is None else min(JOBS_PER_PAGE, remaining),
         )
         for row in page.rows:
             yield row

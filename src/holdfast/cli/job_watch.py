@@ -22,12 +22,12 @@ from holdfast.errors import HoldfastError
 from holdfast.formatting import STATE_COLOURS, format_progress, format_state, sanitize_text, truncate_text
 from holdfast.model import Job
 
-MAX_TASK_BARS = 40
-HINT_DELAY_S = 3.0
-MAX_LABEL_CHARS = 20
-MAX_NOTE_CHARS = 100
+MAX_TASK_PROGRESS_BARS = 40
+NOT_STARTED_HINT_DELAY_S = 3.0
+MAX_BAR_LABEL_CHARS = 20
+MAX_BAR_NOTE_CHARS = 100
 MAX_ERROR_CHARS = 500
-NO_TIMEOUT = timedelta(days=36_500)
+LONGEST_JOB_WAIT = timedelta(days=36_500)
 
 
 async def watch_job(
@@ -46,7 +46,7 @@ async def watch_job(
 async def wait_for_job(client: Client, job_id: UUID, max_wait: timedelta | None = None) -> Job:
     """Wait until the job ends and return it, without showing progress."""
     async with hint_if_not_started(client, job_id):
-        ended = [job async for job in client.watch(job_id, within=max_wait or NO_TIMEOUT) if job.ended]
+        ended = [job async for job in client.watch(job_id, within=max_wait or LONGEST_JOB_WAIT) if job.ended]
     if not ended:
         raise HoldfastError(
             f"Job {job_id} has not ended after {max_wait}.",
@@ -60,7 +60,7 @@ async def hint_if_not_started(client: Client, job_id: UUID) -> AsyncGenerator[No
     """Inside the block, print on standard error why the job has not started if it does not start soon."""
 
     async def print_hint() -> None:
-        await asyncio.sleep(HINT_DELAY_S)
+        await asyncio.sleep(NOT_STARTED_HINT_DELAY_S)
         async with client.connection() as connection:
             reasons = await explain_job(connection, job_id)
         if all(reason["status"] in {"ready", "scheduled"} for reason in reasons):
@@ -132,7 +132,7 @@ async def _show_bars(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
             percent = 100.0 if last.status == "succeeded" else last.progress.percent or 0.0
             label = _format_label(last.type)
             bars.update(job_bar, description=label, completed=percent, note=_format_bar_note(last))
-            for task in last.tasks[:MAX_TASK_BARS] if len(last.tasks) > 1 else ():
+            for task in last.tasks[:MAX_TASK_PROGRESS_BARS] if len(last.tasks) > 1 else ():
                 if task.id not in task_bars:
                     task_bars[task.id] = bars.add_task(_format_label(f"  {task.name}"), total=100, note="")
                 percent = 100.0 if task.status == "succeeded" else task.progress.percent or 0.0
@@ -146,13 +146,13 @@ def _require_job(last: Job | None) -> Job:
 
 
 def _format_label(text: str) -> str:
-    return escape(truncate_text(text, MAX_LABEL_CHARS))
+    return escape(truncate_text(text, MAX_BAR_LABEL_CHARS))
 
 
 def _format_note(item: Any, *, with_percent: bool = True) -> str:
     """Format the progress of a job or a task, or its error."""
     if item.error is not None and item.status != "running":
-        return sanitize_text(f"{item.error.type}: {item.error.message}", MAX_NOTE_CHARS)
+        return sanitize_text(f"{item.error.type}: {item.error.message}", MAX_BAR_NOTE_CHARS)
     progress = item.progress
     percent = progress.percent if with_percent and item.status != "succeeded" else None
     return format_progress({"percent": percent, "phase": progress.phase, "message": progress.message})

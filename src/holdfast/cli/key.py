@@ -18,16 +18,16 @@ from holdfast.engine import access, audit
 from holdfast.engine.access import ServiceKey
 from holdfast.errors import NotFoundError
 
-COLUMNS = ["prefix", "name", "scopes", "state", "created_at", "last_used_at", "expires_at"]
-DEFAULT_SCOPE = "jobs"
+SERVICE_KEY_COLUMNS = ["prefix", "name", "scopes", "state", "created_at", "last_used_at", "expires_at"]
+DEFAULT_KEY_SCOPE = "jobs"
 
 
-@click.group()
-def key() -> None:
+@click.group("key")
+def key_command() -> None:
     """Manage service keys, with which programs call the HTTP API."""
 
 
-@key.command()
+@key_command.command("create")
 @click.argument("name")
 @click.option(
     "--scope",
@@ -36,23 +36,25 @@ def key() -> None:
     metavar="SCOPE",
     help=f"Allow this scope: {', '.join(access.SCOPES)}, or {access.ALL_SCOPES} for all. Repeat it for "
     "several. "
-    f"Default: {DEFAULT_SCOPE}.",
+    f"Default: {DEFAULT_KEY_SCOPE}.",
 )
 @click.option(
     "--expires", type=DURATION, help="Let the key expire after this time, such as 90d. Default: never."
 )
 @json_option
 @pass_session
-def create(session: CliSession, name: str, scopes: tuple[str, ...], expires: timedelta | None) -> None:
+def create_service_key(
+    session: CliSession, name: str, scopes: tuple[str, ...], expires: timedelta | None
+) -> None:
     """Create a key for the service NAME and print it. It is not shown again.
 
     A service can have several keys at the same time, so that you can replace one without downtime.
     """
-    chosen = list(scopes) or [DEFAULT_SCOPE]
+    chosen = list(scopes) or [DEFAULT_KEY_SCOPE]
     access.check_scopes(chosen)
     secret, prefix, digest = access.generate_service_key()
 
-    async def work() -> ServiceKey:
+    async def store_key() -> ServiceKey:
         async with session.client() as client, client.transaction() as connection:
             created = await access.create_service_key(
                 connection,
@@ -66,40 +68,40 @@ def create(session: CliSession, name: str, scopes: tuple[str, ...], expires: tim
             await audit.record_audit_entry(connection, get_local_actor(), "key.create", prefix, details)
             return created
 
-    created = session.run_async(work())
+    created = session.run_async(store_key())
     if session.output.json:
         session.output.print_record({**_format_key(created), "key": secret.reveal()})
     else:
         session.output.print_value("key", secret.reveal())
 
 
-@key.command("list")
+@key_command.command("list")
 @json_option
 @pass_session
 def list_service_keys(session: CliSession) -> None:
     """List keys with their prefix, scopes, state and last use. The keys themselves are not stored."""
     keys = session.run_with_connection(access.list_service_keys)
-    session.output.print_rows([_format_key(each) for each in keys], COLUMNS)
+    session.output.print_rows([_format_key(each) for each in keys], SERVICE_KEY_COLUMNS)
 
 
-@key.command()
+@key_command.command("revoke")
 @click.argument("prefix")
 @confirmation_options
 @json_option
 @pass_session
-def revoke(session: CliSession, prefix: str, yes: bool, dry_run: bool) -> None:
+def revoke_service_key(session: CliSession, prefix: str, yes: bool, dry_run: bool) -> None:
     """Revoke the key with this PREFIX (hf_ and eight characters). It stops working at once."""
     if not session.confirm(f"This revokes key {prefix}.", yes=yes, dry_run=dry_run):
         return
 
-    async def work() -> int:
+    async def revoke_stored_key() -> int:
         async with session.client() as client, client.transaction() as connection:
             count = await access.revoke_service_key(connection, prefix)
             if count:
                 await audit.record_audit_entry(connection, get_local_actor(), "key.revoke", prefix)
             return count
 
-    if not session.run_async(work()):
+    if not session.run_async(revoke_stored_key()):
         raise NotFoundError(f"There is no active key {prefix}.", fix="See `holdfast key list`.")
     session.output.print_line(f"Key {prefix} is revoked.")
 

@@ -11,7 +11,13 @@ import tty
 from types import TracebackType
 from typing import Any
 
-KEY_NAMES = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\x1b": "escape"}
+KEY_NAMES_BY_SEQUENCE = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1b": "escape",
+}
 
 
 class KeyboardInput:
@@ -53,8 +59,8 @@ class KeyboardInput:
             if not text:  # the terminal was closed
                 asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
                 self._keys.put_nowait("end")
-            for key in [text] if text in KEY_NAMES else text:
-                self._keys.put_nowait(KEY_NAMES.get(key, key))
+            for key in [text] if text in KEY_NAMES_BY_SEQUENCE else text:
+                self._keys.put_nowait(KEY_NAMES_BY_SEQUENCE.get(key, key))
 
     async def next_key(self, timeout_s: float) -> str | None:
         """Return the next key, or None if none was pressed within `timeout_s` seconds."""

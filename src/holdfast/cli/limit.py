@@ -16,23 +16,25 @@ from holdfast.engine.limits import LimitRule
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.formatting import format_time_until
 
-COLUMNS = ["name", "queue", "type", "per_key", "in_use", "rate", "state"]
+LIMIT_COLUMNS = ["name", "queue", "type", "per_key", "in_use", "rate", "state"]
 _RATE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|m|h|d))?")
-_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@click.group()
-def limit() -> None:
+@click.group("limit")
+def limit_command() -> None:
     """Manage concurrency limits and rate limits, which apply across all workers."""
 
 
-@limit.command("list")
+@limit_command.command("list")
 @json_option
 @pass_session
 def list_limits(session: CliSession) -> None:
     """List limits with their current use."""
     rows = session.run_with_connection(limits.list_limits)
-    session.output.print_rows(rows if session.output.json else [_format_limit(row) for row in rows], COLUMNS)
+    session.output.print_rows(
+        rows if session.output.json else [_format_limit(row) for row in rows], LIMIT_COLUMNS
+    )
 
 
 def _format_limit(row: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def parse_rate(text: str) -> float:
     match = _RATE_PATTERN.fullmatch(text.strip())
     if not match:
         raise InvalidError(f"{text!r} is not a rate.", fix="Write 5/s, 100/m or 1000/h.", field="rate")
-    return float(match[1]) / _UNIT_SECONDS[match[2] or "s"]
+    return float(match[1]) / _SECONDS_PER_UNIT[match[2] or "s"]
 
 
 def limit_options(command: Any) -> Any:
@@ -74,7 +76,7 @@ def limit_options(command: Any) -> Any:
     return command
 
 
-@limit.command("set")
+@limit_command.command("set")
 @click.argument("name", shell_complete=complete_limit)
 @click.option(
     "--queue", "-q", shell_complete=complete_queue, help="Limit tasks of this queue. Default: of all queues."
@@ -114,30 +116,30 @@ def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
 def save_limit(session: CliSession, limit: LimitRule) -> None:
     """Create or change a limit and print it."""
 
-    async def work(connection: Connection) -> dict[str, Any]:
+    async def put_and_fetch_limit(connection: Connection) -> dict[str, Any]:
         await limits.put_limit(connection, limit)
         await record_audit_event(
             connection, "limit.set", limit.name, running=limit.max_running, rate=limit.rate
         )
         return next(row for row in await limits.list_limits(connection) if row["name"] == limit.name)
 
-    row = session.run_with_connection(work)
-    session.output.print_rows([row if session.output.json else _format_limit(row)], COLUMNS)
+    row = session.run_with_connection(put_and_fetch_limit)
+    session.output.print_rows([row if session.output.json else _format_limit(row)], LIMIT_COLUMNS)
 
 
-@limit.command()
+@limit_command.command("delete")
 @click.argument("name", shell_complete=complete_limit)
 @confirmation_options
 @pass_session
-def delete(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+def delete_limit(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a limit. Tasks that it held back can start."""
-    delete_limit(session, name, yes=yes, dry_run=dry_run)
+    confirm_and_delete_limit(session, name, yes=yes, dry_run=dry_run)
 
 
-def delete_limit(session: CliSession, name: str, *, yes: bool, dry_run: bool) -> None:
+def confirm_and_delete_limit(session: CliSession, name: str, *, yes: bool, dry_run: bool) -> None:
     """Ask for confirmation and delete a limit."""
 
-    async def work(connection: Connection) -> None:
+    async def delete_if_confirmed(connection: Connection) -> None:
         if name not in {row["name"] for row in await limits.list_limits(connection)}:
             raise NotFoundError(
                 f"Limit {name!r} does not exist.", fix="See `holdfast limit list`.", field="name"
@@ -148,4 +150,4 @@ def delete_limit(session: CliSession, name: str, *, yes: bool, dry_run: bool) ->
             await record_audit_event(connection, "limit.remove", name)
             session.output.print_line(f"Limit {name} is deleted.")
 
-    session.run_with_connection(work)
+    session.run_with_connection(delete_if_confirmed)

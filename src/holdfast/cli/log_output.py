@@ -12,7 +12,7 @@ import msgspec
 from holdfast import telemetry
 from holdfast.settings import Settings
 
-_LEVEL_OF_EVENT = {
+_LOG_LEVELS_BY_EVENT = {
     "database.connection_failed": logging.WARNING,
     "database.stale_state_removed": logging.WARNING,
     "schema.role_skipped": logging.WARNING,
@@ -39,13 +39,13 @@ def configure_logging(settings: Settings) -> None:
     logger.handlers = [handler]
     # Subscribe only to events that are shown: at thousands of tasks per second, creating an event costs time.
     shown = {
-        name for name in telemetry.EVENTS if logger.isEnabledFor(_LEVEL_OF_EVENT.get(name, logging.INFO))
+        name for name in telemetry.EVENTS if logger.isEnabledFor(_LOG_LEVELS_BY_EVENT.get(name, logging.INFO))
     }
     telemetry.subscribe(_log_event, only=shown | {"task.finished", "message.finished"})
 
 
 def _log_event(name: str, fields: dict[str, Any]) -> None:
-    level = _LEVEL_OF_EVENT.get(name, logging.INFO)
+    level = _LOG_LEVELS_BY_EVENT.get(name, logging.INFO)
     if fields.get("outcome") in {"fail", "reject", "crash", "dead_letter"}:
         level = logging.WARNING
     logger = logging.getLogger("holdfast")

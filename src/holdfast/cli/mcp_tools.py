@@ -24,11 +24,11 @@ from holdfast.errors import InvalidError, NotFoundError, RefusedError
 from holdfast.redaction import SECRET_NAME_PATTERN, SecretMasker
 
 ToolResult: TypeAlias = dict[str, Any]
-MAX_TASKS = 50
+MAX_TASKS_PER_JOB = 50
 MAX_ATTEMPTS_PER_TASK = 5
-MAX_TEXT_CHARS = 4000
+MAX_RESULT_TEXT_CHARS = 4000
 
-SEARCH_HELP = (
+SEARCH_TERMS_HELP = (
     "Search terms separated by spaces, for example `state:failed task:screenshot error:Timeout since:2h "
     "args.url:https://e.example`. Fields: state, queue, task, owner, tag, worker, error, since, until, "
     "attempt, wait, run, key, args.NAME, result.NAME. A comma between values means or. A leading - excludes. "
@@ -44,7 +44,7 @@ class NoParameters(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SearchParameters(msgspec.Struct, forbid_unknown_fields=True):
-    search: Annotated[str, Meta(description=SEARCH_HELP, max_length=4000)] = ""
+    search: Annotated[str, Meta(description=SEARCH_TERMS_HELP, max_length=4000)] = ""
     limit: Annotated[int, Meta(ge=1, le=100, description="Return at most this many jobs, newest first.")] = 20
 
 
@@ -110,8 +110,8 @@ def _shorten_texts(value: Any) -> Any:
         return {name: _shorten_texts(inner) for name, inner in cast("ToolResult", value).items()}
     if isinstance(value, (list, tuple)):
         return [_shorten_texts(inner) for inner in cast("Sequence[Any]", value)]
-    if isinstance(value, str) and len(value) > MAX_TEXT_CHARS:
-        return f"{value[:MAX_TEXT_CHARS]}… ({len(value):,} characters)"
+    if isinstance(value, str) and len(value) > MAX_RESULT_TEXT_CHARS:
+        return f"{value[:MAX_RESULT_TEXT_CHARS]}… ({len(value):,} characters)"
     return value
 
 
@@ -128,8 +128,8 @@ async def _get_job(connection: Connection, parameters: JobParameters) -> ToolRes
     job = await jobs.get_job(connection, job_id)
     if job is None:
         raise NotFoundError(f"Job {job_id} does not exist.", field="id")
-    job["tasks_left_out"] = max(0, len(job["tasks"]) - MAX_TASKS)
-    job["tasks"] = job["tasks"][:MAX_TASKS]
+    job["tasks_left_out"] = max(0, len(job["tasks"]) - MAX_TASKS_PER_JOB)
+    job["tasks"] = job["tasks"][:MAX_TASKS_PER_JOB]
     for task in job["tasks"]:
         attempts = (
             await task_explanations.list_task_attempts(connection, UUID(task["id"]))
@@ -174,7 +174,7 @@ async def _cancel_job(connection: Connection, parameters: CancelParameters) -> T
     return {"id": str(job_id), **result}
 
 
-TOOLS = [
+MCP_TOOLS = [
     McpTool(
         "list_jobs",
         "Find jobs by search terms, newest first. `more` says whether there are further jobs, and "

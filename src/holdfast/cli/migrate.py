@@ -13,15 +13,15 @@ from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret
 
 
-@click.group(invoke_without_command=True)
+@click.group("migrate", invoke_without_command=True)
 @click.pass_context
-def migrate(context: click.Context) -> None:
+def migrate_command(context: click.Context) -> None:
     """Install or upgrade the database schema to this version of Holdfast.
 
     Without a subcommand, run `migrate up`.
     """
     if context.invoked_subcommand is None:
-        context.invoke(up)
+        context.invoke(apply_migrations)
 
 
 def _locate_database(session: CliSession) -> Secret:
@@ -30,10 +30,10 @@ def _locate_database(session: CliSession) -> Secret:
     return url
 
 
-@migrate.command()
+@migrate_command.command("up")
 @json_option
 @pass_session
-def up(session: CliSession) -> None:
+def apply_migrations(session: CliSession) -> None:
     """Apply pending migrations. Several processes can run this command at the same time."""
     applied = session.run_async(install.migrate_database(_locate_database(session), session.settings))
     if session.output.json:
@@ -56,20 +56,20 @@ def up(session: CliSession) -> None:
         session.output.print_line(f"The schema is at version {applied.version}: nothing to do.")
 
 
-@migrate.command()
+@migrate_command.command("status")
 @json_option
 @pass_session
-def status(session: CliSession) -> None:
+def show_schema_status(session: CliSession) -> None:
     """Show the installed version and the pending migrations."""
     current = session.run_async(install.read_schema_status(_locate_database(session), session.settings))
     session.output.print_record(_format_status(current))
 
 
-@migrate.command()
+@migrate_command.command("check")
 @json_option
 @click.pass_context
 @pass_session
-def check(session: CliSession, context: click.Context) -> None:
+def check_schema(session: CliSession, context: click.Context) -> None:
     """Check that the schema is up to date, for deployments. Exit with code 1 if it is not."""
     current = session.run_async(install.read_schema_status(_locate_database(session), session.settings))
     ok = current.current and not current.unknown
@@ -92,7 +92,7 @@ def _format_status(status: SchemaStatus) -> dict[str, Any]:
     }
 
 
-@migrate.command()
+@migrate_command.command("sql")
 @click.option(
     "--from",
     "from_version",
@@ -110,12 +110,12 @@ def _format_status(status: SchemaStatus) -> dict[str, Any]:
 @click.option(
     "--no-transaction", is_flag=True, help="Leave out begin and commit, for tools that add their own."
 )
-def sql(from_version: int, to_version: int | None, no_transaction: bool) -> None:
+def print_migration_sql(from_version: int, to_version: int | None, no_transaction: bool) -> None:
     """Print the SQL of the migrations. The output is the same every time. This needs no database."""
     click.echo(install.build_migration_script(from_version, to_version, bare=no_transaction), nl=False)
 
 
-@migrate.command()
+@migrate_command.command("grants")
 @click.option("--role", required=True, help="Grant to this role, with which your application logs in.")
 @click.option(
     "--access",
@@ -126,7 +126,7 @@ def sql(from_version: int, to_version: int | None, no_transaction: bool) -> None
 )
 @click.option("--print", "print_only", is_flag=True, help="Print the SQL and change nothing.")
 @pass_session
-def grants(session: CliSession, role: str, access: roles.GrantPurpose, print_only: bool) -> None:
+def grant_privileges(session: CliSession, role: str, access: roles.GrantPurpose, print_only: bool) -> None:
     """Grant a database role the privileges that it needs."""
     url = _locate_database(session)
     statements = session.run_async(

@@ -17,16 +17,16 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.formatting import format_count
 from holdfast.model import Message, MessagePlace
 
-COLUMNS = ["id", "reads", "sent_at", "visible_at", "body"]
-FIELDS = (
+MESSAGE_COLUMNS = ["id", "reads", "sent_at", "visible_at", "body"]
+MESSAGE_FIELDS = (
     "id", "reads", "sent_at", "read_at", "visible_at", "body", "headers", "receipt", "error", "failed_at",
 )  # fmt: skip
-MESSAGE_LIMIT = click.IntRange(1, 100_000)
+MESSAGE_LIMIT_RANGE = click.IntRange(1, 100_000)
 MessageAction: TypeAlias = Callable[[Client, Sequence[Message[None] | int]], Awaitable[list[int]]]
 
 
-@click.group()
-def msg() -> None:
+@click.group("msg")
+def msg_command() -> None:
     """Send, read and manage messages in message queues.
 
     `holdfast queue` creates and configures the queues themselves.
@@ -34,10 +34,10 @@ def msg() -> None:
 
 
 def _format_message(message: Message[Any]) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in FIELDS}
+    return {name: getattr(message, name) for name in MESSAGE_FIELDS}
 
 
-@msg.command()
+@msg_command.command("send")
 @click.argument("queue")
 @click.argument("body", nargs=-1)
 @click.option(
@@ -55,7 +55,7 @@ def _format_message(message: Message[Any]) -> dict[str, Any]:
 @click.option("--lines", is_flag=True, help="Send each line of standard input as one message.")
 @json_option
 @pass_session
-def send(session: CliSession, /, queue: str, body: tuple[str, ...], **options: Any) -> None:
+def send_messages(session: CliSession, /, queue: str, body: tuple[str, ...], **options: Any) -> None:
     """Send a message with BODY to QUEUE and print its id.
 
     BODY is JSON, @file, - for standard input, or pairs such as name=text count:=3.
@@ -71,13 +71,13 @@ def send(session: CliSession, /, queue: str, body: tuple[str, ...], **options: A
     bodies = _read_lines() if options["lines"] else [parameters.parse_json_or_pairs(body)]
     headers = parameters.parse_pairs(options["headers"]) if options["headers"] else None
 
-    async def work() -> list[int]:
+    async def send_bodies() -> list[int]:
         async with session.client() as client:
             return await client.queues.send_batch(
                 queue, bodies, headers=[headers] * len(bodies), delay=delay or at
             )
 
-    for message_id in session.run_async(work()):
+    for message_id in session.run_async(send_bodies()):
         session.output.print_value("id", message_id)
 
 
@@ -92,10 +92,15 @@ def _read_lines() -> list[Any]:
     return bodies
 
 
-@msg.command()
+@msg_command.command("read")
 @click.argument("queue")
 @click.option(
-    "--limit", "-n", type=MESSAGE_LIMIT, default=1, show_default=True, help="Read at most this many messages."
+    "--limit",
+    "-n",
+    type=MESSAGE_LIMIT_RANGE,
+    default=1,
+    show_default=True,
+    help="Read at most this many messages.",
 )
 @click.option(
     "--vt",
@@ -109,7 +114,7 @@ def _read_lines() -> list[Any]:
 )
 @json_option
 @pass_session
-def read(
+def read_messages(
     session: CliSession,
     queue: str,
     limit: int,
@@ -124,22 +129,22 @@ def read(
     """
     condition = None if where is None else parameters.parse_json(where, "--where")
 
-    async def work() -> list[Message[Any]]:
+    async def fetch_readable_messages() -> list[Message[Any]]:
         async with session.client() as client:
             return await client.queues.read(queue, qty=limit, vt=vt, where=condition, wait=wait)
 
-    rows = [_format_message(message) for message in session.run_async(work())]
-    session.output.print_rows(rows, [*COLUMNS, "receipt"])
+    rows = [_format_message(message) for message in session.run_async(fetch_readable_messages())]
+    session.output.print_rows(rows, [*MESSAGE_COLUMNS, "receipt"])
 
 
-def _peek_messages(
+def _fetch_messages(
     session: CliSession, queue: str, limit: int, place: MessagePlace, after: int | None
 ) -> list[Message[Any]]:
-    async def work() -> list[Message[Any]]:
+    async def peek_queue() -> list[Message[Any]]:
         async with session.client() as client:
             return await client.queues.peek(queue, qty=limit, place=place, after=after)
 
-    return session.run_async(work())
+    return session.run_async(peek_queue())
 
 
 def page_options(command: Any) -> Any:
@@ -150,34 +155,34 @@ def page_options(command: Any) -> Any:
     return click.option(
         "--limit",
         "-n",
-        type=MESSAGE_LIMIT,
+        type=MESSAGE_LIMIT_RANGE,
         default=10,
         show_default=True,
         help="Show at most this many messages.",
     )(command)
 
 
-@msg.command()
+@msg_command.command("peek")
 @click.argument("queue")
 @page_options
 @click.option("--archive", is_flag=True, help="Show messages of the archive. Default: of the queue.")
 @json_option
 @pass_session
-def peek(session: CliSession, queue: str, limit: int, after: int | None, archive: bool) -> None:
+def peek_messages(session: CliSession, queue: str, limit: int, after: int | None, archive: bool) -> None:
     """Show messages without reading them, oldest first."""
-    messages = _peek_messages(session, queue, limit, "archive" if archive else "queue", after)
-    columns = [*COLUMNS, "error"] if any(message.error for message in messages) else COLUMNS
+    messages = _fetch_messages(session, queue, limit, "archive" if archive else "queue", after)
+    columns = [*MESSAGE_COLUMNS, "error"] if any(message.error for message in messages) else MESSAGE_COLUMNS
     session.output.print_rows([_format_message(message) for message in messages], columns)
 
 
-@msg.command("dead-letters")
+@msg_command.command("dead-letters")
 @click.argument("queue")
 @page_options
 @json_option
 @pass_session
 def list_dead_letters(session: CliSession, queue: str, limit: int, after: int | None) -> None:
     """Show the dead letters of a queue, oldest first."""
-    rows = [_format_dead_letter(message) for message in _peek_messages(session, queue, limit, "dead", after)]
+    rows = [_format_dead_letter(message) for message in _fetch_messages(session, queue, limit, "dead", after)]
     session.output.print_rows(rows, ["id", "died_at", "reads", "error", "body"])
 
 
@@ -200,11 +205,11 @@ def _apply_to_messages(
     """Apply an action to messages and print the ids that it changed. Fail if some were not in the queue."""
     targets = [parameters.parse_message_reference(queue, reference) for reference in references]
 
-    async def work() -> list[int]:
+    async def apply_action() -> list[int]:
         async with session.client() as client:
             return await act(client, targets)
 
-    changed = session.run_async(work())
+    changed = session.run_async(apply_action())
     for message_id in changed:
         session.output.print_value("id", message_id)
     requested = {target if isinstance(target, int) else target.id for target in targets}
@@ -220,25 +225,27 @@ def _apply_to_messages(
 references_argument = click.argument("references", metavar="ID|RECEIPT...", nargs=-1, required=True)
 
 
-@msg.command()
+@msg_command.command("archive")
 @click.argument("queue")
 @references_argument
 @json_option
 @pass_session
-def archive(session: CliSession, queue: str, references: tuple[str, ...]) -> None:
+def archive_messages(session: CliSession, queue: str, references: tuple[str, ...]) -> None:
     """Move messages to the archive, by id or receipt."""
     _apply_to_messages(
         session, queue, references, lambda client, targets: client.queues.archive(queue, targets), "archived"
     )
 
 
-@msg.command()
+@msg_command.command("delete")
 @click.argument("queue")
 @references_argument
 @confirmation_options
 @json_option
 @pass_session
-def delete(session: CliSession, queue: str, references: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+def delete_messages(
+    session: CliSession, queue: str, references: tuple[str, ...], yes: bool, dry_run: bool
+) -> None:
     """Delete messages, by id or receipt."""
     consequence = f"This deletes {format_count(len(references), 'message')} of queue {queue}."
     if session.confirm(consequence, yes=yes, dry_run=dry_run):
@@ -251,7 +258,7 @@ def delete(session: CliSession, queue: str, references: tuple[str, ...], yes: bo
         )
 
 
-@msg.command("set-vt")
+@msg_command.command("set-vt")
 @click.argument("queue")
 @click.argument("vt", type=DURATION, metavar="DURATION")
 @references_argument
@@ -270,31 +277,33 @@ def set_visibility_timeout(
     )
 
 
-@msg.command()
+@msg_command.command("requeue")
 @click.argument("queue")
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=int)
 @click.option("--archive", is_flag=True, help="Requeue archived messages. Default: dead letters.")
 @click.option(
     "--limit",
-    type=MESSAGE_LIMIT,
+    type=MESSAGE_LIMIT_RANGE,
     default=1000,
     show_default=True,
     help="Without ids: requeue at most this many messages, oldest first.",
 )
 @json_option
 @pass_session
-def requeue(session: CliSession, queue: str, ids: tuple[int, ...], archive: bool, limit: int) -> None:
+def requeue_messages(
+    session: CliSession, queue: str, ids: tuple[int, ...], archive: bool, limit: int
+) -> None:
     """Put dead letters back into their queue.
 
     They become new messages. --archive requeues archived messages instead.
     """
 
-    async def work() -> dict[int, int]:
+    async def requeue_by_id() -> dict[int, int]:
         async with session.client() as client:
             place: MessagePlace = "archive" if archive else "dead"
             return await client.queues.requeue(queue, ids or None, place=place, limit=limit)
 
-    new_ids = session.run_async(work())
+    new_ids = session.run_async(requeue_by_id())
     rows = [{"old_id": old_id, "new_id": new_id} for old_id, new_id in new_ids.items()]
     session.output.print_rows(rows, ["old_id", "new_id"])
     missing = sorted(set(ids) - set(new_ids))

@@ -8,8 +8,8 @@ from holdfast.cli.schema import format_json
 from holdfast.extras import require_extra
 
 
-@click.command()
-def openapi() -> None:
+@click.command("openapi")
+def openapi_command() -> None:
     """Print the OpenAPI description of the HTTP API as JSON.
 
     This command needs no database. It needs the extra `server`.

@@ -23,14 +23,14 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.formatting import format_count, format_duration, format_time_until, sanitize_text
 from holdfast.model import MessageMetrics, MessagePolicy
 
-COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
-NO_VALUE = "none"  # on the command line: remove a limit
-MAX_REASON_CHARS = 60
+QUEUE_COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
+NO_LIMIT_WORD = "none"  # on the command line: remove a limit
+MAX_PAUSE_REASON_CHARS = 60
 QueueKind: TypeAlias = Literal["tasks", "messages"]
 
 
-@click.group()
-def queue() -> None:
+@click.group("queue")
+def queue_command() -> None:
     """List, pause, limit and configure queues.
 
     pause, resume, limit, drain and desired-workers apply to queues of tasks. create, drop, purge and policy
@@ -38,7 +38,7 @@ def queue() -> None:
     """
 
 
-@queue.command("list")
+@queue_command.command("list")
 @click.option(
     "--kind", type=click.Choice(["tasks", "messages"]), help="List only queues of this kind. Default: both."
 )
@@ -47,14 +47,16 @@ def queue() -> None:
 def list_queues(session: CliSession, kind: QueueKind | None) -> None:
     """List queues with their metrics. A name with tasks and messages has two lines."""
 
-    async def work() -> list[dict[str, Any]]:
+    async def fetch_queue_rows() -> list[dict[str, Any]]:
         async with session.client() as client:
             tasks = await _list_task_queues(client, None) if kind != "messages" else []
             messages = await _list_message_queues(client) if kind != "tasks" else []
         return sorted(tasks + messages, key=lambda row: (row["queue"].lower(), row["kind"] == "messages"))
 
-    rows = session.run_async(work())
-    session.output.print_rows(rows if session.output.json else [_format_row(row) for row in rows], COLUMNS)
+    rows = session.run_async(fetch_queue_rows())
+    session.output.print_rows(
+        rows if session.output.json else [_format_row(row) for row in rows], QUEUE_COLUMNS
+    )
 
 
 async def _list_task_queues(client: Client, name: str | None) -> list[dict[str, Any]]:
@@ -93,7 +95,9 @@ def _format_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _format_pause(row: dict[str, Any]) -> str:
     until = f", resumes {format_time_until(row['paused_until'])}" if row.get("paused_until") else ""
-    reason = f": {sanitize_text(row['paused_reason'], MAX_REASON_CHARS)}" if row.get("paused_reason") else ""
+    reason = (
+        f": {sanitize_text(row['paused_reason'], MAX_PAUSE_REASON_CHARS)}" if row.get("paused_reason") else ""
+    )
     return f"paused by {row['paused_by']}{until}{reason}"
 
 
@@ -114,14 +118,14 @@ def _format_policy(policy: MessagePolicy) -> dict[str, Any]:
     }
 
 
-@queue.command()
+@queue_command.command("show")
 @click.argument("name", shell_complete=complete_queue)
 @json_option
 @pass_session
-def show(session: CliSession, name: str) -> None:
+def show_queue(session: CliSession, name: str) -> None:
     """Show the metrics, workers, limits and policy of a queue."""
 
-    async def work() -> list[dict[str, Any]]:
+    async def fetch_queue_sections() -> list[dict[str, Any]]:
         async with session.client() as client:
             rows = await _list_task_queues(client, name)
             try:
@@ -133,11 +137,11 @@ def show(session: CliSession, name: str) -> None:
                 return rows
             return [*rows, {"kind": "messages", **metrics, "policy": policy}]
 
-    for row in session.run_async(work()):
+    for row in session.run_async(fetch_queue_sections()):
         session.output.print_record(row)
 
 
-@queue.command()
+@queue_command.command("create")
 @click.argument("name")
 @click.option(
     "--unlogged",
@@ -155,12 +159,14 @@ def show(session: CliSession, name: str) -> None:
     help="With --partition: keep this many ids or this time.",
 )
 @pass_session
-def create(session: CliSession, name: str, unlogged: bool, partition: str | None, retention: str) -> None:
+def create_message_queue(
+    session: CliSession, name: str, unlogged: bool, partition: str | None, retention: str
+) -> None:
     """Create a message queue. If it exists, nothing changes."""
     if partition and unlogged:
         raise click.UsageError("--unlogged and --partition exclude each other.")
 
-    async def work() -> None:
+    async def create_if_missing() -> None:
         async with session.client() as client:
             if partition:
                 await client.queues.create_partitioned(
@@ -169,7 +175,7 @@ def create(session: CliSession, name: str, unlogged: bool, partition: str | None
             else:
                 await client.queues.create(name, unlogged=unlogged)
 
-    session.run_async(work())
+    session.run_async(create_if_missing())
     session.output.print_line(f"Message queue {name} exists.")
 
 
@@ -178,14 +184,14 @@ def _parse_extent(text: str) -> int | timedelta:
     return int(text) if text.isdecimal() else DURATION.convert(text, None, None)
 
 
-@queue.command()
+@queue_command.command("drop")
 @click.argument("name", shell_complete=complete_queue)
 @confirmation_options
 @pass_session
-def drop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a message queue with its messages and its archive."""
 
-    async def work() -> None:
+    async def drop_if_confirmed() -> None:
         async with session.client() as client:
             metrics = await client.queues.metrics(name)
             messages = format_count(metrics.total, "message")
@@ -195,20 +201,20 @@ def drop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
                     raise NotFoundError(f"Message queue {name!r} does not exist.", field="queue")
                 session.output.print_line(f"Queue {name} is deleted.")
 
-    session.run_async(work())
+    session.run_async(drop_if_confirmed())
 
 
-@queue.command()
+@queue_command.command("purge")
 @click.argument("name", shell_complete=complete_queue)
 @confirmation_options
 @pass_session
-def purge(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete all messages of a queue.
 
     This also deletes messages that are being read. The archive stays.
     """
 
-    async def work() -> None:
+    async def purge_if_confirmed() -> None:
         async with session.client() as client:
             metrics = await client.queues.metrics(name)
             consequence = f"This deletes {format_count(metrics.total, 'message')} of queue {name}."
@@ -216,10 +222,10 @@ def purge(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
                 count = await client.queues.purge(name)
                 session.output.print_line(f"Deleted {format_count(count, 'message')}.")
 
-    session.run_async(work())
+    session.run_async(purge_if_confirmed())
 
 
-@queue.command()
+@queue_command.command("policy")
 @click.argument("name")
 @click.option("--vt", type=DURATION, help="Set the visibility timeout: how long a read hides a message.")
 @click.option(
@@ -241,25 +247,25 @@ def purge(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
 )
 @json_option
 @pass_session
-def policy(session: CliSession, /, name: str, **options: Any) -> None:
+def show_or_change_policy(session: CliSession, /, name: str, **options: Any) -> None:
     """Show or change the policy of a message queue.
 
     Settings that you do not name stay as they are.
     """
     changes = _build_policy_changes({name: value for name, value in options.items() if value is not None})
 
-    async def work() -> MessagePolicy:
+    async def save_and_fetch_policy() -> MessagePolicy:
         async with session.client() as client:
             if changes:
                 return await client.queues.put_policy(name, **changes)
             return await client.queues.policy(name)
 
-    session.output.print_record({"queue": name, **_format_policy(session.run_async(work()))})
+    session.output.print_record({"queue": name, **_format_policy(session.run_async(save_and_fetch_policy()))})
 
 
 def _build_policy_changes(options: dict[str, Any]) -> PolicyChanges:
     for option in ("max_reads", "dead_letters", "archive_retention"):
-        if options.get(option) == NO_VALUE:
+        if options.get(option) == NO_LIMIT_WORD:
             options[option] = None
     if options.get("max_reads") is not None:
         options["max_reads"] = click.INT.convert(options["max_reads"], None, None)

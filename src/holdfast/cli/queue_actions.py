@@ -11,9 +11,9 @@ import click
 
 from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.completers import complete_queue
-from holdfast.cli.limit import delete_limit, limit_options, parse_rate, save_limit
+from holdfast.cli.limit import confirm_and_delete_limit, limit_options, parse_rate, save_limit
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.queue import queue
+from holdfast.cli.queue import queue_command
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import limits, workers
 from holdfast.engine import queues as engine_queues
@@ -23,7 +23,7 @@ from holdfast.engine.messages import queues
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.formatting import format_count, format_duration, format_number
 
-POLL_INTERVAL_S = 0.2
+DRAIN_POLL_INTERVAL_S = 0.2
 
 
 async def _refuse_message_queue(connection: Connection, name: str) -> None:
@@ -39,17 +39,17 @@ async def _refuse_message_queue(connection: Connection, name: str) -> None:
         )
 
 
-@queue.command()
+@queue_command.command("pause")
 @click.argument("name", shell_complete=complete_queue)
 @click.option("--reason", "-r", help="Store this reason; `holdfast job why` and the dashboard show it.")
 @click.option("--duration", type=DURATION, help="Resume automatically after this time. Default: stay paused.")
 @json_option
 @pass_session
-def pause(session: CliSession, name: str, reason: str | None, duration: timedelta | None) -> None:
+def pause_queue(session: CliSession, name: str, reason: str | None, duration: timedelta | None) -> None:
     """Pause a queue: workers start no more of its tasks. Running tasks continue."""
     until = None if duration is None else datetime.now(UTC) + duration
 
-    async def work(connection: Connection) -> dict[str, Any]:
+    async def pause_and_fetch_queue(connection: Connection) -> dict[str, Any]:
         await _refuse_message_queue(connection, name)
         await engine_queues.pause_queue_until(connection, name, until, why=reason, by=get_local_actor())
         await record_audit_event(
@@ -57,7 +57,7 @@ def pause(session: CliSession, name: str, reason: str | None, duration: timedelt
         )
         return (await engine_queues.list_task_queues(connection, name))[0]
 
-    row = session.run_with_connection(work)
+    row = session.run_with_connection(pause_and_fetch_queue)
     if session.output.json:
         session.output.print_record(row)
     else:
@@ -66,41 +66,41 @@ def pause(session: CliSession, name: str, reason: str | None, duration: timedelt
         session.output.print_line(f"Queue {name} is paused{period}: {counts}.")
 
 
-@queue.command()
+@queue_command.command("resume")
 @click.argument("name", shell_complete=complete_queue)
 @json_option
 @pass_session
-def resume(session: CliSession, name: str) -> None:
+def resume_queue(session: CliSession, name: str) -> None:
     """Resume a paused queue: workers start its tasks again."""
 
-    async def work(connection: Connection) -> bool:
+    async def resume_and_record(connection: Connection) -> bool:
         resumed = await limits.resume_queue(connection, name)
         if resumed:
             await record_audit_event(connection, "queue.resume", name)
         return resumed
 
-    resumed = session.run_with_connection(work)
+    resumed = session.run_with_connection(resume_and_record)
     if session.output.json:
         session.output.print_record({"queue": name, "resumed": resumed})
     else:
         session.output.print_line(f"Queue {name} {'is resumed' if resumed else 'was not paused'}.")
 
 
-@queue.command()
+@queue_command.command("limit")
 @click.argument("name", shell_complete=complete_queue)
 @limit_options
 @click.option("--remove", is_flag=True, help="Remove the limit of the queue.")
 @confirmation_options
 @json_option
 @pass_session
-def limit(session: CliSession, /, name: str, **options: Any) -> None:
+def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
     """Limit the tasks of a queue, across all workers.
 
     `holdfast limit list` shows the limit as queue:NAME.
     """
     limit_name = f"queue:{name}"
     if options["remove"]:
-        delete_limit(session, limit_name, yes=options["yes"], dry_run=options["dry_run"])
+        confirm_and_delete_limit(session, limit_name, yes=options["yes"], dry_run=options["dry_run"])
         return
     rate = None if options["rate"] is None else parse_rate(options["rate"])
     queue_limit = LimitRule(
@@ -112,7 +112,7 @@ def limit(session: CliSession, /, name: str, **options: Any) -> None:
         save_limit(session, queue_limit)
 
 
-@queue.command()
+@queue_command.command("drain")
 @click.argument("name", shell_complete=complete_queue)
 @click.option(
     "--reason", "-r", default="draining", show_default=True, help="Store this reason for the pause."
@@ -122,19 +122,19 @@ def limit(session: CliSession, /, name: str, **options: Any) -> None:
 )
 @json_option
 @pass_session
-def drain(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
+def drain_queue(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
     """Pause a queue and wait for its running tasks.
 
     The queue stays paused until `holdfast queue resume`.
     """
 
-    async def work(connection: Connection) -> int:
+    async def pause_and_wait(connection: Connection) -> int:
         await _refuse_message_queue(connection, name)
         await limits.pause_queue(connection, name, why=reason, by=get_local_actor())
         await record_audit_event(connection, "queue.pause", name, reason=reason)
         return await _wait_until_idle(session, connection, name, wait_timeout)
 
-    ready = session.run_with_connection(work)
+    ready = session.run_with_connection(pause_and_wait)
     if session.output.json:
         session.output.print_record({"queue": name, "running": 0, "ready": ready})
     else:
@@ -161,10 +161,10 @@ async def _wait_until_idle(
                 f"{running} of queue {name} still running after {format_duration(max_wait)}.",
                 fix="The queue stays paused. Wait longer with --wait-timeout, or cancel the jobs.",
             )
-        await asyncio.sleep(POLL_INTERVAL_S)
+        await asyncio.sleep(DRAIN_POLL_INTERVAL_S)
 
 
-@queue.command("desired-workers")
+@queue_command.command("desired-workers")
 @click.argument("name", shell_complete=complete_queue)
 @click.option(
     "--per-worker",
@@ -181,8 +181,8 @@ def count_desired_workers(session: CliSession, name: str, per_worker: int) -> No
     The number is for autoscalers. 0 means that there is nothing to do.
     """
 
-    async def work(connection: Connection) -> int:
+    async def fetch_worker_count(connection: Connection) -> int:
         await _refuse_message_queue(connection, name)
         return await workers.count_desired_workers(connection, name, per_worker=per_worker)
 
-    session.output.print_value("workers", session.run_with_connection(work))
+    session.output.print_value("workers", session.run_with_connection(fetch_worker_count))

@@ -14,7 +14,7 @@ from dataclasses import fields
 
 import click
 
-from holdfast.cli.commands import COMMANDS, COMMANDS_BY_HEADING
+from holdfast.cli.commands import COMMANDS_BY_HEADING, COMMANDS_BY_NAME
 from holdfast.cli.output import print_error
 from holdfast.cli.session import CliSession
 from holdfast.errors import HoldfastError
@@ -22,7 +22,7 @@ from holdfast.extras import convert_import_error
 from holdfast.settings import Settings
 from holdfast.version import __version__
 
-SETTING_ALIASES = {"database_url": ("--dsn",)}
+SETTING_OPTION_ALIASES = {"database_url": ("--dsn",)}
 
 
 class SettingOption(click.Option):
@@ -33,13 +33,13 @@ class LazyCommandGroup(click.Group):
     """A group that imports the module of a command when the command is used, and not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*COMMANDS, *self.commands})
+        return sorted({*COMMANDS_BY_NAME, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.commands and cmd_name in COMMANDS:
-            entry = COMMANDS[cmd_name]
+        if cmd_name not in self.commands and cmd_name in COMMANDS_BY_NAME:
+            entry = COMMANDS_BY_NAME[cmd_name]
             modules = [importlib.import_module(f"holdfast.{module}") for module in entry.modules]
-            command: click.Command = getattr(modules[0], cmd_name)
+            command: click.Command = getattr(modules[0], f"{cmd_name}_command")
             command.short_help = entry.short_help
             self.add_command(command)
         return super().get_command(ctx, cmd_name)
@@ -63,18 +63,20 @@ class LazyCommandGroup(click.Group):
 def add_settings_options(command: click.Command) -> None:
     """Add an option for every setting, with the name of the setting."""
     for setting in fields(Settings):
-        names = [f"--{setting.name.replace('_', '-')}", *SETTING_ALIASES.get(setting.name, ())]
+        names = [f"--{setting.name.replace('_', '-')}", *SETTING_OPTION_ALIASES.get(setting.name, ())]
         command.params.append(SettingOption(names, metavar="VALUE", help=setting.metadata["help"]))
 
 
 @click.group(
-    cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    "holdfast",
+    cls=LazyCommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(
     __version__, prog_name="holdfast", message="%(prog)s %(version)s", help="Print the version and exit."
 )
 @click.pass_context
-def root(context: click.Context, /, **overrides: str | None) -> None:
+def root_command(context: click.Context, /, **overrides: str | None) -> None:
     """Run background jobs for Python applications on PostgreSQL.
 
     Run `holdfast COMMAND --help` for the options of a command. Write settings before the command:
@@ -86,19 +88,19 @@ def root(context: click.Context, /, **overrides: str | None) -> None:
     context.obj = CliSession({name: value for name, value in overrides.items() if value})
 
 
-add_settings_options(root)
+add_settings_options(root_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process."""
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(run_command_line(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def run(arguments: list[str]) -> int:
+def run_command_line(arguments: list[str]) -> int:
     """Run one command line and return its exit code. Errors are printed as sentences, not tracebacks."""
     as_json = "--json" in arguments
     try:
-        result = root.main(arguments, prog_name="holdfast", standalone_mode=False)
+        result = root_command.main(arguments, prog_name="holdfast", standalone_mode=False)
     except HoldfastError as error:
         print_error(error.message, error.fix, as_json=as_json)
         return error.exit_code

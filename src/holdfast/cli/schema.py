@@ -13,13 +13,13 @@ from holdfast.cli.session import CliSession, pass_session
 from holdfast.errors import NotFoundError
 
 
-@click.command()
+@click.command("schema")
 @click.argument("task", shell_complete=complete_type)
 @click.option(
     "--app", metavar="APP", help="Read the task from this file or module. Default: from the database."
 )
 @pass_session
-def schema(session: CliSession, task: str, app: str | None) -> None:
+def schema_command(session: CliSession, task: str, app: str | None) -> None:
     """Print the JSON Schema of a task's arguments.
 
     The schema comes from the database, where workers register their tasks, or from the code of --app.

@@ -103,13 +103,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def json_option(command: Command) -> Command:
     """Add `--json`: one object per line, stable field names, no colours."""
 
-    def use_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    def enable_json_output(context: click.Context, _: click.Parameter, value: bool) -> bool:
         if value:
             context.ensure_object(CliSession).output.json = True
         return value
 
     return click.option(
-        "--json", is_flag=True, expose_value=False, callback=use_json, help="Print one JSON object per line."
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        callback=enable_json_output,
+        help="Print one JSON object per line.",
     )(command)
 
 
@@ -119,12 +123,12 @@ def exit_with_parent_option(command: Command) -> Command:
     The parent process holds the other end of the pipe. The kernel closes it however the parent ends.
     """
 
-    def start_watching(_: click.Context, __: click.Parameter, value: bool) -> None:
+    def start_parent_watch(_: click.Context, __: click.Parameter, value: bool) -> None:
         if value:
             threading.Thread(target=_terminate_at_end_of_input, daemon=True).start()
 
     return click.option(
-        "--exit-with-parent", is_flag=True, hidden=True, expose_value=False, callback=start_watching
+        "--exit-with-parent", is_flag=True, hidden=True, expose_value=False, callback=start_parent_watch
     )(command)
 
 

@@ -18,7 +18,7 @@ from holdfast.engine import jobs
 from holdfast.errors import ConflictError, InvalidError
 
 
-@click.command()
+@click.command("submit")
 @click.argument("task", shell_complete=complete_type)
 @click.argument("args", nargs=-1)
 @click.option(
@@ -75,7 +75,7 @@ from holdfast.errors import ConflictError, InvalidError
 )
 @json_option
 @pass_session
-def submit(session: CliSession, /, task: str, args: tuple[str, ...], **options: Any) -> int:
+def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **options: Any) -> int:
     """Submit TASK with ARGS and print the id of the job.
 
     ARGS are pairs such as name=text count:=3, a JSON object, @file, or - for standard input.
@@ -92,7 +92,7 @@ def submit(session: CliSession, /, task: str, args: tuple[str, ...], **options: 
             "The arguments of a task must be a JSON object.", fix="Write pairs: name=text.", field="args"
         )
 
-    async def work() -> int:
+    async def submit_and_print() -> int:
         async with session.client() as client:
             definition = await task_lookup.find_submittable_task(
                 client, task, options["app"], options["queue"]
@@ -108,7 +108,7 @@ def submit(session: CliSession, /, task: str, args: tuple[str, ...], **options: 
                 )
             return await _print_result(session, client, submitted, options)
 
-    return session.run_async(work())
+    return session.run_async(submit_and_print())
 
 
 def _build_options(options: dict[str, Any]) -> dict[str, Any]:

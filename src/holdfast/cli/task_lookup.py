@@ -22,8 +22,8 @@ from holdfast.engine.task_types import list_task_types
 from holdfast.errors import NotFoundError
 
 Schema = dict[str, Any]
-MAX_SCHEMA_DEPTH = 5
-_PYTHON_TYPES: dict[str, Any] = {
+MAX_SCHEMA_REF_DEPTH = 5
+_PYTHON_TYPES_BY_JSON_TYPE: dict[str, Any] = {
     "integer": int,
     "number": (int, float),
     "boolean": bool,
@@ -31,7 +31,16 @@ _PYTHON_TYPES: dict[str, Any] = {
     "array": list,
     "object": dict,
 }
-_SUBMIT_OPTIONS = ("priority", "attempts", "base_s", "cap_s", "jitter", "timeout_s", "lease_s", "crashes")
+_SUBMIT_OPTION_NAMES = (
+    "priority",
+    "attempts",
+    "base_s",
+    "cap_s",
+    "jitter",
+    "timeout_s",
+    "lease_s",
+    "crashes",
+)
 
 
 @dataclass(frozen=True)
@@ -66,14 +75,18 @@ def _convert_text(value: object, schema: Schema | None, root_schema: Schema | No
         parsed = msgspec.json.decode(value)
     except msgspec.DecodeError:
         return value
-    matches = any(isinstance(parsed, _PYTHON_TYPES[name]) for name in json_types if name in _PYTHON_TYPES)
+    matches = any(
+        isinstance(parsed, _PYTHON_TYPES_BY_JSON_TYPE[name])
+        for name in json_types
+        if name in _PYTHON_TYPES_BY_JSON_TYPE
+    )
     # In Python a bool is an int, in JSON true is not a number.
     return parsed if matches and not (isinstance(parsed, bool) and "boolean" not in json_types) else value
 
 
 def _list_json_types(schema: Schema, root_schema: Schema, depth: int = 0) -> set[str]:
     """Return the JSON types that a schema allows, or an empty set if the schema does not say."""
-    if "$ref" in schema and depth < MAX_SCHEMA_DEPTH:
+    if "$ref" in schema and depth < MAX_SCHEMA_REF_DEPTH:
         name = str(schema["$ref"]).rpartition("/")[2]
         return _list_json_types(root_schema.get("$defs", {}).get(name, {}), root_schema, depth + 1)
     alternatives = cast("list[Schema]", schema.get("anyOf") or schema.get("oneOf") or [])
@@ -91,7 +104,7 @@ def _list_json_types(schema: Schema, root_schema: Schema, depth: int = 0) -> set
 def _get_json_type(value: object) -> str | None:
     if isinstance(value, str):
         return "string"
-    return next((name for name, types in _PYTHON_TYPES.items() if type(value) is types), None)
+    return next((name for name, types in _PYTHON_TYPES_BY_JSON_TYPE.items() if type(value) is types), None)
 
 
 async def find_submittable_task(
@@ -167,5 +180,5 @@ async def find_registered_task(client: Client, name: str) -> SubmittableTask | N
     if row is None:
         return None
     options: dict[str, Any] = row["options"] or {}
-    policy = {option: options[option] for option in _SUBMIT_OPTIONS if options.get(option) is not None}
+    policy = {option: options[option] for option in _SUBMIT_OPTION_NAMES if options.get(option) is not None}
     return SubmittableTask({"type": name, "queue": row["queue"], **policy}, row["schema"], row["doc"])

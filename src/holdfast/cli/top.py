@@ -43,13 +43,13 @@ from holdfast.formatting import (
     shorten_id,
 )
 
-VIEW_OF_KEY = {"o": "overview", "j": "jobs", "e": "errors", "q": "queues", "w": "workers", "?": "help"}
+VIEWS_BY_KEY = {"o": "overview", "j": "jobs", "e": "errors", "q": "queues", "w": "workers", "?": "help"}
 EXIT_KEYS = {"x", "escape", "end", "\x04"}
 KEY_HELP = "o overview  j jobs  e errors  q queues  w workers  p pause  ? help  x exit"
-MIN_INTERVAL_S = 0.2
-ERROR_PERIOD = timedelta(hours=1)
-WORKER_PERIOD_S = 600
-UNLIMITED_HEIGHT = 1000
+MIN_REFRESH_INTERVAL_S = 0.2
+SHOWN_ERROR_PERIOD = timedelta(hours=1)
+SHOWN_WORKER_PERIOD_S = 600
+UNLIMITED_HEIGHT_LINES = 1000
 
 
 @dataclass
@@ -67,9 +67,9 @@ class TopSnapshot:
 
     async def fetch(self, connection: Connection) -> None:
         """Read the data from the database."""
-        since = datetime.now(UTC) - ERROR_PERIOD
+        since = datetime.now(UTC) - SHOWN_ERROR_PERIOD
         self.queues = await engine_queues.list_task_queues(connection)
-        self.workers = await engine_workers.list_workers(connection, within_s=WORKER_PERIOD_S)
+        self.workers = await engine_workers.list_workers(connection, within_s=SHOWN_WORKER_PERIOD_S)
         self.running = (await search.search_jobs(connection, "state:running", limit=100)).rows
         self.errors = await error_groups.list_error_groups(connection, since=since, limit=50)
         self.at, self.error = datetime.now(UTC), None
@@ -87,12 +87,12 @@ class TopSnapshot:
         }
 
 
-@click.command()
+@click.command("top")
 @click.option("--once", is_flag=True, help="Print one snapshot and exit.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="Refresh at this interval.")
 @json_option
 @pass_session
-def top(session: CliSession, once: bool, interval: timedelta) -> None:
+def top_command(session: CliSession, once: bool, interval: timedelta) -> None:
     """Show queues, running jobs, errors and workers in the terminal, refreshed every second.
 
     Without a terminal, with --once or with --json, print one snapshot and exit.
@@ -101,14 +101,14 @@ def top(session: CliSession, once: bool, interval: timedelta) -> None:
     if once or session.output.json or not console.is_terminal or console.is_dumb_terminal:
         _print_snapshot(session)
     else:
-        session.run_async(_show_live(session, max(MIN_INTERVAL_S, interval.total_seconds())))
+        session.run_async(_show_live(session, max(MIN_REFRESH_INTERVAL_S, interval.total_seconds())))
 
 
 def _print_snapshot(session: CliSession) -> None:
     snapshot = TopSnapshot()
     session.run_with_connection(snapshot.fetch)
     if not session.output.json:
-        session.output.console.print(render_snapshot(snapshot, height=UNLIMITED_HEIGHT))
+        session.output.console.print(render_snapshot(snapshot, height=UNLIMITED_HEIGHT_LINES))
         return
     session.output.print_record(
         {
@@ -146,8 +146,8 @@ async def _refresh_snapshot(snapshot: TopSnapshot, client: Client) -> None:
 
 
 def _handle_key(snapshot: TopSnapshot, key: str | None) -> None:
-    if key in VIEW_OF_KEY:
-        snapshot.view = VIEW_OF_KEY[key]
+    if key in VIEWS_BY_KEY:
+        snapshot.view = VIEWS_BY_KEY[key]
     elif key == "p":
         snapshot.paused = not snapshot.paused
 

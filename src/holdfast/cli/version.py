@@ -10,10 +10,10 @@ from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.version import __version__
 
 
-@click.command()
+@click.command("version")
 @json_option
 @pass_session
-def version(session: CliSession) -> None:
+def version_command(session: CliSession) -> None:
     """Print the versions of Holdfast and Python."""
     if session.output.json:
         session.output.print_record({"holdfast": __version__, "python": platform.python_version()})

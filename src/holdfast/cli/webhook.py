@@ -19,24 +19,24 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.webhooks import Webhook
 from holdfast.errors import NotFoundError
 
-COLUMNS = ["id", "state", "url", "events", "owner", "failures", "problem"]
+WEBHOOK_COLUMNS = ["id", "state", "url", "events", "owner", "failures", "problem"]
 
 
-@click.group()
-def webhook() -> None:
+@click.group("webhook")
+def webhook_command() -> None:
     """List, enable, disable and delete webhooks, which call a URL when jobs end.
 
     Create webhooks through the HTTP API: POST /api/webhooks.
     """
 
 
-@webhook.command("list")
+@webhook_command.command("list")
 @json_option
 @pass_session
 def list_webhooks(session: CliSession) -> None:
     """List webhooks, newest first, with their state and last error."""
     rows = [_format_webhook(each) for each in session.run_with_connection(webhooks.list_webhooks)]
-    session.output.print_rows(rows, COLUMNS)
+    session.output.print_rows(rows, WEBHOOK_COLUMNS)
 
 
 def _format_webhook(stored: Webhook) -> dict[str, Any]:
@@ -49,31 +49,31 @@ def _format_webhook(stored: Webhook) -> dict[str, Any]:
     }
 
 
-@webhook.command()
+@webhook_command.command("enable")
 @click.argument("webhook_id", metavar="ID")
 @pass_session
-def enable(session: CliSession, webhook_id: str) -> None:
+def enable_webhook(session: CliSession, webhook_id: str) -> None:
     """Enable a webhook and reset its count of failures."""
     _set_active(session, parse_uuid(webhook_id, "webhook"), active=True)
 
 
-@webhook.command()
+@webhook_command.command("disable")
 @click.argument("webhook_id", metavar="ID")
 @pass_session
-def disable(session: CliSession, webhook_id: str) -> None:
+def disable_webhook(session: CliSession, webhook_id: str) -> None:
     """Disable a webhook: it receives no more events. It keeps its secret."""
     _set_active(session, parse_uuid(webhook_id, "webhook"), active=False)
 
 
 def _set_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
-    async def work(connection: Connection) -> None:
+    async def save_active_flag(connection: Connection) -> None:
         if not await webhooks.set_webhook_active(connection, webhook_id, on=active):
             raise _not_found(webhook_id)
         await record_audit_event(
             connection, "webhook.enabled" if active else "webhook.disabled", str(webhook_id)
         )
 
-    session.run_with_connection(work)
+    session.run_with_connection(save_active_flag)
     session.output.print_line(f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.")
 
 
@@ -81,11 +81,11 @@ def _not_found(webhook_id: UUID) -> NotFoundError:
     return NotFoundError(f"Webhook {webhook_id} does not exist.", fix="See `holdfast webhook list`.")
 
 
-@webhook.command()
+@webhook_command.command("delete")
 @click.argument("webhook_id", metavar="ID")
 @confirmation_options
 @pass_session
-def delete(session: CliSession, webhook_id: str, yes: bool, dry_run: bool) -> None:
+def delete_webhook(session: CliSession, webhook_id: str, yes: bool, dry_run: bool) -> None:
     """Delete a webhook and its secret."""
     webhook_uuid = parse_uuid(webhook_id, "webhook")
     stored = session.run_with_connection(webhooks.list_webhooks)
@@ -94,9 +94,9 @@ def delete(session: CliSession, webhook_id: str, yes: bool, dry_run: bool) -> No
         raise _not_found(webhook_uuid)
     if session.confirm(f"This deletes the webhook for {url}.", yes=yes, dry_run=dry_run):
 
-        async def work(connection: Connection) -> None:
+        async def delete_and_record(connection: Connection) -> None:
             await webhooks.delete_webhook(connection, webhook_uuid)
             await record_audit_event(connection, "webhook.delete", str(webhook_uuid))
 
-        session.run_with_connection(work)
+        session.run_with_connection(delete_and_record)
         session.output.print_line(f"Webhook {webhook_uuid} is deleted.")

@@ -22,7 +22,7 @@ from holdfast.worker.queue_shares import parse_queue_shares
 from holdfast.worker.supervisor import Supervisor
 
 
-@click.command()
+@click.command("worker")
 @click.argument("app")
 @click.option(
     "--queues",
@@ -47,7 +47,7 @@ from holdfast.worker.supervisor import Supervisor
 )
 @exit_with_parent_option
 @pass_session
-def worker(session: CliSession, /, app: str, queues: str, **options: Any) -> None:
+def worker_command(session: CliSession, /, app: str, queues: str, **options: Any) -> None:
     """Run the tasks and consumers of APP: a file (app.py), a module, or module:attribute.
 
     The first SIGTERM or Ctrl-C stops claiming and lets running tasks finish within the grace. Then the worker
@@ -114,13 +114,13 @@ def _check_queues(app: app_loader.LoadedApp, queues: list[str]) -> None:
 def _stop_on_signals(worker: Worker) -> None:
     signals_received = 0
 
-    def on_signal() -> None:
+    def handle_signal() -> None:
         nonlocal signals_received
         signals_received += 1
         worker.stop(graceful=signals_received == 1)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        asyncio.get_running_loop().add_signal_handler(number, handle_signal)
 
 
 async def supervise_processes(settings: Settings, count: int) -> int:

@@ -27,21 +27,21 @@ from holdfast.formatting import (
     format_time_until,
 )
 
-COLUMNS = ["name", "state", "running", "slots", "queues", "version", "lag", "memory", "heartbeat"]
-TASK_COLUMNS = ["job", "task", "attempt", "running_for", "deadline", "progress"]
-LOOKUP_PERIOD_S = 35 * 86400
-MAX_LISTED_MATCHES = 5
+WORKER_COLUMNS = ["name", "state", "running", "slots", "queues", "version", "lag", "memory", "heartbeat"]
+WORKER_TASK_COLUMNS = ["job", "task", "attempt", "running_for", "deadline", "progress"]
+WORKER_LOOKUP_PERIOD_S = 35 * 86400
+MAX_LISTED_WORKER_NAMES = 5
 
 
-@click.group()
-def workers() -> None:
+@click.group("workers")
+def workers_command() -> None:
     """List, show, drain and stop running workers.
 
     `holdfast worker APP`, without s, starts a worker.
     """
 
 
-@workers.command("list")
+@workers_command.command("list")
 @click.option(
     "--since",
     type=DURATION,
@@ -56,7 +56,7 @@ def list_workers(session: CliSession, since: timedelta) -> None:
     rows = session.run_with_connection(
         lambda connection: engine_workers.list_workers(connection, within_s=since.total_seconds())
     )
-    session.output.print_rows([_format_worker(session.output, row) for row in rows], COLUMNS)
+    session.output.print_rows([_format_worker(session.output, row) for row in rows], WORKER_COLUMNS)
 
 
 def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
@@ -77,28 +77,28 @@ def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@workers.command()
+@workers_command.command("show")
 @click.argument("name", shell_complete=complete_worker)
 @json_option
 @pass_session
-def show(session: CliSession, name: str) -> None:
+def show_worker(session: CliSession, name: str) -> None:
     """Show a worker and the tasks that it is running.
 
     NAME is the name of a worker, or its beginning if that is unambiguous.
     """
 
-    async def work(connection: Connection) -> dict[str, Any]:
+    async def fetch_worker_with_tasks(connection: Connection) -> dict[str, Any]:
         row = await get_worker_or_fail(connection, name)
         return {**row, "tasks": await engine_workers.list_worker_tasks(connection, row["name"])}
 
-    row = session.run_with_connection(work)
+    row = session.run_with_connection(fetch_worker_with_tasks)
     if session.output.json:
         session.output.print_record(row)
         return
     tasks = row.pop("tasks")
     types = ", ".join(row.get("types") or ["all"])
     session.output.print_record({**_format_worker(session.output, row), "types": types})
-    session.output.print_rows([_format_task(task) for task in tasks], TASK_COLUMNS)
+    session.output.print_rows([_format_task(task) for task in tasks], WORKER_TASK_COLUMNS)
 
 
 def _format_task(task: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _format_task(task: dict[str, Any]) -> dict[str, Any]:
 
 async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any]:
     """Return the worker with this name or, if there is only one, whose name starts with it."""
-    rows = await engine_workers.list_workers(connection, within_s=LOOKUP_PERIOD_S)
+    rows = await engine_workers.list_workers(connection, within_s=WORKER_LOOKUP_PERIOD_S)
     matches = [row for row in rows if row["name"] == name] or [
         row for row in rows if row["name"].startswith(name)
     ]
@@ -123,29 +123,29 @@ async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any
             f"Worker {name!r} does not exist.", fix="See `holdfast workers list`.", field="worker"
         )
     if len(matches) > 1:
-        listed = ", ".join(row["name"] for row in matches[:MAX_LISTED_MATCHES])
+        listed = ", ".join(row["name"] for row in matches[:MAX_LISTED_WORKER_NAMES])
         raise ConflictError(
             f"More than one worker name starts with {name}: {listed}.", fix="Give more characters."
         )
     return matches[0]
 
 
-@workers.command()
+@workers_command.command("drain")
 @click.argument("name", shell_complete=complete_worker)
 @confirmation_options
 @json_option
 @pass_session
-def drain(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+def drain_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Let a worker finish its running tasks and exit."""
     _send_command(session, name, "drain", yes=yes, dry_run=dry_run)
 
 
-@workers.command()
+@workers_command.command("stop")
 @click.argument("name", shell_complete=complete_worker)
 @confirmation_options
 @json_option
 @pass_session
-def stop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
+def stop_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Stop a worker, as SIGTERM does.
 
     Tasks that do not end within its grace period are released.
@@ -156,7 +156,7 @@ def stop(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
 def _send_command(
     session: CliSession, name: str, command: leases.WorkerCommand, *, yes: bool, dry_run: bool
 ) -> None:
-    async def work(connection: Connection) -> None:
+    async def confirm_and_send(connection: Connection) -> None:
         row = await get_worker_or_fail(connection, name)
         running = format_count(row["running"], "running task")
         consequence = f"This makes worker {row['name']} {command} ({running})."
@@ -168,4 +168,4 @@ def _send_command(
         await record_audit_event(connection, f"worker.{command}", row["name"])
         session.output.print_record({"worker": row["name"], "command": command})
 
-    session.run_with_connection(work)
+    session.run_with_connection(confirm_and_send)

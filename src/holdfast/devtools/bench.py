@@ -27,12 +27,12 @@ from holdfast.settings import Secret, Settings, redact_url
 from holdfast.version import __version__
 from holdfast.worker.runtime import WorkerRuntime
 
-QUEUE = "bench"
+BENCH_QUEUE = "bench"
 SUBMIT_BATCH_SIZE = 1000
-POLL_INTERVAL_S = 0.02
+DRAIN_POLL_INTERVAL_S = 0.02
 
 
-@task(queue=QUEUE)
+@task(queue=BENCH_QUEUE)
 async def return_number(number: int) -> int:
     """Do nothing, so that only the cost of Holdfast itself is measured."""
     return number
@@ -71,7 +71,7 @@ class BenchResult:
     result_ms: LatencyStats
 
 
-@click.command()
+@click.command("bench")
 @click.option(
     "--jobs",
     type=click.IntRange(100, 1_000_000),
@@ -96,7 +96,7 @@ class BenchResult:
 )
 @json_option
 @pass_session
-def bench(session: CliSession, jobs: int, samples: int, concurrency: int) -> None:
+def bench_command(session: CliSession, jobs: int, samples: int, concurrency: int) -> None:
     """Measure throughput and latency of this version on this database.
 
     The measurement takes about half a minute. It uses a temporary database on the same server.
@@ -190,7 +190,7 @@ async def _run_worker(
         while True:
             if worker_task.done() or not await _count_unfinished(database):
                 return count / (time.perf_counter() - started)
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(DRAIN_POLL_INTERVAL_S)
 
     try:
         yield measure_drain_rate
@@ -201,7 +201,7 @@ async def _run_worker(
 
 async def _count_unfinished(database: Database) -> int:
     async with database.connection() as connection:
-        rows = await queues.list_task_queues(connection, QUEUE, max_rows=1)
+        rows = await queues.list_task_queues(connection, BENCH_QUEUE, max_rows=1)
     return sum(row["ready"] + row["running"] for row in rows)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 
-STOP_TIMEOUT_S = 30.0
-SKIPPED_FOLDERS = {"node_modules", "site-packages", "venv"}
+PROCESS_STOP_TIMEOUT_S = 30.0
+UNWATCHED_FOLDERS = {"node_modules", "site-packages", "venv"}
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ManagedProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(PROCESS_STOP_TIMEOUT_S):
                 await self.process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
@@ -113,7 +113,7 @@ def _read_modification_times(folders: list[Path]) -> dict[str, int]:
             subfolders[:] = [
                 name
                 for name in subfolders
-                if not name.startswith((".", "__")) and name not in SKIPPED_FOLDERS
+                if not name.startswith((".", "__")) and name not in UNWATCHED_FOLDERS
             ]
             for name in names:
                 if name.endswith(".py"):

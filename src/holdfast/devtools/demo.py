@@ -31,9 +31,9 @@ from holdfast.settings import Secret, Settings, redact_url
 if TYPE_CHECKING:
     from types import ModuleType
 
-POLL_INTERVAL_S = 0.5
-VALID_MESSAGES = 30
-DEMO_SYSTEMS = "holdfast.devtools.demo_systems"
+PROCESS_CHECK_INTERVAL_S = 0.5
+VALID_MESSAGE_COUNT = 30
+DEMO_SYSTEMS_MODULE = "holdfast.devtools.demo_systems"
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class DemoRun:
     token: str
 
 
-@click.command()
+@click.command("demo")
 @click.option(
     "--keep-running",
     is_flag=True,
     help="Keep everything running after the jobs, and restart it on save. Default: stop.",
 )
 @pass_session
-def demo(session: CliSession, keep_running: bool) -> int:
+def demo_command(session: CliSession, keep_running: bool) -> int:
     """Run sample jobs and show their progress. Exit with code 1 if one of them fails.
 
     This command needs the extra `dev`.
@@ -90,7 +90,7 @@ def _build_processes(folder: Path, port: int, environment: dict[str, str]) -> li
     commands = {
         "API": ["api", "--port", str(port), "--system", "exports", "--system", "reports"],
         "worker": ["worker", sample_tasks.__name__],
-        "systems": ["worker", DEMO_SYSTEMS],
+        "systems": ["worker", DEMO_SYSTEMS_MODULE],
     }
     return [
         ManagedProcess(name, arguments, folder / f"{name.lower()}.log", environment=environment)
@@ -179,7 +179,7 @@ async def _follow_all(
             while not all(follower.done() for follower in followers):
                 for process in run.processes:
                     process.check_running()
-                await asyncio.wait(followers, timeout=POLL_INTERVAL_S)
+                await asyncio.wait(followers, timeout=PROCESS_CHECK_INTERVAL_S)
         finally:
             for follower in followers:
                 follower.cancel()
@@ -201,21 +201,21 @@ async def _follow_job(bars: Progress, name: str, handle: JobHandle[Any]) -> Demo
 
 async def _follow_messages(bars: Progress, client: Client) -> DemoResult:
     """Send thirty valid messages and an invalid one, and follow them until all are in the archive."""
-    queue = sample_tasks.MESSAGE_QUEUE
+    queue = sample_tasks.SAMPLE_MESSAGE_QUEUE
     await client.queues.create(queue)
     before = await client.queues.metrics(queue)
     bodies: list[object] = [
-        sample_tasks.SampleMessage(number, f"message {number}") for number in range(VALID_MESSAGES)
+        sample_tasks.SampleMessage(number, f"message {number}") for number in range(VALID_MESSAGE_COUNT)
     ]
-    await client.queues.send_batch(queue, [*bodies, {"number": VALID_MESSAGES}])
-    bar = bars.add_task("messages", total=VALID_MESSAGES + 1, note="sent")
+    await client.queues.send_batch(queue, [*bodies, {"number": VALID_MESSAGE_COUNT}])
+    bar = bars.add_task("messages", total=VALID_MESSAGE_COUNT + 1, note="sent")
     while True:
         now = await client.queues.metrics(queue)
         # Dead letters are in the archive too.
         ended, dead = now.archived - before.archived, now.dead - before.dead
         read = ended - dead
         bars.update(bar, completed=ended, note=f"{read} read, {dead} dead")
-        if ended >= VALID_MESSAGES + 1:
+        if ended >= VALID_MESSAGE_COUNT + 1:
             return DemoResult(dead == 1, f"{read} read, {dead} invalid one in the dead letters")
         await asyncio.sleep(0.1)
 
@@ -230,5 +230,5 @@ async def _restart_on_change(run: DemoRun) -> int:
                 run.output.print_line(f"restarting the {process.name}: {reason}")
                 await process.stop()
                 await process.start()
-        await asyncio.sleep(POLL_INTERVAL_S)
+        await asyncio.sleep(PROCESS_CHECK_INTERVAL_S)
     return 0

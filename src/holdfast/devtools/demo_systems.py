@@ -43,14 +43,14 @@ __all__ = [
     "text_generation",
 ]
 
-USER = "0d0d0d0d-0000-4000-8000-00000000d3a0"
-TEMPLATES = {"amara": "minimal", "jonas": "classic", "lucia": "modern"}
-PEOPLE = {
+DEMO_USER_ID = "0d0d0d0d-0000-4000-8000-00000000d3a0"
+TEMPLATES_BY_RESUME = {"amara": "minimal", "jonas": "classic", "lucia": "modern"}
+REPORT_INPUT = {
     "person1": {"name": "Ada", "birthDate": "1815-12-10", "birthPlace": "London"},
     "person2": {"name": "Charles", "birthDate": "1791-12-26", "birthPlace": "London"},
     "systems": ["western", "vedic", "human_design"],
 }
-REPORT_COPIES = {"full_nuclear.pdf": "report.pdf", "chapter1.mp3": "report-chapter1.mp3"}
+REPORT_COPY_NAMES = {"full_nuclear.pdf": "report.pdf", "chapter1.mp3": "report-chapter1.mp3"}
 lifespan = systems_lifespan
 
 
@@ -64,7 +64,7 @@ def create_demo_login(settings: Settings) -> tuple[dict[str, str], str]:
     secret = settings.jwt_secret.reveal() if settings.jwt_secret else secrets.token_urlsafe(48)
     issuer = settings.jwt_issuer or "holdfast demo"
     claims = {
-        "sub": USER,
+        "sub": DEMO_USER_ID,
         "iss": issuer,
         "aud": settings.jwt_audience,
         "role": "authenticated",
@@ -81,15 +81,19 @@ async def submit_demo_jobs(client: Client) -> dict[str, JobHandle[Any]]:
     async with client.connection() as connection:
         await exports.install(connection, schema)
         await reports.install(connection, schema)
-        known = {row["title"]: row["id"] for row in await queries.list_documents(connection, schema, USER)}
+        known = {
+            row["title"]: row["id"] for row in await queries.list_documents(connection, schema, DEMO_USER_ID)
+        }
         for name, sample in load_sample_documents():
             document = known.get(sample.title) or await queries.add_document(
-                connection, schema, USER, sample.title, sample.data
+                connection, schema, DEMO_USER_ID, sample.title, sample.data
             )
-            if name in TEMPLATES:
-                handles[f"{name}.pdf"] = await _submit_export(client, connection, document, TEMPLATES[name])
+            if name in TEMPLATES_BY_RESUME:
+                handles[f"{name}.pdf"] = await _submit_export(
+                    client, connection, document, TEMPLATES_BY_RESUME[name]
+                )
     if can_create_audio():
-        handles["report"] = await client.start_job(nuclear_v2, PEOPLE, owner=USER)
+        handles["report"] = await client.start_job(nuclear_v2, REPORT_INPUT, owner=DEMO_USER_ID)
     return handles
 
 
@@ -97,9 +101,11 @@ async def _submit_export(client: Client, connection: Any, document: UUID, templa
     options = ExportOptions(page_size="A4")
     async with connection.transaction():
         call = export_pdf(document, template, options)
-        handle = await client.submit(call, owner=USER, limit_key=USER, on=connection)
+        handle = await client.submit(call, owner=DEMO_USER_ID, limit_key=DEMO_USER_ID, on=connection)
         schema = client.settings.systems_schema
-        await queries.add_export_request(connection, schema, handle.id, USER, document, template, options)
+        await queries.add_export_request(
+            connection, schema, handle.id, DEMO_USER_ID, document, template, options
+        )
     return handle
 
 
@@ -110,7 +116,7 @@ async def copy_result_files(client: Client, handles: dict[str, JobHandle[Any]], 
         if not job_name.endswith(".pdf") and job_name != "report":
             continue
         for file in await client.files.list(job=handle.id):
-            copy_name = job_name if job_name != "report" else REPORT_COPIES.get(file.name)
+            copy_name = job_name if job_name != "report" else REPORT_COPY_NAMES.get(file.name)
             if copy_name is not None:
                 async with client.files.open(file) as reader:
                     (folder / copy_name).write_bytes(await reader.read())

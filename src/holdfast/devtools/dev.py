@@ -29,13 +29,13 @@ from holdfast.formatting import format_count, sanitize_text
 from holdfast.settings import redact_url
 
 DEFAULT_APP_FILES = ("app.py", "tasks.py", "main.py")
-POLL_INTERVAL_S = 0.4
+KEY_POLL_INTERVAL_S = 0.4
 QUIT_KEYS = {"q", "end", "\x04"}
-LOCAL_HOSTS = {"", "localhost", "127.0.0.1", "::1"}
+LOCAL_HOST_NAMES = {"", "localhost", "127.0.0.1", "::1"}
 KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r restart  l worker log  q quit"
 
 
-@click.command()
+@click.command("dev")
 @click.argument("app", required=False)
 @click.option(
     "--port",
@@ -47,7 +47,7 @@ KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r resta
     "--yes", "-y", is_flag=True, help="Do not ask for confirmation if the database is on another machine."
 )
 @pass_session
-def dev(session: CliSession, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
+def dev_command(session: CliSession, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
     """Run the database, the API, the dashboard and a worker for APP, with reload on save.
 
     APP is a file (app.py), a module, or module:attribute. Default: app.py, tasks.py or main.py in the current
@@ -76,7 +76,7 @@ def is_local_database(url: str) -> bool:
     """Return whether a database is on this machine. Other people may use one that is not."""
     parts = urlsplit(url)
     hosts = [parts.hostname or "", *parse_qs(parts.query).get("host", [])]
-    return all(host in LOCAL_HOSTS or host.startswith("/") for host in hosts)
+    return all(host in LOCAL_HOST_NAMES or host.startswith("/") for host in hosts)
 
 
 def _build_processes(
@@ -169,7 +169,7 @@ async def _run_until_quit(
     feed = JobFeed(processes.output, processes.url)
     file_changes = watch_python_files([Path.cwd()])
     while not interrupted.is_set():
-        key = await keyboard.next_key(POLL_INTERVAL_S)
+        key = await keyboard.next_key(KEY_POLL_INTERVAL_S)
         if key in QUIT_KEYS:
             return
         if key is not None:

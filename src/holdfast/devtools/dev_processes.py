@@ -18,10 +18,10 @@ from holdfast.errors import HoldfastError
 from holdfast.formatting import sanitize_text
 
 API_START_TIMEOUT_S = 30.0
-POLL_INTERVAL_S = 0.1
-STATUS_TIMEOUT_S = 2.0
+API_POLL_INTERVAL_S = 0.1
+STATUS_REQUEST_TIMEOUT_S = 2.0
 MAX_LOG_READ_BYTES = 64_000
-_STARTED_EVENT = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
+_WORKER_STARTED_PATTERN = re.compile(r"worker\.started .*?tasks=(?:\[([^\]]*)\])?")
 
 
 @dataclass
@@ -65,7 +65,7 @@ class DevProcesses:
         while self.api.is_running and asyncio.get_running_loop().time() < deadline:
             if await asyncio.to_thread(_fetch_status, self.url, "/healthz") == 200:
                 return True
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(API_POLL_INTERVAL_S)
         return False
 
     async def has_dashboard(self) -> bool:
@@ -100,7 +100,7 @@ class DevProcesses:
             if position is None or not process.log.exists():
                 continue
             text = process.log.read_bytes()[position:].decode(errors="replace")
-            match = _STARTED_EVENT.search(text)
+            match = _WORKER_STARTED_PATTERN.search(text)
             if match:
                 del self._unreported_starts[process.name]
                 tasks = re.findall(r"'([^']*)'", match[1] or "")
@@ -127,7 +127,9 @@ class DevProcesses:
 def _fetch_status(url: str, path: str) -> int:
     """Return the HTTP status of a GET request, or 0 if there is no response."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=STATUS_TIMEOUT_S)
+    connection = http.client.HTTPConnection(
+        parts.hostname or "", parts.port, timeout=STATUS_REQUEST_TIMEOUT_S
+    )
     try:
         connection.request("GET", path)
         return connection.getresponse().status

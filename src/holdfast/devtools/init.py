@@ -9,9 +9,9 @@ import click
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.errors import ConflictError
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES_FOLDER = Path(__file__).parent / "templates"
 RENAMED_FILES = {"gitignore": ".gitignore"}  # a real .gitignore would hide files of the template from git
-APP_FILE_OF_TEMPLATE = {
+APP_FILES_BY_TEMPLATE = {
     "script": "app.py",
     "fastapi": "tasks.py",
     "django": "tasks.py",
@@ -19,12 +19,12 @@ APP_FILE_OF_TEMPLATE = {
 }
 
 
-@click.command()
+@click.command("init")
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--template",
     "-t",
-    type=click.Choice(sorted(APP_FILE_OF_TEMPLATE)),
+    type=click.Choice(sorted(APP_FILES_BY_TEMPLATE)),
     default="script",
     show_default=True,
     help="Use this template: script (one file), pipelines (a job with several tasks), fastapi or django "
@@ -32,9 +32,9 @@ APP_FILE_OF_TEMPLATE = {
 )
 @json_option
 @pass_session
-def init(session: CliSession, folder: Path, template: str) -> None:
+def init_command(session: CliSession, folder: Path, template: str) -> None:
     """Create a project in DIR from a template. Default: the current folder. Existing files are kept."""
-    root = TEMPLATES / template
+    root = TEMPLATES_FOLDER / template
     sources = {
         folder / source.relative_to(root).with_name(RENAMED_FILES.get(source.name, source.name)): source
         for source in sorted(root.rglob("*"))
@@ -57,5 +57,7 @@ def init(session: CliSession, folder: Path, template: str) -> None:
     for target in sources:
         session.output.print_line(f"  {target}")
     change_folder = "" if folder == Path() else f"cd {folder} && "
-    next_step = "read README.md" if template == "django" else f"holdfast dev {APP_FILE_OF_TEMPLATE[template]}"
+    next_step = (
+        "read README.md" if template == "django" else f"holdfast dev {APP_FILES_BY_TEMPLATE[template]}"
+    )
     session.output.print_line(f"Next: {change_folder}{next_step}")

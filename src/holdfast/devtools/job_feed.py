@@ -24,8 +24,8 @@ from holdfast.formatting import (
     shorten_id,
 )
 
-MAX_JOBS = 100
-SHOWN_STATES = {"running", "succeeded", "failed", "cancelled", "partial", "retrying"}
+MAX_WATCHED_JOBS = 100
+PRINTED_JOB_STATES = {"running", "succeeded", "failed", "cancelled", "partial", "retrying"}
 
 
 async def submit_sample_jobs(client: Client) -> int:
@@ -72,7 +72,7 @@ class JobFeed:
         job_id, state, attempt = str(row["id"]), str(row["state"]), int(row.get("attempt") or 0)
         previous = self._states.get(job_id)
         self._states[job_id] = (state, attempt)
-        if previous == (state, attempt) or state not in SHOWN_STATES:
+        if previous == (state, attempt) or state not in PRINTED_JOB_STATES:
             return
         created = parse_time(row["created_at"])
         if previous is None and created is not None and created.timestamp() < self.started_at:
@@ -119,4 +119,4 @@ def _format_note(row: dict[str, Any], state: str) -> str:
 
 async def _list_newest_jobs(client: Client) -> list[dict[str, Any]]:
     async with client.connection() as connection:
-        return (await search.search_jobs(connection, "", limit=MAX_JOBS)).rows
+        return (await search.search_jobs(connection, "", limit=MAX_WATCHED_JOBS)).rows

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from holdfast import Ctx, Graph, Message, RetryPolicy, consumer, task
 
-MESSAGE_QUEUE = "demo_messages"
-PRIME_PORTIONS = 10
-MAX_JULIA_STEPS = 96
+SAMPLE_MESSAGE_QUEUE = "demo_messages"
+PRIME_PORTION_COUNT = 10
+MAX_JULIA_ITERATIONS = 96
 
 
 @task(queue="demo", timeout=timedelta(minutes=2))
@@ -39,11 +39,11 @@ def draw_julia_set(ctx: Ctx, path: str, width: int = 480, height: int = 320) -> 
 def count_primes(ctx: Ctx, below: int) -> int:
     """Count the prime numbers below a number, in ten portions."""
     count = 0
-    for portion in range(PRIME_PORTIONS):
+    for portion in range(PRIME_PORTION_COUNT):
         ctx.check()
-        low, high = below * portion // PRIME_PORTIONS, below * (portion + 1) // PRIME_PORTIONS
+        low, high = below * portion // PRIME_PORTION_COUNT, below * (portion + 1) // PRIME_PORTION_COUNT
         count += sum(_is_prime(n) for n in range(low, high))
-        ctx.progress(portion + 1, PRIME_PORTIONS, phase="count", message=f"{count} primes below {high}")
+        ctx.progress(portion + 1, PRIME_PORTION_COUNT, phase="count", message=f"{count} primes below {high}")
     return count
 
 
@@ -100,7 +100,7 @@ class SampleMessage:
     text: str
 
 
-@consumer(queue=MESSAGE_QUEUE, vt=timedelta(seconds=30), max_reads=2, create=True)
+@consumer(queue=SAMPLE_MESSAGE_QUEUE, vt=timedelta(seconds=30), max_reads=2, create=True)
 async def read_sample_message(msg: Message[SampleMessage]) -> None:
     """Take a moment for each message. A message without text is invalid and moves to the dead letters."""
     await asyncio.sleep(0.03)
@@ -117,17 +117,22 @@ def _compute_julia_rows(width: int, height: int) -> Iterator[bytes]:
         for x in range(width):
             z = complex(3.2 * x / width - 1.6, 2.0 * y / height - 1.0)
             n = 0
-            while abs(z) < 2 and n < MAX_JULIA_STEPS:
+            while abs(z) < 2 and n < MAX_JULIA_ITERATIONS:
                 z = z * z + c
                 n += 1
-            row += bytes((min(255, n * 5), min(255, n * 3), 60 + n if n < MAX_JULIA_STEPS else 20))
+            row += bytes((min(255, n * 5), min(255, n * 3), 60 + n if n < MAX_JULIA_ITERATIONS else 20))
         yield bytes(row)
 
 
 def _encode_png(width: int, height: int, rows: list[bytes]) -> bytes:
-    def chunk(name: bytes, body: bytes) -> bytes:
+    def encode_png_chunk(name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + encode_png_chunk(b"IHDR", header)
+        + encode_png_chunk(b"IDAT", pixels)
+        + encode_png_chunk(b"IEND", b"")
+    )
