@@ -22,7 +22,10 @@ def get_local_actor() -> str:
 async def record_audit_event(
     connection: Connection, action: str, target: str | None = None, **details: Any
 ) -> None:
-    """Write an action to the audit log. A role that may act but not write to the log still acts."""
+    """Write an action of this command to the audit log.
+
+    If the database role may not write to the audit log, the action is not recorded and no error is raised.
+    """
     fields = {name: value for name, value in details.items() if value is not None}
     try:
         await audit.record_audit_entry(connection, get_local_actor(), action, target, fields or None)

@@ -23,7 +23,7 @@ from holdfast.cli.session import CliSession, exit_with_parent_option, pass_sessi
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, open_connection
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
-from holdfast.extras import convert_import_error, require_extra
+from holdfast.extras import build_missing_extra_error, require_extra
 from holdfast.settings import Secret, Settings
 
 SYSTEMS_PACKAGE = "holdfast.systems"
@@ -32,19 +32,24 @@ SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by 
 
 @click.command("api")
 @click.argument("app", required=False)
-@click.option("--host", help="Listen on this address. Default: the setting api_host.")
+@click.option("--host", help="Serve the API on this IP address or host name. Default: the setting api_host.")
 @click.option(
-    "--port", type=int, help="Listen on this port; 0 chooses a free port. Default: the setting api_port."
+    "--port",
+    type=int,
+    help="Serve the API on this TCP port; 0 chooses a free port. Default: the setting api_port.",
 )
 @click.option(
     "--system",
     "systems",
     multiple=True,
     metavar="NAME",
-    help="Also serve this ready-made system, such as exports or reports. Repeat it for several.",
+    help="Serve a ready-made system too, such as exports or reports. Repeat the option to serve "
+    "several systems. Default: none.",
 )
 @click.option(
-    "--no-dashboard", is_flag=True, help="Do not serve the dashboard. Default: serve it at /dashboard."
+    "--no-dashboard",
+    is_flag=True,
+    help="Serve the API without the dashboard. Default: serve the dashboard at /dashboard.",
 )
 @exit_with_parent_option
 @pass_session
@@ -82,14 +87,14 @@ def check_server_extra(feature: str = "The HTTP API", extra: str = "server") -> 
 
 @dataclass(frozen=True)
 class ServerContents:
-    """What the server offers besides its own routes: an application, ready-made systems, the dashboard."""
+    """The application, the ready-made systems and the dashboard that `holdfast api` serves."""
 
     app: app_loader.LoadedApp
     systems: tuple[ModuleType, ...] = ()
     dashboard: bool = True
 
-    def app_arguments(self) -> dict[str, Any]:
-        """Return the arguments of `create_app` for the application and the systems."""
+    def build_app_arguments(self) -> dict[str, Any]:
+        """Build the keyword arguments of `create_app` from the application and the systems."""
         from holdfast.systems import mount  # noqa: PLC0415
 
         own = {"job_types": self.app.types.values(), "tasks": self.app.tasks.values()}
@@ -97,23 +102,23 @@ class ServerContents:
 
 
 def import_system(name: str) -> ModuleType:
-    """Import a ready-made system, such as `exports`."""
+    """Import the module of a ready-made system, such as `exports`."""
     try:
         return importlib.import_module(f"{SYSTEMS_PACKAGE}.{name}")
     except ImportError as error:
         if error.name and error.name.startswith(SYSTEMS_PACKAGE):
             raise NotFoundError(f"System {name!r} does not exist.", field="system") from None
-        missing = convert_import_error(error, f"System {name!r}")
+        missing = build_missing_extra_error(error, f"System {name!r}")
         raise missing or error from None
 
 
 def has_authentication(settings: Settings) -> bool:
-    """Return whether a service key or a way to verify tokens is configured."""
+    """Return whether the settings configure a service key or the verification of JSON Web Tokens."""
     return any(value is not None for value in (settings.service_key, settings.jwt_secret, settings.jwt_jwks))
 
 
 def is_loopback_address(host: str) -> bool:
-    """Return whether only this machine can connect to the address."""
+    """Return whether a host is a loopback address, which only this machine can connect to."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -121,7 +126,7 @@ def is_loopback_address(host: str) -> bool:
 
 
 def refuse_public_address(host: str) -> None:
-    """Raise `RefusedError` if other machines can connect to the address."""
+    """Raise `RefusedError` unless the host is a loopback address."""
     if not is_loopback_address(host):
         raise RefusedError(
             f"The API does not listen on {host} without authentication.",
@@ -132,7 +137,7 @@ def refuse_public_address(host: str) -> None:
 
 
 def load_or_create_service_key(home: Path) -> Secret:
-    """Return the service key of this machine. It is created once, readable by its owner only."""
+    """Return the service key in the home folder. Create a key file for its owner only if there is none."""
     path = home / "service-key"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -145,7 +150,10 @@ def load_or_create_service_key(home: Path) -> Secret:
 
 
 def open_server_socket(host: str, port: int) -> socket.socket:
-    """Listen on the port. This comes before anything else is started, so that a busy port fails at once."""
+    """Open a listening TCP socket. Raise `HoldfastError` if the port is in use.
+
+    The socket is opened before anything else starts, so that a busy port fails at once.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -176,7 +184,7 @@ async def serve_api(
     host, port = listener.getsockname()[:2]
     dashboard = create_dashboard if contents.dashboard else None
     async with Database(url, settings) as database:
-        app = create_app(settings, database=database, dashboard=dashboard, **contents.app_arguments())
+        app = create_app(settings, database=database, dashboard=dashboard, **contents.build_app_arguments())
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -195,7 +203,10 @@ async def serve_api(
 
 
 def _stop_on_signals(server: Any) -> None:
-    """Stop on SIGTERM and SIGINT with exit code 0. uvicorn itself would raise the signal again afterwards."""
+    """Stop the uvicorn server on SIGTERM and SIGINT, with exit code 0.
+
+    uvicorn itself would raise the signal again after its shutdown.
+    """
 
     def stop_server() -> None:
         server.force_exit = server.should_exit  # the second signal does not wait for open connections

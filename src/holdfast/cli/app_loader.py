@@ -26,7 +26,10 @@ WORKERS_SUBCOMMANDS = ("list", "show", "drain", "stop")  # of `holdfast workers`
 
 @dataclass(frozen=True)
 class LoadedApp:
-    """What an application defines: tasks by name, consumers by queue, schedules and job types by name."""
+    """The tasks, consumers, schedules, job types and lifespan that an application defines.
+
+    The dictionaries have names as keys, except `consumers`, which has queues.
+    """
 
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     consumers: dict[str, AnyConsumer] = field(default_factory=dict[str, AnyConsumer])
@@ -36,7 +39,7 @@ class LoadedApp:
     source: str = "app"
 
     def with_consumers_of(self, queues: list[str]) -> LoadedApp:
-        """Return this application with only the consumers of these queues. No queues means all."""
+        """Return a copy with only the consumers of these queues, or of all queues if the list is empty."""
         if not queues:
             return self
         consumers = {queue: c for queue, c in self.consumers.items() if c.queue in queues}
@@ -44,7 +47,7 @@ class LoadedApp:
 
 
 def load_app(app: str) -> LoadedApp:
-    """Load `app.py`, `package.module` or `package.module:attribute`."""
+    """Import an application from `app.py`, `package.module` or `package.module:attribute`."""
     location, _, attribute = app.partition(":")
     module = _import_module(location)
     values = _get_attribute_values(module, attribute) if attribute else vars(module).values()
@@ -91,7 +94,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _format_import_error(error: Exception) -> str:
-    """Format the error with the line of the application that caused it, without frames of importlib."""
+    """Format an import error with the file and line of the application that caused it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     position = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError):
@@ -140,7 +143,7 @@ def _collect_definitions(values: Iterable[object]) -> LoadedApp:
 
 
 def _find_lifespan(module: ModuleType) -> Lifespan[Any] | None:
-    """Return the lifespan of the module, also if only some of its tasks are loaded."""
+    """Return the lifespan that a module defines, or None. Raise `InvalidError` if it defines several."""
     lifespans: list[Lifespan[Any]] = []
     for value in cast("list[object]", list(vars(module).values())):
         if isinstance(value, Lifespan) and value not in lifespans:

@@ -37,8 +37,8 @@ async def get_batch_or_fail(connection: Connection, batch_id: UUID) -> dict[str,
     return row
 
 
-def _get_batch_status(row: dict[str, Any]) -> str:
-    """Return the status of a listed batch by the rule of the SQL function `batch_status`."""
+def _compute_batch_status(row: dict[str, Any]) -> str:
+    """Compute the status of a batch from its counts, by the rule of the SQL function `get_batch_status`."""
     if not row["finished_at"]:
         return "running" if row["closed_at"] else "open"
     if row["failed"]:
@@ -47,8 +47,13 @@ def _get_batch_status(row: dict[str, Any]) -> str:
 
 
 @batch_command.command("list")
-@click.option("--owner", help="List only batches of this owner. Default: of all owners.")
-@click.option("--before", metavar="BATCH", help="List only batches older than this one: the next page.")
+@click.option("--owner", help="List only batches of this owner. Default: batches of all owners.")
+@click.option(
+    "--before",
+    metavar="BATCH",
+    help="List only batches older than the batch with this id, to get the next page. Default: "
+    "start with the newest batch.",
+)
 @json_option
 @pass_session
 def list_batches(session: CliSession, owner: str | None, before: str | None) -> None:
@@ -58,7 +63,7 @@ def list_batches(session: CliSession, owner: str | None, before: str | None) -> 
     async def fetch_batch_rows(connection: Connection) -> list[dict[str, Any]]:
         rows = await batches.list_batches(connection, owner=owner, before=before_id)
         return [
-            {**row, "status": _get_batch_status(row), "age": format_age(row.get("created_at"))}
+            {**row, "status": _compute_batch_status(row), "age": format_age(row.get("created_at"))}
             for row in rows
         ]
 
@@ -80,7 +85,9 @@ def show_batch(session: CliSession, batch_id: str) -> None:
 @batch_command.command("watch")
 @click.argument("batch_id", metavar="BATCH")
 @click.option(
-    "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
+    "--wait-timeout",
+    type=DURATION,
+    help="Stop waiting for the batch after this duration, such as 5m. Default: wait until the batch ends.",
 )
 @json_option
 @pass_session
@@ -107,7 +114,7 @@ def watch_batch(session: CliSession, batch_id: str, wait_timeout: timedelta | No
 
 
 class _BatchProgress:
-    """Shows the progress of a batch: a bar on a terminal, one line per change elsewhere."""
+    """Prints the progress of a batch: as a progress bar on a terminal, else as one line per change."""
 
     def __init__(self, session: CliSession) -> None:
         self._output = session.output
@@ -151,7 +158,11 @@ class _BatchProgress:
 
 @batch_command.command("cancel")
 @click.argument("batch_id", metavar="BATCH")
-@click.option("--reason", "-r", help="Store this reason with the cancelled jobs and in the audit log.")
+@click.option(
+    "--reason",
+    "-r",
+    help="Store a reason for the cancellation with the jobs and in the audit log. Default: none.",
+)
 @confirmation_options
 @json_option
 @pass_session

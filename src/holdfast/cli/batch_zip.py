@@ -30,9 +30,12 @@ FILES_PER_PAGE = 100
 @click.option(
     "--output",
     "-o",
-    help="Write to this file; - is standard output. Default: BATCH.zip in the current folder.",
+    help="Write the ZIP archive to this file; - writes it to standard output. Default: BATCH.zip "
+    "in the current folder.",
 )
-@click.option("--force", is_flag=True, help="Overwrite an existing file. Default: refuse.")
+@click.option(
+    "--force", is_flag=True, help="Overwrite the output file if it exists. Default: fail if it exists."
+)
 @json_option
 @pass_session
 def download_zip(session: CliSession, batch_id: str, output: str | None, force: bool) -> int:
@@ -55,13 +58,16 @@ def download_zip(session: CliSession, batch_id: str, output: str | None, force: 
                 await _write_zip(client, batch_uuid, sys.stdout.buffer)
                 return 0
             await _write_zip_file(client, batch_uuid, target)
-            return _print_summary(session, target)
+            return _print_archive_summary(session, target)
 
     return session.run_async(write_archive())
 
 
 async def _write_zip_file(client: Client, batch_id: UUID, target: Path) -> None:
-    """Write to a temporary file and rename it, so that an incomplete archive never has the final name."""
+    """Write the ZIP archive to a temporary file, then rename the file to `target`.
+
+    An incomplete archive therefore never has the final name.
+    """
     temporary = target.with_name(f"{target.name}.{uuid4().hex[:8]}.part")
     try:
         with temporary.open("xb") as file:
@@ -73,18 +79,18 @@ async def _write_zip_file(client: Client, batch_id: UUID, target: Path) -> None:
 
 
 async def _write_zip(client: Client, batch_id: UUID, file: BinaryIO) -> None:
-    from holdfast.server.api.batches import describe_batch  # noqa: PLC0415
+    from holdfast.server.api.batches import build_batch_manifest  # noqa: PLC0415
     from holdfast.server.api.zip_archives import stream_zip  # noqa: PLC0415
 
     async def fetch_batch_summary() -> dict[str, Any]:
         async with client.connection() as connection:
-            return await describe_batch(connection, batch_id)
+            return await build_batch_manifest(connection, batch_id)
 
-    async for chunk in stream_zip(_list_zip_entries(client, batch_id), fetch_batch_summary):
+    async for chunk in stream_zip(_iterate_zip_entries(client, batch_id), fetch_batch_summary):
         file.write(chunk)
 
 
-async def _list_zip_entries(client: Client, batch_id: UUID) -> AsyncGenerator[Any]:
+async def _iterate_zip_entries(client: Client, batch_id: UUID) -> AsyncGenerator[Any]:
     from holdfast.server.api.zip_archives import make_zip_entry  # noqa: PLC0415
 
     after: UUID | None = None
@@ -100,8 +106,8 @@ async def _list_zip_entries(client: Client, batch_id: UUID) -> AsyncGenerator[An
             return
 
 
-def _print_summary(session: CliSession, target: Path) -> int:
-    """Print what the archive contains, and return the exit code."""
+def _print_archive_summary(session: CliSession, target: Path) -> int:
+    """Print the number of files in a ZIP archive. Return exit code 1 if files are missing, else 0."""
     with zipfile.ZipFile(target) as archive:
         manifest = msgspec.json.decode(archive.read("manifest.json"))
     failures = manifest["failures"]

@@ -26,7 +26,7 @@ from holdfast.errors import ConflictError, NotFoundError
 from holdfast.formatting import format_age, format_count
 
 BULK_POLL_INTERVAL_S = 0.25
-BULK_ACTION_COLUMNS = ["id", "verb", "state", "done", "total", "again", "by", "age", "search"]
+BULK_ACTION_COLUMNS = ["id", "verb", "state", "done", "total", "failed_again", "by", "age", "search"]
 
 
 @click.group("bulk")
@@ -34,7 +34,7 @@ def bulk_command() -> None:
     """Follow, pause, stop and undo bulk actions on jobs."""
 
 
-def _format_row(action: BulkAction) -> dict[str, Any]:
+def _format_bulk_action(action: BulkAction) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(action, enc_hook=str)
     return {**row, "state": action.status, "age": format_age(action.created_at)}
 
@@ -55,7 +55,7 @@ def list_bulk_actions(session: CliSession, limit: int) -> None:
     actions = session.run_with_connection(
         lambda connection: bulk_actions.list_bulk_actions(connection, limit=limit)
     )
-    session.output.print_rows([_format_row(action) for action in actions], BULK_ACTION_COLUMNS)
+    session.output.print_rows([_format_bulk_action(action) for action in actions], BULK_ACTION_COLUMNS)
 
 
 async def get_bulk_action_or_fail(connection: Connection, bulk_id: str) -> BulkAction:
@@ -75,7 +75,7 @@ async def get_bulk_action_or_fail(connection: Connection, bulk_id: str) -> BulkA
 def show_bulk_action(session: CliSession, bulk_id: str) -> None:
     """Show the state and progress of a bulk action."""
     action = session.run_with_connection(lambda connection: get_bulk_action_or_fail(connection, bulk_id))
-    session.output.print_record(_format_row(action))
+    session.output.print_record(_format_bulk_action(action))
 
 
 @bulk_command.command("watch")
@@ -83,20 +83,20 @@ def show_bulk_action(session: CliSession, bulk_id: str) -> None:
 @json_option
 @pass_session
 def watch_bulk_action(session: CliSession, bulk_id: str) -> int:
-    """Follow a bulk action until it ends, and help to carry it out.
+    """Show the progress of a bulk action until it ends, and process its jobs meanwhile.
 
     Exit with code 1 if the action stopped early because too many jobs failed again.
     """
 
-    async def find_and_follow(connection: Connection) -> int:
+    async def follow_existing_action(connection: Connection) -> int:
         action = await get_bulk_action_or_fail(connection, bulk_id)
         return await follow_bulk_action(session, connection, action.id)
 
-    return session.run_with_connection(find_and_follow)
+    return session.run_with_connection(follow_existing_action)
 
 
 async def follow_bulk_action(session: CliSession, connection: Connection, bulk_id: UUID) -> int:
-    """Carry out a bulk action and show its progress until it ends. Return the exit code."""
+    """Process the jobs of a bulk action and show its progress until it ends. Return the exit code."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=40),
@@ -104,40 +104,44 @@ async def follow_bulk_action(session: CliSession, connection: Connection, bulk_i
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=session.output.console, disable=not _shows_bar(session)) as bars:
+    with Progress(*columns, console=session.output.console, disable=not _shows_progress_bar(session)) as bars:
         bar = bars.add_task("bulk", total=None, note="")
         while True:
             await bulk_actions.advance_bulk_actions(connection)
             action = await get_bulk_action_or_fail(connection, str(bulk_id))
-            note = f"{action.status}, {action.again} failed again" if action.again else action.status
-            completed = action.done + action.passed
+            note = (
+                f"{action.status}, {action.failed_again} failed again"
+                if action.failed_again
+                else action.status
+            )
+            completed = action.done + action.skipped
             bars.update(bar, description=action.verb, total=action.total, completed=completed, note=note)
             if action.status not in {"running", "paused"}:
                 break
             await asyncio.sleep(BULK_POLL_INTERVAL_S)
     _print_bulk_action(session, action)
-    return 1 if action.stopped_why else 0
+    return 1 if action.stop_reason else 0
 
 
-def _shows_bar(session: CliSession) -> bool:
+def _shows_progress_bar(session: CliSession) -> bool:
     return session.output.console.is_terminal and not session.output.json
 
 
 def _print_bulk_action(session: CliSession, action: BulkAction) -> None:
     if session.output.json:
-        session.output.print_record(_format_row(action))
+        session.output.print_record(_format_bulk_action(action))
         return
     skipped = (
-        f", {format_count(action.passed, 'job')} skipped because they had changed" if action.passed else ""
+        f", {format_count(action.skipped, 'job')} skipped because they had changed" if action.skipped else ""
     )
-    reason = f": {action.stopped_why}" if action.stopped_why else ""
+    reason = f": {action.stop_reason}" if action.stop_reason else ""
     session.output.print_line(
         f"{action.status}: {action.done} of {format_count(action.total, 'job')}{skipped}{reason}."
     )
 
 
 def _control_bulk_action(session: CliSession, bulk_id: str, verb: bulk_actions.BulkCommand) -> None:
-    async def send_command(connection: Connection) -> BulkAction:
+    async def control_action(connection: Connection) -> BulkAction:
         action = await get_bulk_action_or_fail(connection, bulk_id)
         if not await bulk_actions.control_bulk_action(connection, action.id, verb):
             raise ConflictError(
@@ -147,7 +151,7 @@ def _control_bulk_action(session: CliSession, bulk_id: str, verb: bulk_actions.B
         await record_audit_event(connection, f"bulk.{verb}", str(action.id))
         return await get_bulk_action_or_fail(connection, bulk_id)
 
-    session.output.print_record(_format_row(session.run_with_connection(send_command)))
+    session.output.print_record(_format_bulk_action(session.run_with_connection(control_action)))
 
 
 @bulk_command.command("pause")
@@ -173,7 +177,7 @@ def resume_bulk_action(session: CliSession, bulk_id: str) -> None:
 @json_option
 @pass_session
 def stop_bulk_action(session: CliSession, bulk_id: str) -> None:
-    """Stop a bulk action for good. Changes already made stay; see `bulk undo`."""
+    """Stop a bulk action for good. Jobs that it changed stay changed; see `bulk undo`."""
     _control_bulk_action(session, bulk_id, "stop")
 
 
@@ -183,10 +187,7 @@ def stop_bulk_action(session: CliSession, bulk_id: str) -> None:
 @json_option
 @pass_session
 def undo_bulk_action(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
-    """Undo a bulk retry.
-
-    This cancels the jobs that it put back and that have not started yet.
-    """
+    """Undo a bulk retry: cancel the retried jobs that have not started yet."""
 
     async def confirm_and_undo(connection: Connection) -> None:
         action = await get_bulk_action_or_fail(connection, bulk_id)
@@ -207,18 +208,37 @@ def undo_bulk_action(session: CliSession, bulk_id: str, yes: bool, dry_run: bool
 
 
 def bulk_options(command: Any) -> Any:
-    """Add the options that every command shares that starts a bulk action."""
+    """Add the command-line options of commands that start a bulk action, such as --wait and --reason."""
     for option in (
-        click.option("--wait", is_flag=True,
-                     help="Follow the bulk action until it ends. Default: print its id and return."),
-        click.option("--max-failure-rate", type=click.FloatRange(0, 1), default=0.2, show_default=True,
-                     help="Stop the bulk action if more than this share of the jobs fails again."),
-        click.option("--max-per-second", type=click.FloatRange(min=0, min_open=True),
-                     help="Process at most this many jobs per second. Default: no limit."),
-        click.option("--all-at-once", is_flag=True,
-                     help="Process all jobs at once. Default: first 10 jobs, then 100, then the rest."),
-        click.option("--reason", "-r", help="Store this reason in the audit log."),
-    ):  # fmt: skip
+        click.option(
+            "--wait",
+            is_flag=True,
+            help="Wait until the bulk action ends, and show its progress. Default: print its id and exit.",
+        ),
+        click.option(
+            "--max-failure-rate",
+            type=click.FloatRange(0, 1),
+            default=0.2,
+            show_default=True,
+            help="Stop the bulk action if more than this fraction (0 to 1) of the retried jobs fails again.",
+        ),
+        click.option(
+            "--max-per-second",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Limit the bulk action to this many jobs per second. Default: no limit.",
+        ),
+        click.option(
+            "--all-at-once",
+            is_flag=True,
+            help="Retry or cancel all jobs at once, without a trial batch. Default: first 10 jobs, then "
+            "100, then the rest.",
+        ),
+        click.option(
+            "--reason",
+            "-r",
+            help="Store a reason for retrying or cancelling the jobs in the audit log. Default: none.",
+        ),
+    ):
         command = option(command)
     return confirmation_options(command)
 
@@ -230,7 +250,7 @@ async def start_bulk_action(
     query: grammar.SearchQuery,
     options: dict[str, Any],
 ) -> int:
-    """Count the matching jobs, ask for confirmation, start the action, and follow it if `--wait` is set."""
+    """Start a bulk action on the jobs that match a search, after the user confirms. Return the exit code."""
     count = await bulk_actions.preview_bulk_action(connection, verb, query)
     if not count.count:
         raise NotFoundError(f"No job matches {query.text!r} that you can {verb}.")
@@ -239,18 +259,22 @@ async def start_bulk_action(
     if not session.confirm(consequence, yes=options["yes"], dry_run=options["dry_run"]):
         return 0
     ramp = BulkRamp(
-        waves=() if options["all_at_once"] else BulkRamp().waves,
-        per_s=options["max_per_second"],
-        stop_share=options["max_failure_rate"],
+        stage_sizes=() if options["all_at_once"] else BulkRamp().stage_sizes,
+        max_jobs_per_s=options["max_per_second"],
+        max_failed_share=options["max_failure_rate"],
     )
     reason = options["reason"] or "from the command line"
     actor = get_local_actor()
-    bulk_id = await bulk_actions.start_bulk_action(connection, verb, query, by=actor, why=reason, ramp=ramp)
+    bulk_id = await bulk_actions.start_bulk_action(
+        connection, verb, query, by=actor, reason=reason, ramp=ramp
+    )
     await record_audit_event(connection, f"bulk.{verb}", str(bulk_id), search=query.text, reason=reason)
     if options["wait"]:
         return await follow_bulk_action(session, connection, bulk_id)
     if session.output.json:
-        session.output.print_record(_format_row(await get_bulk_action_or_fail(connection, str(bulk_id))))
+        session.output.print_record(
+            _format_bulk_action(await get_bulk_action_or_fail(connection, str(bulk_id)))
+        )
     else:
         session.output.print_value("id", bulk_id)
     return 0

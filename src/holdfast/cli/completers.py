@@ -22,8 +22,8 @@ from holdfast.engine.messages import queues
 from holdfast.formatting import format_state
 from holdfast.settings import Settings
 
-CONNECT_TIMEOUT_S = 1.0
-QUERY_TIMEOUT_S = 2.0
+COMPLETION_CONNECT_TIMEOUT_S = 1.0
+COMPLETION_QUERY_TIMEOUT_S = 2.0
 MAX_SUGGESTED_JOBS = 20
 MAX_SUGGESTED_QUEUES = 100
 FetchSuggestions: TypeAlias = Callable[[Connection], Awaitable[list[CompletionItem]]]
@@ -35,7 +35,7 @@ def build_completer(fetch: FetchSuggestions) -> Callable[..., list[CompletionIte
     def list_completions(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
         try:
             overrides = {name: value for name, value in context.find_root().params.items() if value}
-            overrides["connect_timeout"] = timedelta(seconds=CONNECT_TIMEOUT_S)
+            overrides["connect_timeout"] = timedelta(seconds=COMPLETION_CONNECT_TIMEOUT_S)
             items = asyncio.run(_fetch_suggestions(settings_module.load_settings(overrides), fetch))
         except Exception:  # an error message would end up in the line that the user is typing
             return []
@@ -52,7 +52,7 @@ async def _fetch_suggestions(settings: Settings, fetch: FetchSuggestions) -> lis
             return []
         url = server.url
     try:
-        async with asyncio.timeout(QUERY_TIMEOUT_S), open_connection(url, settings) as connection:
+        async with asyncio.timeout(COMPLETION_QUERY_TIMEOUT_S), open_connection(url, settings) as connection:
             return await fetch(connection)
     finally:
         if server is not None:
@@ -65,10 +65,10 @@ async def _suggest_jobs(connection: Connection) -> list[CompletionItem]:
 
 
 async def _suggest_queues(connection: Connection) -> list[CompletionItem]:
-    list_task_queues = await engine_queues.list_task_queues(connection, max_rows=MAX_SUGGESTED_QUEUES)
+    task_queues = await engine_queues.list_task_queues(connection, max_rows=MAX_SUGGESTED_QUEUES)
     message_queues = await queues.list_message_queues(connection)
     return [
-        *(CompletionItem(row["queue"], help=f"{row['ready']} ready") for row in list_task_queues),
+        *(CompletionItem(row["queue"], help=f"{row['ready']} ready") for row in task_queues),
         *(CompletionItem(queue.name, help="messages") for queue in message_queues),
     ]
 

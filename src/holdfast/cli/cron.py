@@ -35,7 +35,7 @@ def _format_schedule(schedule: StoredSchedule) -> dict[str, Any]:
 
 
 @cron_command.command("list")
-@click.option("--owner", help="List only schedules of this owner. Default: of all owners.")
+@click.option("--owner", help="List only schedules of this owner. Default: schedules of all owners.")
 @json_option
 @pass_session
 def list_schedules(session: CliSession, owner: str | None) -> None:
@@ -64,18 +64,18 @@ def show_schedule(session: CliSession, name: str) -> None:
 @json_option
 @pass_session
 def run_schedule_now(session: CliSession, name: str) -> None:
-    """Submit the job of a schedule now, in addition to its set times. Print the job's id.
+    """Submit the job of a schedule now, besides its set times. Print the job's id.
 
     This also works while the schedule is paused.
     """
-    submitted = _run_and_record(session, "run", name, schedules.run_schedule)
+    submitted = _run_audited_action(session, "run", name, schedules.run_schedule)
     session.output.print_value("job", submitted.id)
 
 
-def _run_and_record(
+def _run_audited_action(
     session: CliSession, verb: str, name: str, act: Callable[[Connection, str], Awaitable[T]]
 ) -> T:
-    """Run an action on a schedule and write it to the audit log."""
+    """Change or run the schedule `name`, and write the action to the audit log."""
 
     async def act_and_record(connection: Connection) -> T:
         result = await act(connection, name)
@@ -91,7 +91,7 @@ def _run_and_record(
 def pause_schedule(session: CliSession, name: str) -> None:
     """Pause a schedule: it submits no jobs until you resume it."""
     actor = get_local_actor()
-    changed = _run_and_record(
+    changed = _run_audited_action(
         session, "pause", name, lambda connection, name: schedules.pause_schedule(connection, name, actor)
     )
     session.output.print_line(f"Schedule {name} {'is paused' if changed else 'was already paused'}.")
@@ -102,24 +102,33 @@ def pause_schedule(session: CliSession, name: str) -> None:
 @pass_session
 def resume_schedule(session: CliSession, name: str) -> None:
     """Resume a paused schedule at its next time. Runs missed during the pause are skipped."""
-    changed = _run_and_record(session, "resume", name, schedules.resume_schedule)
+    changed = _run_audited_action(session, "resume", name, schedules.resume_schedule)
     session.output.print_line(f"Schedule {name} {'is active again' if changed else 'was not paused'}.")
 
 
 @cron_command.command("preview")
 @click.argument("name", required=False)
-@click.option("--cron", "expression", help="Preview this cron expression instead of a schedule.")
 @click.option(
-    "--every", type=DURATION, help="Preview this interval instead of a schedule, such as 90s or 6h."
+    "--cron", "expression", help="Print the next times of this cron expression instead of a stored schedule."
 )
-@click.option("--timezone", default="UTC", show_default=True, help="With --cron: use this IANA time zone.")
+@click.option(
+    "--every",
+    type=DURATION,
+    help="Print the next times of this interval, such as 90s or 6h, instead of a stored schedule.",
+)
+@click.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="Interpret the --cron expression in this IANA time zone, such as Europe/Madrid.",
+)
 @click.option(
     "--count",
     "-n",
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="Print this many times.",
+    help="Print this many of the next run times.",
 )
 @json_option
 @pass_session
@@ -131,7 +140,7 @@ def preview_schedule(
     timezone: str,
     count: int,
 ) -> None:
-    """Print the next times of a schedule.
+    """Print the next run times of a schedule.
 
     Give the NAME of a schedule, or a cron expression or an interval that is not stored.
     """
@@ -145,7 +154,7 @@ def preview_schedule(
     else:
         every_s = None if every is None else every.total_seconds()
         times = session.run_with_connection(
-            lambda connection: schedules.list_next_times(
+            lambda connection: schedules.list_next_run_times(
                 connection, cron=expression, every_s=every_s, timezone=timezone, count=count
             )
         )
@@ -159,29 +168,42 @@ def preview_schedule(
 @click.option(
     "--cron",
     "expression",
-    help='Run at these times: "0 3 * * MON-FRI" (minute hour day month weekday) or @daily.',
+    help='Run the schedule at the times of this cron expression, such as "0 3 * * MON-FRI" (minute '
+    "hour day month weekday) or @daily.",
 )
-@click.option("--every", type=DURATION, help="Run at this interval instead of --cron, such as 90s or 6h.")
 @click.option(
-    "--timezone", default="UTC", show_default=True, help="Use this IANA time zone, such as Europe/Madrid."
+    "--every", type=DURATION, help="Run the schedule at this interval, such as 90s or 6h, instead of --cron."
 )
-@click.option("--queue", help="Submit the jobs to this queue. Default: the queue of the task.")
-@click.option("--owner", help="Set the owner of the jobs. Default: none.")
+@click.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="Interpret the cron expression in this IANA time zone, such as Europe/Madrid.",
+)
+@click.option("--queue", help="Submit the schedule's jobs to this queue. Default: the queue of the task.")
+@click.option("--owner", help="Set the owner of the schedule's jobs. Default: none.")
 @click.option(
     "--missed",
     type=click.Choice(["skip", "coalesce", "catch_up"]),
     default="coalesce",
     show_default=True,
-    help="Choose what happens to runs missed while no worker was running: skip them, run once for all of "
-    "them, "
-    "or run each of them.",
+    help="Choose what to do about runs missed while no worker was running: skip (do not run them), "
+    "coalesce (run once for all of them) or catch_up (run each of them).",
 )
-@click.option("--unique", is_flag=True, help="Skip a run while the job of an earlier run has not ended.")
-@click.option("--replace", is_flag=True, help="Replace an existing schedule of this name. Default: refuse.")
+@click.option(
+    "--unique",
+    is_flag=True,
+    help="Skip a run while the job of an earlier run has not ended. Default: jobs may overlap.",
+)
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace an existing schedule with the same name. Default: fail if it exists.",
+)
 @json_option
 @pass_session
 def add_schedule(session: CliSession, /, name: str, task: str, args: tuple[str, ...], **options: Any) -> None:
-    """Add a schedule NAME that submits TASK with ARGS.
+    """Add a schedule NAME that submits a job for TASK with ARGS.
 
     ARGS are a JSON object, @file, or pairs such as name=text count:=3.
 
@@ -201,7 +223,7 @@ def add_schedule(session: CliSession, /, name: str, task: str, args: tuple[str, 
     }
     save = schedules.put_schedule if options["replace"] else schedules.create_schedule
     try:
-        schedule = _run_and_record(session, "put", name, lambda connection, _: save(connection, body))
+        schedule = _run_audited_action(session, "put", name, lambda connection, _: save(connection, body))
     except ConflictError as error:
         raise ConflictError(error.message, fix="Add --replace to replace it.", field="name") from None
     session.output.print_record(_format_schedule(schedule))
@@ -216,6 +238,6 @@ def delete_schedule(session: CliSession, name: str, yes: bool, dry_run: bool) ->
     schedule = session.run_with_connection(lambda connection: schedules.get_schedule(connection, name))
     note = f" A worker that runs {schedule.source} adds it again when it starts." if schedule.source else ""
     if session.confirm(f"This deletes schedule {name}; its jobs stay.{note}", yes=yes, dry_run=dry_run):
-        if not _run_and_record(session, "delete", name, schedules.delete_schedule):
+        if not _run_audited_action(session, "delete", name, schedules.delete_schedule):
             raise NotFoundError(f"Schedule {name!r} does not exist.", field="name")
         session.output.print_line(f"Schedule {name} is deleted.")

@@ -31,7 +31,7 @@ def db_command() -> None:
 @db_command.command("start")
 @pass_session
 def start_embedded_server(session: CliSession) -> None:
-    """Start the embedded server. It runs until `holdfast db stop`."""
+    """Start the embedded PostgreSQL server. It runs until `holdfast db stop`."""
     _refuse_external_database(session, "start")
     with embedded.start_permanent_server(session.settings) as server:
         url = redact_url(server.url.reveal())
@@ -43,7 +43,7 @@ def start_embedded_server(session: CliSession) -> None:
 @db_command.command("stop")
 @pass_session
 def stop_embedded_server(session: CliSession) -> None:
-    """Stop the embedded server, even if other processes are using it."""
+    """Stop the embedded PostgreSQL server, even if other processes are using it."""
     _refuse_external_database(session, "stop")
     was_running = embedded.stop_server(session.settings)
     session.output.print_line("Stopped." if was_running else "The embedded server was not running.")
@@ -53,14 +53,14 @@ def stop_embedded_server(session: CliSession) -> None:
 @json_option
 @pass_session
 def print_database_url(session: CliSession) -> None:
-    """Print the URL of the database, including its password.
+    """Print the connection URL of the database, including the password.
 
     This command starts the embedded server if it is not running. The server then runs for 30 seconds, and as
     long as a program uses it. `holdfast db start` keeps it running.
     """
     database_url, server = embedded.locate_database(session.settings)
     if server:
-        server.linger(SERVER_LINGER_TIME)
+        server.keep_running_for(SERVER_LINGER_TIME)
         server.release()
     session.output.print_value("url", database_url.reveal())
 
@@ -76,7 +76,7 @@ def print_database_url(session: CliSession) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def open_psql(session: CliSession, arguments: tuple[str, ...]) -> int:
-    """Open psql on the database. ARGUMENTS are passed to psql.
+    """Open a psql session on the database. ARGUMENTS are passed to psql.
 
     Example: holdfast db psql -c "select 1"
     """
@@ -97,7 +97,7 @@ def open_psql(session: CliSession, arguments: tuple[str, ...]) -> int:
 @json_option
 @pass_session
 def show_server_status(session: CliSession) -> None:
-    """Show the state of the embedded server, its URL and version."""
+    """Show the state, URL and version of the embedded PostgreSQL server."""
     if session.settings.database_url:
         external_url = redact_url(session.settings.database_url.reveal())
         session.output.print_record({"state": "external", "url": external_url})
@@ -114,7 +114,7 @@ def show_server_status(session: CliSession) -> None:
                 "state": "running",
                 "url": server_url,
                 "version": server.version,
-                "kept": server.kept,
+                "kept": server.is_permanent,
                 "folder": folder,
             }
         )
@@ -124,7 +124,7 @@ def show_server_status(session: CliSession) -> None:
 @confirmation_options
 @pass_session
 def reset_embedded_server(session: CliSession, *, yes: bool, dry_run: bool) -> None:
-    """Delete all data of the embedded server. The next start creates an empty database."""
+    """Delete all data of the embedded PostgreSQL server. The next start creates an empty database."""
     _refuse_external_database(session, "reset")
     folder = session.settings.home.absolute() / "postgres"
     consequence = f"This stops the embedded server for all its users and deletes all databases in {folder}."
@@ -144,7 +144,7 @@ def _refuse_external_database(session: CliSession, verb: str) -> None:
 
 
 def _split_password(database_url: Secret) -> tuple[str, str | None]:
-    """Return the URL without its password, and the password.
+    """Split a database URL into the URL without the password, and the password.
 
     Everybody on the machine can read the arguments of a process, so the password must not be among them.
     """
@@ -159,8 +159,9 @@ def _split_password(database_url: Secret) -> tuple[str, str | None]:
 
 
 def _run_in_foreground(command: list[str], environment: dict[str, str]) -> int:
-    """Run a program that handles Ctrl-C itself. This process stays its parent, because it holds the claim on
-    the embedded server.
+    """Run a program that handles Ctrl-C itself, and return its exit code.
+
+    This process stays the parent, because it holds the claim on the embedded server.
     """
     # A handler that does nothing, not SIG_IGN: the child process would inherit SIG_IGN.
     former_handler = signal.signal(signal.SIGINT, _ignore_signal)
@@ -172,4 +173,4 @@ def _run_in_foreground(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _ignore_signal(number: int, _: object) -> None:
-    """Do nothing: the child process handles the signal."""
+    """Do nothing on a signal, because the child process handles it."""

@@ -8,7 +8,7 @@ from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import doctor as engine_doctor
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import open_connection
-from holdfast.engine.doctor import Finding
+from holdfast.engine.doctor import DoctorFinding
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 
@@ -19,9 +19,8 @@ DATABASE_UNAVAILABLE_EXIT_CODE = 6
 @click.option(
     "--probe",
     type=click.Choice(["live", "ready"]),
-    help="Run as a health probe that prints nothing on success. live checks this machine only; ready "
-    "also checks "
-    "the database and its schema. Default: run all checks and print the results.",
+    help="Run a health probe, which prints nothing on success: live checks this machine, ready "
+    "also checks the database and its schema. Default: run all checks and print the results.",
 )
 @json_option
 @click.pass_context
@@ -44,18 +43,18 @@ def doctor_command(session: CliSession, context: click.Context, probe: str | Non
         context.exit(1)
 
 
-async def _run_checks(settings: Settings) -> list[Finding]:
+async def _run_checks(settings: Settings) -> list[DoctorFinding]:
     try:
         url, _server = embedded.locate_database(settings)
     except HoldfastError as error:
         return [
-            Finding("database", "fail", error.message, error.fix, unreachable=True),
-            engine_doctor.check_storage(settings),
+            DoctorFinding("database", "fail", error.message, error.fix, unreachable=True),
+            engine_doctor.check_storage_folder(settings),
         ]
-    return await engine_doctor.run_checks(url, settings)
+    return await engine_doctor.run_doctor_checks(url, settings)
 
 
-def _print_finding(session: CliSession, finding: Finding) -> None:
+def _print_finding(session: CliSession, finding: DoctorFinding) -> None:
     if session.output.json:
         session.output.print_record(
             {"check": finding.check, "level": finding.level, "text": finding.text, "fix": finding.fix}
@@ -67,16 +66,19 @@ def _print_finding(session: CliSession, finding: Finding) -> None:
 
 
 async def _run_probe(settings: Settings, *, ready: bool) -> None:
-    storage = engine_doctor.check_storage(settings)
+    storage = engine_doctor.check_storage_folder(settings)
     if storage.level == "fail":
         raise HoldfastError(storage.text, fix=storage.fix)
     if ready:
-        async with open_connection(_find_running_database(settings), settings) as connection:
+        async with open_connection(_get_running_database_url(settings), settings) as connection:
             await install.verify_schema(connection)
 
 
-def _find_running_database(settings: Settings) -> Secret:
-    """Return the URL of the database. A probe never starts a server."""
+def _get_running_database_url(settings: Settings) -> Secret:
+    """Return the URL of the database. Raise an error if the embedded server is not running.
+
+    A probe never starts a server.
+    """
     if settings.database_url:
         return settings.database_url
     server = embedded.find_running_server(settings)

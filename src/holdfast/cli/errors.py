@@ -26,12 +26,12 @@ MAX_LOOKUP_CAUSES = 1000
 MAX_TABLE_CELL_CHARS = 60
 
 
-def _join_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> str:
-    """Join the words of a cause, so that it works without quotes in the shell."""
+def _join_cause_words(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> str:
+    """Join the words of the argument CAUSE, so that the shell needs no quotes around it."""
     return " ".join(words)
 
 
-cause_argument = click.argument("cause", nargs=-1, required=True, callback=_join_words)
+cause_argument = click.argument("cause", nargs=-1, required=True, callback=_join_cause_words)
 
 
 @click.group("errors")
@@ -44,16 +44,20 @@ def errors_command() -> None:
 
 @errors_command.command("list")
 @click.option(
-    "--since", type=DURATION, default="24h", show_default=True, help="List causes seen within this time."
+    "--since",
+    type=DURATION,
+    default="24h",
+    show_default=True,
+    help="List only causes with a failed attempt within this duration before now.",
 )
-@click.option("--ignored", is_flag=True, help="Also list ignored causes. Default: leave them out.")
+@click.option("--ignored", is_flag=True, help="List ignored causes of errors too. Default: leave them out.")
 @click.option(
     "--limit",
     "-n",
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="List at most this many causes.",
+    help="List at most this many causes of errors.",
 )
 @json_option
 @pass_session
@@ -85,7 +89,7 @@ def format_error_group(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_trend(counts: list[int]) -> str:
-    """Draw counts over time as a line of bars. The highest count has the highest bar."""
+    """Format counts over time as a line of bar characters, scaled to the highest count."""
     highest = max(counts, default=0)
     if not highest:
         return ""
@@ -96,7 +100,10 @@ def format_trend(counts: list[int]) -> str:
 
 
 async def get_error_group_or_fail(connection: Connection, cause: str, *, samples: int = 1) -> dict[str, Any]:
-    """Return the error group with this cause or, if there is only one, whose cause starts with it."""
+    """Return the error group with this cause, or the only one whose cause starts with it.
+
+    Raise `NotFoundError` if there is none, and `ConflictError` if several causes start with the text.
+    """
     since = datetime.now(UTC) - CAUSE_LOOKUP_PERIOD
     group = await error_groups.get_error_group(connection, cause, since=since, limit=samples)
     if group is not None:
@@ -124,12 +131,12 @@ async def get_error_group_or_fail(connection: Connection, cause: str, *, samples
     type=click.IntRange(1, 100),
     default=3,
     show_default=True,
-    help="Show this many of the latest failed attempts.",
+    help="Show the tracebacks of this many of the latest failed attempts.",
 )
 @json_option
 @pass_session
 def show_error_group(session: CliSession, cause: str, samples: int) -> None:
-    """Show a cause with its latest failed attempts and their tracebacks."""
+    """Show a cause of errors with its latest failed attempts and their tracebacks."""
     group = session.run_with_connection(
         lambda connection: get_error_group_or_fail(connection, cause, samples=samples)
     )
@@ -158,7 +165,7 @@ def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
 @json_option
 @pass_session
 def retry_error_group(session: CliSession, /, cause: str, **options: Any) -> int:
-    """Retry all jobs that failed with this cause.
+    """Retry all jobs that failed with the error CAUSE.
 
     The retry is a bulk action: it starts with a few jobs and continues if they succeed. See `holdfast bulk`.
     """
@@ -172,35 +179,41 @@ def retry_error_group(session: CliSession, /, cause: str, **options: Any) -> int
 
 
 def quote_search_value(text: str) -> str:
-    """Quote text for a search, so that spaces and quotes belong to the value."""
+    """Put a search value in double quotes, so that it can contain spaces and quotes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @errors_command.command("ignore")
 @cause_argument
 @click.option(
-    "--duration", type=DURATION, default="7d", show_default=True, help="Ignore the cause for this time."
+    "--duration",
+    type=DURATION,
+    default="7d",
+    show_default=True,
+    help="Ignore the cause of errors for this duration.",
 )
-@click.option("--clear", is_flag=True, help="Stop ignoring the cause.")
+@click.option("--clear", is_flag=True, help="Stop ignoring the cause of errors: lists show it again.")
 @click.option(
-    "--reason", "-r", help="Say why this cause is ignored. Shown with the cause and in the audit log."
+    "--reason",
+    "-r",
+    help="Store the reason for ignoring the cause of errors; error lists and "
+    "the audit log show it. Default: none.",
 )
-@click.option("--link", help="Store this URL with the cause, such as that of a bug report.")
+@click.option(
+    "--link", help="Store a link with the ignored cause, such as the URL of a bug report. Default: none."
+)
 @json_option
 @pass_session
 def ignore_error_group(
     session: CliSession, cause: str, duration: timedelta, clear: bool, reason: str | None, link: str | None
 ) -> None:
-    """Ignore a cause for some time.
-
-    Lists leave out ignored causes. --clear stops ignoring the cause.
-    """
+    """Ignore a cause of errors for some time: error lists leave it out."""
 
     async def save_ignore_period(connection: Connection) -> dict[str, Any]:
         group = await get_error_group_or_fail(connection, cause)
         until = None if clear else datetime.now(UTC) + duration
         await error_groups.ignore_error_group(
-            connection, group["cause"], until=until, by=get_local_actor(), why=reason, link=link
+            connection, group["cause"], until=until, by=get_local_actor(), reason=reason, link=link
         )
         await record_audit_event(connection, "error.ignore", group["cause"], until=str(until), reason=reason)
         return {"cause": group["cause"], "ignored_until": until}

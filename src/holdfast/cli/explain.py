@@ -15,7 +15,9 @@ UNFINISHED_TASK_STATUSES = {"waiting", "scheduled", "ready", "running"}
 
 
 async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, Any]]:
-    """Return one row per reason, for each unfinished task of a job, or for every task if all have ended.
+    """Return the reasons why the tasks of a job are not running, one row per reason.
+
+    If all tasks have ended, the rows say so for every task, otherwise for the unfinished tasks only.
 
     `why` is the reason as a sentence. The other fields are those of `explain_task`.
     """

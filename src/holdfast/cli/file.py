@@ -30,10 +30,14 @@ def file_command() -> None:
 
 @file_command.command("list")
 @click.argument("job", required=False)
-@click.option("--batch", help="List only files of this batch's jobs.")
-@click.option("--owner", help="List only files of this owner.")
-@click.option("--kind", help="List only files of this kind.")
-@click.option("--name", help="List only files with this name.")
+@click.option(
+    "--batch", help="List only files of the jobs in the batch with this id. Default: files of all jobs."
+)
+@click.option("--owner", help="List only files of this owner. Default: files of all owners.")
+@click.option(
+    "--kind", help="List only files of this kind, a word that the upload sets. Default: files of all kinds."
+)
+@click.option("--name", help="List only files with exactly this name. Default: files of any name.")
 @json_option
 @pass_session
 def list_files(session: CliSession, /, job: str | None, **filters: str | None) -> None:
@@ -55,13 +59,15 @@ def list_files(session: CliSession, /, job: str | None, **filters: str | None) -
 @click.option(
     "--output",
     "-o",
-    help="Write to this file or folder; - is standard output. Default: the file's name, in the current "
-    "folder.",
+    help="Write the content to this file or folder; - writes it to standard output. Default: a "
+    "file with the same name in the current folder.",
 )
-@click.option("--force", is_flag=True, help="Overwrite an existing file. Default: refuse.")
+@click.option(
+    "--force", is_flag=True, help="Overwrite the output file if it exists. Default: fail if it exists."
+)
 @pass_session
 def download_file(session: CliSession, file_id: str, output: str | None, force: bool) -> None:
-    """Download the file with the id FILE and verify its hash. A failed download leaves no file behind."""
+    """Download the file with the id FILE and verify its SHA-256 hash."""
 
     async def save_content() -> None:
         async with session.client() as client:
@@ -70,14 +76,14 @@ def download_file(session: CliSession, file_id: str, output: str | None, force: 
                 if output == "-":
                     await _copy_chunks(aiter(reader), sys.stdout.buffer)
                     return
-                target = _choose_target(output, artifact.name, force=force)
+                target = _choose_download_path(output, artifact.name, force=force)
                 await _download_to_file(aiter(reader), target)
             session.output.print_line(f"Saved {artifact.size:,} bytes in {target}.")
 
     session.run_async(save_content())
 
 
-def _choose_target(output: str | None, name: str, *, force: bool) -> Path:
+def _choose_download_path(output: str | None, name: str, *, force: bool) -> Path:
     target = Path(output or name)
     target = target / name if target.is_dir() else target
     if target.exists() and not force:
@@ -88,7 +94,10 @@ def _choose_target(output: str | None, name: str, *, force: bool) -> Path:
 
 
 async def _download_to_file(chunks: AsyncIterator[bytes], target: Path) -> None:
-    """Write to a temporary file and rename it, so that an incomplete file never has the final name."""
+    """Write a download to a temporary file, then rename the file to `target`.
+
+    An incomplete file therefore never has the final name.
+    """
     temporary = target.with_name(f".{uuid4().hex}.part")
     try:
         with temporary.open("xb") as file:
@@ -106,30 +115,40 @@ async def _copy_chunks(chunks: AsyncIterator[bytes], target: BinaryIO) -> None:
 
 @file_command.command("put")
 @click.argument("path")
-@click.option("--job", help="Attach the file to this job. Default: none.")
+@click.option("--job", help="Attach the file to the job with this id. Default: no job.")
 @click.option("--owner", help="Set the owner of the file. Default: the owner of the job.")
 @click.option(
-    "--name", help="Set the name of the file. Default: the name of PATH; required for standard input."
+    "--name",
+    help="Store the file under this name. Default: the file name in PATH. Required for standard input.",
 )
 @click.option(
-    "--type", "content_type", help="Set the media type, such as image/png. Default: guessed from the name."
+    "--type",
+    "content_type",
+    help="Set the media type of the file, such as image/png. Default: guessed from the file name.",
 )
 @click.option(
-    "--kind", default="file", show_default=True, help="Set the kind of the file, which you can filter by."
+    "--kind",
+    default="file",
+    show_default=True,
+    help="Set the kind of the file, a word of your choice to filter files by.",
 )
 @click.option(
-    "--ttl", type=DURATION, help="Delete the file after this time. Default: the retention rules decide."
+    "--ttl",
+    type=DURATION,
+    help="Delete the file after this duration, such as 30d. Default: the duration of the matching "
+    "retention rule.",
 )
 @click.option(
     "--meta",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Store metadata, such as pages:=3. Repeat it for several.",
+    help="Store a metadata field with the file: name=text or name:=json, such as pages:=3. Repeat "
+    "the option to store more fields. Default: none.",
 )
 @json_option
 @pass_session
 def upload_file(session: CliSession, /, path: str, **options: Any) -> None:
-    """Upload a file and print its id. PATH - is standard input."""
+    """Upload the file PATH and print its id. The PATH - reads standard input."""
     name = options["name"] or (Path(path).name if path != "-" else None)
     if not name:
         raise click.UsageError("Standard input has no name; give one with --name.")
@@ -161,7 +180,7 @@ def upload_file(session: CliSession, /, path: str, **options: Any) -> None:
 @confirmation_options
 @pass_session
 def delete_files(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
-    """Delete files by id. They disappear at once; the next sweep removes their content from the storage."""
+    """Delete files by id. The next sweep removes their content from the storage."""
 
     async def confirm_and_delete() -> None:
         async with session.client() as client:
@@ -185,17 +204,18 @@ def delete_files(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_
     type=DURATION,
     default="1h",
     show_default=True,
-    help="Let the link expire after this time, from 5m to 1h.",
+    help="Make the download link expire after this duration, from 5m to 1h.",
 )
 @click.option(
     "--inline",
     is_flag=True,
-    help="Let browsers display the file if its type is safe. Default: browsers download it.",
+    help="Let browsers display the file instead of downloading it, if its media type is safe. "
+    "Default: download.",
 )
 @json_option
 @pass_session
 def print_download_link(session: CliSession, file_id: str, expires: timedelta, inline: bool) -> None:
-    """Print a download link for a file.
+    """Print a signed download link for a file.
 
     Anybody who has the link can download the file until the link expires.
     """
@@ -214,10 +234,7 @@ def print_download_link(session: CliSession, file_id: str, expires: timedelta, i
 @click.argument("file_id", metavar="FILE")
 @pass_session
 def regenerate_file(session: CliSession, file_id: str) -> None:
-    """Create a deleted or expired file again.
-
-    This runs the task again that saved the file. Print the id of its job.
-    """
+    """Regenerate a deleted or expired file by running its task again. Print the id of the job."""
 
     async def submit_regeneration() -> UUID:
         async with session.client() as client:

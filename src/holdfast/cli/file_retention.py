@@ -26,16 +26,18 @@ _SIZE_UNIT_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 @file_command.command("sweep")
 @click.option(
-    "--orphans", is_flag=True, help="Also delete stored objects older than one day that no row refers to."
+    "--orphans",
+    is_flag=True,
+    help="Delete orphaned objects too: stored content older than one day that no file in the "
+    "database refers to. Default: keep them.",
 )
 @confirmation_options
 @json_option
 @pass_session
 def sweep_files(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
-    """Remove the content of deleted files from the storage.
+    """Remove the content of deleted, expired and replaced files from the storage.
 
-    This removes expired, deleted and replaced files. Workers do this regularly. Print how many objects
-    were removed, by reason.
+    Workers do the same regularly. The command prints how many objects it removed for each reason.
     """
 
     async def remove_content() -> dict[str, int]:
@@ -53,7 +55,7 @@ def sweep_files(session: CliSession, orphans: bool, yes: bool, dry_run: bool) ->
 
 
 async def _sweep_orphans(client: Client, *, delete: bool) -> int:
-    """Count the objects that no row refers to, and delete them if `delete` is set."""
+    """Count the stored objects that no file refers to, and delete them if `delete` is set."""
     count = 0
     async for keys in client.files.orphaned_objects(older=MIN_ORPHAN_AGE):
         count += len(keys)
@@ -65,22 +67,34 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
 @file_command.command("quota")
 @click.argument("owner", required=False)
 @click.option(
-    "--bytes", "size", metavar="N|none", help="Limit the total size of the owner's files, such as 100M."
+    "--bytes",
+    "size",
+    metavar="N|none",
+    help="Limit the total size of the owner's files in bytes, such as 100M; none removes the "
+    "limit. Default: unchanged.",
 )
-@click.option("--files", metavar="N|none", help="Limit the number of the owner's files.")
-@click.option("--operations", metavar="N|none", help="Limit the number of jobs per day.")
+@click.option(
+    "--files",
+    metavar="N|none",
+    help="Limit the number of the owner's files; none removes the limit. Default: unchanged.",
+)
+@click.option(
+    "--operations",
+    metavar="N|none",
+    help="Limit the number of the owner's jobs per day; none removes the limit. Default: unchanged.",
+)
 @json_option
 @pass_session
 def show_or_set_quota(
     session: CliSession, owner: str | None, size: str | None, files: str | None, operations: str | None
 ) -> None:
-    """Show the usage and the quota of an owner, or set the quota.
+    """Show the storage usage and the quota of an owner, or set the quota.
 
     Options set the quota of OWNER. Limits that you do not name stay as they are; none removes a limit.
     Without OWNER, the command shows or sets the default quota of owners that have none of their own.
     """
     changes = {"bytes": size, "files": files, "operations": operations}
-    limits = {name: _parse_limit(text) for name, text in changes.items() if text is not None}
+    limits = {name: _parse_quota_limit(text) for name, text in changes.items() if text is not None}
 
     async def save_and_fetch_usage(connection: Connection) -> dict[str, Any]:
         usage: dict[str, Any] = await quotas.get_usage(connection, owner or "")
@@ -99,8 +113,8 @@ def show_or_set_quota(
     session.output.print_record(session.run_with_connection(save_and_fetch_usage))
 
 
-def _parse_limit(text: str) -> int | None:
-    """Parse a number with an optional unit K, M, G or T. `none` means no limit."""
+def _parse_quota_limit(text: str) -> int | None:
+    """Parse a quota such as 500 or 100M (units K, M, G, T). Return None for `none`, which means no limit."""
     if text == NO_LIMIT_TEXT:
         return None
     try:
@@ -136,13 +150,17 @@ def extend_file_ttl(session: CliSession, file_id: str, ttl: str) -> None:
 
 @file_command.command("retention")
 @click.argument("ttl", metavar="DURATION|forever")
-@click.option("--owner", help="Apply the rule to files of this owner. Default: of all owners.")
 @click.option(
-    "--type", "job_type", help="Apply the rule to files of jobs of this type. Default: of all types."
+    "--owner", help="Apply the retention rule only to files of this owner. Default: files of all owners."
+)
+@click.option(
+    "--type",
+    "job_type",
+    help="Apply the retention rule only to files of jobs of this type. Default: jobs of all types.",
 )
 @pass_session
 def set_retention_rule(session: CliSession, ttl: str, owner: str | None, job_type: str | None) -> None:
-    """Set a rule for how long files are kept.
+    """Set a retention rule: how long files are kept.
 
     Rules apply to files that were saved without a ttl of their own. If several rules match a file, the
     most specific one applies.

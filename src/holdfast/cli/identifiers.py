@@ -13,7 +13,7 @@ MAX_LISTED_JOB_IDS = 5
 
 
 async def resolve_job_id(connection: Connection, text: str) -> UUID:
-    """Return the id of the job whose id is `text` or, if there is only one, starts with `text`."""
+    """Return the id of the only job whose id equals `text` or starts with it."""
     try:
         return UUID(text)
     except ValueError:
@@ -35,7 +35,7 @@ async def resolve_job_id(connection: Connection, text: str) -> UUID:
 
 
 def parse_uuid(text: str, noun: str) -> UUID:
-    """Parse an id. `noun` says in the error message what it is the id of."""
+    """Parse a UUID. Raise `InvalidError` that names `noun`, such as "batch", if the text is invalid."""
     try:
         return UUID(text)
     except ValueError:

@@ -49,7 +49,7 @@ def job_command() -> None:
 
 
 def job_argument(command: Any) -> Any:
-    """Add the argument JOB, completed with the newest jobs."""
+    """Add the command-line argument JOB, with shell completion from the newest jobs."""
     return click.argument("job_id", metavar="JOB", shell_complete=complete_job)(command)
 
 
@@ -75,7 +75,7 @@ def show_job(session: CliSession, job_id: str) -> None:
 
 
 def _has_failed_attempts(task: dict[str, Any]) -> bool:
-    """Return whether the database has stored attempts of this task. It stores those that did not succeed."""
+    """Return whether a task has failed attempts. The database stores only attempts that did not succeed."""
     return task["attempt"] > 1 or task["failures"] > 0 or task["status"] in {"failed", "cancelled"}
 
 
@@ -105,7 +105,9 @@ def _print_job(output: CliOutput, row: dict[str, Any]) -> None:
     }
     for name, value in fields.items():
         if value is not None:
-            output.print_line(f"  {name:<8} {sanitize_text(_format_value(value), MAX_SHOWN_VALUE_CHARS)}")
+            output.print_line(
+                f"  {name:<8} {sanitize_text(_format_json_value(value), MAX_SHOWN_VALUE_CHARS)}"
+            )
     for task in row["tasks"][:MAX_SHOWN_TASKS]:
         elapsed = format_elapsed(task.get("started_at"), task.get("finished_at"))
         output.print_line(
@@ -130,19 +132,21 @@ def _print_attempt(output: CliOutput, attempt: dict[str, Any]) -> None:
         output.print_line(f"        {strip_control_characters(line, keep='')}")
 
 
-def _format_value(value: object) -> str:
+def _format_json_value(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
 
 
 @job_command.command("watch")
 @job_argument
 @click.option(
-    "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
+    "--wait-timeout",
+    type=DURATION,
+    help="Stop waiting for the job after this duration, such as 5m. Default: wait until the job ends.",
 )
 @json_option
 @pass_session
 def watch_job(session: CliSession, job_id: str, wait_timeout: timedelta | None) -> int:
-    """Follow a job until it ends, and print its output. Exit with code 1 unless it succeeds."""
+    """Show the progress of a job until it ends, and print its output. Exit with code 1 if it fails."""
 
     async def follow_until_end() -> int:
         async with session.client() as client:
@@ -176,14 +180,17 @@ def explain_job(session: CliSession, job_id: str) -> None:
 @job_command.command("logs")
 @job_argument
 @click.option(
-    "--task", "task_name", metavar="NAME", help="Print only lines of this task. Default: of all tasks."
+    "--task",
+    "task_name",
+    metavar="NAME",
+    help="Print only log lines of the task with this name. Default: log lines of all tasks.",
 )
 @click.option(
     "--level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="debug",
     show_default=True,
-    help="Print only lines of this level or above.",
+    help="Print only log lines of this level or a higher level.",
 )
 @click.option(
     "--limit",
@@ -191,9 +198,15 @@ def explain_job(session: CliSession, job_id: str) -> None:
     type=click.IntRange(1, MAX_LOG_LINES),
     default=500,
     show_default=True,
-    help="Print at most this many of the latest lines.",
+    help="Print at most this many of the latest log lines.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Print new log lines as they arrive, until the job ends.")
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Print new log lines as they arrive, until the job ends. Default: print the stored log "
+    "lines and exit.",
+)
 @json_option
 @pass_session
 def print_job_logs(
@@ -206,7 +219,7 @@ def print_job_logs(
 
     async def print_until_end(connection: Connection) -> None:
         row = await get_job_or_fail(connection, await resolve_job_id(connection, job_id))
-        reader = _LogReader(UUID(row["id"]), _find_task_id(row, task_name), level)
+        reader = _LogPrinter(UUID(row["id"]), _find_task_id(row, task_name), level)
         await reader.print_new_lines(session.output, connection, limit=limit, newest=True)
         while follow and not row.get("finished_at"):
             await asyncio.sleep(LOG_POLL_INTERVAL_S)
@@ -227,8 +240,8 @@ def _find_task_id(row: dict[str, Any], name: str | None) -> UUID | None:
 
 
 @dataclass
-class _LogReader:
-    """Reads the log lines of a job, starting each time after the last line it has read."""
+class _LogPrinter:
+    """Prints the log lines of a job. Each call starts after the last printed line."""
 
     job_id: UUID
     task_id: UUID | None
@@ -252,7 +265,7 @@ class _LogReader:
             if output.json:
                 output.print_record({"task": name, **msgspec.to_builtins(line, enc_hook=str)})
             else:
-                fields = " ".join(f"{key}={_format_value(value)}" for key, value in line.fields.items())
+                fields = " ".join(f"{key}={_format_json_value(value)}" for key, value in line.fields.items())
                 text = sanitize_text(f"{line.message} {fields}", MAX_SHOWN_VALUE_CHARS)
                 at = line.at.astimezone().strftime("%H:%M:%S")
                 output.print_line(f"{at} {line.level:<7} {name}#{line.attempt} {text}")

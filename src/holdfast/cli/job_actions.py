@@ -17,41 +17,41 @@ from holdfast.cli.job import MAX_LISTED_TASK_NAMES, get_job_or_fail, job_argumen
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.engine import job_detail, jobs
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError, RefusedError
 from holdfast.formatting import format_count
 
 
-def job_selection(command: Any) -> Any:
-    """Add the argument JOB... and the option --search, which selects jobs for a bulk action."""
+def job_selection_options(command: Any) -> Any:
+    """Add the argument JOB... and the option --search to a command that selects jobs."""
     command = click.option(
         "--search",
         metavar="TERMS",
-        help="Select all jobs that match these search terms, as a bulk action. See `holdfast job list "
-        "--help`.",
+        help="Select jobs by search terms, such as state:failed queue:mail, and start a bulk action on "
+        "them. Default: the jobs with the given ids.",
     )(command)
     return click.argument("job_ids", metavar="[JOB]...", nargs=-1, shell_complete=complete_job)(
         bulk.bulk_options(command)
     )
 
 
-def _check_selection(job_ids: tuple[str, ...], search: str | None) -> None:
+def _check_job_selection(job_ids: tuple[str, ...], search: str | None) -> None:
     if bool(job_ids) == (search is not None):
         raise click.UsageError("Give job ids or --search, but not both.")
 
 
 @job_command.command("cancel")
-@job_selection
+@job_selection_options
 @json_option
 @pass_session
 def cancel_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
-    """Cancel jobs. Running tasks are stopped, and their results are discarded.
+    """Cancel jobs. Their running tasks are stopped, and the results of those tasks are discarded.
 
     The bulk options (--wait, --max-failure-rate, --max-per-second, --all-at-once) apply to --search only.
     """
-    _check_selection(job_ids, search)
+    _check_job_selection(job_ids, search)
 
     async def confirm_and_cancel(connection: Connection) -> int:
         if search is not None:
@@ -81,18 +81,22 @@ async def _cancel_job(connection: Connection, job_id: str, reason: str | None) -
 
 
 @job_command.command("retry")
-@job_selection
+@job_selection_options
 @click.option(
     "--from",
     "from_tasks",
     multiple=True,
     metavar="TASK",
-    help="Run this task again and all tasks after it; keep the results of earlier tasks. Repeat it for "
-    "several. "
-    "Default: the failed and cancelled tasks.",
+    help="Run the task with this name and all tasks after it again, and keep the results of "
+    "earlier tasks. Repeat the option to name several tasks. Default: the failed and "
+    "cancelled tasks.",
 )
 @click.option(
-    "--delay", type=DURATION, default="0s", show_default=True, help="Start the retry after this time."
+    "--delay",
+    type=DURATION,
+    default="0s",
+    show_default=True,
+    help="Wait for this duration before the jobs run again, such as 5m.",
 )
 @json_option
 @pass_session
@@ -101,7 +105,7 @@ def retry_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | N
 
     The bulk options (--wait, --max-failure-rate, --max-per-second, --all-at-once) apply to --search only.
     """
-    _check_selection(job_ids, search)
+    _check_job_selection(job_ids, search)
 
     async def retry_selected_jobs(connection: Connection) -> int:
         if search is not None:
@@ -112,7 +116,7 @@ def retry_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | N
             session.confirm(f"This retries {format_count(len(job_ids), 'job')}.", yes=True, dry_run=True)
             return 0
         results = [await _retry_job(connection, job_id, options) for job_id in job_ids]
-        _print_retried(session, results)
+        _print_retried_jobs(session, results)
         return 0
 
     return session.run_with_connection(retry_selected_jobs)
@@ -127,8 +131,8 @@ async def _retry_job(connection: Connection, job_id: str, options: dict[str, Any
     return {"id": job_uuid, "restarted": count}
 
 
-def _print_retried(session: CliSession, results: list[dict[str, Any]]) -> None:
-    """Print how many tasks of each job run again. Raise `ConflictError` if there are none."""
+def _print_retried_jobs(session: CliSession, results: list[dict[str, Any]]) -> None:
+    """Print how many tasks of each job will run again. Raise `ConflictError` if no task will."""
     if session.output.json:
         session.output.print_rows(results, [])
     for result in results:
@@ -146,13 +150,20 @@ def _print_retried(session: CliSession, results: list[dict[str, Any]]) -> None:
 @job_argument
 @click.argument("changes", nargs=-1)
 @click.option(
-    "--task", metavar="NAME", help="Change the arguments of this task, in a job with several tasks."
+    "--task",
+    metavar="NAME",
+    help="Apply the changed arguments to the task with this name. Required if the job has several tasks.",
 )
-@click.option("--key", help="Set the key of the new job. Default: none.")
+@click.option("--key", help="Set the idempotency key of the new job. Default: none.")
 @click.option(
-    "--wait", is_flag=True, help="Wait until the new job ends, print its output, exit 1 if it failed."
+    "--wait",
+    is_flag=True,
+    help="Wait until the new job ends, print its output, and exit with code 1 if it failed. "
+    "Default: print the new job's id and exit.",
 )
-@click.option("--print", "print_only", is_flag=True, help="Print the new job as JSON without submitting it.")
+@click.option(
+    "--print", "print_only", is_flag=True, help="Print the new job as JSON instead of submitting it."
+)
 @json_option
 @pass_session
 def rerun_job(session: CliSession, /, job_id: str, changes: tuple[str, ...], **options: Any) -> int:
@@ -163,7 +174,7 @@ def rerun_job(session: CliSession, /, job_id: str, changes: tuple[str, ...], **o
 
     async def submit_and_wait() -> int:
         async with session.client() as client:
-            new_job = await _submit_copy(session, client, job_id, changes, options)
+            new_job = await _submit_job_copy(session, client, job_id, changes, options)
             if new_job is None or not options["wait"]:
                 return 0
             ended = await job_watch.wait_for_job(client, new_job)
@@ -172,10 +183,10 @@ def rerun_job(session: CliSession, /, job_id: str, changes: tuple[str, ...], **o
     return session.run_async(submit_and_wait())
 
 
-async def _submit_copy(
+async def _submit_job_copy(
     session: CliSession, client: Client, job_id: str, changes: tuple[str, ...], options: dict[str, Any]
 ) -> UUID | None:
-    """Submit the copy and return its id. With `--print`, print it and return None."""
+    """Submit a copy of a job and return its id. With `--print`, print the copy and return None."""
     async with client.connection() as connection:
         old_id = await resolve_job_id(connection, job_id)
         old_body = await job_detail.get_job_submission(connection, old_id)
@@ -183,10 +194,10 @@ async def _submit_copy(
         if options["key"]:
             body = {**body, "key": options["key"]}
         if options["print_only"]:
-            session.output.print_value("job", to_json(body, what="the job").decode())
+            session.output.print_value("job", encode_payload(body, what="the job").decode())
             return None
-        submitted = await jobs.submit(connection, to_json(body, what="the job"))
-        await job_detail.record_rerun(connection, old_id, submitted.id, get_local_actor())
+        submitted = await jobs.submit(connection, encode_payload(body, what="the job"))
+        await job_detail.record_job_rerun(connection, old_id, submitted.id, get_local_actor())
         await record_audit_event(connection, "job.rerun", str(old_id), job=str(submitted.id))
     if session.output.json:
         session.output.print_record({"id": submitted.id, "created": submitted.created, "rerun_of": old_id})
@@ -196,7 +207,7 @@ async def _submit_copy(
 
 
 def _change_arguments(body: dict[str, Any], changes: dict[str, Any], task: str | None) -> dict[str, Any]:
-    """Return the body of a job with some arguments of its only task, or of `task`, replaced."""
+    """Return a copy of a job's body with changed arguments of the task `task`, or of its only task."""
     tasks: list[dict[str, Any]] | None = body.get("tasks")
     if not changes:
         return body

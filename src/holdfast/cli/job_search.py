@@ -47,8 +47,13 @@ JOB_CSV_COLUMNS = (
     show_default=True,
     help="List at most this many jobs.",
 )
-@click.option("--before", metavar="JOB", help="List only jobs older than this one: the next page.")
-@click.option("--count", is_flag=True, help="Print only the number of matching jobs.")
+@click.option(
+    "--before",
+    metavar="JOB",
+    help="List only jobs older than the job with this id, to get the next page. Default: start "
+    "with the newest job.",
+)
+@click.option("--count", is_flag=True, help="Print the number of matching jobs instead of listing them.")
 @json_option
 @pass_session
 def list_jobs(
@@ -64,7 +69,7 @@ def list_jobs(
     """
     query = search.parse_search(" ".join(terms))
     if count:
-        session.run_with_connection(lambda connection: _print_count(session, connection, query))
+        session.run_with_connection(lambda connection: _print_job_count(session, connection, query))
         return
 
     async def print_matching_jobs(connection: Connection) -> None:
@@ -78,7 +83,7 @@ def list_jobs(
             rows, cursor, truncated = rows + page.rows, page.next, page.truncated
             if cursor is None:
                 break
-        session.output.print_rows([_format_row(session.output, row) for row in rows], JOB_COLUMNS)
+        session.output.print_rows([_format_job_row(session.output, row) for row in rows], JOB_COLUMNS)
         if cursor is not None and session.output.console.is_terminal:
             note = "Only the newest jobs were searched. Search older ones" if truncated else "Next page"
             session.output.print_line(f"{note}: --before {cursor}")
@@ -86,7 +91,7 @@ def list_jobs(
     session.run_with_connection(print_matching_jobs)
 
 
-async def _print_count(session: CliSession, connection: Connection, query: search.SearchQuery) -> None:
+async def _print_job_count(session: CliSession, connection: Connection, query: search.SearchQuery) -> None:
     result = await engine_search.count_jobs(connection, query)
     if session.output.json:
         session.output.print_record({"count": result.count, "exact": result.exact})
@@ -94,8 +99,8 @@ async def _print_count(session: CliSession, connection: Connection, query: searc
         session.output.print_value("count", result.count if result.exact else f"about {result.count}")
 
 
-def _format_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole row for programs, or a row of readable text for people."""
+def _format_job_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
+    """Format a job as a table row. With `--json`, return the row unchanged."""
     if output.json:
         return row
     status = str(row.get("state") or row["status"])
@@ -118,15 +123,17 @@ def _format_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
     type=click.Choice(["jsonl", "csv"]),
     default="jsonl",
     show_default=True,
-    help="Write JSON objects, one per line, or a CSV table.",
+    help="Write the jobs in this format: jsonl (one JSON object per line) or csv (a table).",
 )
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write to this file. Default: standard output.",
+    help="Write the jobs to this file. Default: standard output.",
 )
-@click.option("--limit", "-n", type=click.IntRange(1), help="Write at most this many jobs. Default: all.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1), help="Write at most this many jobs. Default: all matching jobs."
+)
 @pass_session
 def export_jobs(
     session: CliSession, terms: tuple[str, ...], file_format: str, output: Path | None, limit: int | None
@@ -139,11 +146,11 @@ def export_jobs(
 
     async def write_matching_jobs(connection: Connection) -> int:
         count = 0
-        with output.open("w", encoding="utf-8", newline="") if output else _open_stdout() as file:
+        with output.open("w", encoding="utf-8", newline="") if output else _yield_stdout() as file:
             table = csv.writer(file) if file_format == "csv" else None
             if table:
                 table.writerow(JOB_CSV_COLUMNS)
-            async for row in _iterate_jobs(connection, query, limit):
+            async for row in _iterate_matching_jobs(connection, query, limit):
                 count += 1
                 if table:
                     table.writerow([row.get(name) for name in JOB_CSV_COLUMNS])
@@ -157,15 +164,15 @@ def export_jobs(
 
 
 @contextmanager
-def _open_stdout() -> Generator[TextIO]:
-    """Use standard output like an opened file. It is flushed and stays open."""
+def _yield_stdout() -> Generator[TextIO]:
+    """Yield standard output like an opened file. On exit, flush it and leave it open."""
     try:
         yield sys.stdout
     finally:
         sys.stdout.flush()
 
 
-async def _iterate_jobs(
+async def _iterate_matching_jobs(
     connection: Connection, query: search.SearchQuery, limit: int | None
 ) -> AsyncGenerator[dict[str, Any]]:
     before: UUID | None = None

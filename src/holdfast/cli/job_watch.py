@@ -33,14 +33,14 @@ LONGEST_JOB_WAIT = timedelta(days=36_500)
 async def watch_job(
     output: CliOutput, client: Client, job_id: UUID, *, max_wait: timedelta | None = None
 ) -> Job:
-    """Show the job after each change until it ends or `max_wait` has passed. Return its last state."""
+    """Print a job after each change until it ends or `max_wait` has passed. Return the job."""
     changes = client.watch(job_id, within=max_wait)
     async with hint_if_not_started(client, job_id):
         if output.json:
-            return await _print_objects(output, changes)
+            return await _print_json_changes(output, changes)
         if output.console.is_terminal:
-            return await _show_bars(output, changes)
-        return await _print_lines(output, changes)
+            return await _show_progress_bars(output, changes)
+        return await _print_line_changes(output, changes)
 
 
 async def wait_for_job(client: Client, job_id: UUID, max_wait: timedelta | None = None) -> Job:
@@ -57,7 +57,9 @@ async def wait_for_job(client: Client, job_id: UUID, max_wait: timedelta | None 
 
 @asynccontextmanager
 async def hint_if_not_started(client: Client, job_id: UUID) -> AsyncGenerator[None]:
-    """Inside the block, print on standard error why the job has not started if it does not start soon."""
+    """Print on standard error why a job has not started, if it does not start within a few seconds.
+
+    The check runs as long as the `async with` block."""
 
     async def print_hint() -> None:
         await asyncio.sleep(NOT_STARTED_HINT_DELAY_S)
@@ -82,7 +84,7 @@ def get_job_exit_code(job: Job) -> int:
 
 
 def print_job_outcome(output: CliOutput, job: Job) -> int:
-    """Print the output of a job or its error, and return the exit code."""
+    """Print the output or the error of an ended job, and return the exit code."""
     if output.json:
         return get_job_exit_code(job)
     if not job.ended:
@@ -97,26 +99,26 @@ def print_job_outcome(output: CliOutput, job: Job) -> int:
     return get_job_exit_code(job)
 
 
-async def _print_objects(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
+async def _print_json_changes(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
     last: Job | None = None
     async for last in changes:
         output.print_record(msgspec.to_builtins(last, enc_hook=str))
-    return _require_job(last)
+    return _require_last_job(last)
 
 
-async def _print_lines(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
+async def _print_line_changes(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
     last: Job | None = None
     last_line = ""
     async for last in changes:
-        line = f"{format_state(last.status)} {_format_note(last)}".rstrip()
+        line = f"{format_state(last.status)} {_format_progress_note(last)}".rstrip()
         if line != last_line:
             output.print_line(line)
             last_line = line
-    return _require_job(last)
+    return _require_last_job(last)
 
 
-async def _show_bars(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
-    """Show one bar for the job and, if it has several tasks, one for each of them."""
+async def _show_progress_bars(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
+    """Show a progress bar for the job and, if it has several tasks, one for each task."""
     last: Job | None = None
     task_bars: dict[UUID, TaskID] = {}
     columns = (
@@ -130,27 +132,29 @@ async def _show_bars(output: CliOutput, changes: AsyncIterator[Job]) -> Job:
         job_bar = bars.add_task("job", total=100, note="")
         async for last in changes:
             percent = 100.0 if last.status == "succeeded" else last.progress.percent or 0.0
-            label = _format_label(last.type)
+            label = _format_bar_label(last.type)
             bars.update(job_bar, description=label, completed=percent, note=_format_bar_note(last))
             for task in last.tasks[:MAX_TASK_PROGRESS_BARS] if len(last.tasks) > 1 else ():
                 if task.id not in task_bars:
-                    task_bars[task.id] = bars.add_task(_format_label(f"  {task.name}"), total=100, note="")
+                    task_bars[task.id] = bars.add_task(
+                        _format_bar_label(f"  {task.name}"), total=100, note=""
+                    )
                 percent = 100.0 if task.status == "succeeded" else task.progress.percent or 0.0
                 bars.update(task_bars[task.id], completed=percent, note=_format_bar_note(task))
-    return _require_job(last)
+    return _require_last_job(last)
 
 
-def _require_job(last: Job | None) -> Job:
+def _require_last_job(last: Job | None) -> Job:
     assert last is not None  # noqa: S101  (watch yields at least once)
     return last
 
 
-def _format_label(text: str) -> str:
+def _format_bar_label(text: str) -> str:
     return escape(truncate_text(text, MAX_BAR_LABEL_CHARS))
 
 
-def _format_note(item: Any, *, with_percent: bool = True) -> str:
-    """Format the progress of a job or a task, or its error."""
+def _format_progress_note(item: Any, *, with_percent: bool = True) -> str:
+    """Format the progress of a job or task as text, or its error if it has one."""
     if item.error is not None and item.status != "running":
         return sanitize_text(f"{item.error.type}: {item.error.message}", MAX_BAR_NOTE_CHARS)
     progress = item.progress
@@ -159,7 +163,7 @@ def _format_note(item: Any, *, with_percent: bool = True) -> str:
 
 
 def _format_bar_note(item: Any) -> str:
-    """Format the text beside a bar. The bar itself shows the percentage."""
+    """Format the state and message of a job or task for display beside its progress bar."""
     colour = STATE_COLOURS.get(item.status, "default")
-    note = "" if item.status == "succeeded" else escape(_format_note(item, with_percent=False))
+    note = "" if item.status == "succeeded" else escape(_format_progress_note(item, with_percent=False))
     return f"[{colour}]{format_state(item.status)}[/] {note}"

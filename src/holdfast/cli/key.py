@@ -34,19 +34,18 @@ def key_command() -> None:
     "scopes",
     multiple=True,
     metavar="SCOPE",
-    help=f"Allow this scope: {', '.join(access.SCOPES)}, or {access.ALL_SCOPES} for all. Repeat it for "
-    "several. "
-    f"Default: {DEFAULT_KEY_SCOPE}.",
+    help=f"Allow the key to use this scope: {', '.join(access.SCOPE_DESCRIPTIONS)}, or {access.ALL_SCOPES_WILDCARD} for all. "
+    f"Repeat the option to allow several scopes. Default: {DEFAULT_KEY_SCOPE}.",
 )
 @click.option(
-    "--expires", type=DURATION, help="Let the key expire after this time, such as 90d. Default: never."
+    "--expires", type=DURATION, help="Make the key expire after this duration, such as 90d. Default: never."
 )
 @json_option
 @pass_session
 def create_service_key(
     session: CliSession, name: str, scopes: tuple[str, ...], expires: timedelta | None
 ) -> None:
-    """Create a key for the service NAME and print it. It is not shown again.
+    """Create a service key for the service NAME and print the key. It is not shown again.
 
     A service can have several keys at the same time, so that you can replace one without downtime.
     """
@@ -70,7 +69,7 @@ def create_service_key(
 
     created = session.run_async(store_key())
     if session.output.json:
-        session.output.print_record({**_format_key(created), "key": secret.reveal()})
+        session.output.print_record({**_format_service_key(created), "key": secret.reveal()})
     else:
         session.output.print_value("key", secret.reveal())
 
@@ -79,9 +78,9 @@ def create_service_key(
 @json_option
 @pass_session
 def list_service_keys(session: CliSession) -> None:
-    """List keys with their prefix, scopes, state and last use. The keys themselves are not stored."""
+    """List service keys with prefix, scopes, state and last use. The keys themselves are not stored."""
     keys = session.run_with_connection(access.list_service_keys)
-    session.output.print_rows([_format_key(each) for each in keys], SERVICE_KEY_COLUMNS)
+    session.output.print_rows([_format_service_key(each) for each in keys], SERVICE_KEY_COLUMNS)
 
 
 @key_command.command("revoke")
@@ -90,7 +89,7 @@ def list_service_keys(session: CliSession) -> None:
 @json_option
 @pass_session
 def revoke_service_key(session: CliSession, prefix: str, yes: bool, dry_run: bool) -> None:
-    """Revoke the key with this PREFIX (hf_ and eight characters). It stops working at once."""
+    """Revoke the service key with this PREFIX (hf_ and eight characters). The key stops working at once."""
     if not session.confirm(f"This revokes key {prefix}.", yes=yes, dry_run=dry_run):
         return
 
@@ -106,7 +105,7 @@ def revoke_service_key(session: CliSession, prefix: str, yes: bool, dry_run: boo
     session.output.print_line(f"Key {prefix} is revoked.")
 
 
-def _format_key(service_key: ServiceKey) -> dict[str, Any]:
+def _format_service_key(service_key: ServiceKey) -> dict[str, Any]:
     expired = service_key.expires_at is not None and service_key.expires_at <= datetime.now(UTC)
     state = "revoked" if service_key.revoked_at else "expired" if expired else "active"
     row = msgspec.structs.asdict(service_key)

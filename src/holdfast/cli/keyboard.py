@@ -21,9 +21,10 @@ KEY_NAMES_BY_SEQUENCE = {
 
 
 class KeyboardInput:
-    """`async with KeyboardInput() as keyboard: key = await keyboard.next_key(timeout_s=1)`.
+    """Reads single key presses from the terminal, inside an `async with` block.
 
-    On exit the terminal has its former mode again.
+    Example: `async with KeyboardInput() as keyboard: key = await keyboard.next_key(timeout_s=1)`. On exit the
+    terminal has its former mode again.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class KeyboardInput:
 
     @property
     def available(self) -> bool:
-        """Whether there is a terminal to read keys from."""
+        """Whether standard input is a terminal, so that key presses can be read."""
         return self._former_mode is not None
 
     def _read_keys(self) -> None:
@@ -63,7 +64,7 @@ class KeyboardInput:
                 self._keys.put_nowait(KEY_NAMES_BY_SEQUENCE.get(key, key))
 
     async def next_key(self, timeout_s: float) -> str | None:
-        """Return the next key, or None if none was pressed within `timeout_s` seconds."""
+        """Return the next pressed key, or None if no key is pressed within `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._keys.get()

@@ -30,7 +30,7 @@ def limit_command() -> None:
 @json_option
 @pass_session
 def list_limits(session: CliSession) -> None:
-    """List limits with their current use."""
+    """List concurrency limits and rate limits with their current use."""
     rows = session.run_with_connection(limits.list_limits)
     session.output.print_rows(
         rows if session.output.json else [_format_limit(row) for row in rows], LIMIT_COLUMNS
@@ -56,7 +56,7 @@ def _format_limit(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_rate(text: str) -> float:
-    """Parse a rate such as `5/s`, `100/m` or `2` to starts per second."""
+    """Parse a rate such as `5/s`, `100/m` or `2`, and return it as a number per second."""
     match = _RATE_PATTERN.fullmatch(text.strip())
     if not match:
         raise InvalidError(f"{text!r} is not a rate.", fix="Write 5/s, 100/m or 1000/h.", field="rate")
@@ -64,14 +64,25 @@ def parse_rate(text: str) -> float:
 
 
 def limit_options(command: Any) -> Any:
-    """Add the options that set a limit."""
+    """Add the command-line options --max-running, --rate and --burst."""
     for option in (
-        click.option("--burst", type=click.FloatRange(1),
-                     help="With --rate: let this many tasks start at once after an idle time. Default: "
-                     "the rate, at least 1."),
-        click.option("--rate", help="Start at most this many tasks per time, such as 5/s or 100/m."),
-        click.option("--max-running", type=click.IntRange(0), help="Run at most this many tasks at once."),
-    ):  # fmt: skip
+        click.option(
+            "--burst",
+            type=click.FloatRange(1),
+            help="Let up to this many tasks start at once after an idle period, if --rate is set. Default: "
+            "the rate per second, at least 1.",
+        ),
+        click.option(
+            "--rate",
+            help="Start at most this many tasks per second, minute, hour or day, such as 5/s or 100/m. "
+            "Default: no rate limit.",
+        ),
+        click.option(
+            "--max-running",
+            type=click.IntRange(0),
+            help="Run at most this many tasks at once, across all workers. Default: no concurrency limit.",
+        ),
+    ):
         command = option(command)
     return command
 
@@ -79,23 +90,31 @@ def limit_options(command: Any) -> Any:
 @limit_command.command("set")
 @click.argument("name", shell_complete=complete_limit)
 @click.option(
-    "--queue", "-q", shell_complete=complete_queue, help="Limit tasks of this queue. Default: of all queues."
+    "--queue",
+    "-q",
+    shell_complete=complete_queue,
+    help="Apply the limit only to tasks of this queue. Default: tasks of all queues.",
 )
 @click.option(
     "--type",
     "task_type",
     metavar="TASK",
     shell_complete=complete_type,
-    help="Limit tasks of this type. Default: of all types.",
+    help="Apply the limit only to tasks of this type. Default: tasks of all types.",
 )
-@click.option("--per-key", is_flag=True, help="Apply the limit to each limit key separately.")
+@click.option(
+    "--per-key",
+    is_flag=True,
+    help="Apply the limit to the tasks of each limit key separately, such as one key per customer. "
+    "Default: to all tasks together.",
+)
 @limit_options
 @json_option
 @pass_session
 def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
-    """Create or change the limit NAME.
+    """Create or change the concurrency limit or rate limit NAME.
 
-    Tasks that are running now count towards it. No task starts for a moment while they are counted.
+    Running tasks count towards the limit. No task starts for a moment while they are counted.
 
     Example: holdfast limit set mail-provider --queue mail --rate 10/s
     """
@@ -132,12 +151,12 @@ def save_limit(session: CliSession, limit: LimitRule) -> None:
 @confirmation_options
 @pass_session
 def delete_limit(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
-    """Delete a limit. Tasks that it held back can start."""
+    """Delete a limit. Tasks that the limit held back can start."""
     confirm_and_delete_limit(session, name, yes=yes, dry_run=dry_run)
 
 
 def confirm_and_delete_limit(session: CliSession, name: str, *, yes: bool, dry_run: bool) -> None:
-    """Ask for confirmation and delete a limit."""
+    """Delete a limit after the user confirms. Raise `NotFoundError` if it does not exist."""
 
     async def delete_if_confirmed(connection: Connection) -> None:
         if name not in {row["name"] for row in await limits.list_limits(connection)}:

@@ -30,7 +30,10 @@ _LOG_LEVELS_BY_EVENT = {
 
 
 def configure_logging(settings: Settings) -> None:
-    """Write the events and logs of Holdfast to standard error. A second call replaces the first."""
+    """Write telemetry events and log records to standard error, in the format that the settings choose.
+
+    A second call replaces the first.
+    """
     logger = logging.getLogger("holdfast")
     logger.setLevel(settings.log_level.upper())
     logger.propagate = False
@@ -39,7 +42,9 @@ def configure_logging(settings: Settings) -> None:
     logger.handlers = [handler]
     # Subscribe only to events that are shown: at thousands of tasks per second, creating an event costs time.
     shown = {
-        name for name in telemetry.EVENTS if logger.isEnabledFor(_LOG_LEVELS_BY_EVENT.get(name, logging.INFO))
+        name
+        for name in telemetry.EVENT_DESCRIPTIONS
+        if logger.isEnabledFor(_LOG_LEVELS_BY_EVENT.get(name, logging.INFO))
     }
     telemetry.subscribe(_log_event, only=shown | {"task.finished", "message.finished"})
 
@@ -53,19 +58,19 @@ def _log_event(name: str, fields: dict[str, Any]) -> None:
         logger.log(level, name, extra={"fields": fields})
 
 
-def _get_fields(record: logging.LogRecord) -> dict[str, Any]:
+def _get_event_fields(record: logging.LogRecord) -> dict[str, Any]:
     return getattr(record, "fields", {})
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Formats a record as one JSON object on one line; a newline in an error is escaped."""
+    """Formats a log record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
-            **{name: _to_json_value(value) for name, value in _get_fields(record).items()},
+            **{name: _to_json_value(value) for name, value in _get_event_fields(record).items()},
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
@@ -73,13 +78,13 @@ class JsonLogFormatter(logging.Formatter):
 
 
 class TextLogFormatter(logging.Formatter):
-    """Formats a record as time, level, event and `name=value` fields."""
+    """Formats a log record as time, level, event and `name=value` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         fields = " ".join(
-            f"{name}={_format_field(value)}"
-            for name, value in _get_fields(record).items()
+            f"{name}={_format_field_value(value)}"
+            for name, value in _get_event_fields(record).items()
             if value is not None
         )
         text = f"{at} {record.levelname.lower():<7} {record.getMessage()} {fields}".rstrip()
@@ -89,11 +94,11 @@ class TextLogFormatter(logging.Formatter):
 
 
 def _to_json_value(value: object) -> object:
-    """Keep numbers and convert everything else with `str`, which masks secrets."""
+    """Return numbers, booleans and None unchanged; convert other values with `str`, which masks secrets."""
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
-def _format_field(value: object) -> str:
+def _format_field_value(value: object) -> str:
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
     text = text if text.isprintable() else ascii(text)[1:-1]
     return f"{text[:200]}…" if len(text) > 200 else text

@@ -49,7 +49,7 @@ AGENT_INSTRUCTIONS = (
 
 
 class JsonRpcError(Exception):
-    """A violation of the protocol, with its JSON-RPC error code."""
+    """A request that violates the MCP protocol, with the JSON-RPC error code of the response."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class JsonRpcError(Exception):
     "--allow",
     default="",
     metavar="ACTIONS",
-    help="Allow the agent to change jobs: retry, cancel, or both separated by a comma. Default: read only.",
+    help="Allow the agent to change jobs: retry, cancel or retry,cancel. Default: the agent can only read.",
 )
 @pass_session
 def mcp_command(session: CliSession, allow: str) -> None:
@@ -86,15 +86,15 @@ def mcp_command(session: CliSession, allow: str) -> None:
 
 @dataclass
 class McpServer:
-    """Answers JSON-RPC messages with the results of the tools."""
+    """Serves MCP tools and resources: reads JSON-RPC requests and writes the responses."""
 
     client: Client
     tools: list[McpTool]
-    write: Callable[[bytes], None] = field(default_factory=lambda: _write_line)
+    write: Callable[[bytes], None] = field(default_factory=lambda: _write_stdout_line)
 
     async def serve(self) -> None:
-        """Answer the messages on standard input until it ends."""
-        lines = _read_lines()
+        """Respond to the JSON-RPC messages on standard input until the input ends."""
+        lines = _start_stdin_reader()
         while (line := await lines.get()) is not None:
             if line.strip():
                 response = await self.respond(line)
@@ -102,15 +102,15 @@ class McpServer:
                     self.write(msgspec.json.encode(response, enc_hook=str) + b"\n")
 
     async def respond(self, line: bytes) -> Any:
-        """Return the response to one line: an object, a list for a batch, or None for a notification."""
+        """Return the response to one line: an object, a list for a batch, None for a notification."""
         if len(line) > MAX_MESSAGE_BYTES:
-            return _build_error(
+            return _build_error_response(
                 None, INVALID_REQUEST, f"The message is longer than {MAX_MESSAGE_BYTES:,} bytes."
             )
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _build_error(None, PARSE_ERROR, "The message is not valid JSON.")
+            return _build_error_response(None, PARSE_ERROR, "The message is not valid JSON.")
         if isinstance(message, list) and message:
             responses = [await self._respond_to_message(each) for each in cast("list[object]", message)]
             return [response for response in responses if response is not None] or None
@@ -118,27 +118,29 @@ class McpServer:
 
     async def _respond_to_message(self, message: Any) -> dict[str, Any] | None:
         if not isinstance(message, dict):
-            return _build_error(None, INVALID_REQUEST, "A message must be a JSON object.")
+            return _build_error_response(None, INVALID_REQUEST, "A message must be a JSON object.")
         request = cast("dict[str, Any]", message)
         request_id, method = request.get("id"), request.get("method")
         if method is None and ("result" in request or "error" in request):
             return None  # a response, although this server sends no requests
         if request.get("jsonrpc") != "2.0" or not isinstance(method, str):
-            return _build_error(request_id, INVALID_REQUEST, "jsonrpc must be 2.0, and method a string.")
+            return _build_error_response(
+                request_id, INVALID_REQUEST, "jsonrpc must be 2.0, and method a string."
+            )
         if "id" not in request:
             return None  # a notification
         params: Any = request.get("params") or {}
         try:
             if not isinstance(params, dict):
                 raise JsonRpcError(INVALID_PARAMS, "params must be an object.")
-            result = await self._handle_method(method, cast("dict[str, Any]", params))
+            result = await self._call_method(method, cast("dict[str, Any]", params))
         except JsonRpcError as error:
-            return _build_error(request_id, error.code, str(error))
+            return _build_error_response(request_id, error.code, str(error))
         return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
-    async def _handle_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _call_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "initialize":
-            return self._initialize(params)
+            return self._build_initialize_result(params)
         if method == "ping":
             return {}
         if method == "tools/list":
@@ -153,7 +155,7 @@ class McpServer:
             return await self._read_resource(params)
         raise JsonRpcError(METHOD_NOT_FOUND, f"Method {method[:100]!r} does not exist.")
 
-    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _build_initialize_result(self, params: dict[str, Any]) -> dict[str, Any]:
         version = params.get("protocolVersion")
         return {
             "protocolVersion": version if version in MCP_PROTOCOL_VERSIONS else MCP_PROTOCOL_VERSIONS[0],
@@ -193,7 +195,7 @@ class McpServer:
         ]
 
     async def _read_resource(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of a tool under a URI."""
+        """Return the content of the resource with a `holdfast://` URI."""
         uri = str(params.get("uri"))[:200]
         if uri.startswith(JOB_URI_PREFIX):
             tool, arguments = self._find_tool("get_job"), {"id": uri.removeprefix(JOB_URI_PREFIX)}
@@ -229,13 +231,13 @@ _JOB_RESOURCE_TEMPLATE = {
 }
 
 
-def _build_error(request_id: Any, code: int, message: str) -> dict[str, Any]:
+def _build_error_response(request_id: Any, code: int, message: str) -> dict[str, Any]:
     valid_id = request_id if isinstance(request_id, (str, int)) else None
     return {"jsonrpc": "2.0", "id": valid_id, "error": {"code": code, "message": message}}
 
 
-def _read_lines() -> asyncio.Queue[bytes | None]:
-    """Return a queue of the lines of standard input, with None at its end.
+def _start_stdin_reader() -> asyncio.Queue[bytes | None]:
+    """Start a thread that puts the lines of standard input into a queue, and None at the end.
 
     A daemon thread reads them, so that nothing waits for standard input when the command ends.
     """
@@ -254,6 +256,6 @@ def _read_lines() -> asyncio.Queue[bytes | None]:
     return queue
 
 
-def _write_line(line: bytes) -> None:
+def _write_stdout_line(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()

@@ -82,7 +82,7 @@ class McpTool:
     action: str | None = None
 
     def describe(self) -> ToolResult:
-        """Return the description of the tool for `tools/list`."""
+        """Return the name, description and input schema of the tool, for `tools/list`."""
         _, definitions = msgspec.json.schema_components([self.parameters])
         schema = definitions[self.parameters.__name__]
         return {
@@ -95,21 +95,21 @@ class McpTool:
         }  # fmt: skip
 
     async def run(self, connection: Connection, arguments: Any) -> ToolResult:
-        """Check the arguments, call the tool, mask secrets in the result and shorten long text."""
+        """Validate the arguments, call the tool, and mask secrets and cut long texts in its result."""
         try:
             parameters = msgspec.convert(arguments, self.parameters)
         except msgspec.ValidationError as error:
             raise InvalidError(f"The arguments are invalid: {error}.", field="arguments") from None
         result: ToolResult = msgspec.to_builtins(await self.call(connection, parameters), enc_hook=str)
-        return cast("ToolResult", _shorten_texts(SecretMasker().mask_value(result)))
+        return cast("ToolResult", _truncate_texts(SecretMasker().mask_value(result)))
 
 
-def _shorten_texts(value: Any) -> Any:
-    """Cut long texts in a result, because an agent reads everything that it receives."""
+def _truncate_texts(value: Any) -> Any:
+    """Return a copy of a tool's result in which long texts are cut off."""
     if isinstance(value, dict):
-        return {name: _shorten_texts(inner) for name, inner in cast("ToolResult", value).items()}
+        return {name: _truncate_texts(inner) for name, inner in cast("ToolResult", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_shorten_texts(inner) for inner in cast("Sequence[Any]", value)]
+        return [_truncate_texts(inner) for inner in cast("Sequence[Any]", value)]
     if isinstance(value, str) and len(value) > MAX_RESULT_TEXT_CHARS:
         return f"{value[:MAX_RESULT_TEXT_CHARS]}… ({len(value):,} characters)"
     return value

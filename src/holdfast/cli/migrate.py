@@ -24,7 +24,7 @@ def migrate_command(context: click.Context) -> None:
         context.invoke(apply_migrations)
 
 
-def _locate_database(session: CliSession) -> Secret:
+def _get_database_url(session: CliSession) -> Secret:
     log_output.configure_logging(session.settings)
     url, _server = embedded.locate_database(session.settings)
     return url
@@ -34,8 +34,8 @@ def _locate_database(session: CliSession) -> Secret:
 @json_option
 @pass_session
 def apply_migrations(session: CliSession) -> None:
-    """Apply pending migrations. Several processes can run this command at the same time."""
-    applied = session.run_async(install.migrate_database(_locate_database(session), session.settings))
+    """Apply pending migrations to the database. Several processes can do this at the same time."""
+    applied = session.run_async(install.migrate_database(_get_database_url(session), session.settings))
     if session.output.json:
         session.output.print_record(
             {
@@ -60,9 +60,9 @@ def apply_migrations(session: CliSession) -> None:
 @json_option
 @pass_session
 def show_schema_status(session: CliSession) -> None:
-    """Show the installed version and the pending migrations."""
-    current = session.run_async(install.read_schema_status(_locate_database(session), session.settings))
-    session.output.print_record(_format_status(current))
+    """Show the installed schema version and the pending migrations."""
+    current = session.run_async(install.read_schema_status(_get_database_url(session), session.settings))
+    session.output.print_record(_format_schema_status(current))
 
 
 @migrate_command.command("check")
@@ -70,21 +70,21 @@ def show_schema_status(session: CliSession) -> None:
 @click.pass_context
 @pass_session
 def check_schema(session: CliSession, context: click.Context) -> None:
-    """Check that the schema is up to date, for deployments. Exit with code 1 if it is not."""
-    current = session.run_async(install.read_schema_status(_locate_database(session), session.settings))
-    ok = current.current and not current.unknown
-    session.output.print_record({"ok": ok, **_format_status(current)})
+    """Check that the database schema is up to date. Exit with code 1 if it is not."""
+    current = session.run_async(install.read_schema_status(_get_database_url(session), session.settings))
+    ok = current.is_current and not current.unknown_migrations
+    session.output.print_record({"ok": ok, **_format_schema_status(current)})
     if not ok:
         context.exit(1)
 
 
-def _format_status(status: SchemaStatus) -> dict[str, Any]:
+def _format_schema_status(status: SchemaStatus) -> dict[str, Any]:
     return {
-        "database": status.installed.latest,
-        "code": status.files.latest,
-        "pending": [migration.file for migration in status.pending],
-        "changed": list(status.changed),
-        "newer": [f"{migration.version:04}_{migration.name}" for migration in status.unknown],
+        "database": status.installed.latest_version,
+        "code": status.files.latest_version,
+        "pending": [migration.file for migration in status.pending_migrations],
+        "changed": list(status.changed_migrations),
+        "newer": [f"{migration.version:04}_{migration.name}" for migration in status.unknown_migrations],
         "functions": status.functions,
         "skipped": list(status.skipped),
         "owner": status.installed.owner,
@@ -99,36 +99,45 @@ def _format_status(status: SchemaStatus) -> dict[str, Any]:
     type=int,
     default=0,
     show_default=True,
-    help="Start from this version; 0 is an empty database.",
+    help="Print only migrations after this schema version; 0 is an empty database.",
 )
 @click.option(
     "--to",
     "to_version",
     type=int,
-    help="End at this version. Default: the latest, which includes the functions.",
+    help="Print only migrations up to this schema version. Default: the latest version, with the "
+    "SQL functions.",
 )
 @click.option(
-    "--no-transaction", is_flag=True, help="Leave out begin and commit, for tools that add their own."
+    "--no-transaction",
+    is_flag=True,
+    help="Leave out BEGIN and COMMIT, for migration tools that add their own. Default: print them.",
 )
 def print_migration_sql(from_version: int, to_version: int | None, no_transaction: bool) -> None:
-    """Print the SQL of the migrations. The output is the same every time. This needs no database."""
+    """Print the SQL of the migrations. This command needs no database."""
     click.echo(install.build_migration_script(from_version, to_version, bare=no_transaction), nl=False)
 
 
 @migrate_command.command("grants")
-@click.option("--role", required=True, help="Grant to this role, with which your application logs in.")
+@click.option(
+    "--role",
+    required=True,
+    help="Grant the privileges to this database role, as which your application connects.",
+)
 @click.option(
     "--access",
     type=click.Choice(["worker", "submit"]),
     default="worker",
     show_default=True,
-    help="Grant the privileges of workers, or of programs that only submit and read jobs.",
+    help="Choose the privileges to grant: worker (run tasks) or submit (only submit and read jobs).",
 )
-@click.option("--print", "print_only", is_flag=True, help="Print the SQL and change nothing.")
+@click.option(
+    "--print", "print_only", is_flag=True, help="Print the GRANT statements instead of executing them."
+)
 @pass_session
 def grant_privileges(session: CliSession, role: str, access: roles.GrantPurpose, print_only: bool) -> None:
-    """Grant a database role the privileges that it needs."""
-    url = _locate_database(session)
+    """Grant a database role the privileges to run workers, or only to submit and read jobs."""
+    url = _get_database_url(session)
     statements = session.run_async(
         roles.build_grant_statements(url, session.settings, role, access, check_role=not print_only)
     )

@@ -46,13 +46,24 @@ def _format_message(message: Message[Any]) -> dict[str, Any]:
     "headers",
     multiple=True,
     metavar="NAME=TEXT",
-    help="Add a header: name=text or name:=json. Repeat the option to add more headers.",
+    help="Add a header to the message: name=text or name:=json. Repeat the option to add more "
+    "headers. Default: none.",
 )
 @click.option(
-    "--delay", type=DURATION, help="Hide the message for this time, such as 90s or 5m. Default: 0s."
+    "--delay",
+    type=DURATION,
+    help="Deliver the message after this duration, such as 90s or 5m. Default: at once.",
 )
-@click.option("--at", type=TIMESTAMP, help="Hide the message until this time, such as 2026-05-01T12:00:00Z.")
-@click.option("--lines", is_flag=True, help="Send each line of standard input as one message.")
+@click.option(
+    "--at",
+    type=TIMESTAMP,
+    help="Deliver the message at this time, such as 2026-05-01T12:00:00Z. Default: at once.",
+)
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Send each line of standard input, a JSON value, as one message. Default: send BODY.",
+)
 @json_option
 @pass_session
 def send_messages(session: CliSession, /, queue: str, body: tuple[str, ...], **options: Any) -> None:
@@ -68,7 +79,7 @@ def send_messages(session: CliSession, /, queue: str, body: tuple[str, ...], **o
         raise click.UsageError("--delay and --at exclude each other.")
     if options["lines"] == bool(body):
         raise click.UsageError("Give either a BODY, or --lines with the bodies on standard input.")
-    bodies = _read_lines() if options["lines"] else [parameters.parse_json_or_pairs(body)]
+    bodies = _read_message_bodies() if options["lines"] else [parameters.parse_json_or_pairs(body)]
     headers = parameters.parse_pairs(options["headers"]) if options["headers"] else None
 
     async def send_bodies() -> list[int]:
@@ -81,7 +92,7 @@ def send_messages(session: CliSession, /, queue: str, body: tuple[str, ...], **o
         session.output.print_value("id", message_id)
 
 
-def _read_lines() -> list[Any]:
+def _read_message_bodies() -> list[Any]:
     bodies = [
         parameters.parse_json(line, f"Line {number}")
         for number, line in enumerate(sys.stdin, 1)
@@ -105,12 +116,19 @@ def _read_lines() -> list[Any]:
 @click.option(
     "--vt",
     type=DURATION,
-    help="Set the visibility timeout: how long the messages are hidden from other readers. Default: the "
-    "queue's policy.",
+    help="Hide the messages from other readers for this duration, the visibility timeout. Default: "
+    "the one in the queue's policy.",
 )
-@click.option("--where", metavar="JSON", help="Read only messages whose body contains this JSON.")
 @click.option(
-    "--wait", type=DURATION, help="Wait up to this time for the first message. Default: do not wait."
+    "--where",
+    metavar="JSON",
+    help='Read only messages whose body contains this JSON value, such as {"type": "mail"}. '
+    "Default: all messages.",
+)
+@click.option(
+    "--wait",
+    type=DURATION,
+    help="Wait up to this duration for a message if the queue is empty. Default: do not wait.",
 )
 @json_option
 @pass_session
@@ -122,10 +140,10 @@ def read_messages(
     where: str | None,
     wait: timedelta | None,
 ) -> None:
-    """Read messages and hide them from other readers.
+    """Read messages of a queue and hide them from other readers.
 
-    They are hidden until the visibility timeout ends. Use the printed receipt to archive or delete a message,
-    or to change its visibility timeout.
+    The messages are hidden until the visibility timeout ends. Use the printed receipt to archive or
+    delete a message, or to change its visibility timeout.
     """
     condition = None if where is None else parameters.parse_json(where, "--where")
 
@@ -147,11 +165,15 @@ def _fetch_messages(
     return session.run_async(peek_queue())
 
 
-def page_options(command: Any) -> Any:
-    """Add the options that select a page of messages."""
-    command = click.option("--after", type=int, metavar="ID", help="Show only messages with a higher id.")(
-        command
-    )
+def message_page_options(command: Any) -> Any:
+    """Add the command-line options --limit and --after, which select a page of messages."""
+    command = click.option(
+        "--after",
+        type=int,
+        metavar="ID",
+        help="Show only messages with an id greater than this id, to get the next page. Default: start "
+        "with the oldest message.",
+    )(command)
     return click.option(
         "--limit",
         "-n",
@@ -164,12 +186,12 @@ def page_options(command: Any) -> Any:
 
 @msg_command.command("peek")
 @click.argument("queue")
-@page_options
-@click.option("--archive", is_flag=True, help="Show messages of the archive. Default: of the queue.")
+@message_page_options
+@click.option("--archive", is_flag=True, help="Show archived messages. Default: messages in the queue.")
 @json_option
 @pass_session
 def peek_messages(session: CliSession, queue: str, limit: int, after: int | None, archive: bool) -> None:
-    """Show messages without reading them, oldest first."""
+    """Show messages of a queue without hiding them from readers, oldest first."""
     messages = _fetch_messages(session, queue, limit, "archive" if archive else "queue", after)
     columns = [*MESSAGE_COLUMNS, "error"] if any(message.error for message in messages) else MESSAGE_COLUMNS
     session.output.print_rows([_format_message(message) for message in messages], columns)
@@ -177,11 +199,11 @@ def peek_messages(session: CliSession, queue: str, limit: int, after: int | None
 
 @msg_command.command("dead-letters")
 @click.argument("queue")
-@page_options
+@message_page_options
 @json_option
 @pass_session
 def list_dead_letters(session: CliSession, queue: str, limit: int, after: int | None) -> None:
-    """Show the dead letters of a queue, oldest first."""
+    """Show the dead letters of a message queue, oldest first."""
     rows = [_format_dead_letter(message) for message in _fetch_messages(session, queue, limit, "dead", after)]
     session.output.print_rows(rows, ["id", "died_at", "reads", "error", "body"])
 
@@ -202,7 +224,7 @@ def _format_dead_letter(message: Message[Any]) -> dict[str, Any]:
 def _apply_to_messages(
     session: CliSession, queue: str, references: Sequence[str], act: MessageAction, done: str
 ) -> None:
-    """Apply an action to messages and print the ids that it changed. Fail if some were not in the queue."""
+    """Run `act` on messages and print the ids of changed messages. Raise `NotFoundError` for others."""
     targets = [parameters.parse_message_reference(queue, reference) for reference in references]
 
     async def apply_action() -> list[int]:
@@ -280,23 +302,24 @@ def set_visibility_timeout(
 @msg_command.command("requeue")
 @click.argument("queue")
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=int)
-@click.option("--archive", is_flag=True, help="Requeue archived messages. Default: dead letters.")
+@click.option(
+    "--archive",
+    is_flag=True,
+    help="Put archived messages back into the queue. Default: put dead letters back.",
+)
 @click.option(
     "--limit",
     type=MESSAGE_LIMIT_RANGE,
     default=1000,
     show_default=True,
-    help="Without ids: requeue at most this many messages, oldest first.",
+    help="Put back at most this many messages, oldest first, if no ID is given.",
 )
 @json_option
 @pass_session
 def requeue_messages(
     session: CliSession, queue: str, ids: tuple[int, ...], archive: bool, limit: int
 ) -> None:
-    """Put dead letters back into their queue.
-
-    They become new messages. --archive requeues archived messages instead.
-    """
+    """Put dead letters, or with --archive archived messages, back into their queue as new messages."""
 
     async def requeue_by_id() -> dict[int, int]:
         async with session.client() as client:

@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 class CliOutput:
-    """Writes the results of a command to standard output."""
+    """Prints the results of a command to standard output, as text or as JSON."""
 
     def __init__(self) -> None:
         self.json = False
@@ -23,19 +23,19 @@ class CliOutput:
         self.is_interactive = self.console.is_terminal and sys.stdin.isatty()
 
     def print_line(self, text: str) -> None:
-        """Print a sentence for people. Print nothing with `--json`."""
+        """Print a line of text for people. With `--json`, print nothing."""
         if not self.json:
             self.console.print(escape(strip_control_characters(text)))
 
     def print_value(self, name: str, value: object) -> None:
-        """Print one value without decoration, so that `$(holdfast db url)` works in a shell."""
+        """Print one bare value. With `--json`, print an object with the value under `name`."""
         if self.json:
             self._write_object({name: value})
         else:
             sys.stdout.write(f"{value}\n")
 
     def print_record(self, record: Row) -> None:
-        """Print the fields of one record, one per line."""
+        """Print the fields of one record, one per line. With `--json`, print one object."""
         if self.json:
             self._write_object(record)
             return
@@ -44,7 +44,7 @@ class CliOutput:
             self.print_line(f"{name:<{width}}  {_format_cell(value)}")
 
     def print_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        """Print a table on a terminal, tab-separated lines without header elsewhere."""
+        """Print rows as a table on a terminal, as JSON with `--json`, else as tab-separated lines."""
         if self.json:
             for row in rows:
                 self._write_object(row)
@@ -75,12 +75,15 @@ def _format_cell(value: object) -> str:
 
 
 def strip_control_characters(text: str, keep: str = "\n\t") -> str:
-    """Replace characters that a terminal interprets. Names, errors and arguments are untrusted text."""
+    """Replace control characters, which a terminal would interpret, with spaces.
+
+    Names, errors and arguments of jobs are untrusted text.
+    """
     return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else " " for c in text)
 
 
 def print_error(message: str, fix: str | None, *, as_json: bool) -> None:
-    """Print an error on standard error: what is wrong, then what to do."""
+    """Print an error message and its fix to standard error, as text or as JSON."""
     if as_json:
         sys.stderr.write(msgspec.json.encode({"error": message, "fix": fix}).decode() + "\n")
         return

@@ -23,7 +23,7 @@ else:  # click.ParamType is generic in newer versions of click only
 
 
 class DurationParameter(_DurationBase):
-    """A number and a unit: `90s`, `5m`, `1.5h`."""
+    """A click parameter type that parses a duration, such as `90s`, `5m` or `1.5h`."""
 
     name = "duration"
 
@@ -37,7 +37,7 @@ class DurationParameter(_DurationBase):
 
 
 class TimestampParameter(_TimestampBase):
-    """A time in ISO 8601 format. A time without a zone is in UTC."""
+    """A click parameter type that parses an ISO 8601 timestamp. Without a time zone, it is in UTC."""
 
     name = "timestamp"
 
@@ -53,7 +53,7 @@ DURATION, TIMESTAMP = DurationParameter(), TimestampParameter()
 
 
 def parse_json_or_pairs(arguments: Sequence[str]) -> Any:
-    """Parse JSON, `-` for standard input, `@file`, or pairs such as `name=text count:=3`."""
+    """Parse command-line arguments: JSON, `@file`, `-` for standard input, or pairs such as `name=text`."""
     if len(arguments) == 1 and not _is_pair(arguments[0]):
         return parse_json(_read_argument(arguments[0]), "The value")
     return parse_pairs(arguments)
@@ -79,7 +79,7 @@ def _read_argument(argument: str) -> str:
 
 
 def parse_json(text: str, subject: str) -> Any:
-    """Parse JSON. `subject` names the value in the error message."""
+    """Parse JSON. Raise `InvalidError` whose message starts with `subject`."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -91,7 +91,7 @@ def parse_json(text: str, subject: str) -> Any:
 
 
 def parse_pairs(arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse pairs: the value of `name=text` is a string, the value of `name:=json` is parsed as JSON."""
+    """Parse `name=text` and `name:=json` arguments to a dictionary of strings and JSON values."""
     values: dict[str, Any] = {}
     for argument in arguments:
         name, sign, text = argument.partition("=")
@@ -107,7 +107,7 @@ def parse_pairs(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_message_reference(queue: str, reference: str) -> Message[None] | int:
-    """Parse a message id, or a receipt as `holdfast msg read` prints it.
+    """Parse a message id to a number, or a receipt to a message with that receipt.
 
     A receipt is valid only as long as the reader still holds the message. An id is always valid.
     """

@@ -40,12 +40,14 @@ def queue_command() -> None:
 
 @queue_command.command("list")
 @click.option(
-    "--kind", type=click.Choice(["tasks", "messages"]), help="List only queues of this kind. Default: both."
+    "--kind",
+    type=click.Choice(["tasks", "messages"]),
+    help="List only queues of tasks or only queues of messages. Default: both.",
 )
 @json_option
 @pass_session
 def list_queues(session: CliSession, kind: QueueKind | None) -> None:
-    """List queues with their metrics. A name with tasks and messages has two lines."""
+    """List queues with their metrics. A queue with tasks and messages has two lines."""
 
     async def fetch_queue_rows() -> list[dict[str, Any]]:
         async with session.client() as client:
@@ -55,7 +57,7 @@ def list_queues(session: CliSession, kind: QueueKind | None) -> None:
 
     rows = session.run_async(fetch_queue_rows())
     session.output.print_rows(
-        rows if session.output.json else [_format_row(row) for row in rows], QUEUE_COLUMNS
+        rows if session.output.json else [_format_queue_row(row) for row in rows], QUEUE_COLUMNS
     )
 
 
@@ -69,7 +71,7 @@ async def _list_message_queues(client: Client) -> list[dict[str, Any]]:
     return [
         {
             "kind": "messages",
-            **_format_metrics(metrics_by_queue[message_queue.name]),
+            **_format_message_metrics(metrics_by_queue[message_queue.name]),
             "unlogged": message_queue.unlogged,
             "partitioned": message_queue.partitioned,
         }
@@ -78,8 +80,8 @@ async def _list_message_queues(client: Client) -> list[dict[str, Any]]:
     ]
 
 
-def _format_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Format a queue with the same columns for tasks and messages: ready, in progress, and delayed."""
+def _format_queue_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Format a task queue or message queue as a table row with the columns `QUEUE_COLUMNS`."""
     if row["kind"] == "messages":
         metrics = {"ready": row["visible"], "running": row["in_flight"], "oldest": row["oldest_age"]}
         return {**row, "state": "open", **metrics}
@@ -87,13 +89,13 @@ def _format_row(row: dict[str, Any]) -> dict[str, Any]:
     state = "open, no worker" if has_no_worker else "open"
     return {
         **row,
-        "state": _format_pause(row) if row.get("paused_at") else state,
+        "state": _format_pause_state(row) if row.get("paused_at") else state,
         "delayed": row["scheduled"],
         "oldest": format_duration(row["oldest_s"]) if row["ready"] else None,
     }
 
 
-def _format_pause(row: dict[str, Any]) -> str:
+def _format_pause_state(row: dict[str, Any]) -> str:
     until = f", resumes {format_time_until(row['paused_until'])}" if row.get("paused_until") else ""
     reason = (
         f": {sanitize_text(row['paused_reason'], MAX_PAUSE_REASON_CHARS)}" if row.get("paused_reason") else ""
@@ -101,16 +103,16 @@ def _format_pause(row: dict[str, Any]) -> str:
     return f"paused by {row['paused_by']}{until}{reason}"
 
 
-def _format_metrics(metrics: MessageMetrics) -> dict[str, Any]:
+def _format_message_metrics(metrics: MessageMetrics) -> dict[str, Any]:
     return {**msgspec.structs.asdict(metrics), "oldest_age": _format_seconds(metrics.oldest_age)}
 
 
 def _format_seconds(duration: timedelta | None) -> str | None:
-    """Format a duration in the form that the command line accepts."""
+    """Format a duration as seconds, such as `90s`, which the command line accepts."""
     return None if duration is None else f"{duration.total_seconds():g}s"
 
 
-def _format_policy(policy: MessagePolicy) -> dict[str, Any]:
+def _format_message_policy(policy: MessagePolicy) -> dict[str, Any]:
     values = msgspec.structs.asdict(policy)
     return {
         name: _format_seconds(value) if isinstance(value, timedelta) else value
@@ -129,8 +131,8 @@ def show_queue(session: CliSession, name: str) -> None:
         async with session.client() as client:
             rows = await _list_task_queues(client, name)
             try:
-                policy = _format_policy(await client.queues.policy(name))
-                metrics = _format_metrics(await client.queues.metrics(name))
+                policy = _format_message_policy(await client.queues.policy(name))
+                metrics = _format_message_metrics(await client.queues.metrics(name))
             except (NotFoundError, InvalidError):
                 if not rows:
                     raise
@@ -146,23 +148,27 @@ def show_queue(session: CliSession, name: str) -> None:
 @click.option(
     "--unlogged",
     is_flag=True,
-    help="Store messages without write-ahead log: faster, but a server crash empties it.",
+    help="Create an unlogged table: sending is faster, but a crash of the database server deletes "
+    "all messages. Default: a logged table.",
 )
 @click.option(
-    "--partition", metavar="N|DURATION", help="Split the queue into partitions of this many ids or this time."
+    "--partition",
+    metavar="N|DURATION",
+    help="Split the queue's table into partitions of this many messages or this duration, such as "
+    "1d. Default: one table.",
 )
 @click.option(
     "--retention",
     metavar="N|DURATION",
     default="100000",
     show_default=True,
-    help="With --partition: keep this many ids or this time.",
+    help="Keep partitions for this many messages or this duration, such as 7d, if --partition is set.",
 )
 @pass_session
 def create_message_queue(
     session: CliSession, name: str, unlogged: bool, partition: str | None, retention: str
 ) -> None:
-    """Create a message queue. If it exists, nothing changes."""
+    """Create a message queue. An existing queue is not changed."""
     if partition and unlogged:
         raise click.UsageError("--unlogged and --partition exclude each other.")
 
@@ -170,7 +176,9 @@ def create_message_queue(
         async with session.client() as client:
             if partition:
                 await client.queues.create_partitioned(
-                    name, interval=_parse_extent(partition), retention=_parse_extent(retention)
+                    name,
+                    interval=_parse_partition_size(partition),
+                    retention=_parse_partition_size(retention),
                 )
             else:
                 await client.queues.create(name, unlogged=unlogged)
@@ -179,8 +187,8 @@ def create_message_queue(
     session.output.print_line(f"Message queue {name} exists.")
 
 
-def _parse_extent(text: str) -> int | timedelta:
-    """Parse a number of ids or a duration."""
+def _parse_partition_size(text: str) -> int | timedelta:
+    """Parse the size of a partition: a number of messages or a duration."""
     return int(text) if text.isdecimal() else DURATION.convert(text, None, None)
 
 
@@ -209,9 +217,9 @@ def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool)
 @confirmation_options
 @pass_session
 def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
-    """Delete all messages of a queue.
+    """Delete all messages of a message queue.
 
-    This also deletes messages that are being read. The archive stays.
+    This also deletes messages that are being processed. Archived messages stay.
     """
 
     async def purge_if_confirmed() -> None:
@@ -227,28 +235,43 @@ def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool
 
 @queue_command.command("policy")
 @click.argument("name")
-@click.option("--vt", type=DURATION, help="Set the visibility timeout: how long a read hides a message.")
+@click.option(
+    "--vt",
+    type=DURATION,
+    help="Set the visibility timeout: how long a message stays hidden from other readers after it "
+    "is read. Default: unchanged.",
+)
 @click.option(
     "--max-reads",
     metavar="N|none",
-    help="Move a message to the dead letters after this many reads; none: never.",
+    help="Move a message to the dead letters after this many reads; none turns this off. Default: unchanged.",
 )
 @click.option(
-    "--backoff", type=DURATION, help="Wait this long after the first failure; each failure doubles it."
+    "--backoff",
+    type=DURATION,
+    help="Hide a message for this duration after its first failure; each further failure doubles "
+    "the duration. Default: unchanged.",
 )
-@click.option("--backoff-cap", type=DURATION, help="Wait at most this long after a failure.")
 @click.option(
-    "--dead-letters", metavar="QUEUE|none", help="Move dead letters to this queue; none: to the archive."
+    "--backoff-cap",
+    type=DURATION,
+    help="Hide a failed message for at most this duration. Default: unchanged.",
+)
+@click.option(
+    "--dead-letters",
+    metavar="QUEUE|none",
+    help="Move dead letters to the message queue with this name; none moves them to the archive. "
+    "Default: unchanged.",
 )
 @click.option(
     "--archive-retention",
     metavar="DURATION|none",
-    help="Keep archived messages for this time; none: forever.",
+    help="Delete archived messages after this duration; none keeps them forever. Default: unchanged.",
 )
 @json_option
 @pass_session
 def show_or_change_policy(session: CliSession, /, name: str, **options: Any) -> None:
-    """Show or change the policy of a message queue.
+    """Show or change the policy of a message queue: visibility timeout, dead letters and retention.
 
     Settings that you do not name stay as they are.
     """
@@ -260,7 +283,9 @@ def show_or_change_policy(session: CliSession, /, name: str, **options: Any) -> 
                 return await client.queues.put_policy(name, **changes)
             return await client.queues.policy(name)
 
-    session.output.print_record({"queue": name, **_format_policy(session.run_async(save_and_fetch_policy()))})
+    session.output.print_record(
+        {"queue": name, **_format_message_policy(session.run_async(save_and_fetch_policy()))}
+    )
 
 
 def _build_policy_changes(options: dict[str, Any]) -> PolicyChanges:

@@ -27,7 +27,7 @@ DRAIN_POLL_INTERVAL_S = 0.2
 
 
 async def _refuse_message_queue(connection: Connection, name: str) -> None:
-    """Raise `RefusedError` if the queue has messages only.
+    """Raise `RefusedError` if a queue has only messages and no tasks.
 
     A queue that does not exist yet is fine: you can pause it before its first task arrives.
     """
@@ -41,8 +41,16 @@ async def _refuse_message_queue(connection: Connection, name: str) -> None:
 
 @queue_command.command("pause")
 @click.argument("name", shell_complete=complete_queue)
-@click.option("--reason", "-r", help="Store this reason; `holdfast job why` and the dashboard show it.")
-@click.option("--duration", type=DURATION, help="Resume automatically after this time. Default: stay paused.")
+@click.option(
+    "--reason",
+    "-r",
+    help="Store a reason for the pause; `holdfast job why` and the dashboard show it. Default: none.",
+)
+@click.option(
+    "--duration",
+    type=DURATION,
+    help="Resume the queue automatically after this duration, such as 1h. Default: the queue stays paused.",
+)
 @json_option
 @pass_session
 def pause_queue(session: CliSession, name: str, reason: str | None, duration: timedelta | None) -> None:
@@ -51,7 +59,7 @@ def pause_queue(session: CliSession, name: str, reason: str | None, duration: ti
 
     async def pause_and_fetch_queue(connection: Connection) -> dict[str, Any]:
         await _refuse_message_queue(connection, name)
-        await engine_queues.pause_queue_until(connection, name, until, why=reason, by=get_local_actor())
+        await engine_queues.pause_queue_until(connection, name, until, reason=reason, by=get_local_actor())
         await record_audit_event(
             connection, "queue.pause", name, reason=reason, until=until and until.isoformat()
         )
@@ -89,12 +97,12 @@ def resume_queue(session: CliSession, name: str) -> None:
 @queue_command.command("limit")
 @click.argument("name", shell_complete=complete_queue)
 @limit_options
-@click.option("--remove", is_flag=True, help="Remove the limit of the queue.")
+@click.option("--remove", is_flag=True, help="Delete the concurrency limit and the rate limit of the queue.")
 @confirmation_options
 @json_option
 @pass_session
 def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
-    """Limit the tasks of a queue, across all workers.
+    """Limit how many tasks of a queue run at once or start per second, across all workers.
 
     `holdfast limit list` shows the limit as queue:NAME.
     """
@@ -115,24 +123,32 @@ def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
 @queue_command.command("drain")
 @click.argument("name", shell_complete=complete_queue)
 @click.option(
-    "--reason", "-r", default="draining", show_default=True, help="Store this reason for the pause."
+    "--reason",
+    "-r",
+    default="draining",
+    show_default=True,
+    help="Store this text as the reason for the pause.",
 )
 @click.option(
-    "--wait-timeout", type=DURATION, default="10m", show_default=True, help="Stop waiting after this time."
+    "--wait-timeout",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="Stop waiting for running tasks after this duration; the queue stays paused.",
 )
 @json_option
 @pass_session
 def drain_queue(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
-    """Pause a queue and wait for its running tasks.
+    """Pause a queue and wait until its running tasks have ended.
 
     The queue stays paused until `holdfast queue resume`.
     """
 
     async def pause_and_wait(connection: Connection) -> int:
         await _refuse_message_queue(connection, name)
-        await limits.pause_queue(connection, name, why=reason, by=get_local_actor())
+        await limits.pause_queue(connection, name, reason=reason, by=get_local_actor())
         await record_audit_event(connection, "queue.pause", name, reason=reason)
-        return await _wait_until_idle(session, connection, name, wait_timeout)
+        return await _wait_until_queue_idle(session, connection, name, wait_timeout)
 
     ready = session.run_with_connection(pause_and_wait)
     if session.output.json:
@@ -143,10 +159,10 @@ def drain_queue(session: CliSession, name: str, reason: str, wait_timeout: timed
         )
 
 
-async def _wait_until_idle(
+async def _wait_until_queue_idle(
     session: CliSession, connection: Connection, name: str, max_wait: timedelta
 ) -> int:
-    """Wait until no task of the queue is running. Return the number of ready tasks."""
+    """Wait until no task of a queue is running. Return its number of ready tasks."""
     deadline, last_count = time.monotonic() + max_wait.total_seconds(), -1
     while True:
         row = (await engine_queues.list_task_queues(connection, name))[0]
@@ -171,7 +187,7 @@ async def _wait_until_idle(
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="Assume that one worker runs this many tasks at once.",
+    help="Assume that each worker runs this many tasks at once.",
 )
 @json_option
 @pass_session

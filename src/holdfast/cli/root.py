@@ -18,7 +18,7 @@ from holdfast.cli.commands import COMMANDS_BY_HEADING, COMMANDS_BY_NAME
 from holdfast.cli.output import print_error
 from holdfast.cli.session import CliSession
 from holdfast.errors import HoldfastError
-from holdfast.extras import convert_import_error
+from holdfast.extras import build_missing_extra_error
 from holdfast.settings import Settings
 from holdfast.version import __version__
 
@@ -26,11 +26,11 @@ SETTING_OPTION_ALIASES = {"database_url": ("--dsn",)}
 
 
 class SettingOption(click.Option):
-    """A global option that overrides a setting. The help lists these after the commands."""
+    """A global command-line option that overrides a setting."""
 
 
 class LazyCommandGroup(click.Group):
-    """A group that imports the module of a command when the command is used, and not before."""
+    """A click group that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*COMMANDS_BY_NAME, *self.commands})
@@ -45,7 +45,7 @@ class LazyCommandGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands first, then the options, then the settings."""
+        """Write the help text: commands first, then options, then settings."""
         self.format_commands(ctx, formatter)
         parameters = self.get_params(ctx)
         for heading, is_setting in (("Options", False), ("Settings", True)):
@@ -61,7 +61,7 @@ class LazyCommandGroup(click.Group):
 
 
 def add_settings_options(command: click.Command) -> None:
-    """Add an option for every setting, with the name of the setting."""
+    """Add a command-line option for every setting, such as --database-url for `database_url`."""
     for setting in fields(Settings):
         names = [f"--{setting.name.replace('_', '-')}", *SETTING_OPTION_ALIASES.get(setting.name, ())]
         command.params.append(SettingOption(names, metavar="VALUE", help=setting.metadata["help"]))
@@ -92,12 +92,12 @@ add_settings_options(root_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process."""
+    """Run the command line of this process and exit with its exit code."""
     sys.exit(run_command_line(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run_command_line(arguments: list[str]) -> int:
-    """Run one command line and return its exit code. Errors are printed as sentences, not tracebacks."""
+    """Run a command line and return its exit code. Errors are printed as messages, without tracebacks."""
     as_json = "--json" in arguments
     try:
         result = root_command.main(arguments, prog_name="holdfast", standalone_mode=False)
@@ -117,7 +117,7 @@ def run_command_line(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ImportError as error:
-        missing = convert_import_error(error, "This command")
+        missing = build_missing_extra_error(error, "This command")
         if missing is None:
             raise
         print_error(missing.message, missing.fix, as_json=as_json)

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def get_object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the object under `name`, or an empty one if it is missing or null."""
+    """Return the object under the key `name`, or an empty dictionary if it is missing or null."""
     return row.get(name) or {}
 
 
 def get_list(row: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the list under `name`, or an empty one if it is missing or null."""
+    """Return the list under the key `name`, or an empty list if it is missing or null."""
     return row.get(name) or []

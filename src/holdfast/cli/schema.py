@@ -16,7 +16,9 @@ from holdfast.errors import NotFoundError
 @click.command("schema")
 @click.argument("task", shell_complete=complete_type)
 @click.option(
-    "--app", metavar="APP", help="Read the task from this file or module. Default: from the database."
+    "--app",
+    metavar="APP",
+    help="Read the task's schema from the code in this file or module. Default: from the database.",
 )
 @pass_session
 def schema_command(session: CliSession, task: str, app: str | None) -> None:

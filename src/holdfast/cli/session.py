@@ -1,4 +1,4 @@
-"""What every command receives: the settings, the output, and ways to run asynchronous code.
+"""The session of a command: its settings, its output, and ways to run asynchronous code.
 
 This module also defines the options that many commands share.
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass
 class CliSession:
-    """One run of a command. `overrides` are the settings that were given as options."""
+    """One run of a `holdfast` command. `overrides` are the settings given as command-line options."""
 
     overrides: dict[str, object] = field(default_factory=dict[str, object])
 
@@ -40,25 +40,25 @@ class CliSession:
     def output(self) -> CliOutput:
         return CliOutput()
 
-    def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in a new event loop and return its result."""
-        return asyncio.run(work)
+        return asyncio.run(coroutine)
 
-    def run_server(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_server(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a long-running coroutine, on uvloop if the extra `fast` is installed."""
         try:
             import uvloop  # noqa: PLC0415
         except ImportError:
-            return self.run_async(work)
+            return self.run_async(coroutine)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(work)
+            return runner.run(coroutine)
 
-    def run_with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Open a database connection, run `work` with it, close it and return the result."""
+    def run_with_connection(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Open a database connection, call `operation` with it, close it, and return the result."""
 
         async def connect_and_run() -> T:
             async with self.client() as client, client.connection() as connection:
-                return await work(connection)
+                return await operation(connection)
 
         return self.run_async(connect_and_run())
 
@@ -66,7 +66,7 @@ class CliSession:
         return Client(settings=self.settings)
 
     def settings_as_environment(self) -> dict[str, str]:
-        """Return the settings given as options as environment variables for child processes.
+        """Return the settings given as options, as environment variables for child processes.
 
         Environment variables, unlike arguments, do not show secrets in the output of `ps`.
         """
@@ -77,7 +77,7 @@ class CliSession:
         }
 
     def confirm(self, consequence: str, *, yes: bool, dry_run: bool) -> bool:
-        """Return whether to continue with an action that cannot be undone.
+        """Ask the user to confirm an action, and return whether to continue.
 
         Ask on a terminal, unless `yes` is set. Without a terminal and without `yes`, refuse. With `dry_run`,
         print the consequence and return False.
@@ -101,7 +101,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def json_option(command: Command) -> Command:
-    """Add `--json`: one object per line, stable field names, no colours."""
+    """Add the option `--json`: print JSON objects with stable field names instead of text."""
 
     def enable_json_output(context: click.Context, _: click.Parameter, value: bool) -> bool:
         if value:
@@ -113,12 +113,12 @@ def json_option(command: Command) -> Command:
         is_flag=True,
         expose_value=False,
         callback=enable_json_output,
-        help="Print one JSON object per line.",
+        help="Print the result as JSON, one object per line. Default: text for people.",
     )(command)
 
 
 def exit_with_parent_option(command: Command) -> Command:
-    """Add the hidden `--exit-with-parent`: stop as on SIGTERM when standard input closes.
+    """Add the hidden option `--exit-with-parent`: stop as on SIGTERM when standard input closes.
 
     The parent process holds the other end of the pipe. The kernel closes it however the parent ends.
     """
@@ -139,8 +139,10 @@ def _terminate_at_end_of_input() -> None:
 
 
 def confirmation_options(command: Command) -> Command:
-    """Add `--yes` and `--dry-run` to a command that deletes or changes something for good."""
-    command = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
-    return click.option("--dry-run", is_flag=True, help="Print what would happen, and change nothing.")(
-        command
-    )
+    """Add the options `--yes` and `--dry-run` to a command that needs confirmation."""
+    command = click.option(
+        "--yes", "-y", is_flag=True, help="Skip the confirmation prompt. Default: ask before the change."
+    )(command)
+    return click.option(
+        "--dry-run", is_flag=True, help="Print what the command would change, without changing it."
+    )(command)

@@ -24,39 +24,48 @@ from holdfast.errors import ConflictError, InvalidError
 @click.option(
     "--app",
     metavar="APP",
-    help="Read the task from this file or module. Default: as its workers registered it in the database.",
+    help="Read the definition of the task from this file or module. Default: from the database, "
+    "where workers register tasks.",
 )
 @click.option(
     "--queue",
     "-q",
     shell_complete=complete_queue,
-    help="Submit to this queue. Default: the queue of the task.",
+    help="Submit the job to this queue. Default: the queue of the task.",
 )
 @click.option(
-    "--key", help="Set an idempotency key: submitting it again returns the same job. Default: none."
+    "--key",
+    help="Set an idempotency key: a second submit with the same key returns the first job. Default: none.",
 )
 @click.option(
-    "--unique-key", help="Set a unique key: submitting it again returns the same job until that job ends. "
-    "Default: none.",
-)  # fmt: skip
+    "--unique-key",
+    help="Set a unique key: while the job has not ended, a second submit with the "
+    "same key returns it. Default: none.",
+)
 @click.option(
     "--on-conflict",
     type=click.Choice(["existing", "fail"]),
     default="existing",
     show_default=True,
-    help="If --key or --unique-key is in use: print the existing job, or fail with exit code 4.",
+    help="Choose what to do if a job with the same key exists: existing prints the existing job, "
+    "fail exits with code 4.",
 )
 @click.option(
     "--priority",
     type=click.IntRange(-100, 100),
-    help="Set the priority; higher runs first. Default: the task's.",
+    help="Set the priority of the job, from -100 to 100; higher runs first. Default: the priority "
+    "of the task.",
 )
 @click.option(
-    "--delay", type=DURATION, help="Run the job after this time, such as 90s or 5m. Default: at once."
+    "--delay", type=DURATION, help="Start the job after this duration, such as 90s or 5m. Default: at once."
 )
-@click.option("--at", type=TIMESTAMP, help="Run the job at this time, such as 2026-05-01T12:00:00Z.")
 @click.option(
-    "--expires", type=DURATION, help="Cancel the job if it has not started after this time. Default: never."
+    "--at", type=TIMESTAMP, help="Start the job at this time, such as 2026-05-01T12:00:00Z. Default: at once."
+)
+@click.option(
+    "--expires",
+    type=DURATION,
+    help="Cancel the job if it has not started within this duration, such as 1h. Default: never.",
 )
 @click.option("--owner", help="Set the owner of the job. Default: none.")
 @click.option(
@@ -65,18 +74,31 @@ from holdfast.errors import ConflictError, InvalidError
     "labels",
     multiple=True,
     metavar="NAME=TEXT",
-    help="Add a label, which you can search by. Repeat it for several.",
+    help="Add a label to the job for searches, such as customer=acme. Repeat the option to add "
+    "more labels. Default: none.",
 )
-@click.option("--batch", metavar="ID", help="Add the job to this batch. Default: none.")
-@click.option("--wait", is_flag=True, help="Wait until the job ends, print its output, exit 1 if it failed.")
-@click.option("--watch", is_flag=True, help="Do the same as --wait, and show progress.")
+@click.option("--batch", metavar="ID", help="Add the job to the batch with this id. Default: no batch.")
 @click.option(
-    "--wait-timeout", type=DURATION, help="Stop waiting after this time. Default: wait until it ends."
+    "--wait",
+    is_flag=True,
+    help="Wait until the job ends, print its output, and exit with code 1 if it failed. Default: "
+    "print the job's id and exit.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show the job's progress until it ends, then print its output as --wait does. Default: "
+    "print the job's id and exit.",
+)
+@click.option(
+    "--wait-timeout",
+    type=DURATION,
+    help="Stop waiting for the job after this duration, such as 5m. Default: wait until the job ends.",
 )
 @json_option
 @pass_session
 def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **options: Any) -> int:
-    """Submit TASK with ARGS and print the id of the job.
+    """Submit a job for TASK with ARGS and print the id of the job.
 
     ARGS are pairs such as name=text count:=3, a JSON object, @file, or - for standard input.
 
@@ -97,7 +119,9 @@ def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **o
             definition = await task_lookup.find_submittable_task(
                 client, task, options["app"], options["queue"]
             )
-            body = definition.build_submit_body(cast("dict[str, Any]", arguments)) | _build_options(options)
+            body = definition.build_submit_body(cast("dict[str, Any]", arguments)) | _build_submit_options(
+                options
+            )
             async with client.connection() as connection:
                 submitted = await jobs.submit(connection, msgspec.json.encode(body))
             if not submitted.created and options["on_conflict"] == "fail":
@@ -106,13 +130,13 @@ def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **o
                     fix=f"See `holdfast job show {submitted.id}`.",
                     field="key",
                 )
-            return await _print_result(session, client, submitted, options)
+            return await _print_submitted_job(session, client, submitted, options)
 
     return session.run_async(submit_and_print())
 
 
-def _build_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the command line under the names that the SQL function `submit` uses."""
+def _build_submit_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert the command-line options to the fields that the SQL function `submit` expects."""
     delay: timedelta | None = options["delay"]
     body = {
         "queue": options["queue"],
@@ -130,10 +154,10 @@ def _build_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-async def _print_result(
+async def _print_submitted_job(
     session: CliSession, client: Client, submitted: jobs.SubmitResult, options: dict[str, Any]
 ) -> int:
-    """Print the id of the job or, with `--wait` or `--watch`, its outcome. Return the exit code."""
+    """Print the id of a submitted job or, with `--wait` or `--watch`, its outcome. Return the exit code."""
     output = session.output
     if not options["wait"] and not options["watch"]:
         if output.json:

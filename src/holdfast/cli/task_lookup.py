@@ -45,7 +45,7 @@ _SUBMIT_OPTION_NAMES = (
 
 @dataclass(frozen=True)
 class SubmittableTask:
-    """A task or job type as `submit` needs it: the options of its jobs, and the schema of its arguments."""
+    """A task or job type that can be submitted: its submit options and the schema of its arguments."""
 
     body: dict[str, Any]
     schema: Schema | None = None
@@ -53,22 +53,23 @@ class SubmittableTask:
     job_type: JobType[Any] | None = None
 
     def build_submit_body(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of a job with these arguments, as the SQL function `submit` takes it."""
+        """Build the JSON body that submits this task with these arguments."""
         if self.job_type is not None:
             return build_work_request(self.job_type(self.convert_arguments(arguments)))
-        stored = msgspec.Raw(payloads.to_json(self.convert_arguments(arguments), what="args"))
+        stored = msgspec.Raw(payloads.encode_payload(self.convert_arguments(arguments), what="args"))
         return {**self.body, "args": stored, "check": True}
 
     def convert_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Convert text to the types of the schema. Other values stay as they are."""
+        """Convert text arguments to the types in the task's schema. Other values stay unchanged."""
         properties = cast("dict[str, Any]", (self.schema or {}).get("properties", {}))
         return {
-            name: _convert_text(value, properties.get(name), self.schema) for name, value in arguments.items()
+            name: _convert_text_value(value, properties.get(name), self.schema)
+            for name, value in arguments.items()
         }
 
 
-def _convert_text(value: object, schema: Schema | None, root_schema: Schema | None) -> object:
-    json_types = _list_json_types(schema or {}, root_schema or {})
+def _convert_text_value(value: object, schema: Schema | None, root_schema: Schema | None) -> object:
+    json_types = _get_allowed_json_types(schema or {}, root_schema or {})
     if not isinstance(value, str) or not json_types or "string" in json_types:
         return value
     try:
@@ -84,24 +85,26 @@ def _convert_text(value: object, schema: Schema | None, root_schema: Schema | No
     return parsed if matches and not (isinstance(parsed, bool) and "boolean" not in json_types) else value
 
 
-def _list_json_types(schema: Schema, root_schema: Schema, depth: int = 0) -> set[str]:
-    """Return the JSON types that a schema allows, or an empty set if the schema does not say."""
+def _get_allowed_json_types(schema: Schema, root_schema: Schema, depth: int = 0) -> set[str]:
+    """Return the names of the JSON types that a schema allows, or an empty set if it allows any."""
     if "$ref" in schema and depth < MAX_SCHEMA_REF_DEPTH:
         name = str(schema["$ref"]).rpartition("/")[2]
-        return _list_json_types(root_schema.get("$defs", {}).get(name, {}), root_schema, depth + 1)
+        return _get_allowed_json_types(root_schema.get("$defs", {}).get(name, {}), root_schema, depth + 1)
     alternatives = cast("list[Schema]", schema.get("anyOf") or schema.get("oneOf") or [])
     if alternatives:
-        return {name for each in alternatives for name in _list_json_types(each, root_schema, depth + 1)}
+        return {
+            name for each in alternatives for name in _get_allowed_json_types(each, root_schema, depth + 1)
+        }
     if "enum" in schema or "const" in schema:
         constants = schema.get("enum", [schema.get("const")])
-        return {name for constant in constants for name in (_get_json_type(constant),) if name}
+        return {name for constant in constants for name in (_find_json_type(constant),) if name}
     json_type = schema.get("type")
     if isinstance(json_type, list):
         return set(cast("list[str]", json_type))
     return {str(json_type)} if json_type else set()
 
 
-def _get_json_type(value: object) -> str | None:
+def _find_json_type(value: object) -> str | None:
     if isinstance(value, str):
         return "string"
     return next((name for name, types in _PYTHON_TYPES_BY_JSON_TYPE.items() if type(value) is types), None)
@@ -110,9 +113,9 @@ def _get_json_type(value: object) -> str | None:
 async def find_submittable_task(
     client: Client, name: str, app: str | None, queue: str | None
 ) -> SubmittableTask:
-    """Return the task from the application's code if `app` is given, else as workers registered it.
+    """Return a task by name: from the code of `app` if given, else from the tasks that workers registered.
 
-    A task that no worker has registered is found in `queue`, or in the queue where such tasks were before.
+    For a task that no worker has registered, use `queue`, or the queue where tasks of this type are stored.
     """
     if app is not None:
         return find_task_in_app(app, name)
@@ -125,7 +128,7 @@ async def find_submittable_task(
 
 
 async def _find_former_queue(client: Client, name: str) -> str:
-    """Return the queue in which tasks of this type were before.
+    """Return the only queue that holds tasks of this type. Raise `NotFoundError` if there is no such queue.
 
     An unknown task type is refused, because its jobs would never run.
     """
@@ -148,7 +151,7 @@ async def _find_former_queue(client: Client, name: str) -> str:
 
 
 def find_task_in_app(app: str, name: str) -> SubmittableTask:
-    """Return the task or job type of this name from an application's code, or raise `NotFoundError`."""
+    """Load an application and return its task or job type `name`, or raise `NotFoundError`."""
     loaded = app_loader.load_app(app)
     if name in loaded.types:
         job_type = loaded.types[name]
@@ -173,7 +176,7 @@ def _build_params_schema(job_type: JobType[Any]) -> Schema | None:
 
 
 async def find_registered_task(client: Client, name: str) -> SubmittableTask | None:
-    """Return the task as its workers registered it in the database, or None."""
+    """Return a task that workers registered in the database, or None."""
     async with client.connection() as connection:
         rows = {row["name"]: row for row in await list_task_types(connection)}
     row = rows.get(name)

@@ -54,7 +54,7 @@ UNLIMITED_HEIGHT_LINES = 1000
 
 @dataclass
 class TopSnapshot:
-    """The data of the last refresh, and which view of it is on the screen."""
+    """The data of the last refresh of `holdfast top`, and the view on the screen."""
 
     view: str = "overview"
     paused: bool = False
@@ -66,7 +66,7 @@ class TopSnapshot:
     workers: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     async def fetch(self, connection: Connection) -> None:
-        """Read the data from the database."""
+        """Read queues, workers, running jobs and errors from the database into this snapshot."""
         since = datetime.now(UTC) - SHOWN_ERROR_PERIOD
         self.queues = await engine_queues.list_task_queues(connection)
         self.workers = await engine_workers.list_workers(connection, within_s=SHOWN_WORKER_PERIOD_S)
@@ -88,8 +88,18 @@ class TopSnapshot:
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print one snapshot and exit.")
-@click.option("--interval", type=DURATION, default="1s", show_default=True, help="Refresh at this interval.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print the current state once and exit. Default: refresh the screen until you press x.",
+)
+@click.option(
+    "--interval",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="Refresh the screen at this interval, such as 5s.",
+)
 @json_option
 @pass_session
 def top_command(session: CliSession, once: bool, interval: timedelta) -> None:
@@ -99,12 +109,12 @@ def top_command(session: CliSession, once: bool, interval: timedelta) -> None:
     """
     console = session.output.console
     if once or session.output.json or not console.is_terminal or console.is_dumb_terminal:
-        _print_snapshot(session)
+        _print_current_snapshot(session)
     else:
-        session.run_async(_show_live(session, max(MIN_REFRESH_INTERVAL_S, interval.total_seconds())))
+        session.run_async(_show_live_screen(session, max(MIN_REFRESH_INTERVAL_S, interval.total_seconds())))
 
 
-def _print_snapshot(session: CliSession) -> None:
+def _print_current_snapshot(session: CliSession) -> None:
     snapshot = TopSnapshot()
     session.run_with_connection(snapshot.fetch)
     if not session.output.json:
@@ -122,7 +132,7 @@ def _print_snapshot(session: CliSession) -> None:
     )
 
 
-async def _show_live(session: CliSession, interval_s: float) -> None:
+async def _show_live_screen(session: CliSession, interval_s: float) -> None:
     snapshot, console = TopSnapshot(), session.output.console
     async with session.client() as client, KeyboardInput() as keyboard:
         await _refresh_snapshot(snapshot, client)
@@ -153,7 +163,7 @@ def _handle_key(snapshot: TopSnapshot, key: str | None) -> None:
 
 
 def render_snapshot(snapshot: TopSnapshot, height: int = 40) -> RenderableType:
-    """Render the current view for a terminal with this many lines."""
+    """Render the selected view of a snapshot for a terminal of `height` lines."""
     all_rows = max(5, height - 6)
     quarter = max(3, all_rows // 4 - 2)
     views: dict[str, list[RenderableType]] = {
@@ -254,8 +264,8 @@ def _render_errors(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
 def _render_workers(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
     rows: list[list[str]] = []
     for worker in snapshot.workers:
-        about = get_object(worker, "about")
-        lag, slots = about.get("loop_lag_ms"), about.get("slots")
+        report = get_object(worker, "report")
+        lag, slots = report.get("loop_lag_ms"), report.get("slots")
         colour = STATE_COLOURS.get(worker["state"], "default")
         rows.append(
             [
@@ -264,7 +274,7 @@ def _render_workers(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
                 f"{worker['running']}/{slots}" if slots else str(worker["running"]),
                 escape(sanitize_text(", ".join(worker["queues"]), 40)),
                 "-" if lag is None else f"{lag:.0f} ms",
-                format_size(about.get("rss")),
+                format_size(report.get("rss")),
                 f"{format_duration(worker['seen_s'])} ago",
             ]
         )

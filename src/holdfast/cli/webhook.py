@@ -45,7 +45,7 @@ def _format_webhook(stored: Webhook) -> dict[str, Any]:
         **msgspec.structs.asdict(stored),
         "events": ",".join(stored.events),
         "state": state,
-        "problem": stored.off_why or stored.last_error,
+        "problem": stored.disabled_reason or stored.last_error,
     }
 
 
@@ -54,7 +54,7 @@ def _format_webhook(stored: Webhook) -> dict[str, Any]:
 @pass_session
 def enable_webhook(session: CliSession, webhook_id: str) -> None:
     """Enable a webhook and reset its count of failures."""
-    _set_active(session, parse_uuid(webhook_id, "webhook"), active=True)
+    _set_webhook_active(session, parse_uuid(webhook_id, "webhook"), active=True)
 
 
 @webhook_command.command("disable")
@@ -62,13 +62,13 @@ def enable_webhook(session: CliSession, webhook_id: str) -> None:
 @pass_session
 def disable_webhook(session: CliSession, webhook_id: str) -> None:
     """Disable a webhook: it receives no more events. It keeps its secret."""
-    _set_active(session, parse_uuid(webhook_id, "webhook"), active=False)
+    _set_webhook_active(session, parse_uuid(webhook_id, "webhook"), active=False)
 
 
-def _set_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
+def _set_webhook_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
     async def save_active_flag(connection: Connection) -> None:
         if not await webhooks.set_webhook_active(connection, webhook_id, on=active):
-            raise _not_found(webhook_id)
+            raise _build_not_found_error(webhook_id)
         await record_audit_event(
             connection, "webhook.enabled" if active else "webhook.disabled", str(webhook_id)
         )
@@ -77,7 +77,7 @@ def _set_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
     session.output.print_line(f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.")
 
 
-def _not_found(webhook_id: UUID) -> NotFoundError:
+def _build_not_found_error(webhook_id: UUID) -> NotFoundError:
     return NotFoundError(f"Webhook {webhook_id} does not exist.", fix="See `holdfast webhook list`.")
 
 
@@ -91,7 +91,7 @@ def delete_webhook(session: CliSession, webhook_id: str, yes: bool, dry_run: boo
     stored = session.run_with_connection(webhooks.list_webhooks)
     url = next((each.url for each in stored if each.id == webhook_uuid), None)
     if url is None:
-        raise _not_found(webhook_uuid)
+        raise _build_not_found_error(webhook_uuid)
     if session.confirm(f"This deletes the webhook for {url}.", yes=yes, dry_run=dry_run):
 
         async def delete_and_record(connection: Connection) -> None:

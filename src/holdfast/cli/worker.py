@@ -28,22 +28,46 @@ from holdfast.worker.supervisor import Supervisor
     "--queues",
     "-q",
     default="",
-    help="Serve these queues, separated by commas. browser:4 runs at most 4 tasks of that queue at once; "
-    "mail*3 claims from that queue three times as often. Default: the queues of the tasks and consumers.",
+    help="Run only tasks and messages of these queues, separated by commas. browser:4 runs at most "
+    "4 tasks of queue browser at once; mail*3 claims from queue mail three times as often. "
+    "Default: all queues of APP.",
 )
-@click.option("--concurrency", "-c", type=click.IntRange(1, 100_000), default=10, show_default=True,
-              help="Run at most this many tasks at once, per process.")  # fmt: skip
-@click.option("--processes", "-p", type=click.IntRange(1, 1_000), default=1, show_default=True,
-              help="Start this many worker processes, and restart those that die.")  # fmt: skip
-@click.option("--grace", default="25s", show_default=True,
-              help="Let running tasks finish for this long when the worker is stopped.")  # fmt: skip
-@click.option("--drain", is_flag=True, help="Exit when no task is ready any more.")
-@click.option("--once", is_flag=True, help="Exit after one claim and the tasks that it returned.")
-@click.option("--max-tasks", type=click.IntRange(1), help="Exit after this many tasks. Default: no limit.")
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 100_000),
+    default=10,
+    show_default=True,
+    help="Run at most this many tasks at once in each worker process.",
+)
+@click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(1, 1_000),
+    default=1,
+    show_default=True,
+    help="Start this many worker processes, and restart each process that dies.",
+)
+@click.option(
+    "--grace",
+    default="25s",
+    show_default=True,
+    help="Give running tasks this long to finish after the worker receives SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--drain", is_flag=True, help="Exit when no task is ready any more. Default: run until stopped."
+)
+@click.option(
+    "--once", is_flag=True, help="Claim tasks once, run them, and exit. Default: run until stopped."
+)
+@click.option(
+    "--max-tasks", type=click.IntRange(1), help="Exit after running this many tasks. Default: no limit."
+)
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65535),
-    help="Serve /healthz, /readyz and /metrics on this port; 0 chooses a free one. Default: off.",
+    help="Serve /healthz, /readyz and /metrics on this TCP port; 0 chooses a free port. Default: "
+    "the setting health_port.",
 )
 @exit_with_parent_option
 @pass_session
@@ -78,7 +102,7 @@ async def run_worker(
     settings: Settings, app_name: str, app: app_loader.LoadedApp, options: dict[str, Any]
 ) -> None:
     queues = [share.queue for share in options["queues"]]
-    _check_queues(app, queues)
+    _check_queue_names(app, queues)
     async with Client(settings=settings) as client:
         worker = Worker(
             client,
@@ -99,8 +123,8 @@ async def run_worker(
             await worker.run()
 
 
-def _check_queues(app: app_loader.LoadedApp, queues: list[str]) -> None:
-    """Refuse to start if nothing in the application uses the queues: it is a typing error."""
+def _check_queue_names(app: app_loader.LoadedApp, queues: list[str]) -> None:
+    """Raise `InvalidError` if no task or consumer of the application uses the given queues."""
     known = {task.queue for task in app.tasks.values()} | {c.queue for c in app.consumers.values()}
     unknown = [queue for queue in queues if queue not in known]
     if queues and len(unknown) == len(queues):
@@ -124,7 +148,7 @@ def _stop_on_signals(worker: Worker) -> None:
 
 
 async def supervise_processes(settings: Settings, count: int) -> int:
-    """Run the same command line in several processes, with options appended that override earlier ones."""
+    """Run this command line in `count` processes, and restart those that die. Return the exit code."""
 
     def build_command(number: int) -> list[str]:
         overrides = ["--processes", "1", "--exit-with-parent"]

@@ -47,7 +47,7 @@ def workers_command() -> None:
     type=DURATION,
     default="1h",
     show_default=True,
-    help="List workers that were alive within this time.",
+    help="List only workers with a heartbeat within this duration before now.",
 )
 @json_option
 @pass_session
@@ -62,17 +62,17 @@ def list_workers(session: CliSession, since: timedelta) -> None:
 def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
     if output.json:
         return row
-    about = get_object(row, "about")
-    lag = about.get("loop_lag_ms")
+    report = get_object(row, "report")
+    lag = report.get("loop_lag_ms")
     return {
         "name": row["name"],
         "state": format_state(row["state"]),
         "running": row["running"],
-        "slots": about.get("slots"),
+        "slots": report.get("slots"),
         "queues": ", ".join(row["queues"]),
-        "version": about.get("version"),
+        "version": report.get("version"),
         "lag": None if lag is None else f"{lag:.0f} ms",
-        "memory": format_size(about.get("rss")),
+        "memory": format_size(report.get("rss")),
         "heartbeat": f"{format_duration(row['seen_s'])} ago",
     }
 
@@ -98,10 +98,10 @@ def show_worker(session: CliSession, name: str) -> None:
     tasks = row.pop("tasks")
     types = ", ".join(row.get("types") or ["all"])
     session.output.print_record({**_format_worker(session.output, row), "types": types})
-    session.output.print_rows([_format_task(task) for task in tasks], WORKER_TASK_COLUMNS)
+    session.output.print_rows([_format_worker_task(task) for task in tasks], WORKER_TASK_COLUMNS)
 
 
-def _format_task(task: dict[str, Any]) -> dict[str, Any]:
+def _format_worker_task(task: dict[str, Any]) -> dict[str, Any]:
     return {
         "job": task["job"],
         "task": task["name"],
@@ -113,7 +113,7 @@ def _format_task(task: dict[str, Any]) -> dict[str, Any]:
 
 
 async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any]:
-    """Return the worker with this name or, if there is only one, whose name starts with it."""
+    """Return the worker with this name, or the only worker whose name starts with it."""
     rows = await engine_workers.list_workers(connection, within_s=WORKER_LOOKUP_PERIOD_S)
     matches = [row for row in rows if row["name"] == name] or [
         row for row in rows if row["name"].startswith(name)
@@ -137,7 +137,7 @@ async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any
 @pass_session
 def drain_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Let a worker finish its running tasks and exit."""
-    _send_command(session, name, "drain", yes=yes, dry_run=dry_run)
+    _send_worker_command(session, name, "drain", yes=yes, dry_run=dry_run)
 
 
 @workers_command.command("stop")
@@ -146,14 +146,11 @@ def drain_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> No
 @json_option
 @pass_session
 def stop_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
-    """Stop a worker, as SIGTERM does.
-
-    Tasks that do not end within its grace period are released.
-    """
-    _send_command(session, name, "stop", yes=yes, dry_run=dry_run)
+    """Stop a worker, as SIGTERM does. Tasks that outlast its grace period are released."""
+    _send_worker_command(session, name, "stop", yes=yes, dry_run=dry_run)
 
 
-def _send_command(
+def _send_worker_command(
     session: CliSession, name: str, command: leases.WorkerCommand, *, yes: bool, dry_run: bool
 ) -> None:
     async def confirm_and_send(connection: Connection) -> None:

@@ -34,13 +34,13 @@ DRAIN_POLL_INTERVAL_S = 0.02
 
 @task(queue=BENCH_QUEUE)
 async def return_number(number: int) -> int:
-    """Do nothing, so that only the cost of Holdfast itself is measured."""
+    """Return the argument. The task does no work, so that the benchmark measures only Holdfast."""
     return number
 
 
 @dataclass(frozen=True)
 class LatencyStats:
-    """Durations in milliseconds."""
+    """The median and the 95th percentile of measured durations, in milliseconds."""
 
     median: float
     p95: float
@@ -53,7 +53,7 @@ class LatencyStats:
 
 @dataclass(frozen=True)
 class BenchSize:
-    """How much to measure."""
+    """The size of a benchmark: number of jobs, number of latency samples, and concurrency."""
 
     jobs: int
     samples: int
@@ -62,7 +62,7 @@ class BenchSize:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What was measured."""
+    """The measured latencies and throughput of a benchmark."""
 
     round_trip_ms: LatencyStats
     submit_one_ms: LatencyStats
@@ -84,7 +84,7 @@ class BenchResult:
     type=click.IntRange(20, 10_000),
     default=200,
     show_default=True,
-    help="Measure latency over this many single calls.",
+    help="Measure latency with this many calls, one after another.",
 )
 @click.option(
     "--concurrency",
@@ -92,7 +92,7 @@ class BenchResult:
     type=click.IntRange(1, 1000),
     default=100,
     show_default=True,
-    help="Run this many tasks at once.",
+    help="Let the worker run at most this many tasks at once.",
 )
 @json_option
 @pass_session
@@ -108,7 +108,7 @@ def bench_command(session: CliSession, jobs: int, samples: int, concurrency: int
     finally:
         if server:
             server.release()
-    _print_result(session, result, size)
+    _print_bench_result(session, result, size)
 
 
 async def _run_bench(session: CliSession, settings: Settings, url: Secret, size: BenchSize) -> BenchResult:
@@ -120,12 +120,12 @@ async def _run_bench(session: CliSession, settings: Settings, url: Secret, size:
             f"holdfast {__version__} on PostgreSQL {version.major}.{version.micro} at {shown_url}"
         )
         async with Client(own_url.reveal(), settings=settings) as client:
-            round_trip = await _time_round_trips(database, size.samples)
-            submit_one = await _time_submits(client, size.samples)
+            round_trip = await _measure_round_trip_latency(database, size.samples)
+            submit_one = await _measure_submit_latency(client, size.samples)
             submit_many = await _measure_submit_rate(client, size.jobs)
-            async with _run_worker(database, size.concurrency) as measure_drain_rate:
+            async with _run_bench_worker(database, size.concurrency) as measure_drain_rate:
                 drain = await measure_drain_rate(size.samples + size.jobs)
-                result = await _time_results(client, size.samples)
+                result = await _measure_result_latency(client, size.samples)
     return BenchResult(round_trip, submit_one, submit_many, drain, result)
 
 
@@ -140,14 +140,14 @@ async def _create_temporary_database(url: Secret, settings: Settings) -> AsyncGe
             fix="Grant it createdb, or run the command as the owner of the server.",
         ) from error
     try:
-        own_url = scratch.url_of_database(url, name)
+        own_url = scratch.build_database_url(url, name)
         await install.migrate_database(own_url, settings)
         yield own_url
     finally:
         await scratch.drop_database(url, name, settings)
 
 
-async def _time_calls(count: int, call: Callable[[int], Awaitable[object]]) -> LatencyStats:
+async def _measure_call_latency(count: int, call: Callable[[int], Awaitable[object]]) -> LatencyStats:
     seconds: list[float] = []
     for number in range(count):
         started = time.perf_counter()
@@ -156,17 +156,17 @@ async def _time_calls(count: int, call: Callable[[int], Awaitable[object]]) -> L
     return LatencyStats.from_seconds(seconds)
 
 
-async def _time_round_trips(database: Database, count: int) -> LatencyStats:
+async def _measure_round_trip_latency(database: Database, count: int) -> LatencyStats:
     async with database.connection() as connection:
-        return await _time_calls(count, lambda _: connection.fetchval("select 1"))
+        return await _measure_call_latency(count, lambda _: connection.fetchval("select 1"))
 
 
-async def _time_submits(client: Client, count: int) -> LatencyStats:
-    return await _time_calls(count, lambda number: client.submit(return_number(number)))
+async def _measure_submit_latency(client: Client, count: int) -> LatencyStats:
+    return await _measure_call_latency(count, lambda number: client.submit(return_number(number)))
 
 
 async def _measure_submit_rate(client: Client, count: int) -> float:
-    """Submit jobs in batches and return the jobs per second."""
+    """Submit `count` jobs in batches and return the number of submitted jobs per second."""
     started = time.perf_counter()
     for start in range(0, count, SUBMIT_BATCH_SIZE):
         numbers = range(start, min(start + SUBMIT_BATCH_SIZE, count))
@@ -175,11 +175,12 @@ async def _measure_submit_rate(client: Client, count: int) -> float:
 
 
 @asynccontextmanager
-async def _run_worker(
+async def _run_bench_worker(
     database: Database, concurrency: int
 ) -> AsyncGenerator[Callable[[int], Awaitable[float]]]:
-    """Run a worker inside the block. Yield a function that waits until all jobs are done, and returns the
-    jobs per second since the worker started.
+    """Run a worker inside the `async with` block. Yield a function that measures its throughput.
+
+    The function waits until all jobs are done and returns the jobs per second since the worker started.
     """
     stop = asyncio.Event()
     started = time.perf_counter()
@@ -188,7 +189,7 @@ async def _run_worker(
 
     async def measure_drain_rate(count: int) -> float:
         while True:
-            if worker_task.done() or not await _count_unfinished(database):
+            if worker_task.done() or not await _count_unfinished_tasks(database):
                 return count / (time.perf_counter() - started)
             await asyncio.sleep(DRAIN_POLL_INTERVAL_S)
 
@@ -199,23 +200,23 @@ async def _run_worker(
         await worker_task
 
 
-async def _count_unfinished(database: Database) -> int:
+async def _count_unfinished_tasks(database: Database) -> int:
     async with database.connection() as connection:
         rows = await queues.list_task_queues(connection, BENCH_QUEUE, max_rows=1)
     return sum(row["ready"] + row["running"] for row in rows)
 
 
-async def _time_results(client: Client, count: int) -> LatencyStats:
-    """Time from the call of submit to the result, with a worker that has nothing else to do."""
+async def _measure_result_latency(client: Client, count: int) -> LatencyStats:
+    """Measure the time from submit to result of single jobs, with an idle worker."""
 
     async def submit_and_wait(number: int) -> None:
         job = await client.submit(return_number(number))
         await job.result()
 
-    return await _time_calls(count, submit_and_wait)
+    return await _measure_call_latency(count, submit_and_wait)
 
 
-def _print_result(session: CliSession, result: BenchResult, size: BenchSize) -> None:
+def _print_bench_result(session: CliSession, result: BenchResult, size: BenchSize) -> None:
     if session.output.json:
         session.output.print_record(
             {"version": __version__, "jobs": size.jobs, "samples": size.samples, **asdict(result)}

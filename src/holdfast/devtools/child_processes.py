@@ -23,7 +23,7 @@ UNWATCHED_FOLDERS = {"node_modules", "site-packages", "venv"}
 
 @dataclass
 class ManagedProcess:
-    """One `holdfast ...` child process. It writes to the file `log`; error messages contain its `name`."""
+    """A `holdfast` command that runs as a child process and writes its output to the file `log`."""
 
     name: str
     arguments: list[str]
@@ -48,7 +48,7 @@ class ManagedProcess:
             )
 
     async def stop(self) -> None:
-        """Send SIGTERM and wait; send SIGKILL if the process does not end in time."""
+        """Send SIGTERM and wait for the process to end. Send SIGKILL if it does not end in time."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -62,7 +62,7 @@ class ManagedProcess:
             await self.process.wait()
 
     async def kill(self) -> None:
-        """Send SIGKILL, as the kernel does when memory runs out."""
+        """Send SIGKILL and wait for the process to end."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
@@ -82,14 +82,14 @@ class ManagedProcess:
             )
 
     def read_last_error(self) -> str:
-        """Return the last error in the log or, if there is none, its last line."""
+        """Return the last error message in the log file or, if there is none, the last line."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["its log is empty"])[-1]
 
 
 def create_interrupt_event() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set."""
+    """Return an asyncio event that is set on Ctrl-C and on SIGTERM."""
     interrupted = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
@@ -97,7 +97,7 @@ def create_interrupt_event() -> asyncio.Event:
 
 
 def watch_python_files(folders: list[Path]) -> Iterator[set[str]]:
-    """Yield, at each step, the Python files that changed since the step before."""
+    """Yield the Python files in `folders` that changed since the previous iteration."""
     previous = _read_modification_times(folders)
     while True:
         current = _read_modification_times(folders)

@@ -38,7 +38,7 @@ DEMO_SYSTEMS_MODULE = "holdfast.devtools.demo_systems"
 
 @dataclass(frozen=True)
 class DemoRun:
-    """The settings, the processes and the output folder of one demo."""
+    """One run of `holdfast demo`: its settings, child processes and output folder."""
 
     settings: Settings
     url: Secret
@@ -52,7 +52,8 @@ class DemoRun:
 @click.option(
     "--keep-running",
     is_flag=True,
-    help="Keep everything running after the jobs, and restart it on save. Default: stop.",
+    help="Keep the API and the workers running after the sample jobs, with reload on save. "
+    "Default: stop them.",
 )
 @pass_session
 def demo_command(session: CliSession, keep_running: bool) -> int:
@@ -71,7 +72,7 @@ def demo_command(session: CliSession, keep_running: bool) -> int:
         port = choose_free_port(settings.api_port)
         environment, token = demo_systems.create_demo_login(settings)
         environment |= session.settings_as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
-        processes = _build_processes(folder, port, environment)
+        processes = _build_demo_processes(folder, port, environment)
         run = DemoRun(settings, url, output, folder, processes, token)
         return session.run_async(_run_demo(run, port, keep_running=keep_running))
     finally:
@@ -86,7 +87,7 @@ def _import_demo_systems() -> ModuleType:
     return demo_systems
 
 
-def _build_processes(folder: Path, port: int, environment: dict[str, str]) -> list[ManagedProcess]:
+def _build_demo_processes(folder: Path, port: int, environment: dict[str, str]) -> list[ManagedProcess]:
     commands = {
         "API": ["api", "--port", str(port), "--system", "exports", "--system", "reports"],
         "worker": ["worker", sample_tasks.__name__],
@@ -107,12 +108,12 @@ async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
             await process.start()
         run.output.print_line(f"  api       http://127.0.0.1:{port}/healthz  (log: {run.folder / 'api.log'})")
         run.output.print_line(f"  worker    {sample_tasks.__name__}  (log: {run.folder / 'worker.log'})")
-        exit_code = await _run_until_interrupted(interrupted, _run_jobs(run))
+        exit_code = await _run_until_interrupted(interrupted, _run_sample_jobs(run))
         if keep_running and exit_code is not None:
             for page in ("exports", "reports"):
                 run.output.print_line(f"  {page:<17} http://127.0.0.1:{port}/{page}#token={run.token}")
             run.output.print_line("Running until Ctrl-C; the processes restart when a Python file changes.")
-            await _run_until_interrupted(interrupted, _restart_on_change(run))
+            await _run_until_interrupted(interrupted, _restart_on_file_change(run))
         return 130 if exit_code is None and not keep_running else exit_code or 0
     finally:
         await asyncio.gather(*(process.stop() for process in run.processes))
@@ -120,7 +121,7 @@ async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
 
 
 async def _run_until_interrupted(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:
-    """Return the result of `work`, or None if SIGTERM or Ctrl-C came first."""
+    """Return the result of a coroutine, or None if SIGTERM or Ctrl-C interrupts it."""
     work_task, interrupt_task = asyncio.ensure_future(work), asyncio.ensure_future(interrupted.wait())
     try:
         await asyncio.wait({work_task, interrupt_task}, return_when=asyncio.FIRST_COMPLETED)
@@ -133,13 +134,13 @@ async def _run_until_interrupted(interrupted: asyncio.Event, work: Coroutine[Any
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Whether one part of the demo succeeded, and a line about it."""
+    """The outcome of one part of the demo: whether it succeeded, and a line of text."""
 
     succeeded: bool
     text: str
 
 
-async def _run_jobs(run: DemoRun) -> int:
+async def _run_sample_jobs(run: DemoRun) -> int:
     """Submit the sample jobs, follow them until they end, and print the results. Return the exit code."""
     demo_systems = _import_demo_systems()
     picture = run.folder / "julia.png"
@@ -151,7 +152,7 @@ async def _run_jobs(run: DemoRun) -> int:
             "primes_between": await client.submit(sample_tasks.build_prime_graph(50_000, 100_000)),
             **await demo_systems.submit_demo_jobs(client),
         }
-        results = await _follow_all(run, handles, client)
+        results = await _follow_demo_parts(run, handles, client)
         files = await demo_systems.copy_result_files(client, handles, run.folder)
     for name, result in results.items():
         run.output.print_line(f"  {name:<17} {result.text}")
@@ -160,7 +161,7 @@ async def _run_jobs(run: DemoRun) -> int:
     return 0 if all(result.succeeded for result in results.values()) else 1
 
 
-async def _follow_all(
+async def _follow_demo_parts(
     run: DemoRun, handles: dict[str, JobHandle[Any]], client: Client
 ) -> dict[str, DemoResult]:
     """Show a progress bar per job until all have ended. Raise `HoldfastError` if a process exits."""
@@ -172,8 +173,8 @@ async def _follow_all(
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=run.output.console) as bars:
-        parts = {name: _follow_job(bars, name, handle) for name, handle in handles.items()}
-        parts["messages"] = _follow_messages(bars, client)
+        parts = {name: _follow_demo_job(bars, name, handle) for name, handle in handles.items()}
+        parts["messages"] = _send_and_follow_messages(bars, client)
         followers = [asyncio.create_task(part) for part in parts.values()]
         try:
             while not all(follower.done() for follower in followers):
@@ -187,7 +188,7 @@ async def _follow_all(
         return dict(zip(parts, (follower.result() for follower in followers), strict=True))
 
 
-async def _follow_job(bars: Progress, name: str, handle: JobHandle[Any]) -> DemoResult:
+async def _follow_demo_job(bars: Progress, name: str, handle: JobHandle[Any]) -> DemoResult:
     bar = bars.add_task(name, total=100, note="queued")
     job: Job | None = None
     async for job in handle.watch():
@@ -199,7 +200,7 @@ async def _follow_job(bars: Progress, name: str, handle: JobHandle[Any]) -> Demo
     return DemoResult(False, f"{job.status}  {job.error.message if job.error else ''}")
 
 
-async def _follow_messages(bars: Progress, client: Client) -> DemoResult:
+async def _send_and_follow_messages(bars: Progress, client: Client) -> DemoResult:
     """Send thirty valid messages and an invalid one, and follow them until all are in the archive."""
     queue = sample_tasks.SAMPLE_MESSAGE_QUEUE
     await client.queues.create(queue)
@@ -220,8 +221,8 @@ async def _follow_messages(bars: Progress, client: Client) -> DemoResult:
         await asyncio.sleep(0.1)
 
 
-async def _restart_on_change(run: DemoRun) -> int:
-    """Restart the processes when code changes, and each process that exits."""
+async def _restart_on_file_change(run: DemoRun) -> int:
+    """Restart the processes of the demo when a Python file changes, and each process that exits."""
     package = Path(sample_tasks.__file__).parent.parent
     for changed_files in watch_python_files([package, Path.cwd()]):
         for process in run.processes:

@@ -60,7 +60,7 @@ def can_create_audio() -> bool:
 
 
 def create_demo_login(settings: Settings) -> tuple[dict[str, str], str]:
-    """Return environment variables that make the API accept tokens of the invented user, and such a token."""
+    """Return environment variables with which the API accepts the demo user's token, and that token."""
     secret = settings.jwt_secret.reveal() if settings.jwt_secret else secrets.token_urlsafe(48)
     issuer = settings.jwt_issuer or "holdfast demo"
     claims = {
@@ -75,7 +75,7 @@ def create_demo_login(settings: Settings) -> tuple[dict[str, str], str]:
 
 
 async def submit_demo_jobs(client: Client) -> dict[str, JobHandle[Any]]:
-    """Install the tables of the systems and submit their jobs."""
+    """Install the tables of the export and report systems and submit their sample jobs."""
     schema = client.settings.systems_schema
     handles: dict[str, JobHandle[Any]] = {}
     async with client.connection() as connection:
@@ -110,7 +110,7 @@ async def _submit_export(client: Client, connection: Any, document: UUID, templa
 
 
 async def copy_result_files(client: Client, handles: dict[str, JobHandle[Any]], folder: Path) -> list[Path]:
-    """Copy the PDFs, and the book and the first chapter's audio of the report, to a folder."""
+    """Copy the PDF and audio files that the demo jobs saved to a folder, and return their paths."""
     copies: list[Path] = []
     for job_name, handle in handles.items():
         if not job_name.endswith(".pdf") and job_name != "report":

@@ -40,11 +40,19 @@ KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r resta
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Serve the API and the dashboard on this port; 0 chooses a free one. Default: setting api_port.",
+    help="Serve the API and the dashboard on this TCP port; 0 chooses a free port. Default: the "
+    "setting api_port.",
 )
-@click.option("--no-samples", is_flag=True, help="Do not submit sample jobs, and do not start their worker.")
 @click.option(
-    "--yes", "-y", is_flag=True, help="Do not ask for confirmation if the database is on another machine."
+    "--no-samples",
+    is_flag=True,
+    help="Start without the sample jobs and their worker. Default: submit sample jobs and run them.",
+)
+@click.option(
+    "--yes",
+    "-y",
+    is_flag=True,
+    help="Skip the confirmation prompt for a database on another machine. Default: ask.",
 )
 @pass_session
 def dev_command(session: CliSession, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
@@ -64,22 +72,22 @@ def dev_command(session: CliSession, app: str | None, port: int | None, no_sampl
         )
         session.confirm(consequence, yes=yes, dry_run=False)
     try:
-        processes = _build_processes(session, app, port, with_samples=not no_samples)
+        processes = _build_dev_processes(session, app, port, with_samples=not no_samples)
         session.output.print_line(f" database   {redact_url(url.reveal())}")
-        return session.run_async(_run_processes(session, processes, url.reveal()))
+        return session.run_async(_run_dev_processes(session, processes, url.reveal()))
     finally:
         if server:
             server.release()
 
 
 def is_local_database(url: str) -> bool:
-    """Return whether a database is on this machine. Other people may use one that is not."""
+    """Return whether the host in a database URL is this machine."""
     parts = urlsplit(url)
     hosts = [parts.hostname or "", *parse_qs(parts.query).get("host", [])]
     return all(host in LOCAL_HOST_NAMES or host.startswith("/") for host in hosts)
 
 
-def _build_processes(
+def _build_dev_processes(
     session: CliSession, app: str | None, port: int | None, *, with_samples: bool
 ) -> DevProcesses:
     settings = session.settings
@@ -113,7 +121,7 @@ def choose_free_port(preferred: int) -> int:
     return port
 
 
-async def _run_processes(session: CliSession, processes: DevProcesses, url: str) -> int:
+async def _run_dev_processes(session: CliSession, processes: DevProcesses, url: str) -> int:
     settings, output = session.settings, session.output
     client = Client(url, settings=settings)
     database = await open_client_database(client)
@@ -150,13 +158,13 @@ async def _print_addresses(session: CliSession, processes: DevProcesses, client:
     else:
         output.print_line(f" api        not started: {processes.api.read_last_error()}")
     for process in processes.workers:
-        output.print_line(f" {process.name:<10} {_describe_worker(process)}")
+        output.print_line(f" {process.name:<10} {_format_worker_line(process)}")
     if any(process.name == "samples" for process in processes.workers):
         count = await submit_sample_jobs(client)
         output.print_line(f" jobs       submitted {count} samples: 8 fast, 2 slow, 1 flaky, 1 failing")
 
 
-def _describe_worker(process: ManagedProcess) -> str:
+def _format_worker_line(process: ManagedProcess) -> str:
     app = process.arguments[1]
     reload_note = ", reload on save" if process.name == "worker" else ""
     return f"{app}{reload_note}   (log: {process.log})"
@@ -165,7 +173,7 @@ def _describe_worker(process: ManagedProcess) -> str:
 async def _run_until_quit(
     processes: DevProcesses, client: Client, keyboard: KeyboardInput, interrupted: asyncio.Event
 ) -> None:
-    """Print changes of jobs, handle keys, and restart changed code, until a key or a signal ends it."""
+    """Print changes of jobs, handle key presses and reload changed code, until the user quits."""
     feed = JobFeed(processes.output, processes.url)
     file_changes = watch_python_files([Path.cwd()])
     while not interrupted.is_set():
@@ -179,12 +187,12 @@ async def _run_until_quit(
         processes.print_new_log_lines()
         changed_files = await asyncio.to_thread(next, file_changes)
         if changed_files:
-            await _migrate_again(processes, client)
+            await _apply_changed_migrations(processes, client)
         await processes.restart_changed(changed_files)
 
 
-async def _migrate_again(processes: DevProcesses, client: Client) -> None:
-    """Apply changed migrations and SQL functions, for those who develop Holdfast itself."""
+async def _apply_changed_migrations(processes: DevProcesses, client: Client) -> None:
+    """Apply changed migrations and SQL functions of Holdfast itself to the database."""
     try:
         await install.migrate_database((await open_client_database(client)).url, client.settings)
     except HoldfastError as error:
@@ -213,7 +221,7 @@ async def _handle_key(key: str, processes: DevProcesses, client: Client, feed: J
 
 
 def _open_browser(url: str) -> None:
-    """Open the URL in a graphical browser. A text browser would take over this terminal."""
+    """Open the URL in a graphical browser. Do nothing if there is only a text browser."""
     with suppress(webbrowser.Error):
         browser = webbrowser.get()
         if type(browser) is not webbrowser.GenericBrowser:
@@ -221,7 +229,7 @@ def _open_browser(url: str) -> None:
 
 
 async def _kill_workers(processes: DevProcesses, client: Client, feed: JobFeed) -> None:
-    """Kill the workers with SIGKILL, as in a crash, start new ones, and let the feed print the recovery."""
+    """Kill the workers with SIGKILL, start new workers, and let the job feed print the recovery."""
     running = await feed.list_running_jobs(client)
     await asyncio.gather(*(process.kill() for process in processes.workers if process.is_running))
     names = ", ".join(process.name for process in processes.workers)

@@ -60,16 +60,16 @@ class DevProcesses:
             self._reported_exits.discard(process.name)
 
     async def wait_for_api(self) -> bool:
-        """Wait until the API responds. Return False if it exits or does not respond in time."""
+        """Wait until the API process responds. Return False if it exits or does not respond in time."""
         deadline = asyncio.get_running_loop().time() + API_START_TIMEOUT_S
         while self.api.is_running and asyncio.get_running_loop().time() < deadline:
-            if await asyncio.to_thread(_fetch_status, self.url, "/healthz") == 200:
+            if await asyncio.to_thread(_fetch_http_status, self.url, "/healthz") == 200:
                 return True
             await asyncio.sleep(API_POLL_INTERVAL_S)
         return False
 
     async def has_dashboard(self) -> bool:
-        return await asyncio.to_thread(_fetch_status, self.url, "/dashboard/login") == 200
+        return await asyncio.to_thread(_fetch_http_status, self.url, "/dashboard/login") == 200
 
     async def restart_changed(self, changed_files: set[str]) -> None:
         """Restart the processes that run the application's code if a file changed.
@@ -94,7 +94,7 @@ class DevProcesses:
                 self.output.print_line(f"the {process.name} exited: {error}  ({hint})")
 
     def print_started_workers(self) -> None:
-        """Print the tasks of each worker that has just started."""
+        """Print the task names of each worker process that has started since the last call."""
         for process in self.workers:
             position = self._unreported_starts.get(process.name)
             if position is None or not process.log.exists():
@@ -108,7 +108,7 @@ class DevProcesses:
                 self.output.print_line(f" {process.name} started: {sanitize_text(names, 200)}")
 
     def toggle_log(self) -> None:
-        """Start or stop printing what the workers write to their logs."""
+        """Turn the printing of new lines in the workers' logs on or off."""
         self.shows_log = not self.shows_log
         self._log_positions = {
             process.log: process.log.stat().st_size for process in self.workers if process.log.exists()
@@ -124,8 +124,8 @@ class DevProcesses:
                 self.output.print_line(f"  {process.name}: {sanitize_text(line, 500)}")
 
 
-def _fetch_status(url: str, path: str) -> int:
-    """Return the HTTP status of a GET request, or 0 if there is no response."""
+def _fetch_http_status(url: str, path: str) -> int:
+    """Send a GET request and return the HTTP status code, or 0 if there is no response."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(
         parts.hostname or "", parts.port, timeout=STATUS_REQUEST_TIMEOUT_S
@@ -140,7 +140,7 @@ def _fetch_status(url: str, path: str) -> int:
 
 
 def has_job_types(app: str) -> bool:
-    """Return whether the file of an application has functions decorated with `@job(...)`.
+    """Return whether the Python file of an application defines job types with `@job(...)`.
 
     The code is parsed and not imported, because importing it has side effects.
     """
@@ -161,7 +161,7 @@ def has_job_types(app: str) -> bool:
 
 
 async def create_login_link(client: Client, url: str) -> str | None:
-    """Return a link that logs in once, or None if the database is not available."""
+    """Create a one-time login link for the dashboard, or return None if the database is not available."""
     from holdfast.server.dashboard import create_login_link as create_dashboard_login_link  # noqa: PLC0415
 
     try:

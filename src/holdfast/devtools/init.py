@@ -27,13 +27,16 @@ APP_FILES_BY_TEMPLATE = {
     type=click.Choice(sorted(APP_FILES_BY_TEMPLATE)),
     default="script",
     show_default=True,
-    help="Use this template: script (one file), pipelines (a job with several tasks), fastapi or django "
-    "(a web application with tasks).",
+    help="Copy this project template: script (one file), pipelines (a job with several tasks), "
+    "fastapi or django (a web application with tasks).",
 )
 @json_option
 @pass_session
 def init_command(session: CliSession, folder: Path, template: str) -> None:
-    """Create a project in DIR from a template. Default: the current folder. Existing files are kept."""
+    """Create a project from a template in the folder DIR. Default: the current folder.
+
+    The command fails if one of the files exists, and never overwrites a file.
+    """
     root = TEMPLATES_FOLDER / template
     sources = {
         folder / source.relative_to(root).with_name(RENAMED_FILES.get(source.name, source.name)): source

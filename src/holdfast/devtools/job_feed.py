@@ -29,7 +29,10 @@ PRINTED_JOB_STATES = {"running", "succeeded", "failed", "cancelled", "partial", 
 
 
 async def submit_sample_jobs(client: Client) -> int:
-    """Submit eight fast jobs, two slow ones, one that succeeds on its third attempt, and one that fails."""
+    """Submit the sample jobs of `holdfast dev` and return how many there are.
+
+    Eight jobs are fast, two are slow, one succeeds on its third attempt, and one fails.
+    """
     calls: list[Any] = [
         *(sample_tasks.count_primes(20_000 * n) for n in range(1, 8)),
         sample_tasks.build_prime_graph(20_000, 40_000),
@@ -45,13 +48,13 @@ async def submit_sample_jobs(client: Client) -> int:
 
 @dataclass
 class JobFeed:
-    """Remembers the state of each job and prints what has changed."""
+    """Prints a line for each job whose state or attempt has changed since the last call."""
 
     output: CliOutput
     url: str
     started_at: float = field(default_factory=time.time)
-    _states: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    _killed: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    _last_states: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    _killed_jobs: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
     _database_failed: bool = False
 
     async def print_changes(self, client: Client) -> None:
@@ -70,8 +73,8 @@ class JobFeed:
 
     def _print_change(self, row: dict[str, Any]) -> None:
         job_id, state, attempt = str(row["id"]), str(row["state"]), int(row.get("attempt") or 0)
-        previous = self._states.get(job_id)
-        self._states[job_id] = (state, attempt)
+        previous = self._last_states.get(job_id)
+        self._last_states[job_id] = (state, attempt)
         if previous == (state, attempt) or state not in PRINTED_JOB_STATES:
             return
         created = parse_time(row["created_at"])
@@ -81,11 +84,11 @@ class JobFeed:
         at = datetime.now().astimezone().strftime("%H:%M:%S")
         attempt_note = f" attempt {attempt}" if attempt > 1 else ""
         title = f"{STATE_SYMBOLS[state]} {sanitize_text(row['type'], 30)} {shorten_id(job_id)}{attempt_note}"
-        line = f"{title} {_format_note(row, state)}".rstrip()
+        line = f"{title} {_format_change_note(row, state)}".rstrip()
         self.output.print_line(f" {at} {line:<60}  {self.url}/dashboard/jobs/{job_id}")
 
     async def list_running_jobs(self, client: Client) -> dict[str, int]:
-        """Return the running jobs, each with the number of its attempt."""
+        """Return the ids of the running jobs, each with the number of its current attempt."""
         return {
             str(row["id"]): int(row.get("attempt") or 1)
             for row in await _list_newest_jobs(client)
@@ -93,21 +96,21 @@ class JobFeed:
         }
 
     def expect_recovery(self, jobs: dict[str, int]) -> None:
-        """Remember jobs whose worker was killed, to print when they run again."""
+        """Record jobs whose worker was killed, so that the feed prints when they run again."""
         now = time.monotonic()
-        self._killed |= {job_id: (now, attempt) for job_id, attempt in jobs.items()}
+        self._killed_jobs |= {job_id: (now, attempt) for job_id, attempt in jobs.items()}
 
     def _print_recovery(self, job_id: str, job_type: str, attempt: int) -> None:
-        killed = self._killed.get(job_id)
+        killed = self._killed_jobs.get(job_id)
         if killed and attempt > killed[1]:
-            del self._killed[job_id]
+            del self._killed_jobs[job_id]
             delay = format_duration(time.monotonic() - killed[0])
             self.output.print_line(
                 f" recovered: {job_type} {shorten_id(job_id)} runs again, {delay} after the kill"
             )
 
 
-def _format_note(row: dict[str, Any], state: str) -> str:
+def _format_change_note(row: dict[str, Any], state: str) -> str:
     error = format_error(row)
     if state == "running":
         return format_progress(row.get("progress")) if row.get("attempt", 1) == 1 else ""

@@ -37,7 +37,7 @@ def draw_julia_set(ctx: Ctx, path: str, width: int = 480, height: int = 320) -> 
 
 @task(queue="demo")
 def count_primes(ctx: Ctx, below: int) -> int:
-    """Count the prime numbers below a number, in ten portions."""
+    """Count the prime numbers below `below`, and report progress after each tenth."""
     count = 0
     for portion in range(PRIME_PORTION_COUNT):
         ctx.check()
@@ -49,7 +49,7 @@ def count_primes(ctx: Ctx, below: int) -> int:
 
 @task(queue="demo", retry=RetryPolicy(retries=3, base=timedelta(milliseconds=200), cap=timedelta(seconds=1)))
 async def fail_then_succeed(ctx: Ctx, failures: int) -> str:
-    """Fail the first attempts, as a network call does, and then succeed."""
+    """Fail the first `failures` attempts with `ConnectionError`, then succeed."""
     for step in range(1, 5):
         ctx.progress(step, 5, phase="connect", message=f"attempt {ctx.attempt}, step {step}")
         await asyncio.sleep(0.05)
@@ -64,7 +64,10 @@ async def fail_then_succeed(ctx: Ctx, failures: int) -> str:
     retry=RetryPolicy(base=timedelta(milliseconds=200), cap=timedelta(seconds=1)),
 )
 async def wait_seconds(ctx: Ctx, seconds: int) -> str:
-    """Wait. The lease is short: if the worker dies, another one runs the task after a few seconds."""
+    """Wait for `seconds` seconds and report progress every second.
+
+    The lease is short: if the worker dies, another worker runs the task after a few seconds.
+    """
     for second in range(1, seconds + 1):
         await asyncio.sleep(1)
         ctx.progress(second, seconds, phase="wait", message=f"second {second} of {seconds}")
@@ -73,18 +76,18 @@ async def wait_seconds(ctx: Ctx, seconds: int) -> str:
 
 @task(queue="demo", retry=RetryPolicy(retries=1, base=timedelta(seconds=2), cap=timedelta(seconds=2)))
 def always_fail(message: str) -> None:
-    """Fail every attempt, so that there is an error to show."""
+    """Raise `ValueError` in every attempt, as an example of a failing task."""
     raise ValueError(message)
 
 
 @task(queue="demo")
 def subtract(low: int, high: int) -> int:
-    """Subtract two numbers. In the demo they are the results of other tasks of the same job."""
+    """Return `high` minus `low`, which are the results of other tasks of the same job."""
     return high - low
 
 
 def build_prime_graph(low: int, high: int) -> Graph:
-    """Build a job that counts primes below two numbers in parallel, and then subtracts the counts."""
+    """Build a job graph that counts the primes below two numbers in parallel and subtracts the counts."""
     graph = Graph("primes_between")
     lower = graph.add(count_primes(low), weight=low)
     upper = graph.add(count_primes(high), weight=high)
@@ -94,7 +97,7 @@ def build_prime_graph(low: int, high: int) -> Graph:
 
 @dataclass
 class SampleMessage:
-    """The body of a message in the demo."""
+    """The body of a message in the sample message queue."""
 
     number: int
     text: str
@@ -102,7 +105,7 @@ class SampleMessage:
 
 @consumer(queue=SAMPLE_MESSAGE_QUEUE, vt=timedelta(seconds=30), max_reads=2, create=True)
 async def read_sample_message(msg: Message[SampleMessage]) -> None:
-    """Take a moment for each message. A message without text is invalid and moves to the dead letters."""
+    """Consume a sample message in 30 milliseconds. Messages without text become dead letters."""
     await asyncio.sleep(0.03)
 
 
