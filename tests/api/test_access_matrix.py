@@ -16,7 +16,7 @@ import pytest
 from api_clients import bearer_headers, create_service_key, make_token
 from book_app import PUBLIC_PATHS, SERVICE_KEY
 
-from holdfast.engine.access import SCOPES
+from holdfast.engine.access import SCOPE_DESCRIPTIONS
 from holdfast.engine.connection import Connection, Database
 
 ANN, BOB, SERVICE = (
@@ -180,13 +180,13 @@ async def test_services_can_only_use_their_scopes(
     api: httpx.AsyncClient, resources_of_ann: dict[str, dict[str, str]], db: Database
 ) -> None:
     every = await list_targets(api)
-    keys = {scope: bearer_headers(await create_service_key(db, scope)) for scope in SCOPES}
+    keys = {scope: bearer_headers(await create_service_key(db, scope)) for scope in SCOPE_DESCRIPTIONS}
     violations: dict[Any, Any] = {}
     for target in sorted(every, key=lambda target: target.method == "delete"):
         if target.path.endswith("/events"):
             continue
         scope = target.operation.get("x-scope")
-        assert scope in SCOPES, target
+        assert scope in SCOPE_DESCRIPTIONS, target
         for other, headers in keys.items():
             response = await call(api, target, headers, ids_for(target, resources_of_ann))
             if (response.status_code == 403) != (other != scope):

@@ -237,7 +237,7 @@ async def test_a_service_watches_a_job_without_owner_to_its_end(
 async def test_revoking_a_key_ends_its_streams(
     web: httpx.AsyncClient, db: Database, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.event_streams.PING_INTERVAL_S", 0.2)
+    monkeypatch.setattr("holdfast.server.api.event_streams.STREAM_PING_INTERVAL_S", 0.2)
     monkeypatch.setattr("holdfast.server.api.key_verification.REVOCATION_CHECK_INTERVAL_S", 0.2)
     job, key = await start_book_job(web), await create_service_key(db, "jobs")
     async with open_event_stream(web, f"/api/jobs/{job}/events", bearer_headers(key)) as stream:
@@ -248,7 +248,7 @@ async def test_revoking_a_key_ends_its_streams(
 
 async def save_file(conn: Connection, task: LeasedTask, name: str) -> None:
     staged = await artifacts.stage_artifact(conn, task, {"name": name, "content_type": "text/plain"})
-    await artifacts.record_artifact(conn, staged.id, task, size=3, sha256="0" * 64, meta={})
+    await artifacts.record_artifact_upload(conn, staged.id, task, size=3, sha256="0" * 64, meta={})
 
 
 async def test_a_file_has_one_event_when_it_becomes_visible(web: httpx.AsyncClient, conn: Connection) -> None:

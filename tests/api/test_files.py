@@ -220,7 +220,7 @@ async def test_a_deleted_file_is_regenerated(api: httpx.AsyncClient, conn: Conne
     job, worker = await submit_job(conn, owner="ann"), ManualWorker(conn)
     task = await worker.one()
     staged = await artifacts.stage_artifact(conn, task, {"name": "a", "ttl_s": 60})
-    await artifacts.record_artifact(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
+    await artifacts.record_artifact_upload(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
     await worker.finish(task)
     await clock.advance(timedelta(minutes=2))
     gone = await api.get(f"/api/artifacts/{staged.id}", headers=ANN)

@@ -12,9 +12,9 @@ from openapi_spec_validator import validate
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from holdfast.server.api.openapi import build_document, list_operations
-from holdfast.server.api.operations import get_operation
-from holdfast.server.api.request_examples import EXAMPLES
+from holdfast.server.api.openapi import build_openapi_from_routes, list_declared_operations
+from holdfast.server.api.operations import find_declared_operation
+from holdfast.server.api.request_examples import REQUEST_BODY_EXAMPLES
 
 
 async def test_the_document_is_valid_openapi(api: httpx.AsyncClient) -> None:
@@ -26,10 +26,10 @@ async def test_the_document_is_valid_openapi(api: httpx.AsyncClient) -> None:
 
 
 async def test_every_request_body_has_a_valid_example(app: Starlette) -> None:
-    document = build_document(app.routes)
+    document = build_openapi_from_routes(app.routes)
     bodies = {
         (path, method): operation.body
-        for path, method, operation in list_operations(app.routes)
+        for path, method, operation in list_declared_operations(app.routes)
         if operation.body is not None and operation.request_media_type == "application/json"
     }
     used: set[str] = set()
@@ -38,7 +38,7 @@ async def test_every_request_body_has_a_valid_example(app: Starlette) -> None:
         example = operation["requestBody"]["content"]["application/json"]["example"]
         msgspec.json.decode(msgspec.json.encode(example), type=body_type)
         used.add(operation["operationId"])
-    assert used == set(EXAMPLES), "an example belongs to no operation"
+    assert used == set(REQUEST_BODY_EXAMPLES), "an example belongs to no operation"
 
 
 async def test_every_route_is_declared_and_therefore_checked(app: Starlette) -> None:
@@ -47,7 +47,9 @@ async def test_every_route_is_declared_and_therefore_checked(app: Starlette) -> 
 
     routes_with_endpoints = list_routes(app.routes)
     assert len(routes_with_endpoints) > 50
-    assert [route.path for route in routes_with_endpoints if get_operation(route.endpoint) is None] == []
+    assert [
+        route.path for route in routes_with_endpoints if find_declared_operation(route.endpoint) is None
+    ] == []
 
 
 async def test_only_the_public_paths_need_no_token(api: httpx.AsyncClient) -> None:

@@ -79,7 +79,7 @@ async def test_other_media_types_get_415(api: httpx.AsyncClient) -> None:
 async def test_a_body_that_arrives_too_slowly_gets_408(
     api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.request_parsing.MAX_BODY_TIME_S", 0.2)
+    monkeypatch.setattr("holdfast.server.api.request_parsing.MAX_BODY_READ_TIME_S", 0.2)
     never = asyncio.Event()
 
     async def stall() -> AsyncGenerator[bytes]:
@@ -186,7 +186,7 @@ async def test_no_secret_appears_in_events_logs_or_responses(
 
 
 async def test_operator_actions_are_in_the_audit_log(api: httpx.AsyncClient) -> None:
-    await api.post("/api/queues/q/pause", json={"why": "tests"}, headers=SERVICE)
+    await api.post("/api/queues/q/pause", json={"reason": "tests"}, headers=SERVICE)
     await api.post("/api/queues/q/resume", headers=SERVICE)
     await api.put("/api/limits/one", json={"max_running": 1}, headers=SERVICE)
     await api.delete("/api/limits/one", headers=SERVICE)
@@ -196,7 +196,7 @@ async def test_operator_actions_are_in_the_audit_log(api: httpx.AsyncClient) -> 
         "limit.delete", "limit.put", "queue.resume", "queue.pause",
     ]  # fmt: skip
     assert {entry["actor"] for entry in entries} == {"service:settings"}
-    assert entries[-1]["detail"] == {"why": "tests"}
+    assert entries[-1]["detail"] == {"reason": "tests"}
     assert (await api.get(f"/api/audit?before={entries[1]['id']}&limit=1", headers=SERVICE)).json() == [
         entries[2]
     ]

@@ -56,7 +56,7 @@ async def test_all_jobs_of_a_large_batch_are_cancelled(api: httpx.AsyncClient, c
     batch = (await api.post("/api/batches", json={}, headers=SERVICE)).json()["id"]
     await jobs.submit_many(conn, [{"type": "t", "queue": "q", "batch": batch}] * 1001)
     assert (await api.delete(f"/api/batches/{batch}", headers=SERVICE)).json() == {"cancelled": 1001}
-    rows = await conn.fetch("select detail::text from holdfast.audit where action = 'batch.cancel'")
+    rows = await conn.fetch("select detail::text from holdfast.audit_log where action = 'batch.cancel'")
     assert [row["detail"] for row in rows] == ['{"cancelled": 1001}']
 
 
@@ -82,7 +82,7 @@ async def test_schedules_are_put_paused_run_previewed_and_deleted(api: httpx.Asy
 
 async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient, conn: Connection) -> None:
     await api.post("/api/jobs", json={"type": "t", "queue": "q"}, headers=SERVICE)
-    assert (await api.post("/api/queues/q/pause", json={"why": "so"}, headers=SERVICE)).status_code == 204
+    assert (await api.post("/api/queues/q/pause", json={"reason": "so"}, headers=SERVICE)).status_code == 204
     [queue] = (await api.get("/api/queues", headers=SERVICE)).json()
     assert queue["queue"] == "q"
     assert await ManualWorker(conn).take(1) == []

@@ -228,7 +228,7 @@ async def test_keys_are_rotated_without_downtime(
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
     assert (await api.get("/api/jobs", headers=old)).status_code == 200
     key_set_file.write_text(json.dumps({"keys": [jwk(new_key, "next")]}))
-    monkeypatch.setattr("holdfast.server.api.token_verification.KEY_SET_CACHE_S", 0)
+    monkeypatch.setattr("holdfast.server.api.token_verification.KEY_SET_CACHE_LIFETIME_S", 0)
     assert (await api.get("/api/jobs", headers=old)).status_code == 401
     key_set_file.write_text("{")  # an invalid key set does not replace the known one
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
@@ -297,7 +297,7 @@ async def test_cookies_work_only_if_configured_and_not_across_sites(
 async def test_service_keys_are_stored_hashed_and_revoked_at_once(
     api: httpx.AsyncClient, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.api.key_verification.KEY_CACHE_S", 0)
+    monkeypatch.setattr("holdfast.server.api.key_verification.SERVICE_KEY_CACHE_LIFETIME_S", 0)
     first, second = await create_service_key(db, "jobs"), await create_service_key(db, "jobs")
     for key in (first, second):
         assert (await api.get("/api/jobs", headers=bearer_headers(key))).status_code == 200

@@ -69,7 +69,7 @@ async def create_webhook(
 async def run_deliveries(url: Database, settings: Settings, until: Any) -> None:
     """Run the delivery task in a real worker until the condition is true."""
     async with Database(url.url, replace(settings, egress_allow="127.0.0.0/8")) as database:
-        deliver = webhooks.create_delivery_task(database)
+        deliver = webhooks.build_webhook_delivery_task(database)
         stop = asyncio.Event()
         running = asyncio.create_task(WorkerRuntime(database, {deliver.name: deliver}).run(stop))
         try:
@@ -117,7 +117,7 @@ async def test_a_failed_delivery_is_retried_with_the_same_id(
     await submit_job(conn, owner="ann")
     await worker.finish(await worker.one())
     await conn.execute(
-        "update holdfast.task_policies set base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'"
+        "update holdfast.task_policies set backoff_base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'"
     )
     await run_deliveries(db, settings, lambda: len(receiver.requests) == 3)
     assert len({headers["webhook-id"] for headers, _ in receiver.requests}) == 1
@@ -130,7 +130,7 @@ async def test_private_addresses_are_not_called(
     worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
     await worker.finish(await worker.one())
-    deliver = webhooks.create_delivery_task(db)  # without an egress allowlist
+    deliver = webhooks.build_webhook_delivery_task(db)  # without an egress allowlist
     [task] = await ManualWorker(conn, queues=["webhooks"]).take(1)
     with pytest.raises(Exception, match="public internet"):
         await deliver.function(
@@ -179,12 +179,12 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     assert (listed["active"], listed["failures"]) == (True, 19)
     assert await conn.fetchval(note, webhook["id"], "The endpoint returned 502.") is True
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
-    assert (listed["active"], listed["off_why"]) == (False, "The endpoint returned 502.")
+    assert (listed["active"], listed["disabled_reason"]) == (False, "The endpoint returned 502.")
     worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
     await worker.finish(await worker.one())
     assert await ManualWorker(conn, queues=["webhooks"]).take(1) == []
-    audit = "select actor, action from holdfast.audit where target = $1 order by id"
+    audit = "select actor, action from holdfast.audit_log where target = $1 order by id"
     assert [tuple(row) for row in await conn.fetch(audit, webhook["id"])][-1] == (
         "holdfast",
         "webhook.disabled",
@@ -194,7 +194,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     assert (await api.patch(switch, json={"active": "yes"}, headers=ANN)).status_code == 422
     assert (await api.patch(switch, json={"active": True}, headers=ANN)).status_code == 204
     [listed] = (await api.get("/api/webhooks", headers=ANN)).json()
-    assert (listed["active"], listed["failures"], listed["off_why"]) == (True, 0, None)
+    assert (listed["active"], listed["failures"], listed["disabled_reason"]) == (True, 0, None)
     assert [tuple(row) for row in await conn.fetch(audit, webhook["id"])][-1] == (
         "user:ann",
         "webhook.enabled",
@@ -210,7 +210,7 @@ async def test_an_endpoint_that_returns_410_is_not_called_again(
     for _ in range(2):
         await submit_job(conn, owner="ann")
         await worker.finish(await worker.one())
-    off = "select off_why from holdfast.webhooks where not active"
+    off = "select disabled_reason from holdfast.webhooks where not active"
 
     async def gone() -> object:
         return await conn.fetchval(off)
@@ -229,7 +229,9 @@ async def test_delivery_errors_reveal_nothing_about_the_network(
     await worker.finish(await worker.one())
     for task in await ManualWorker(conn, queues=["webhooks"]).take(2):
         with pytest.raises(Exception):  # noqa: B017, PT011  (whatever it is, the owner reads our words)
-            await webhooks.create_delivery_task(db).function(**msgspec.convert(task.args, dict[str, Any]))
+            await webhooks.build_webhook_delivery_task(db).function(
+                **msgspec.convert(task.args, dict[str, Any])
+            )
     deliveries = {each["last_error"] for each in (await api.get("/api/webhooks", headers=ANN)).json()}
     assert deliveries == {"The host does not exist or is not allowed."}
 

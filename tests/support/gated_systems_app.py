@@ -55,7 +55,7 @@ async def pass_document_gate(document: queries.StoredDocument, stage: str) -> No
 
 original_fetch_document = export_tasks._fetch_document
 original_render_document = export_tasks._render_document
-original_save_file = export_tasks._save_file
+original_save_file = export_tasks._save_pdf_file
 original_add_history_entry = queries.add_history_entry
 documents: dict[str, queries.StoredDocument] = {}
 
@@ -89,10 +89,10 @@ async def add_history_entry(
 
 export_tasks._fetch_document = fetch_document
 export_tasks._render_document = render_document  # type: ignore[assignment]
-export_tasks._save_file = save_file
+export_tasks._save_pdf_file = save_file
 queries.add_history_entry = add_history_entry
 
-original_save_metadata = report_tasks._save_metadata
+original_save_metadata = report_tasks._save_chapter_metadata
 original_render_chapters = report_tasks._render_chapters
 
 
@@ -107,7 +107,7 @@ async def render_chapters(ctx: Any, params: Any, chapters: Any, *, book: bool) -
     return rendered
 
 
-report_tasks._save_metadata, report_tasks._render_chapters = save_metadata, render_chapters
+report_tasks._save_chapter_metadata, report_tasks._render_chapters = save_metadata, render_chapters
 
 
 class GatedSpeechProvider:
@@ -116,8 +116,8 @@ class GatedSpeechProvider:
     def __init__(self, provider: Any) -> None:
         self._provider = provider
 
-    async def synthesize(self, text: str, language: str) -> Any:
-        audio = await self._provider.synthesize(text, language)
+    async def synthesize_speech(self, text: str, language: str) -> Any:
+        audio = await self._provider.synthesize_speech(text, language)
         await pass_gate("audio " + text.split(".")[1].strip().lower())
         return audio
 

@@ -202,7 +202,7 @@ async def test_stages_are_streamed_in_order_and_a_stream_resumes(
 
         monkeypatch.setattr(module, name, call_after_gate)
 
-    for name, gate in zip(("_fetch_document", "_render_document", "_save_file"), gates, strict=False):
+    for name, gate in zip(("_fetch_document", "_render_document", "_save_pdf_file"), gates, strict=False):
         add_gate(export_tasks, name, gate)
     add_gate(queries, "add_history_entry", gates[3])
     async with (

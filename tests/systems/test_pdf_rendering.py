@@ -25,7 +25,7 @@ from holdfast.systems.printing import (
     PdfRenderer,
     PdfStandard,
 )
-from holdfast.systems.printing.fonts import find_script, guess_language
+from holdfast.systems.printing.fonts import find_letter_script, guess_language
 
 CREATED_AT = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 FONT_FOLDER = Path(__file__).parent / "fonts"
@@ -342,7 +342,7 @@ async def test_font_packages_cover_many_scripts(language: str, name: str, headli
 
 
 def test_guess_scripts_and_languages() -> None:
-    assert [find_script(c) for c in "aж佐シ한ع1 ,"] == [
+    assert [find_letter_script(c) for c in "aж佐シ한ع1 ,"] == [
         "Latin",
         "Cyrillic",
         "Han",

@@ -22,7 +22,7 @@ from holdfast.systems.providers import ProviderError
 from holdfast.systems.providers.http_client import parse_retry_after
 from holdfast.systems.providers.local_speech import LocalSpeechProvider
 from holdfast.systems.providers.mp3 import encode_mp3, measure_mp3
-from holdfast.systems.providers.openai_speech import OpenAISpeechProvider, split_text
+from holdfast.systems.providers.openai_speech import OpenAISpeechProvider, split_text_at_sentences
 from holdfast.systems.providers.openai_text import OpenAITextProvider
 
 JSON_HEADERS = {"content-type": "application/json"}
@@ -118,7 +118,7 @@ async def test_client_errors_reject_and_server_errors_retry(
         {**JSON_HEADERS, "retry-after": "7"},
         b'{"error": "secret prompt sk-test"}',
     )
-    for call in (create_text().generate_text("x", "y"), create_speech().synthesize("Hello.", "en")):
+    for call in (create_text().generate_text("x", "y"), create_speech().synthesize_speech("Hello.", "en")):
         with pytest.raises(error_type) as caught:
             await call
         assert "secret" not in str(caught.value)
@@ -134,7 +134,7 @@ async def test_http_429_raises_rate_limited(
     text, speech = create_text(), create_speech()
     for call, limit_key in (
         (text.generate_text("x", "y"), text.limit_key),
-        (speech.synthesize("Hello.", "en"), speech.limit_key),
+        (speech.synthesize_speech("Hello.", "en"), speech.limit_key),
     ):
         with pytest.raises(RateLimited) as caught:
             await call
@@ -203,7 +203,7 @@ async def test_speech_is_mp3_with_128_kbit_per_second(
     server: ProviderServer, create_speech: SpeechProviderFactory
 ) -> None:
     text = "A sentence of some length, spoken calmly. " * 150
-    audio = await create_speech().synthesize(text, "en")
+    audio = await create_speech().synthesize_speech(text, "en")
     expected_duration = sum(len(body["input"]) / 150 for _, _, body in server.requests)
     assert [body["response_format"] for _, _, body in server.requests] == ["wav"] * len(server.requests)
     assert len(server.requests) > 1
@@ -218,7 +218,7 @@ async def test_mp3_responses_are_accepted(
 ) -> None:
     mp3_with_tag = b"ID3\x04\x00\x00\x00\x00\x00\x0a" + bytes(10) + encode_mp3(make_wav(2)[44:], 24000)
     server.respond = lambda *_: (200, {"content-type": "audio/mpeg"}, mp3_with_tag)
-    audio = await create_speech().synthesize("Hello.", "en")
+    audio = await create_speech().synthesize_speech("Hello.", "en")
     assert (audio.mp3, audio.bit_rate) == (mp3_with_tag, 128)
     assert 2 <= audio.duration_s < 2.2
 
@@ -231,14 +231,14 @@ async def test_invalid_audio_is_retried(
 ) -> None:
     server.respond = lambda *_: (200, {"content-type": "audio/wav"}, content)
     with pytest.raises(ProviderError):
-        await create_speech().synthesize("Hello.", "en")
+        await create_speech().synthesize_speech("Hello.", "en")
 
 
 async def test_local_speech() -> None:
     provider = LocalSpeechProvider()
     english, spanish = await asyncio.gather(
-        provider.synthesize("The quick brown fox jumps over the lazy dog. " * 5, "en"),
-        provider.synthesize("La paciencia es amarga, pero sus frutos son dulces. " * 5, "es"),
+        provider.synthesize_speech("The quick brown fox jumps over the lazy dog. " * 5, "en"),
+        provider.synthesize_speech("La paciencia es amarga, pero sus frutos son dulces. " * 5, "es"),
     )
     for audio in (english, spanish):
         assert audio.bit_rate == 128
@@ -246,19 +246,19 @@ async def test_local_speech() -> None:
         assert abs(len(audio.mp3) * 8 / 128_000 - audio.duration_s) < 0.5
     # Markup is read as text, which makes the recording longer.
     plain, with_markup = (
-        await provider.synthesize("Hello.", "en"),
-        await provider.synthesize('<break time="9s"/>Hello.', "xx"),
+        await provider.synthesize_speech("Hello.", "en"),
+        await provider.synthesize_speech('<break time="9s"/>Hello.', "xx"),
     )
     assert plain.duration_s < with_markup.duration_s < 9
 
 
 async def test_empty_text_cannot_be_spoken() -> None:
     with pytest.raises(ProviderError):
-        await LocalSpeechProvider().synthesize("", "en")
+        await LocalSpeechProvider().synthesize_speech("", "en")
 
 
 def test_split_text_after_sentences() -> None:
-    parts = list(split_text("One. Two! " * 100 + "x" * 250, 100))
+    parts = list(split_text_at_sentences("One. Two! " * 100 + "x" * 250, 100))
     assert all(0 < len(part) <= 100 for part in parts)
     assert "".join("".join(parts).split()) == "One.Two!" * 100 + "x" * 250
     assert parts[0].endswith(("One.", "Two!"))

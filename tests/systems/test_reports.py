@@ -19,7 +19,7 @@ from holdfast.systems.providers import TextProvider
 from holdfast.systems.providers.mp3 import measure_mp3
 from holdfast.systems.providers.openai_speech import OpenAISpeechProvider
 from holdfast.systems.providers.openai_text import OpenAITextProvider
-from holdfast.systems.reports.chapters import CHAPTERS, find_phase
+from holdfast.systems.reports.chapters import CHAPTERS, get_report_phase
 from holdfast.systems.reports.report_params import Person, ReportParams, calculate_calendar_facts
 from holdfast.systems.reports.report_tasks import nuclear_v2
 from holdfast.testing import Clock, wait_until
@@ -142,8 +142,8 @@ def test_the_weights_are_the_phases() -> None:
         70: "audio",
         95: "finalizing",
     }
-    assert {percent: find_phase("processing", percent) for percent in at} == at
-    assert (find_phase("queued", 0), find_phase("complete", 100)) == ("queued", "complete")
+    assert {percent: get_report_phase("processing", percent) for percent in at} == at
+    assert (get_report_phase("queued", 0), get_report_phase("complete", 100)) == ("queued", "complete")
 
 
 def test_calendar_facts() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 __all__ = ["AppArguments", "System", "mount"]
 
 AppArguments: TypeAlias = dict[str, Any]
-_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
+_APP_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
 
 
 class System(Protocol):
@@ -31,5 +31,6 @@ def mount(*systems: System | AppArguments) -> AppArguments:
     """
     mounted = [system if isinstance(system, dict) else system.mount() for system in systems]
     return {
-        name: [item for arguments in mounted for item in arguments.get(name, ())] for name in _ARGUMENT_NAMES
+        name: [item for arguments in mounted for item in arguments.get(name, ())]
+        for name in _APP_ARGUMENT_NAMES
     }

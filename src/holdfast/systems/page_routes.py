@@ -8,9 +8,9 @@ from starlette.routing import BaseRoute
 
 from holdfast.server import static_page_routes
 
-SHARED_FOLDER = Path(__file__).parent / "page"
+SHARED_PAGE_FOLDER = Path(__file__).parent / "page"
 
 
 def create_page_routes(path: str, folder: Path) -> list[BaseRoute]:
     """Return the routes of a system's page. Files in `folder` replace shared files of the same name."""
-    return static_page_routes(path, SHARED_FOLDER, folder)
+    return static_page_routes(path, SHARED_PAGE_FOLDER, folder)

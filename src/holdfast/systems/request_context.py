@@ -14,7 +14,7 @@ from holdfast.server import Caller, get_client, get_settings, require_user
 MAX_FILE_NAME_CHARS = 200
 
 
-async def require_owner(request: Request) -> str:
+async def require_owner_id(request: Request) -> str:
     """Return the id of the user: the signed-in user, or the one that a service names in `x-user-id`."""
     caller = await require_user(request)
     owner = caller.owner if caller.kind == "user" else request.headers.get("x-user-id")
@@ -46,7 +46,7 @@ def is_admin(caller: Caller) -> bool:
     return caller.kind == "user" and claims.get("role") == "admin"
 
 
-def get_schema(request: Request) -> str:
+def get_systems_schema(request: Request) -> str:
     """Return the schema that has the tables of the systems."""
     return get_settings(request).systems_schema
 

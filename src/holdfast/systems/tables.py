@@ -10,13 +10,13 @@ from typing import Any
 
 from holdfast.errors import InvalidError
 
-INSTALL_LOCK_KEYS = (7263481, 1)
-_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
+INSTALL_ADVISORY_LOCK_KEYS = (7263481, 1)
+_SCHEMA_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 
 
 def quote_schema(schema: str) -> str:
     """Return the name of a schema as a quoted SQL identifier."""
-    if not _SCHEMA_NAME.fullmatch(schema):
+    if not _SCHEMA_NAME_PATTERN.fullmatch(schema):
         raise InvalidError(
             f"{schema!r} is not a valid schema name.",
             fix="Use letters, digits, _ and $, at most 63 characters.",
@@ -40,7 +40,9 @@ async def run_install_script(connection: Any, script: Path, schema: str, relatio
     kind, _, name = relation.partition(" ")
     async with connection.transaction():
         # Without the lock, two installers at once would both see that a table is missing.
-        await connection.execute("select pg_catalog.pg_advisory_xact_lock($1, $2)", *INSTALL_LOCK_KEYS)
+        await connection.execute(
+            "select pg_catalog.pg_advisory_xact_lock($1, $2)", *INSTALL_ADVISORY_LOCK_KEYS
+        )
         if schema != "public":
             await connection.execute(f"create schema if not exists {quote_schema(schema)}")
         await connection.execute(text)

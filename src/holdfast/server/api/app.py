@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, cast
 
@@ -44,7 +44,12 @@ from holdfast.server.api import (
     webhooks,
     workers,
 )
-from holdfast.server.api.middleware import RequestMiddleware
+from holdfast.server.api.middleware import (
+    AppServicesMiddleware,
+    RequestTelemetryMiddleware,
+    RequestTimeoutMiddleware,
+    SecurityHeadersMiddleware,
+)
 from holdfast.server.api.priority_routes import PriorityRoute
 from holdfast.server.api.problem_responses import handle_holdfast_error, handle_http_exception
 from holdfast.server.api.services import AppServices
@@ -97,13 +102,16 @@ def create_app(
         settings,
         store=store,
         job_types=index_job_types(job_types),
-        tasks=_index_tasks(tasks),
+        tasks=_index_tasks_by_type(tasks),
     )
     app = Starlette(
-        routes=[*_sort_routes([*_built_in_routes(), *routes]), *_dashboard_routes(dashboard, services)],
-        middleware=[*_cors_middleware(settings), Middleware(RequestMiddleware, services=services)],
+        routes=[
+            *_order_routes_by_priority([*_list_built_in_routes(), *routes]),
+            *_build_dashboard_routes(dashboard, services),
+        ],
+        middleware=_build_middleware(settings, services),
         exception_handlers={HoldfastError: handle_holdfast_error, HTTPException: handle_http_exception},
-        lifespan=_make_lifespan(services, owns_database=database is None),
+        lifespan=_create_lifespan(services, owns_database=database is None),
     )
     app.state.holdfast = services
     return app
@@ -111,29 +119,48 @@ def create_app(
 
 def build_openapi_document() -> dict[str, Any]:
     """Return the OpenAPI document of the built-in routes."""
-    return openapi.build_document(_built_in_routes())
+    return openapi.build_openapi_from_routes(_list_built_in_routes())
 
 
-def _built_in_routes() -> list[BaseRoute]:
-    modules = (
-        health, metrics, jobs, search, external_workers, uploads, batches, files, file_links, schedules,
-        queues, limits, workers, messages, keys, audit_log, webhooks, inbound_webhooks, rpc, browser_client,
-        openapi, docs_page,
-    )  # fmt: skip
-    return [route for module in modules for route in module.build_routes()]
+def _list_built_in_routes() -> list[BaseRoute]:
+    groups: list[Sequence[BaseRoute]] = [
+        health.build_health_routes(),
+        metrics.build_metrics_routes(),
+        jobs.build_job_routes(),
+        search.build_search_routes(),
+        external_workers.build_external_worker_routes(),
+        uploads.build_upload_routes(),
+        batches.build_batch_routes(),
+        files.build_file_routes(),
+        file_links.build_signed_file_routes(),
+        schedules.build_schedule_routes(),
+        queues.build_queue_routes(),
+        limits.build_limit_routes(),
+        workers.build_worker_routes(),
+        messages.build_message_routes(),
+        keys.build_service_key_routes(),
+        audit_log.build_audit_log_routes(),
+        webhooks.build_webhook_routes(),
+        inbound_webhooks.build_inbound_webhook_routes(),
+        rpc.build_rpc_routes(),
+        browser_client.build_browser_client_routes(),
+        openapi.build_openapi_routes(),
+        docs_page.build_docs_page_routes(),
+    ]
+    return [route for group in groups for route in group]
 
 
-def _sort_routes(routes: list[BaseRoute]) -> list[BaseRoute]:
+def _order_routes_by_priority(routes: list[BaseRoute]) -> list[BaseRoute]:
     return sorted(routes, key=lambda route: not isinstance(route, PriorityRoute))
 
 
-def _index_tasks(tasks: TaskCollection) -> Mapping[str, Task[..., Any]]:
+def _index_tasks_by_type(tasks: TaskCollection) -> Mapping[str, Task[..., Any]]:
     if isinstance(tasks, Mapping):
         return cast("Mapping[str, Task[..., Any]]", tasks)
     return {task.name: task for task in tasks}
 
 
-def _dashboard_routes(dashboard: Any, services: AppServices) -> list[BaseRoute]:
+def _build_dashboard_routes(dashboard: Any, services: AppServices) -> list[BaseRoute]:
     if dashboard is None:
         return []
     # A factory has one required parameter, the services. An ASGI application has three.
@@ -142,7 +169,17 @@ def _dashboard_routes(dashboard: Any, services: AppServices) -> list[BaseRoute]:
     return [Mount("/dashboard", dashboard(services) if len(required) == 1 else dashboard)]
 
 
-def _cors_middleware(settings: Settings) -> list[Middleware]:
+def _build_middleware(settings: Settings, services: AppServices) -> list[Middleware]:
+    return [
+        *_build_cors_middleware(settings),
+        Middleware(RequestTelemetryMiddleware),
+        Middleware(SecurityHeadersMiddleware),
+        Middleware(RequestTimeoutMiddleware, timeout_s=settings.api_timeout.total_seconds()),
+        Middleware(AppServicesMiddleware, services=services),
+    ]
+
+
+def _build_cors_middleware(settings: Settings) -> list[Middleware]:
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     if not origins:
         return []
@@ -159,7 +196,7 @@ def _cors_middleware(settings: Settings) -> list[Middleware]:
     ]  # fmt: skip
 
 
-def _make_lifespan(
+def _create_lifespan(
     services: AppServices, *, owns_database: bool
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager

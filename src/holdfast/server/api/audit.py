@@ -13,7 +13,7 @@ from holdfast.engine.connection import Connection
 from holdfast.model import Json
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 
-OPERATOR_ACCESS: dict[str, Any] = {"access": "service", "scope": "operate"}
+OPERATOR_ENDPOINT_OPTIONS: dict[str, Any] = {"access": "service", "scope": "operate"}
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import audit
-from holdfast.server.api.audit import OPERATOR_ACCESS
+from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
@@ -30,7 +30,7 @@ class AuditLogQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tag="audit log",
     query=AuditLogQuery,
     response=list[audit.AuditEntry],
-    **OPERATOR_ACCESS,
+    **OPERATOR_ENDPOINT_OPTIONS,
 )
 async def list_audit_entries(request: Request) -> Response:
     query = parse_query(request, AuditLogQuery)
@@ -39,5 +39,5 @@ async def list_audit_entries(request: Request) -> Response:
     return json_response(entries)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_audit_log_routes() -> list[BaseRoute]:
     return [Route("/api/audit", list_audit_entries, methods=["GET"])]

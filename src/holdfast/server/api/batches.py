@@ -20,7 +20,7 @@ from holdfast.server.api.event_frames import build_batch_frames
 from holdfast.server.api.event_streams import stream_events
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.job_views import redact_error
-from holdfast.server.api.jobs import EventStreamQuery, StreamTicketView, ticket_response
+from holdfast.server.api.jobs import EventStreamQuery, StreamTicketView, create_stream_ticket_response
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query
@@ -29,11 +29,11 @@ from holdfast.server.api.stream_sources import read_batch_without_files
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 MAX_NAME_CHARS = 200
 MAX_FAILED_JOBS_IN_MANIFEST = 1000
-CALLBACK_FIELDS = {"type", "queue", "args"}
-_BATCH_NOT_FOUND = {404: "There is no such batch"}
+ALLOWED_CALLBACK_FIELDS = {"type", "queue", "args"}
+_BATCH_NOT_FOUND_RESPONSE = {404: "There is no such batch"}
 
 
-class NewBatch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class OpenBatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The batch to open.
 
     `callback` is a job that is submitted once, after the last job of the batch has ended. Only services may
@@ -68,28 +68,30 @@ class BatchCancellation(msgspec.Struct, kw_only=True):
     cancelled: int
 
 
-@api_operation("Open a batch", tag="batches", scope="jobs", body=NewBatch, response=BatchView, status=201)
+@api_operation(
+    "Open a batch", tag="batches", scope="jobs", body=OpenBatchRequest, response=BatchView, status=201
+)
 async def open_batch(request: Request) -> Response:
-    body = await parse_body(request, NewBatch)
+    body = await parse_body(request, OpenBatchRequest)
     caller = await identify_caller(request)
     if caller.kind == "user" and (body.callback is not None or body.owner not in (None, caller.id)):
         raise HTTPException(403, "Only services may set callback and owner")
     if body.callback is not None:
-        _check_callback(body.callback)
+        _validate_batch_callback(body.callback)
     async with transaction_as_caller(request) as connection:
         batch_id = await jobs.open_batch(connection, body.name, callback=body.callback, owner=body.owner)
         return json_response(_build_batch_view(await jobs.get_batch(connection, batch_id)), 201)
 
 
-def _check_callback(callback: dict[str, Any]) -> None:
+def _validate_batch_callback(callback: dict[str, Any]) -> None:
     """Check the callback now. Nobody would see an error when it is submitted later."""
     if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= MAX_NAME_CHARS:
         raise InvalidError("The callback has no valid type.", fix="Name a task type.", field="callback")
-    unknown = callback.keys() - CALLBACK_FIELDS
+    unknown = callback.keys() - ALLOWED_CALLBACK_FIELDS
     if unknown:
         raise InvalidError(
             f"The callback has unknown fields: {', '.join(sorted(unknown))}.",
-            fix=f"Use {', '.join(sorted(CALLBACK_FIELDS))} only.",
+            fix=f"Use {', '.join(sorted(ALLOWED_CALLBACK_FIELDS))} only.",
             field="callback",
         )
     queue = callback.get("queue", "default")
@@ -98,7 +100,7 @@ def _check_callback(callback: dict[str, Any]) -> None:
 
 
 @api_operation(
-    "Read a batch", tag="batches", scope="jobs", response=BatchView, other_responses=_BATCH_NOT_FOUND
+    "Read a batch", tag="batches", scope="jobs", response=BatchView, other_responses=_BATCH_NOT_FOUND_RESPONSE
 )
 async def get_batch(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
@@ -112,7 +114,7 @@ async def get_batch(request: Request) -> Response:
     tag="batches",
     scope="jobs",
     response=BatchView,
-    other_responses=_BATCH_NOT_FOUND,
+    other_responses=_BATCH_NOT_FOUND_RESPONSE,
 )
 async def close_batch(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
@@ -126,7 +128,7 @@ async def close_batch(request: Request) -> Response:
     tag="batches",
     scope="jobs",
     response=BatchCancellation,
-    other_responses=_BATCH_NOT_FOUND,
+    other_responses=_BATCH_NOT_FOUND_RESPONSE,
 )
 async def cancel_batch(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
@@ -152,10 +154,10 @@ async def cancel_batch(request: Request) -> Response:
     scope="jobs",
     query=EventStreamQuery,
     media_type="text/event-stream",
-    other_responses={204: "The batch has ended and you have all of its events", **_BATCH_NOT_FOUND},
+    other_responses={204: "The batch has ended and you have all of its events", **_BATCH_NOT_FOUND_RESPONSE},
     request_headers=("Last-Event-ID",),
 )
-async def watch_batch(request: Request) -> Response:
+async def stream_batch_events(request: Request) -> Response:
     parse_query(request, EventStreamQuery)
     return await stream_events(
         request,
@@ -172,16 +174,16 @@ async def watch_batch(request: Request) -> Response:
     scope="jobs",
     response=StreamTicketView,
     status=201,
-    other_responses=_BATCH_NOT_FOUND,
+    other_responses=_BATCH_NOT_FOUND_RESPONSE,
 )
-async def create_batch_ticket(request: Request) -> Response:
+async def create_batch_stream_ticket(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
         ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
-    return await ticket_response(request, batch_id)
+    return await create_stream_ticket_response(request, batch_id)
 
 
-async def describe_batch(connection: Connection, batch_id: UUID) -> dict[str, Any]:
+async def build_batch_manifest(connection: Connection, batch_id: UUID) -> dict[str, Any]:
     """Return the manifest fields of a batch's ZIP archive: the counts and the jobs that did not succeed."""
     batch = await jobs.get_batch(connection, batch_id) or {}
     query = f"batch:{batch_id} state:failed,partial,cancelled"
@@ -198,12 +200,12 @@ def _build_batch_view(batch: Any) -> BatchView:
     return msgspec.convert(batch, BatchView)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_batch_routes() -> list[BaseRoute]:
     return [
         Route("/api/batches", open_batch, methods=["POST"]),
         Route("/api/batches/{id}", get_batch, methods=["GET"]),
         Route("/api/batches/{id}", cancel_batch, methods=["DELETE"]),
         Route("/api/batches/{id}/close", close_batch, methods=["POST"]),
-        Route("/api/batches/{id}/events", watch_batch, methods=["GET"]),
-        Route("/api/batches/{id}/ticket", create_batch_ticket, methods=["POST"]),
+        Route("/api/batches/{id}/events", stream_batch_events, methods=["GET"]),
+        Route("/api/batches/{id}/ticket", create_batch_stream_ticket, methods=["POST"]),
     ]

@@ -13,7 +13,7 @@ from holdfast.server.api.operations import api_operation
 
 
 @cache
-def read_script() -> str:
+def read_browser_script() -> str:
     """Return the text of the script."""
     return (resources.files("holdfast.server.api") / "static" / "holdfast.js").read_text(encoding="utf-8")
 
@@ -24,10 +24,10 @@ def read_script() -> str:
     access="anyone",
     media_type="text/javascript",
 )
-async def get_script(_: Request) -> Response:
+async def serve_browser_script(_: Request) -> Response:
     headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}
-    return Response(read_script(), media_type="text/javascript", headers=headers)
+    return Response(read_browser_script(), media_type="text/javascript", headers=headers)
 
 
-def build_routes() -> list[BaseRoute]:
-    return [Route("/api/holdfast.js", get_script, methods=["GET"])]
+def build_browser_client_routes() -> list[BaseRoute]:
+    return [Route("/api/holdfast.js", serve_browser_script, methods=["GET"])]

@@ -11,11 +11,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.model import Json
-from holdfast.server.api.openapi import build_document
+from holdfast.server.api.openapi import build_openapi_from_routes
 from holdfast.server.api.operations import api_operation
 
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-_STYLE = """
+DOCS_PAGE_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+_DOCS_PAGE_STYLESHEET = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #1c1f23; background: #fff }
 code, pre { font: 13px/1.5 ui-monospace, monospace }
@@ -32,9 +32,11 @@ small { color: #57606a }
 
 
 @api_operation("Read the API documentation", tag="documentation", access="anyone", media_type="text/html")
-async def get_docs_page(request: Request) -> Response:
-    document = build_document(request.app.routes, server=request.scope.get("root_path") or "/")
-    return HTMLResponse(render_docs_page(document), headers={"Content-Security-Policy": PAGE_POLICY})
+async def serve_docs_page(request: Request) -> Response:
+    document = build_openapi_from_routes(request.app.routes, server=request.scope.get("root_path") or "/")
+    return HTMLResponse(
+        render_docs_page(document), headers={"Content-Security-Policy": DOCS_PAGE_SECURITY_POLICY}
+    )
 
 
 def render_docs_page(document: dict[str, Json]) -> str:
@@ -44,9 +46,10 @@ def render_docs_page(document: dict[str, Json]) -> str:
         for method, operation in methods.items():
             sections.setdefault(operation["tags"][0], []).append(_render_operation(path, method, operation))
     body = "".join(
-        f'<h2 id="{_anchor(tag)}">{escape(tag)}</h2>{"".join(parts)}' for tag, parts in sections.items()
+        f'<h2 id="{_build_tag_anchor(tag)}">{escape(tag)}</h2>{"".join(parts)}'
+        for tag, parts in sections.items()
     )
-    index = " · ".join(f'<a href="#{_anchor(tag)}">{escape(tag)}</a>' for tag in sections)
+    index = " · ".join(f'<a href="#{_build_tag_anchor(tag)}">{escape(tag)}</a>' for tag in sections)
     schemas = "".join(
         f"<details><summary><code>{escape(name)}</code></summary>{_render_json(schema)}</details>"
         for name, schema in document["components"]["schemas"].items()
@@ -54,14 +57,14 @@ def render_docs_page(document: dict[str, Json]) -> str:
     info = document["info"]
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{info['title']} API</title><style>{_STYLE}</style>"
+        f"<title>{info['title']} API</title><style>{_DOCS_PAGE_STYLESHEET}</style>"
         f"<h1>{info['title']} API <small>{info['version']}</small></h1>"
         f"<p>{escape(info['description'])}</p><p>{index} · <a href=#schemas>schemas</a> · "
         f"<a href=openapi.json>openapi.json</a></p>{body}<h2 id=schemas>schemas</h2>{schemas}</html>"
     )
 
 
-def _anchor(tag: str) -> str:
+def _build_tag_anchor(tag: str) -> str:
     return escape(tag.replace(" ", "-"))
 
 
@@ -86,5 +89,5 @@ def _render_json(value: Json) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def build_routes() -> Sequence[BaseRoute]:
-    return [Route("/api/docs", get_docs_page, methods=["GET"])]
+def build_docs_page_routes() -> Sequence[BaseRoute]:
+    return [Route("/api/docs", serve_docs_page, methods=["GET"])]

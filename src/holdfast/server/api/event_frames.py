@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from holdfast.model import ENDED, Json
+from holdfast.model import ENDED_STATUSES, Json
 from holdfast.server.api.job_views import redact_error
 
-FORMAT_VERSION = 1
+EVENT_FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ FrameBuilder: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], Sequen
 def build_job_frames(kind: str, body: dict[str, Json], job: dict[str, Json]) -> Sequence[EventFrame]:
     """Convert an event of a job to frames. Systems with another format pass their own function."""
     if kind == "snapshot":
-        snapshot = build_snapshot_body(body["job"], body["artifacts"], resync=body["resync"])
+        snapshot = build_job_snapshot(body["job"], body["artifacts"], resync=body["resync"])
         return [EventFrame("snapshot", snapshot)]
     if kind == "end":
-        return [EventFrame("end", build_end_body(body["job"], body["artifacts"]))]
+        return [EventFrame("end", build_job_end_body(body["job"], body["artifacts"]))]
     if kind == "tasks":
         tasks = [EventFrame("task", {"name": name, "state": state}) for name, state in body["tasks"].items()]
         return [*tasks, EventFrame("progress", {"percent": body.get("percent"), "task": None})]
     if kind == "job":
         # The end of a job has a frame of its own.
         state = {"state": body.get("status"), "percent": body.get("percent")}
-        return [] if body.get("status") in ENDED else [EventFrame("state", state)]
+        return [] if body.get("status") in ENDED_STATUSES else [EventFrame("state", state)]
     if kind == "progress":
         return [EventFrame("progress", {**body, "eta_s": estimate_remaining_s(job, body.get("percent"))})]
     return [EventFrame(kind, body)]
@@ -56,16 +56,21 @@ def build_job_frames(kind: str, body: dict[str, Json], job: dict[str, Json]) -> 
 def build_batch_frames(kind: str, body: dict[str, Json], batch: dict[str, Json]) -> Sequence[EventFrame]:
     """Convert an event of a batch to frames: `snapshot`, `progress` and `end`, each with all counts."""
     if kind == "snapshot":
-        snapshot = {"v": FORMAT_VERSION, "batch": batch["id"], "name": batch["name"], **_batch_counts(batch)}
+        snapshot = {
+            "v": EVENT_FORMAT_VERSION,
+            "batch": batch["id"],
+            "name": batch["name"],
+            **_build_batch_counts(batch),
+        }
         return [EventFrame("snapshot", {**snapshot, "resync": True} if body["resync"] else snapshot)]
     if kind == "end":
-        end = {"batch": batch["id"], **_batch_counts(batch), "callback_job": batch["callback_job"]}
+        end = {"batch": batch["id"], **_build_batch_counts(batch), "callback_job": batch["callback_job"]}
         return [EventFrame("end", end)]
     # The kind "batch" reports the end, which has a frame of its own.
-    return [EventFrame("progress", _batch_counts(body))] if kind == "progress" else []
+    return [EventFrame("progress", _build_batch_counts(body))] if kind == "progress" else []
 
 
-def _batch_counts(batch: dict[str, Json]) -> dict[str, Json]:
+def _build_batch_counts(batch: dict[str, Json]) -> dict[str, Json]:
     total, ended = batch["total"], batch["ended"]
     return {
         "state": batch["status"],
@@ -77,11 +82,11 @@ def _batch_counts(batch: dict[str, Json]) -> dict[str, Json]:
     }
 
 
-def build_snapshot_body(job: dict[str, Json], files: list[Json], *, resync: bool = False) -> dict[str, Json]:
+def build_job_snapshot(job: dict[str, Json], files: list[Json], *, resync: bool = False) -> dict[str, Json]:
     """Return the body of a snapshot: everything that a page needs to draw the job."""
     progress = job["progress"]
     body = {
-        "v": FORMAT_VERSION,
+        "v": EVENT_FORMAT_VERSION,
         "job": job["id"],
         "type": job["type"],
         "state": job["status"],
@@ -94,14 +99,14 @@ def build_snapshot_body(job: dict[str, Json], files: list[Json], *, resync: bool
         "eta_s": estimate_remaining_s(job, progress["percent"]),
         "created_at": job["created_at"],
         "started_at": job["started_at"],
-        "tasks": [_build_task_body(task) for task in job["tasks"]],
+        "tasks": [_build_task_frame_body(task) for task in job["tasks"]],
         "artifacts": files,
         "error": job["error"],
     }
     return {**body, "resync": True} if resync else body
 
 
-def build_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
+def build_job_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
     """Return the body of the last frame of a job."""
     return {
         "state": job["status"],
@@ -110,12 +115,12 @@ def build_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
         "error": job["error"],
         "artifacts": len(files),
         "files": files,
-        "run_s": _seconds_between(job["started_at"], job["finished_at"]),
+        "run_s": _compute_seconds_between(job["started_at"], job["finished_at"]),
         "next": None,
     }
 
 
-def _build_task_body(task: dict[str, Json]) -> dict[str, Json]:
+def _build_task_frame_body(task: dict[str, Json]) -> dict[str, Json]:
     return {
         "id": task["id"],
         "name": task["name"],
@@ -141,13 +146,13 @@ def estimate_remaining_s(job: dict[str, Json], percent: float | None) -> int | N
     return max(0, round(elapsed_s * (100 - percent) / percent))
 
 
-def _seconds_between(start: str | None, end: str | None) -> float | None:
+def _compute_seconds_between(start: str | None, end: str | None) -> float | None:
     if start is None or end is None:
         return None
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3)
 
 
-def redact_frame(frame: EventFrame) -> EventFrame:
+def redact_event_frame(frame: EventFrame) -> EventFrame:
     """Return the frame as users may see it: an error keeps only its public part."""
     value: object = frame.body
     body = cast("dict[str, Json]", value) if isinstance(value, dict) else {}

@@ -28,21 +28,21 @@ from holdfast.engine import watches
 from holdfast.engine.connection import Database
 from holdfast.engine.listener import EVENT_CHANNEL, NotificationListener
 from holdfast.errors import HoldfastError
-from holdfast.model import ENDED
-from holdfast.server.api.stream_sources import SubjectReader, read_job_with_files
+from holdfast.model import ENDED_STATUSES
+from holdfast.server.api.stream_sources import JobOrBatchReader, read_job_with_files
 from holdfast.settings import Settings
 
-POLL_INTERVAL_S = 0.5
-POLL_PAUSE_FACTOR = 20  # the pause after a poll is at least this many times as long as the poll took
+EVENT_POLL_INTERVAL_S = 0.5
+MIN_POLL_PAUSE_RATIO = 20  # the pause after a poll is at least this many times as long as the poll took
 WATCH_RENEWAL_INTERVAL_S = 45.0
-MAX_EVENTS_PER_READ = 500  # per job
-MAX_PENDING_EVENTS = 1000  # a stream that falls further behind starts again with a snapshot
-EVENT_KINDS_WITH_STATUS = ("job", "batch")  # these events report the end of a job or batch
+MAX_EVENTS_PER_JOB_READ = 500  # per job
+MAX_PENDING_EVENTS_PER_STREAM = 1000  # a stream that falls further behind starts again with a snapshot
+END_EVENT_KINDS = ("job", "batch")  # these events report the end of a job or batch
 _log = logging.getLogger("holdfast.server.api")
 
 
 @dataclass(frozen=True, slots=True)
-class StreamEvent:
+class StoredStreamEvent:
     """One stored event of a job or batch."""
 
     seq: int
@@ -63,39 +63,39 @@ class EventSubscription:
     >>> async def wait_for_change(request: Request, job_id: UUID, last_seq: int) -> bool:
     ...     subscription = subscribe_to_job_events(request, job_id, after=last_seq)
     ...     try:
-    ...         return await subscription.wait(15)
+    ...         return await subscription.wait_for_event(15)
     ...     finally:
     ...         subscription.close()
     """
 
     def __init__(self, unsubscribe: Callable[[EventSubscription], None]) -> None:
         self._unsubscribe = unsubscribe
-        self._pending: deque[StreamEvent] = deque()
+        self._pending: deque[StoredStreamEvent] = deque()
         self._changed = asyncio.Event()
         self.overflowed = False
         self.ended: dict[str, Any] | None = None
 
-    def push(self, event: StreamEvent) -> None:
+    def push_event(self, event: StoredStreamEvent) -> None:
         """Add an event. Called by the hub."""
-        if len(self._pending) >= MAX_PENDING_EVENTS:
+        if len(self._pending) >= MAX_PENDING_EVENTS_PER_STREAM:
             self._pending.clear()
             self.overflowed = True
         self._pending.append(event)
         self._changed.set()
 
-    def end(self, job: dict[str, Any]) -> None:
+    def mark_ended(self, job: dict[str, Any]) -> None:
         """Record that the job has ended. Called by the hub."""
         self.ended = job
         self._changed.set()
 
-    def take(self) -> list[StreamEvent]:
+    def take_events(self) -> list[StoredStreamEvent]:
         """Return and remove the pending events."""
         events = list(self._pending)
         self._pending.clear()
         self._changed.clear()
         return events
 
-    async def wait(self, timeout_s: float) -> bool:
+    async def wait_for_event(self, timeout_s: float) -> bool:
         """Wait until an event is pending or the job has ended. Return False after `timeout_s` without one."""
         if self._pending or self.ended is not None:
             return True
@@ -110,10 +110,10 @@ class EventSubscription:
 
 
 @dataclass
-class WatchedSubject:
+class WatchedJobOrBatch:
     """A job or batch with open streams. `last_seq` is the number of the last delivered event, if known."""
 
-    read: SubjectReader
+    read: JobOrBatchReader
     last_seq: int | None = None
     subscriptions: set[EventSubscription] = field(default_factory=set[EventSubscription])
     ended: dict[str, Any] | None = None
@@ -127,7 +127,7 @@ class EventHub:
         self._settings = settings
         self._name = f"api-{secrets.token_hex(8)}"
         self.open_streams: dict[str, int] = {}  # number of streams by caller
-        self._watched: dict[UUID, WatchedSubject] = {}
+        self._watched: dict[UUID, WatchedJobOrBatch] = {}
         self._dirty: set[UUID] = set()
         self._wakeup = asyncio.Event()
         self._listener: NotificationListener | None = None
@@ -139,21 +139,21 @@ class EventHub:
     def subscription_count(self) -> int:
         return sum(len(subject.subscriptions) for subject in self._watched.values())
 
-    def subscribe(self, subject_id: UUID, read: SubjectReader = read_job_with_files) -> EventSubscription:
-        """Subscribe to a job or batch. Call `deliver_after` when you know its last event."""
+    def subscribe(self, subject_id: UUID, read: JobOrBatchReader = read_job_with_files) -> EventSubscription:
+        """Subscribe to a job or batch. Call `start_delivery_after` when you know its last event."""
         subscription = EventSubscription(lambda ended: self._unsubscribe(subject_id, ended))
-        self._watched.setdefault(subject_id, WatchedSubject(read)).subscriptions.add(subscription)
+        self._watched.setdefault(subject_id, WatchedJobOrBatch(read)).subscriptions.add(subscription)
         if self._loop is None or self._loop.done():
-            self._loop = asyncio.create_task(self._run(), name="event streams")
+            self._loop = asyncio.create_task(self._run_reader_loop(), name="event streams")
         self._wakeup.set()
         return subscription
 
-    def deliver_after(self, subject_id: UUID, seq: int) -> None:
+    def start_delivery_after(self, subject_id: UUID, seq: int) -> None:
         """Start the delivery of events after `seq`, which is the last event that a stream has read."""
         subject = self._watched.get(subject_id)
         if subject is not None and subject.last_seq is None:
             subject.last_seq = seq
-        self._mark_dirty(subject_id)
+        self._mark_changed(subject_id)
 
     def _unsubscribe(self, subject_id: UUID, subscription: EventSubscription) -> None:
         subject = self._watched.get(subject_id)
@@ -167,12 +167,12 @@ class EventHub:
         """Wait until the job has an event after `seq` or has ended. Return False after the timeout."""
         subscription = self.subscribe(job_id)
         try:
-            self.deliver_after(job_id, seq)
-            return await subscription.wait(timeout_s)
+            self.start_delivery_after(job_id, seq)
+            return await subscription.wait_for_event(timeout_s)
         finally:
             subscription.close()
 
-    async def stop(self) -> None:
+    async def stop_delivery(self) -> None:
         """Stop reading events and close the listening connection."""
         loop, self._loop = self._loop, None
         if loop is not None:
@@ -180,11 +180,11 @@ class EventHub:
             await asyncio.wait({loop})
         await self._stop_listening()
 
-    def _mark_dirty(self, subject_id: UUID) -> None:
+    def _mark_changed(self, subject_id: UUID) -> None:
         self._dirty.add(subject_id)
         self._wakeup.set()
 
-    def _on_notification(self, payload: str) -> None:
+    def _handle_event_notification(self, payload: str) -> None:
         if not payload:
             self._dirty.update(self._watched)
             self._wakeup.set()
@@ -192,9 +192,9 @@ class EventHub:
         with contextlib.suppress(ValueError):
             subject_id = UUID(payload)
             if subject_id in self._watched:
-                self._mark_dirty(subject_id)
+                self._mark_changed(subject_id)
 
-    async def _run(self) -> None:
+    async def _run_reader_loop(self) -> None:
         # Nothing is awaited between the last check of `_watched` and the return. A subscription therefore
         # either is seen here or starts a new loop.
         while self._watched:
@@ -202,10 +202,10 @@ class EventHub:
 
     async def _read_events_until_idle(self) -> None:
         """Read events for all streams. A database error delays the streams but does not end them."""
-        channels = {EVENT_CHANNEL: self._on_notification}
+        channels = {EVENT_CHANNEL: self._handle_event_notification}
         self._listener = NotificationListener(self._database.url, self._settings, channels)
         self._listener.start()
-        polled_at, pause_s = 0.0, POLL_INTERVAL_S
+        polled_at, pause_s = 0.0, EVENT_POLL_INTERVAL_S
         try:
             while self._watched:
                 with contextlib.suppress(TimeoutError):
@@ -215,22 +215,24 @@ class EventHub:
                 try:
                     started_at = time.monotonic()
                     async with self._database.connection() as connection:
-                        await self._register_watches(connection)
+                        await self._register_watched_ids(connection)
                         if started_at - polled_at >= pause_s:
-                            await self._poll_subjects(connection)
+                            await self._poll_event_positions(connection)
                             polled_at = time.monotonic()
-                            pause_s = max(POLL_INTERVAL_S, POLL_PAUSE_FACTOR * (polled_at - started_at))
+                            pause_s = max(
+                                EVENT_POLL_INTERVAL_S, MIN_POLL_PAUSE_RATIO * (polled_at - started_at)
+                            )
                         await self._deliver_events(connection)
                 except HoldfastError as error:
                     telemetry.emit("database.connection_failed", error=str(error), retry_in=pause_s)
-                    await self._pause_and_reread(pause_s)
+                    await self._pause_after_error(pause_s)
                 except Exception:
                     _log.exception("event streams: unexpected error")
-                    await self._pause_and_reread(pause_s)
+                    await self._pause_after_error(pause_s)
         finally:
             await self._stop_listening()
 
-    async def _pause_and_reread(self, pause_s: float) -> None:
+    async def _pause_after_error(self, pause_s: float) -> None:
         self._dirty.update(self._watched)
         await asyncio.sleep(pause_s)
 
@@ -239,23 +241,23 @@ class EventHub:
         if listener is not None:
             await listener.stop()
 
-    async def _register_watches(self, connection: Any) -> None:
+    async def _register_watched_ids(self, connection: Any) -> None:
         """Register the watched jobs in the database if they changed or the registration expires soon."""
         now, watched = time.monotonic(), frozenset(self._watched)
         if watched != self._registered or now - self._registered_at > WATCH_RENEWAL_INTERVAL_S:
             await watches.watch_jobs(connection, self._name, sorted(watched))
             self._registered, self._registered_at = watched, now
 
-    async def _poll_subjects(self, connection: Any) -> None:
+    async def _poll_event_positions(self, connection: Any) -> None:
         unfinished = [subject_id for subject_id, subject in self._watched.items() if subject.ended is None]
-        for state in await watches.read_event_positions(connection, unfinished):
+        for state in await watches.get_last_event_numbers(connection, unfinished):
             subject = self._watched.get(state.id)
             if subject is None or subject.last_seq is None:
                 continue
             if state.seq > subject.last_seq:
                 self._dirty.add(state.id)
-            elif state.status in ENDED:
-                await self._deliver_end(connection, state.id)
+            elif state.status in ENDED_STATUSES:
+                await self._deliver_job_end(connection, state.id)
 
     async def _deliver_events(self, connection: Any) -> None:
         """Read the new events of all changed jobs in one call and deliver them."""
@@ -268,7 +270,7 @@ class EventHub:
         if not after:
             return
         rows = await watches.list_watched_events(
-            connection, list(after), list(after.values()), MAX_EVENTS_PER_READ
+            connection, list(after), list(after.values()), MAX_EVENTS_PER_JOB_READ
         )
         counts: dict[UUID, int] = {}
         ended: set[UUID] = set()
@@ -279,19 +281,19 @@ class EventHub:
                 continue
             subject.last_seq = seq
             for subscription in subject.subscriptions:
-                subscription.push(StreamEvent(seq, at, kind, body))
-            if kind in EVENT_KINDS_WITH_STATUS:
-                (ended.add if body.get("status") in ENDED else ended.discard)(subject_id)
+                subscription.push_event(StoredStreamEvent(seq, at, kind, body))
+            if kind in END_EVENT_KINDS:
+                (ended.add if body.get("status") in ENDED_STATUSES else ended.discard)(subject_id)
         for subject_id, count in counts.items():
-            if count >= MAX_EVENTS_PER_READ:  # more events follow, and the end comes after them
-                self._mark_dirty(subject_id)
+            if count >= MAX_EVENTS_PER_JOB_READ:  # more events follow, and the end comes after them
+                self._mark_changed(subject_id)
             elif subject_id in ended:
-                await self._deliver_end(connection, subject_id)
+                await self._deliver_job_end(connection, subject_id)
 
-    async def _deliver_end(self, connection: Any, subject_id: UUID) -> None:
+    async def _deliver_job_end(self, connection: Any, subject_id: UUID) -> None:
         subject = self._watched.get(subject_id)
         value = None if subject is None else await subject.read(connection, subject_id)
-        if subject is not None and value is not None and value["status"] in ENDED:
+        if subject is not None and value is not None and value["status"] in ENDED_STATUSES:
             subject.ended = value
             for subscription in subject.subscriptions:
-                subscription.end(value)
+                subscription.mark_ended(value)

@@ -27,25 +27,25 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, TooManyRequestsError
-from holdfast.model import ENDED, Json
+from holdfast.model import ENDED_STATUSES, Json
 from holdfast.server.api.event_frames import (
     FrameBuilder,
     build_job_frames,
     encode_event_frames,
-    redact_frame,
+    redact_event_frame,
 )
-from holdfast.server.api.event_hub import EventSubscription, StreamEvent
+from holdfast.server.api.event_hub import EventSubscription, StoredStreamEvent
 from holdfast.server.api.json_responses import ensure_exists
 from holdfast.server.api.services import get_services
-from holdfast.server.api.stream_sources import SubjectReader, read_job_with_files
+from holdfast.server.api.stream_sources import JobOrBatchReader, read_job_with_files
 from holdfast.server.api.stream_tickets import StreamViewer, require_stream_viewer
 
-PING_INTERVAL_S = 15.0
-PROGRESS_INTERVAL_S = 0.25
-CLIENT_RETRY_DELAY_MS = 2000
-MAX_MISSED_EVENTS = 1000  # a client that missed more events gets a snapshot instead
-SERVICE_STREAM_FACTOR = 10  # a service may open this many times as many streams as a user
-STREAM_LIMIT_RETRY_S = 5
+STREAM_PING_INTERVAL_S = 15.0
+MIN_PROGRESS_FRAME_INTERVAL_S = 0.25
+CLIENT_RECONNECT_DELAY_MS = 2000
+MAX_REPLAYED_EVENTS = 1000  # a client that missed more events gets a snapshot instead
+SERVICE_STREAM_LIMIT_FACTOR = 10  # a service may open this many times as many streams as a user
+STREAM_LIMIT_RETRY_AFTER_S = 5
 
 
 async def stream_events(
@@ -53,7 +53,7 @@ async def stream_events(
     job_id: UUID,
     *,
     build_frames: FrameBuilder = build_job_frames,
-    read: SubjectReader = read_job_with_files,
+    read: JobOrBatchReader = read_job_with_files,
     noun: str = "job",
 ) -> Response:
     """Return a response that streams the events of a job as server-sent events.
@@ -88,15 +88,15 @@ async def stream_events(
     except BaseException:
         close()
         raise
-    if after is not None and job["status"] in ENDED and after >= job["event_seq"]:
+    if after is not None and job["status"] in ENDED_STATUSES and after >= job["event_seq"]:
         close()
         return Response(status_code=204, headers=viewer.headers)
     if request.method == "HEAD":
         close()
         return Response(media_type=EventStreamResponse.media_type, headers=viewer.headers)
-    hub.deliver_after(job_id, job["event_seq"])
+    hub.start_delivery_after(job_id, job["event_seq"])
     session = EventStreamSession(job, viewer, build_frames, read)
-    return EventStreamResponse(session.frames(subscription, after, missed), viewer.headers, close)
+    return EventStreamResponse(session.generate_frames(subscription, after, missed), viewer.headers, close)
 
 
 def parse_last_event_id(request: Request) -> int | None:
@@ -120,15 +120,15 @@ def parse_last_event_id(request: Request) -> int | None:
 
 async def _read_missed_events(
     connection: Any, job: dict[str, Json], after: int | None
-) -> list[StreamEvent] | None:
+) -> list[StoredStreamEvent] | None:
     """Return all events since `after`, or None if the client needs a snapshot."""
-    if after is None or after > job["event_seq"] or job["event_seq"] - after > MAX_MISSED_EVENTS:
+    if after is None or after > job["event_seq"] or job["event_seq"] - after > MAX_REPLAYED_EVENTS:
         return None
-    rows = await jobs.list_job_events(connection, UUID(job["id"]), after=after, limit=MAX_MISSED_EVENTS)
+    rows = await jobs.list_job_events(connection, UUID(job["id"]), after=after, limit=MAX_REPLAYED_EVENTS)
     rows = [row for row in rows if row.seq <= job["event_seq"]]
     if [row.seq for row in rows] != list(range(after + 1, job["event_seq"] + 1)):
         return None
-    return [StreamEvent(row.seq, row.at, row.kind, row.body or {}) for row in rows]
+    return [StoredStreamEvent(row.seq, row.at, row.kind, row.body or {}) for row in rows]
 
 
 def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], None]:
@@ -152,11 +152,13 @@ def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], 
     """
     services = get_services(request)
     open_streams = services.event_hub.open_streams
-    max_streams = services.settings.user_streams * (1 if viewer.owner is not None else SERVICE_STREAM_FACTOR)
+    max_streams = services.settings.user_streams * (
+        1 if viewer.owner is not None else SERVICE_STREAM_LIMIT_FACTOR
+    )
     too_many_of_viewer = open_streams.get(viewer.name, 0) >= max_streams
     if too_many_of_viewer or sum(open_streams.values()) >= services.settings.api_streams:
         raise TooManyRequestsError(
-            "Too many open event streams.", fix="Close one first.", retry_after=STREAM_LIMIT_RETRY_S
+            "Too many open event streams.", fix="Close one first.", retry_after=STREAM_LIMIT_RETRY_AFTER_S
         )
     open_streams[viewer.name] = open_streams.get(viewer.name, 0) + 1
 
@@ -182,14 +184,14 @@ def subscribe_to_job_events(request: Request, job_id: UUID, *, after: int) -> Ev
     ...     subscription = subscribe_to_job_events(request, job_id, after=event_seq)
     ...     try:
     ...         while subscription.ended is None:
-    ...             await subscription.wait(15)
-    ...             subscription.take()
+    ...             await subscription.wait_for_event(15)
+    ...             subscription.take_events()
     ...     finally:
     ...         subscription.close()
     """
     hub = get_services(request).event_hub
     subscription = hub.subscribe(job_id)
-    hub.deliver_after(job_id, after)
+    hub.start_delivery_after(job_id, after)
     return subscription
 
 
@@ -197,60 +199,60 @@ class EventStreamSession:
     """The state of one stream: which events it has sent and which progress waits to be sent."""
 
     def __init__(
-        self, job: dict[str, Json], viewer: StreamViewer, build_frames: FrameBuilder, read: SubjectReader
+        self, job: dict[str, Json], viewer: StreamViewer, build_frames: FrameBuilder, read: JobOrBatchReader
     ) -> None:
         self._job = job
         self._viewer = viewer
         self._build_frames = build_frames
         self._read = read
         self._last_seq = 0
-        self._delayed_progress: StreamEvent | None = None
+        self._delayed_progress: StoredStreamEvent | None = None
         self._progress_sent_at = 0.0
         self._merge_progress: bool = getattr(build_frames, "merge_progress", True)
 
-    async def frames(
-        self, subscription: EventSubscription, after: int | None, missed: list[StreamEvent] | None
+    async def generate_frames(
+        self, subscription: EventSubscription, after: int | None, missed: list[StoredStreamEvent] | None
     ) -> AsyncGenerator[bytes]:
         """Yield the encoded frames of the stream until the job or the viewer's access ends."""
-        yield f"retry: {CLIENT_RETRY_DELAY_MS}\n\n".encode()
+        yield f"retry: {CLIENT_RECONNECT_DELAY_MS}\n\n".encode()
         if missed is None:
             yield self._encode_snapshot(resync=after is not None)
         for event in missed or ():
             for frame in self._encode_event(event):
                 yield frame
         self._last_seq = self._job["event_seq"]
-        if self._job["status"] in ENDED:
+        if self._job["status"] in ENDED_STATUSES:
             yield self._encode_end(self._job)
             return
-        async for frame in self._live_frames(subscription):
+        async for frame in self._generate_live_frames(subscription):
             yield frame
 
-    async def _live_frames(self, subscription: EventSubscription) -> AsyncIterator[bytes]:
+    async def _generate_live_frames(self, subscription: EventSubscription) -> AsyncIterator[bytes]:
         pinged_at = time.monotonic()
         while await self._viewer.has_access():
-            wake_at = pinged_at + PING_INTERVAL_S
+            wake_at = pinged_at + STREAM_PING_INTERVAL_S
             if self._delayed_progress is not None:
-                wake_at = min(wake_at, self._progress_sent_at + PROGRESS_INTERVAL_S)
-            await subscription.wait(min(wake_at, self._viewer.expires_at) - time.monotonic())
+                wake_at = min(wake_at, self._progress_sent_at + MIN_PROGRESS_FRAME_INTERVAL_S)
+            await subscription.wait_for_event(min(wake_at, self._viewer.expires_at) - time.monotonic())
             ended = (
                 subscription.ended
             )  # read before taking the events, so that all events before it are taken
-            for event in subscription.take():
-                for frame in self._accept_event(event):
+            for event in subscription.take_events():
+                for frame in self._encode_or_delay_event(event):
                     yield frame
             if subscription.overflowed:
                 subscription.overflowed = False
-                yield await self._restart_with_snapshot()
-            for frame in self._send_delayed_progress(now=ended is not None):
+                yield await self._encode_resync_snapshot()
+            for frame in self._encode_delayed_progress(now=ended is not None):
                 yield frame
             if ended is not None:
                 yield self._encode_end(ended)
                 return
-            if time.monotonic() >= pinged_at + PING_INTERVAL_S:
+            if time.monotonic() >= pinged_at + STREAM_PING_INTERVAL_S:
                 pinged_at = time.monotonic()
                 yield b": ping\n\n"
 
-    async def _restart_with_snapshot(self) -> bytes:
+    async def _encode_resync_snapshot(self) -> bytes:
         """Send the current state, because the client is too slow to receive every event."""
         async with self._viewer.transaction() as connection:
             job = await self._read(connection, UUID(self._job["id"]))
@@ -258,28 +260,30 @@ class EventStreamSession:
         self._last_seq = self._job["event_seq"]
         return self._encode_snapshot(resync=True)
 
-    def _accept_event(self, event: StreamEvent) -> list[bytes]:
+    def _encode_or_delay_event(self, event: StoredStreamEvent) -> list[bytes]:
         """Return the frames to send now. Progress may be delayed; other events are sent after it."""
         if event.seq <= self._last_seq:
             return []
         self._last_seq = event.seq
         if event.kind == "progress":
             self._delayed_progress = event
-            return self._send_delayed_progress(now=not self._merge_progress)
-        return [*self._send_delayed_progress(now=True), *self._encode_event(event)]
+            return self._encode_delayed_progress(now=not self._merge_progress)
+        return [*self._encode_delayed_progress(now=True), *self._encode_event(event)]
 
-    def _send_delayed_progress(self, *, now: bool) -> list[bytes]:
+    def _encode_delayed_progress(self, *, now: bool) -> list[bytes]:
         progress = self._delayed_progress
-        if progress is None or not (now or time.monotonic() >= self._progress_sent_at + PROGRESS_INTERVAL_S):
+        if progress is None or not (
+            now or time.monotonic() >= self._progress_sent_at + MIN_PROGRESS_FRAME_INTERVAL_S
+        ):
             return []
         self._delayed_progress = None
         self._progress_sent_at = time.monotonic()
         return self._encode_event(progress)
 
-    def _encode_event(self, event: StreamEvent) -> list[bytes]:
+    def _encode_event(self, event: StoredStreamEvent) -> list[bytes]:
         frames = self._build_frames(event.kind, event.body, self._job)
         if not self._viewer.is_service:
-            frames = [redact_frame(frame) for frame in frames]
+            frames = [redact_event_frame(frame) for frame in frames]
         return encode_event_frames(frames, event.seq)
 
     def _encode_snapshot(self, *, resync: bool) -> bytes:

@@ -28,9 +28,12 @@ from holdfast.server.api.request_parsing import parse_body, parse_path_uuid
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 LeaseText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\.[0-9]{1,19}$")]
 Seconds = Annotated[float, Meta(ge=0, le=31536000)]
-LEASE_LOST = {409: "The lease has passed to another worker: stop working on the task"}
-_WORKER: dict[str, Any] = {"tag": "external workers", "access": "service", "scope": "worker"}
-_LEASED_TASK: dict[str, Any] = {**_WORKER, "other_responses": LEASE_LOST}
+LEASE_LOST_RESPONSE = {409: "The lease has passed to another worker: stop working on the task"}
+_WORKER_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "external workers", "access": "service", "scope": "worker"}
+_LEASED_TASK_ENDPOINT_OPTIONS: dict[str, Any] = {
+    **_WORKER_ENDPOINT_OPTIONS,
+    "other_responses": LEASE_LOST_RESPONSE,
+}
 
 
 class ClaimTasksRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -117,7 +120,9 @@ def parse_lease(request: Request, text: str) -> Lease:
     return Lease(id=parse_path_uuid(request), attempt=int(attempt), nonce=int(nonce))
 
 
-@api_operation("Claim tasks to run", body=ClaimTasksRequest, response=list[ClaimedTask], **_WORKER)
+@api_operation(
+    "Claim tasks to run", body=ClaimTasksRequest, response=list[ClaimedTask], **_WORKER_ENDPOINT_OPTIONS
+)
 async def claim_tasks(request: Request) -> Response:
     body = await parse_body(request, ClaimTasksRequest)
     async with transaction_as_caller(request) as connection:
@@ -137,7 +142,7 @@ def _build_claimed_task(task: external_workers.ExternalTask) -> ClaimedTask:
     "Renew the lease of a task and report its progress",
     body=HeartbeatTaskRequest,
     response=LeaseRenewal,
-    **_LEASED_TASK,
+    **_LEASED_TASK_ENDPOINT_OPTIONS,
 )
 async def heartbeat_task(request: Request) -> Response:
     body = await parse_body(request, HeartbeatTaskRequest)
@@ -152,7 +157,9 @@ async def heartbeat_task(request: Request) -> Response:
     return json_response(LeaseRenewal(lease_s=lease_s))
 
 
-@api_operation("Complete a task with its output", body=CompleteTaskRequest, status=204, **_LEASED_TASK)
+@api_operation(
+    "Complete a task with its output", body=CompleteTaskRequest, status=204, **_LEASED_TASK_ENDPOINT_OPTIONS
+)
 async def complete_task(request: Request) -> Response:
     body = await parse_body(request, CompleteTaskRequest)
     async with transaction_as_caller(request) as connection:
@@ -160,7 +167,9 @@ async def complete_task(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@api_operation("Report that an attempt failed", body=FailTaskRequest, status=204, **_LEASED_TASK)
+@api_operation(
+    "Report that an attempt failed", body=FailTaskRequest, status=204, **_LEASED_TASK_ENDPOINT_OPTIONS
+)
 async def fail_task(request: Request) -> Response:
     body = await parse_body(request, FailTaskRequest)
     async with transaction_as_caller(request) as connection:
@@ -177,7 +186,10 @@ async def fail_task(request: Request) -> Response:
 
 
 @api_operation(
-    "Run a task later, without counting an attempt", body=SnoozeTaskRequest, status=204, **_LEASED_TASK
+    "Run a task later, without counting an attempt",
+    body=SnoozeTaskRequest,
+    status=204,
+    **_LEASED_TASK_ENDPOINT_OPTIONS,
 )
 async def snooze_task(request: Request) -> Response:
     body = await parse_body(request, SnoozeTaskRequest)
@@ -190,7 +202,7 @@ async def snooze_task(request: Request) -> Response:
     "Give a task back to its queue, without counting an attempt",
     body=ReleaseTaskRequest,
     status=204,
-    **_LEASED_TASK,
+    **_LEASED_TASK_ENDPOINT_OPTIONS,
 )
 async def release_task(request: Request) -> Response:
     body = await parse_body(request, ReleaseTaskRequest)
@@ -199,7 +211,7 @@ async def release_task(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_external_worker_routes() -> list[BaseRoute]:
     return [
         Route("/api/worker/claim", claim_tasks, methods=["POST"]),
         Route("/api/tasks/{id}/heartbeat", heartbeat_task, methods=["POST"]),

@@ -24,7 +24,7 @@ from holdfast.storage.signed_links import LinkGrant, LinkSigner, check_link_life
 FILE_SECURITY_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
 )
-_RANGE_HEADER = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_RANGE_HEADER_PATTERN = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def _create_link_signer(services: AppServices) -> LinkSigner:
@@ -41,7 +41,7 @@ async def create_file_link(
         remaining = file.expires_at - datetime.now(UTC) if file.expires_at else lifetime
         lifetime = max(min(check_link_lifetime(lifetime), remaining), timedelta(seconds=1))
         return await store.sign_url(file.key, lifetime)
-    signed = _create_link_signer(services).sign(file, lifetime, inline=inline)
+    signed = _create_link_signer(services).create_token(file, lifetime, inline=inline)
     return f"{request.scope.get('root_path', '')}/files/{quote(signed)}"
 
 
@@ -57,17 +57,17 @@ async def create_file_link(
         416: "The requested part does not exist",
     },
 )
-async def serve_file(request: Request) -> Response:
+async def serve_signed_file(request: Request) -> Response:
     if request.url.query:
         raise NotFoundError("The link is not valid.")
     services = get_services(request)
-    grant = _create_link_signer(services).verify(request.path_params["signed"])
+    grant = _create_link_signer(services).verify_token(request.path_params["signed"])
     async with services.database.connection() as connection:
         file = await artifacts.get_artifact(connection, grant.artifact)
     if file.key != grant.key:
         raise NotFoundError("The link is not valid.")
-    start, end = _parse_range(request, file)
-    headers = _build_headers(grant, file)
+    start, end = _parse_byte_range(request, file)
+    headers = _build_file_headers(grant, file)
     if (start, end) != (0, file.size):
         headers["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
     if start >= end > 0 or start > file.size:
@@ -76,14 +76,14 @@ async def serve_file(request: Request) -> Response:
     status = 206 if "content-range" in headers else 200
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers)
-    chunks = _read_chunks(services.get_store(), file, start, end)
+    chunks = _read_file_chunks(services.get_store(), file, start, end)
     # The first chunk is read before the response starts, so that an unavailable store gives an error
     # response.
     first = await anext(chunks, b"")
-    return StreamingResponse(_chain_chunks(first, chunks), status, headers)
+    return StreamingResponse(_prepend_chunk(first, chunks), status, headers)
 
 
-def _build_headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
+def _build_file_headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
     return {
         "content-type": grant.content_type,
         "content-disposition": format_content_disposition(grant.name, inline=grant.inline),
@@ -95,13 +95,13 @@ def _build_headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
     }
 
 
-def _parse_range(request: Request, file: Artifact) -> tuple[int, int]:
+def _parse_byte_range(request: Request, file: Artifact) -> tuple[int, int]:
     """Return the first byte and the end of the requested range.
 
     Several ranges, or an invalid one, mean the whole file. A range that the file does not have starts after
     the end of the file.
     """
-    match = _RANGE_HEADER.fullmatch(request.headers.get("range", "").strip())
+    match = _RANGE_HEADER_PATTERN.fullmatch(request.headers.get("range", "").strip())
     condition = request.headers.get("if-range")
     if match is None or match[0] == "bytes=-" or condition not in {None, f'"{file.sha256}"'}:
         return 0, file.size
@@ -114,7 +114,9 @@ def _parse_range(request: Request, file: Artifact) -> tuple[int, int]:
     return start, min(int(last) + 1 if last else file.size, file.size)
 
 
-async def _read_chunks(store: ObjectStore, file: Artifact, start: int, end: int) -> AsyncGenerator[bytes]:
+async def _read_file_chunks(
+    store: ObjectStore, file: Artifact, start: int, end: int
+) -> AsyncGenerator[bytes]:
     whole = (start, end) == (0, file.size)
     try:
         async with store.open(file.key, start=start, end=None if whole else end) as chunks:
@@ -124,7 +126,7 @@ async def _read_chunks(store: ObjectStore, file: Artifact, start: int, end: int)
         raise GoneError("The file was deleted.") from None
 
 
-async def _chain_chunks(first: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def _prepend_chunk(first: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     try:
         yield first
         async for chunk in chunks:
@@ -133,5 +135,5 @@ async def _chain_chunks(first: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGen
         await chunks.aclose()
 
 
-def build_routes() -> list[BaseRoute]:
-    return [Route("/files/{signed}", serve_file, methods=["GET"])]
+def build_signed_file_routes() -> list[BaseRoute]:
+    return [Route("/files/{signed}", serve_signed_file, methods=["GET"])]

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import artifacts, jobs, quotas
 from holdfast.errors import NotFoundError
 from holdfast.model import Artifact
-from holdfast.server.api.batches import describe_batch
+from holdfast.server.api.batches import build_batch_manifest
 from holdfast.server.api.file_links import create_file_link
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import json_response
@@ -25,9 +25,9 @@ from holdfast.server.api.request_parsing import parse_path_uuid, parse_query
 from holdfast.server.api.services import get_services
 from holdfast.server.api.zip_archives import ZipEntry, make_zip_entry, zip_response
 
-ZIP_PAGE_SIZE = 50
-_FILES: dict[str, Any] = {"tag": "files", "scope": "files"}
-_FILE_NOT_FOUND = {404: "There is no such file", 410: "The file has expired or was deleted"}
+FILES_PER_ZIP_QUERY = 50
+_FILE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "files", "scope": "files"}
+_FILE_NOT_FOUND_RESPONSES = {404: "There is no such file", 410: "The file has expired or was deleted"}
 
 
 class ArtifactView(msgspec.Struct, kw_only=True):
@@ -84,7 +84,7 @@ class FileRegeneration(msgspec.Struct, kw_only=True):
     status: str
 
 
-class UsageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class OwnerUsageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`owner` is for services. Users see their own usage."""
 
     owner: Annotated[str, Meta(max_length=500)] | None = None
@@ -107,7 +107,10 @@ class OwnerUsage(msgspec.Struct, kw_only=True):
 
 
 @api_operation(
-    "List the files of a job, oldest first", query=ArtifactListQuery, response=ArtifactListPage, **_FILES
+    "List the files of a job, oldest first",
+    query=ArtifactListQuery,
+    response=ArtifactListPage,
+    **_FILE_ENDPOINT_OPTIONS,
 )
 async def list_job_files(request: Request) -> Response:
     query, job_id = parse_query(request, ArtifactListQuery), parse_path_uuid(request)
@@ -131,12 +134,12 @@ def _build_artifact_view(request: Request, file: Artifact) -> ArtifactView:
     "Download a file: redirect to a new link",
     query=FileLinkQuery,
     status=302,
-    other_responses=_FILE_NOT_FOUND,
-    **_FILES,
+    other_responses=_FILE_NOT_FOUND_RESPONSES,
+    **_FILE_ENDPOINT_OPTIONS,
 )
 async def redirect_to_file(request: Request) -> Response:
     query = parse_query(request, FileLinkQuery)
-    file = await _get_file_and_count(request)
+    file = await _get_file_and_count_download(request)
     lifetime = timedelta(seconds=query.expires_s)
     url = await create_file_link(request, file, lifetime, inline=query.inline)
     return RedirectResponse(url, 302, {"cache-control": "no-store"})
@@ -146,32 +149,32 @@ async def redirect_to_file(request: Request) -> Response:
     "Create a link to a file that works for 5 minutes to 1 hour",
     query=FileLinkQuery,
     response=FileLink,
-    other_responses=_FILE_NOT_FOUND,
-    **_FILES,
+    other_responses=_FILE_NOT_FOUND_RESPONSES,
+    **_FILE_ENDPOINT_OPTIONS,
 )
-async def get_file_link(request: Request) -> Response:
+async def create_download_link(request: Request) -> Response:
     query = parse_query(request, FileLinkQuery)
-    file = await _get_file_and_count(request)
+    file = await _get_file_and_count_download(request)
     lifetime = timedelta(seconds=query.expires_s)
     expires_at = datetime.now(UTC) + lifetime
     url = await create_file_link(request, file, lifetime, inline=query.inline)
     return json_response(FileLink(url=url, expires_at=min(expires_at, file.expires_at or expires_at)))
 
 
-async def _get_file_and_count(request: Request) -> Artifact:
+async def _get_file_and_count_download(request: Request) -> Artifact:
     """Return the file in the path. Count a download, except for HEAD requests."""
     file_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
         if request.method == "HEAD":
             return await artifacts.get_artifact(connection, file_id)
-        return await artifacts.count_artifact_download(connection, file_id)
+        return await artifacts.increment_artifact_downloads(connection, file_id)
 
 
 @api_operation(
     "Delete a file",
     status=204,
     other_responses={404: "There is no such file", 410: "The file was deleted before"},
-    **_FILES,
+    **_FILE_ENDPOINT_OPTIONS,
 )
 async def delete_file(request: Request) -> Response:
     file_id = parse_path_uuid(request)
@@ -189,7 +192,7 @@ async def delete_file(request: Request) -> Response:
         404: "The task that saved the file is no longer stored",
         409: "The file is being regenerated already",
     },
-    **_FILES,
+    **_FILE_ENDPOINT_OPTIONS,
 )
 async def regenerate_file(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
@@ -198,10 +201,13 @@ async def regenerate_file(request: Request) -> Response:
 
 
 @api_operation(
-    "Get the storage usage and quotas of an owner", query=UsageQuery, response=OwnerUsage, **_FILES
+    "Get the storage usage and quotas of an owner",
+    query=OwnerUsageQuery,
+    response=OwnerUsage,
+    **_FILE_ENDPOINT_OPTIONS,
 )
-async def get_usage(request: Request) -> Response:
-    query = parse_query(request, UsageQuery)
+async def get_owner_usage(request: Request) -> Response:
+    query = parse_query(request, OwnerUsageQuery)
     async with transaction_as_caller(request) as connection:
         usage = await quotas.get_usage(connection, query.owner)
     return json_response(msgspec.convert(usage, OwnerUsage))
@@ -211,39 +217,41 @@ async def get_usage(request: Request) -> Response:
     "Download all files of a job as a ZIP archive",
     media_type="application/zip",
     other_responses={404: "There is no such job"},
-    **_FILES,
+    **_FILE_ENDPOINT_OPTIONS,
 )
 async def download_job_zip(request: Request) -> Response:
     job_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
-        first_page = await artifacts.list_artifacts(connection, {"job": job_id}, limit=ZIP_PAGE_SIZE)
+        first_page = await artifacts.list_artifacts(connection, {"job": job_id}, limit=FILES_PER_ZIP_QUERY)
         if not first_page and await jobs.get_job(connection, job_id) is None:
             raise NotFoundError("There is no such job.")
-    return zip_response(_list_zip_entries(request, {"job": job_id}, first_page), f"{job_id}.zip")
+    return zip_response(_generate_zip_entries(request, {"job": job_id}, first_page), f"{job_id}.zip")
 
 
 @api_operation(
     "Download all files of a batch as a ZIP archive",
     media_type="application/zip",
     other_responses={404: "There is no such batch"},
-    **_FILES,
+    **_FILE_ENDPOINT_OPTIONS,
 )
 async def download_batch_zip(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
-        first_page = await artifacts.list_artifacts(connection, {"batch": batch_id}, limit=ZIP_PAGE_SIZE)
+        first_page = await artifacts.list_artifacts(
+            connection, {"batch": batch_id}, limit=FILES_PER_ZIP_QUERY
+        )
         if await jobs.get_batch(connection, batch_id) is None:
             raise NotFoundError("There is no such batch.")
 
-    async def describe() -> dict[str, Any]:
+    async def build_manifest_fields() -> dict[str, Any]:
         async with transaction_as_caller(request) as connection:
-            return await describe_batch(connection, batch_id)
+            return await build_batch_manifest(connection, batch_id)
 
-    entries = _list_zip_entries(request, {"batch": batch_id}, first_page)
-    return zip_response(entries, f"{batch_id}.zip", describe)
+    entries = _generate_zip_entries(request, {"batch": batch_id}, first_page)
+    return zip_response(entries, f"{batch_id}.zip", build_manifest_fields)
 
 
-async def _list_zip_entries(
+async def _generate_zip_entries(
     request: Request, filters: dict[str, Any], first_page: Sequence[Artifact]
 ) -> AsyncGenerator[ZipEntry]:
     """Yield all files page by page, so that the archive starts before the last page is read."""
@@ -255,17 +263,19 @@ async def _list_zip_entries(
         for file in page:
             yield make_zip_entry(store, file)
         async with services.database.connection() as connection:
-            page = await artifacts.list_artifacts(connection, filters, after=page[-1].id, limit=ZIP_PAGE_SIZE)
+            page = await artifacts.list_artifacts(
+                connection, filters, after=page[-1].id, limit=FILES_PER_ZIP_QUERY
+            )
 
 
-def build_routes() -> list[BaseRoute]:
+def build_file_routes() -> list[BaseRoute]:
     return [
         Route("/api/jobs/{id}/artifacts", list_job_files, methods=["GET"]),
         Route("/api/jobs/{id}/zip", download_job_zip, methods=["GET"]),
         Route("/api/batches/{id}/zip", download_batch_zip, methods=["GET"]),
         Route("/api/artifacts/{id}", redirect_to_file, methods=["GET"]),
         Route("/api/artifacts/{id}", delete_file, methods=["DELETE"]),
-        Route("/api/artifacts/{id}/link", get_file_link, methods=["GET"]),
+        Route("/api/artifacts/{id}/link", create_download_link, methods=["GET"]),
         Route("/api/artifacts/{id}/regenerate", regenerate_file, methods=["POST"]),
-        Route("/api/usage", get_usage, methods=["GET"]),
+        Route("/api/usage", get_owner_usage, methods=["GET"]),
     ]

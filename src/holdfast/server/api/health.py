@@ -29,5 +29,5 @@ async def check_readiness(request: Request) -> Response:
     return json_response({"status": "ready"})
 
 
-def build_routes() -> list[BaseRoute]:
+def build_health_routes() -> list[BaseRoute]:
     return [Route("/healthz", check_liveness), Route("/readyz", check_readiness)]

@@ -21,15 +21,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from holdfast.engine import access
-from holdfast.engine.access import ALL_SCOPES
+from holdfast.engine.access import ALL_SCOPES_WILDCARD
 from holdfast.engine.connection import Connection
 from holdfast.errors import DatabasePermissionError, RefusedError
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
 
 CallerKind: TypeAlias = Literal["user", "service", "anonymous"]
-SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-CALLER_SCOPE_KEY = "holdfast.caller"
+SAFE_HTTP_METHODS = {"GET", "HEAD", "OPTIONS"}
+CALLER_ASGI_SCOPE_KEY = "holdfast.caller"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Caller:
 
     >>> from holdfast.server import Caller
     >>> caller = Caller("user", "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11")
-    >>> assert caller.owner == caller.id and not caller.has_scope("jobs")
+    >>> assert caller.owner == caller.id and not caller.service_has_scope("jobs")
     """
 
     kind: CallerKind
@@ -49,9 +49,9 @@ class Caller:
     scopes: frozenset[str] = frozenset()
     claims: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
-    def has_scope(self, scope: str) -> bool:
+    def service_has_scope(self, scope: str) -> bool:
         """Return whether this is a service whose key has the scope."""
-        return self.kind == "service" and (ALL_SCOPES in self.scopes or scope in self.scopes)
+        return self.kind == "service" and (ALL_SCOPES_WILDCARD in self.scopes or scope in self.scopes)
 
     @property
     def name(self) -> str:
@@ -79,25 +79,25 @@ async def identify_caller(request: HTTPConnection) -> Caller:
     ...     caller = await identify_caller(request)
     ...     return json_response({"hello": caller.id if caller.kind == "user" else None})
     """
-    caller = request.scope.get(CALLER_SCOPE_KEY)
+    caller = request.scope.get(CALLER_ASGI_SCOPE_KEY)
     if caller is None:
-        caller = request.scope[CALLER_SCOPE_KEY] = await _verify_credential(request)
+        caller = request.scope[CALLER_ASGI_SCOPE_KEY] = await _authenticate_caller(request)
     assert isinstance(caller, Caller)  # noqa: S101  (only this module and stream_tickets write this key)
     return caller
 
 
-async def _verify_credential(request: HTTPConnection) -> Caller:
+async def _authenticate_caller(request: HTTPConnection) -> Caller:
     services = get_services(request)
     credential, from_cookie = _read_credential(request, services.settings.jwt_cookie)
     if credential is None:
         return ANONYMOUS_CALLER
     if not from_cookie:
         if services.key_verifier.is_configured_key(credential):
-            return Caller("service", "settings", frozenset({ALL_SCOPES}))
-        key = await services.key_verifier.find_key(credential)
+            return Caller("service", "settings", frozenset({ALL_SCOPES_WILDCARD}))
+        key = await services.key_verifier.find_service_key(credential)
         if key is not None:
             return Caller("service", key.prefix, frozenset(key.scopes))
-    claims = await services.token_verifier.verify(credential)
+    claims = await services.token_verifier.verify_token(credential)
     if from_cookie:
         reject_cross_site_request(request)
     return Caller("user", claims["sub"], frozenset(), claims)
@@ -124,7 +124,7 @@ def reject_cross_site_request(request: HTTPConnection) -> None:
 
     A browser adds cookies to requests of any page, so a cookie alone does not show that the user wanted this.
     """
-    if request.scope.get("method", "GET") in SAFE_METHODS:
+    if request.scope.get("method", "GET") in SAFE_HTTP_METHODS:
         return
     site = request.headers.get("sec-fetch-site")
     if site is not None:
@@ -166,7 +166,7 @@ async def require_service(request: HTTPConnection, scope: str) -> Caller:
     ...     return json_response({"purged": 0})
     """
     caller = await require_user(request)
-    if not caller.has_scope(scope):
+    if not caller.service_has_scope(scope):
         raise HTTPException(403, f"This endpoint needs a service key with the scope {scope}")
     return caller
 
@@ -195,14 +195,14 @@ async def transaction_as_caller(
     as_user = caller.kind == "user" and not as_service
     role = None
     if as_user or not as_login:
-        role = await _find_role(request, "authenticated" if as_user else "service_role")
+        role = await _choose_database_role(request, "authenticated" if as_user else "service_role")
     claims = caller.claims if as_user else {"role": "service_role"}
     async with services.database.transaction() as connection:
         await access.set_transaction_role(connection, role, claims, services.settings.call_timeout)
         yield connection
 
 
-async def _find_role(request: HTTPConnection, role: str) -> str | None:
+async def _choose_database_role(request: HTTPConnection, role: str) -> str | None:
     """Return the role to use, or None for the login role. A user never acts with the login role."""
     if role in await get_services(request).fetch_roles():
         return role

@@ -14,7 +14,7 @@ from holdfast import webhooks
 from holdfast.engine import jobs
 from holdfast.engine import webhooks as engine_webhooks
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.jobs import AcceptedJob
 from holdfast.server.api.json_responses import json_response
@@ -25,8 +25,8 @@ from holdfast.server.api.token_verification import UnauthenticatedError
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 MAX_WEBHOOK_NAME_CHARS = 63
-MAX_MESSAGE_ID_CHARS = 400
-_INBOUND: dict[str, Any] = {"tag": "inbound webhooks", **OPERATOR_ACCESS}
+MAX_WEBHOOK_MESSAGE_ID_CHARS = 400
+_INBOUND_WEBHOOK_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "inbound webhooks", **OPERATOR_ENDPOINT_OPTIONS}
 
 
 class PutInboundWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class InboundWebhookSecret(msgspec.Struct, kw_only=True):
     "Create or replace an inbound webhook, with a new secret",
     body=PutInboundWebhookRequest,
     response=InboundWebhookSecret,
-    **_INBOUND,
+    **_INBOUND_WEBHOOK_ENDPOINT_OPTIONS,
 )
 async def put_inbound_webhook(request: Request) -> Response:
     name, body = _parse_webhook_name(request), await parse_body(request, PutInboundWebhookRequest)
@@ -60,7 +60,11 @@ async def put_inbound_webhook(request: Request) -> Response:
     return json_response(InboundWebhookSecret(name=name, secret=secret))
 
 
-@api_operation("List inbound webhooks", response=list[engine_webhooks.InboundWebhookSummary], **_INBOUND)
+@api_operation(
+    "List inbound webhooks",
+    response=list[engine_webhooks.InboundWebhookSummary],
+    **_INBOUND_WEBHOOK_ENDPOINT_OPTIONS,
+)
 async def list_inbound_webhooks(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await engine_webhooks.list_inbound_webhooks(connection))
@@ -70,7 +74,7 @@ async def list_inbound_webhooks(request: Request) -> Response:
     "Delete an inbound webhook",
     status=204,
     other_responses={404: "There is no such inbound webhook"},
-    **_INBOUND,
+    **_INBOUND_WEBHOOK_ENDPOINT_OPTIONS,
 )
 async def delete_inbound_webhook(request: Request) -> Response:
     name = _parse_webhook_name(request)
@@ -99,7 +103,7 @@ async def receive_webhook(request: Request) -> Response:
         message_id = None
         if webhook is not None:
             message_id = webhooks.verify_webhook(webhook.secret, request.headers, text)
-        if caller.has_scope("hooks"):
+        if caller.service_has_scope("hooks"):
             message_id = message_id or request.headers.get("idempotency-key")
         elif message_id is None:
             # The response for an unknown name is the same, so that nobody can guess names.
@@ -115,7 +119,7 @@ async def receive_webhook(request: Request) -> Response:
         if webhook.owner is not None:
             job["owner"] = webhook.owner
         if message_id is not None:
-            job["key"] = f"hook:{name}:{message_id[:MAX_MESSAGE_ID_CHARS]}"
+            job["key"] = f"hook:{name}:{message_id[:MAX_WEBHOOK_MESSAGE_ID_CHARS]}"
         submitted = await jobs.submit(connection, msgspec.json.encode(job))
     accepted = AcceptedJob(id=submitted.id, status=submitted.status, created=submitted.created)
     return json_response(accepted, 202 if submitted.created else 200)
@@ -137,7 +141,7 @@ def _parse_webhook_name(request: Request) -> str:
     return name
 
 
-def build_routes() -> list[BaseRoute]:
+def build_inbound_webhook_routes() -> list[BaseRoute]:
     return [
         Route("/api/hooks", list_inbound_webhooks, methods=["GET"]),
         Route("/api/hooks/{name}", put_inbound_webhook, methods=["PUT"]),

@@ -22,7 +22,7 @@ PUBLIC_ERROR_TYPES = frozenset(
 HIDDEN_ERROR_MESSAGE = "Something went wrong while working on this."
 # "TimedOut" is the time limit of an attempt. "TimeoutError" may also come from something the task waited for.
 TIMEOUT_ERROR_TYPES = frozenset({"TimedOut", "TimeoutError"})
-TIMEOUT_MESSAGE = "This took too long and was stopped."
+PUBLIC_TIMEOUT_MESSAGE = "This took too long and was stopped."
 
 
 class ProgressView(msgspec.Struct, kw_only=True):
@@ -123,7 +123,7 @@ def redact_error(error: Json) -> Json:
     if error_type in PUBLIC_ERROR_TYPES:
         redacted = {"type": error_type, "message": str(error.get("message") or "")}
     elif error_type in TIMEOUT_ERROR_TYPES:
-        redacted = {"type": "TimedOut", "message": TIMEOUT_MESSAGE}
+        redacted = {"type": "TimedOut", "message": PUBLIC_TIMEOUT_MESSAGE}
     else:
         redacted = {"type": "Error", "message": HIDDEN_ERROR_MESSAGE}
     return {**redacted, "task": error["task"]} if error.get("task") else redacted

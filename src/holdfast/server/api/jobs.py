@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import audit, explain, jobs
 from holdfast.errors import InvalidError
-from holdfast.model import ENDED, JobStatus, Json
+from holdfast.model import ENDED_STATUSES, JobStatus, Json
 from holdfast.server.api.event_streams import stream_events
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.job_views import JobView, redact_attempt, redact_explanation, redact_job
@@ -28,8 +28,8 @@ from holdfast.server.api.submission import StartJobRequest, start_job_for_caller
 PageSize = Annotated[int, Meta(ge=1, le=200)]
 Seconds = Annotated[float, Meta(ge=0, le=315360000)]
 Text = Annotated[str, Meta(max_length=500)]
-_JOB_NOT_FOUND = {404: "There is no such job"}
-_SAME_KEY = {200: "A job with this key exists already"}
+_JOB_NOT_FOUND_RESPONSE = {404: "There is no such job"}
+_EXISTING_JOB_RESPONSE = {200: "A job with this key exists already"}
 
 
 class AcceptedJob(msgspec.Struct, kw_only=True):
@@ -97,7 +97,7 @@ class RetryJobRequest(
     delay_s: Seconds = 0
 
 
-class RestartedTasks(msgspec.Struct, kw_only=True):
+class RetryJobResult(msgspec.Struct, kw_only=True):
     """`restarted` is the number of tasks that run again."""
 
     restarted: int
@@ -110,12 +110,12 @@ class RestartedTasks(msgspec.Struct, kw_only=True):
     body=StartJobRequest,
     response=AcceptedJob,
     status=202,
-    other_responses=_SAME_KEY,
+    other_responses=_EXISTING_JOB_RESPONSE,
     request_headers=("Idempotency-Key",),
 )
 async def start_job(request: Request) -> Response:
     body = await parse_body(request, StartJobRequest)
-    return _accepted_response(request, await start_job_for_caller(request, body))
+    return _build_accepted_job_response(request, await start_job_for_caller(request, body))
 
 
 @api_operation(
@@ -125,7 +125,7 @@ async def start_job(request: Request) -> Response:
     body=dict[str, Any],
     response=AcceptedJob,
     status=202,
-    other_responses=_SAME_KEY,
+    other_responses=_EXISTING_JOB_RESPONSE,
     request_headers=("Idempotency-Key",),
 )
 async def submit_job(request: Request) -> Response:
@@ -133,10 +133,10 @@ async def submit_job(request: Request) -> Response:
     if not isinstance(body, dict):
         raise InvalidError("The job must be a JSON object.", field="body")
     job = cast("dict[str, Json]", body)
-    return _accepted_response(request, await submit_job_for_caller(request, job))
+    return _build_accepted_job_response(request, await submit_job_for_caller(request, job))
 
 
-def _accepted_response(request: Request, job: jobs.SubmitResult) -> Response:
+def _build_accepted_job_response(request: Request, job: jobs.SubmitResult) -> Response:
     body = AcceptedJob(id=job.id, status=job.status, created=job.created, tasks=job.tasks)
     location = f"{request.scope.get('root_path', '')}/api/jobs/{job.id}"
     return json_response(body, 202 if job.created else 200, {"Location": location})
@@ -162,14 +162,18 @@ async def list_jobs(request: Request) -> Response:
     scope="jobs",
     query=GetJobQuery,
     response=JobView,
-    other_responses={304: "The job is unchanged since the ETag in If-None-Match", **_JOB_NOT_FOUND},
+    other_responses={304: "The job is unchanged since the ETag in If-None-Match", **_JOB_NOT_FOUND_RESPONSE},
 )
 async def get_job(request: Request) -> Response:
     query, job_id = parse_query(request, GetJobQuery), parse_path_uuid(request)
-    job = await _read_job(request, job_id)
-    if query.wait and job["status"] not in ENDED and (query.after is None or job["event_seq"] <= query.after):
+    job = await _read_redacted_job(request, job_id)
+    if (
+        query.wait
+        and job["status"] not in ENDED_STATUSES
+        and (query.after is None or job["event_seq"] <= query.after)
+    ):
         await get_services(request).event_hub.wait_for_change(job_id, job["event_seq"], query.wait)
-        job = await _read_job(request, job_id)
+        job = await _read_redacted_job(request, job_id)
     etag = f'W/"{job["event_seq"]}-{job["status"]}-{job["progress"]["percent"]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == etag:
@@ -177,7 +181,7 @@ async def get_job(request: Request) -> Response:
     return json_response(redact_job(job, await identify_caller(request)), headers=headers)
 
 
-async def _read_job(request: Request, job_id: UUID) -> dict[str, Json]:
+async def _read_redacted_job(request: Request, job_id: UUID) -> dict[str, Json]:
     async with transaction_as_caller(request) as connection:
         return ensure_exists(await jobs.get_job(connection, job_id), "job")
 
@@ -196,10 +200,10 @@ class EventStreamQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     scope="jobs",
     query=EventStreamQuery,
     media_type="text/event-stream",
-    other_responses={204: "The job has ended and you have all of its events", **_JOB_NOT_FOUND},
+    other_responses={204: "The job has ended and you have all of its events", **_JOB_NOT_FOUND_RESPONSE},
     request_headers=("Last-Event-ID",),
 )
-async def watch_job(request: Request) -> Response:
+async def stream_job_events(request: Request) -> Response:
     parse_query(request, EventStreamQuery)
     return await stream_events(request, parse_path_uuid(request))
 
@@ -217,15 +221,15 @@ class StreamTicketView(msgspec.Struct, kw_only=True):
     scope="jobs",
     response=StreamTicketView,
     status=201,
-    other_responses=_JOB_NOT_FOUND,
+    other_responses=_JOB_NOT_FOUND_RESPONSE,
 )
-async def create_ticket(request: Request) -> Response:
+async def create_job_stream_ticket(request: Request) -> Response:
     job_id = parse_path_uuid(request)
-    await _read_job(request, job_id)
-    return await ticket_response(request, job_id)
+    await _read_redacted_job(request, job_id)
+    return await create_stream_ticket_response(request, job_id)
 
 
-async def ticket_response(request: Request, subject_id: UUID) -> Response:
+async def create_stream_ticket_response(request: Request, subject_id: UUID) -> Response:
     """Return a new ticket for the stream of a job or batch."""
     ticket = await issue_stream_ticket(request, subject_id)
     return json_response(StreamTicketView(ticket=ticket, expires_s=int(TICKET_LIFETIME.total_seconds())), 201)
@@ -237,7 +241,7 @@ async def ticket_response(request: Request, subject_id: UUID) -> Response:
     scope="jobs",
     query=CancelJobQuery,
     response=JobCancellation,
-    other_responses=_JOB_NOT_FOUND,
+    other_responses=_JOB_NOT_FOUND_RESPONSE,
 )
 async def cancel_job(request: Request) -> Response:
     query, job_id = parse_query(request, CancelJobQuery), parse_path_uuid(request)
@@ -257,8 +261,8 @@ async def cancel_job(request: Request) -> Response:
     tag="jobs",
     scope="jobs",
     body=RetryJobRequest,
-    response=RestartedTasks,
-    other_responses={**_JOB_NOT_FOUND, 409: "A task that would run again has not ended"},
+    response=RetryJobResult,
+    other_responses={**_JOB_NOT_FOUND_RESPONSE, 409: "A task that would run again has not ended"},
 )
 async def retry_job(request: Request) -> Response:
     job_id, body = parse_path_uuid(request), await parse_body(request, RetryJobRequest)
@@ -270,7 +274,7 @@ async def retry_job(request: Request) -> Response:
         )
         if caller.kind == "service":
             await audit.record_audit_entry(connection, caller.name, "job.retry", str(job_id))
-    return json_response(RestartedTasks(restarted=count))
+    return json_response(RetryJobResult(restarted=count))
 
 
 @api_operation(
@@ -306,7 +310,7 @@ class AttemptView(msgspec.Struct, kw_only=True):
     scope="jobs",
     response=list[AttemptView],
 )
-async def list_attempts(request: Request) -> Response:
+async def list_failed_attempts(request: Request) -> Response:
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
         attempts = await explain.list_task_attempts(connection, parse_path_uuid(request))
@@ -315,16 +319,16 @@ async def list_attempts(request: Request) -> Response:
     return json_response(attempts)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_job_routes() -> list[BaseRoute]:
     return [
         Route("/api/jobs/start", start_job, methods=["POST"]),
         Route("/api/jobs", list_jobs, methods=["GET"]),
         Route("/api/jobs", submit_job, methods=["POST"]),
         Route("/api/jobs/{id}", get_job, methods=["GET"]),
         Route("/api/jobs/{id}", cancel_job, methods=["DELETE"]),
-        Route("/api/jobs/{id}/events", watch_job, methods=["GET"]),
-        Route("/api/jobs/{id}/ticket", create_ticket, methods=["POST"]),
+        Route("/api/jobs/{id}/events", stream_job_events, methods=["GET"]),
+        Route("/api/jobs/{id}/ticket", create_job_stream_ticket, methods=["POST"]),
         Route("/api/jobs/{id}/retry", retry_job, methods=["POST"]),
         Route("/api/tasks/{id}/explain", explain_task, methods=["GET"]),
-        Route("/api/tasks/{id}/attempts", list_attempts, methods=["GET"]),
+        Route("/api/tasks/{id}/attempts", list_failed_attempts, methods=["GET"]),
     ]

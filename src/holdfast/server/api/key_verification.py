@@ -11,14 +11,14 @@ import time
 from datetime import UTC, datetime
 
 from holdfast.engine import access
-from holdfast.engine.access import KEY_PREFIX, ServiceKey, hash_secret
+from holdfast.engine.access import SERVICE_KEY_PREFIX, ServiceKey, hash_secret
 from holdfast.engine.connection import Database
 from holdfast.settings import Settings
 
-KEY_CACHE_S = 1.0
+SERVICE_KEY_CACHE_LIFETIME_S = 1.0
 REVOCATION_CHECK_INTERVAL_S = 5.0
-MAX_CACHED_KEYS = 1000
-MAX_KEY_CHARS = 200
+MAX_CACHED_SERVICE_KEYS = 1000
+MAX_SERVICE_KEY_CHARS = 200
 
 
 class KeyVerifier:
@@ -37,7 +37,7 @@ class KeyVerifier:
             credential.encode("utf-8", "surrogatepass"), self._configured_key.reveal().encode()
         )
 
-    async def is_valid(self, prefix: str) -> bool:
+    async def is_key_active(self, prefix: str) -> bool:
         """Return whether a key that opened a stream is neither revoked nor expired.
 
         All open streams share one query every few seconds.
@@ -54,20 +54,20 @@ class KeyVerifier:
             )
         return prefix not in self._invalid_prefixes
 
-    async def find_key(self, credential: str) -> ServiceKey | None:
+    async def find_service_key(self, credential: str) -> ServiceKey | None:
         """Return the key that the credential is, or None if it is no valid service key."""
-        if not credential.startswith(KEY_PREFIX) or len(credential) > MAX_KEY_CHARS:
+        if not credential.startswith(SERVICE_KEY_PREFIX) or len(credential) > MAX_SERVICE_KEY_CHARS:
             return None
         key_hash = hash_secret(credential)
         now = time.monotonic()
         cached = self._cache.get(key_hash)
-        if cached is not None and now - cached[0] < KEY_CACHE_S:
+        if cached is not None and now - cached[0] < SERVICE_KEY_CACHE_LIFETIME_S:
             return cached[1]
         self._cache.pop(key_hash, None)
         async with self._database.connection() as connection:
             key = await access.verify_service_key(connection, key_hash)
         if key is not None:
-            if len(self._cache) >= MAX_CACHED_KEYS:
+            if len(self._cache) >= MAX_CACHED_SERVICE_KEYS:
                 self._cache.clear()
             self._cache[key_hash] = (now, key)
         return key

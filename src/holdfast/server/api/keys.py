@@ -19,10 +19,10 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
 
-_KEYS: dict[str, Any] = {"tag": "service keys", "access": "service", "scope": "keys"}
+_SERVICE_KEY_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "service keys", "access": "service", "scope": "keys"}
 
 
-class NewServiceKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CreateServiceKeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The name and the scopes of the key. It expires after `expires_s` seconds, if set."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -36,13 +36,19 @@ class CreatedServiceKey(access.ServiceKey, kw_only=True, frozen=True):
     key: str
 
 
-@api_operation("Create a service key", body=NewServiceKey, response=CreatedServiceKey, status=201, **_KEYS)
-async def create_key(request: Request) -> Response:
-    body = await parse_body(request, NewServiceKey)
+@api_operation(
+    "Create a service key",
+    body=CreateServiceKeyRequest,
+    response=CreatedServiceKey,
+    status=201,
+    **_SERVICE_KEY_ENDPOINT_OPTIONS,
+)
+async def create_service_key(request: Request) -> Response:
+    body = await parse_body(request, CreateServiceKeyRequest)
     access.check_scopes(body.scopes)
     caller = await identify_caller(request)
     for scope in body.scopes:
-        if not caller.has_scope(scope):
+        if not caller.service_has_scope(scope):
             raise RefusedError(
                 f'Your key does not have the scope "{scope}", so it cannot create a key with it.',
                 field="scopes",
@@ -63,8 +69,8 @@ async def create_key(request: Request) -> Response:
     return json_response(CreatedServiceKey(**msgspec.structs.asdict(key), key=secret.reveal()), 201)
 
 
-@api_operation("List service keys", response=list[access.ServiceKey], **_KEYS)
-async def list_keys(request: Request) -> Response:
+@api_operation("List service keys", response=list[access.ServiceKey], **_SERVICE_KEY_ENDPOINT_OPTIONS)
+async def list_service_keys(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await access.list_service_keys(connection))
 
@@ -73,9 +79,9 @@ async def list_keys(request: Request) -> Response:
     "Revoke a service key by its prefix or id",
     status=204,
     other_responses={404: "There is no such key, or it is revoked already"},
-    **_KEYS,
+    **_SERVICE_KEY_ENDPOINT_OPTIONS,
 )
-async def revoke_key(request: Request) -> Response:
+async def revoke_service_key(request: Request) -> Response:
     prefix_or_id = parse_path_name(request, "key")
     async with audited_transaction(request, "key.revoke", prefix_or_id) as connection:
         if not await access.revoke_service_key(connection, prefix_or_id):
@@ -83,9 +89,9 @@ async def revoke_key(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_service_key_routes() -> list[BaseRoute]:
     return [
-        Route("/api/keys", create_key, methods=["POST"]),
-        Route("/api/keys", list_keys, methods=["GET"]),
-        Route("/api/keys/{key}", revoke_key, methods=["DELETE"]),
+        Route("/api/keys", create_service_key, methods=["POST"]),
+        Route("/api/keys", list_service_keys, methods=["GET"]),
+        Route("/api/keys/{key}", revoke_service_key, methods=["DELETE"]),
     ]

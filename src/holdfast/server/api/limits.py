@@ -12,14 +12,14 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import limits
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-_LIMITS: dict[str, Any] = {"tag": "limits", **OPERATOR_ACCESS}
+_LIMIT_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "limits", **OPERATOR_ENDPOINT_OPTIONS}
 
 
 class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -38,13 +38,15 @@ class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     burst: Annotated[float, Meta(ge=1, le=1e6)] | None = None
 
 
-@api_operation("List limits and their current usage", response=list[dict[str, Any]], **_LIMITS)
+@api_operation(
+    "List limits and their current usage", response=list[dict[str, Any]], **_LIMIT_ENDPOINT_OPTIONS
+)
 async def list_limits(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await limits.list_limits(connection))
 
 
-@api_operation("Create or replace a limit", body=PutLimitRequest, status=204, **_LIMITS)
+@api_operation("Create or replace a limit", body=PutLimitRequest, status=204, **_LIMIT_ENDPOINT_OPTIONS)
 async def put_limit(request: Request) -> Response:
     name, body = parse_path_name(request), await parse_body(request, PutLimitRequest)
     if body.max_running is None and body.rate is None:
@@ -55,7 +57,9 @@ async def put_limit(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@api_operation("Delete a limit", status=204, other_responses={404: "There is no such limit"}, **_LIMITS)
+@api_operation(
+    "Delete a limit", status=204, other_responses={404: "There is no such limit"}, **_LIMIT_ENDPOINT_OPTIONS
+)
 async def delete_limit(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "limit.delete", name) as connection:
@@ -64,7 +68,7 @@ async def delete_limit(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_limit_routes() -> list[BaseRoute]:
     return [
         Route("/api/limits", list_limits, methods=["GET"]),
         Route("/api/limits/{name}", put_limit, methods=["PUT"]),

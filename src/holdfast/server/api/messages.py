@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.definitions.consumers import check_queue_name
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import Json, Message, MessageMetrics, MessageQueue
@@ -26,11 +26,11 @@ Seconds = Annotated[float, Meta(ge=0, le=31536000)]
 MessageId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Receipt = Annotated[str, Meta(max_length=200)]
 MAX_MESSAGE_BYTES = 1024 * 1024
-_MESSAGES: dict[str, Any] = {"tag": "messages", "access": "service", "scope": "queues"}
-_QUEUE_NOT_FOUND = {404: "There is no such queue"}
+_MESSAGE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "messages", "access": "service", "scope": "queues"}
+_QUEUE_NOT_FOUND_RESPONSE = {404: "There is no such queue"}
 
 
-class NewMessageQueue(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CreateMessageQueueRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """An `unlogged` queue is faster, but loses its messages when the database server crashes."""
 
     unlogged: bool = False
@@ -79,14 +79,14 @@ class MessageView(msgspec.Struct, kw_only=True):
     failed_at: datetime | None
 
 
-class SelectedMessages(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class MessageSelectionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The messages to change, by their receipts or by their ids."""
 
     receipts: Annotated[list[Receipt], Meta(max_length=1000)] = []
     ids: Annotated[list[MessageId], Meta(max_length=1000)] = []
 
 
-class HideMessagesRequest(SelectedMessages, kw_only=True, forbid_unknown_fields=True):
+class HideMessagesRequest(MessageSelectionRequest, kw_only=True, forbid_unknown_fields=True):
     """The messages to hide, and for how many seconds from now (`vt_s`)."""
 
     vt_s: Seconds
@@ -104,24 +104,32 @@ def _parse_queue_name(request: Request) -> str:
     return name
 
 
-@api_operation("List message queues", response=list[MessageQueue], **_MESSAGES)
-async def list_queues(request: Request) -> Response:
+@api_operation("List message queues", response=list[MessageQueue], **_MESSAGE_ENDPOINT_OPTIONS)
+async def list_message_queues(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await queues.list_message_queues(connection))
 
 
-@api_operation("Create a message queue if it does not exist", body=NewMessageQueue, status=204, **_MESSAGES)
-async def create_queue(request: Request) -> Response:
-    name, body = _parse_queue_name(request), await parse_body(request, NewMessageQueue)
+@api_operation(
+    "Create a message queue if it does not exist",
+    body=CreateMessageQueueRequest,
+    status=204,
+    **_MESSAGE_ENDPOINT_OPTIONS,
+)
+async def create_message_queue(request: Request) -> Response:
+    name, body = _parse_queue_name(request), await parse_body(request, CreateMessageQueueRequest)
     async with audited_transaction(request, "messages.create", name, as_login=True) as connection:
-        await queues.create_queue(connection, name, unlogged=body.unlogged)
+        await queues.create_message_queue(connection, name, unlogged=body.unlogged)
     return Response(status_code=204)
 
 
 @api_operation(
-    "Delete a message queue and all its messages", status=204, other_responses=_QUEUE_NOT_FOUND, **_MESSAGES
+    "Delete a message queue and all its messages",
+    status=204,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
-async def drop_queue(request: Request) -> Response:
+async def delete_message_queue(request: Request) -> Response:
     name = _parse_queue_name(request)
     async with audited_transaction(request, "messages.drop", name, as_login=True) as connection:
         if not await queues.drop_queue(connection, name):
@@ -132,10 +140,10 @@ async def drop_queue(request: Request) -> Response:
 @api_operation(
     "Get the metrics of a message queue",
     response=MessageMetrics,
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
-async def get_queue_metrics(request: Request) -> Response:
+async def get_message_queue_metrics(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         [metrics] = await queues.list_message_metrics(connection, _parse_queue_name(request))
     return json_response(metrics)
@@ -146,15 +154,15 @@ async def get_queue_metrics(request: Request) -> Response:
     body=SendMessagesRequest,
     response=MessageIds,
     status=201,
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
 async def send_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, SendMessagesRequest)
-    bodies = [to_json(message, what="messages", limit=MAX_MESSAGE_BYTES) for message in body.messages]
+    bodies = [encode_payload(message, what="messages", limit=MAX_MESSAGE_BYTES) for message in body.messages]
     headers = None
     if body.headers is not None:
-        headers = [to_json(body.headers, what="headers")] * len(bodies)
+        headers = [encode_payload(body.headers, what="headers")] * len(bodies)
     delay = None if body.delay_s is None else timedelta(seconds=body.delay_s)
     async with transaction_as_caller(request) as connection:
         query = queues.send_messages(name, bodies, headers=headers, delay=delay)
@@ -165,12 +173,12 @@ async def send_messages(request: Request) -> Response:
     "Read messages and hide them from other readers for a while",
     body=ReadMessagesRequest,
     response=list[MessageView],
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
 async def read_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, ReadMessagesRequest)
-    where = None if body.where is None else to_json(body.where, what="where")
+    where = None if body.where is None else encode_payload(body.where, what="where")
     vt = None if body.vt_s is None else timedelta(seconds=body.vt_s)
     async with transaction_as_caller(request) as connection:
         messages = await queues.read_messages(connection, name, vt=vt, qty=body.qty, where=where)
@@ -181,8 +189,8 @@ async def read_messages(request: Request) -> Response:
     "Look at messages without reading them",
     query=PeekMessagesQuery,
     response=list[MessageView],
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
 async def peek_messages(request: Request) -> Response:
     name, query = _parse_queue_name(request), parse_query(request, PeekMessagesQuery)
@@ -198,14 +206,14 @@ def _build_message_views(messages: list[Message[Json]]) -> list[MessageView]:
 
 @api_operation(
     "Archive messages and return the ids of those that existed",
-    body=SelectedMessages,
+    body=MessageSelectionRequest,
     response=MessageIds,
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
 async def archive_messages(request: Request) -> Response:
-    name, body = _parse_queue_name(request), await parse_body(request, SelectedMessages)
-    _check_selection(body)
+    name, body = _parse_queue_name(request), await parse_body(request, MessageSelectionRequest)
+    _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
         query = queues.archive_messages(name, body.receipts, body.ids)
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
@@ -213,14 +221,14 @@ async def archive_messages(request: Request) -> Response:
 
 @api_operation(
     "Delete messages and return the ids of those that existed",
-    body=SelectedMessages,
+    body=MessageSelectionRequest,
     response=MessageIds,
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
 async def delete_messages(request: Request) -> Response:
-    name, body = _parse_queue_name(request), await parse_body(request, SelectedMessages)
-    _check_selection(body)
+    name, body = _parse_queue_name(request), await parse_body(request, MessageSelectionRequest)
+    _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
         query = queues.delete_messages(name, body.receipts, body.ids)
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
@@ -230,30 +238,30 @@ async def delete_messages(request: Request) -> Response:
     "Hide messages for a number of seconds from now; 0 makes them visible",
     body=HideMessagesRequest,
     response=MessageIds,
-    other_responses=_QUEUE_NOT_FOUND,
-    **_MESSAGES,
+    other_responses=_QUEUE_NOT_FOUND_RESPONSE,
+    **_MESSAGE_ENDPOINT_OPTIONS,
 )
 async def hide_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, HideMessagesRequest)
-    _check_selection(body)
+    _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
         query = queues.set_message_vt(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 
-def _check_selection(selection: SelectedMessages) -> None:
+def _require_selected_messages(selection: MessageSelectionRequest) -> None:
     if not selection.receipts and not selection.ids:
         raise InvalidError("No messages are selected.", fix="Set receipts or ids.", field="receipts")
 
 
-def build_routes() -> list[BaseRoute]:
+def build_message_routes() -> list[BaseRoute]:
     return [
-        Route("/api/messages", list_queues, methods=["GET"]),
-        Route("/api/messages/{queue}", create_queue, methods=["PUT"]),
-        Route("/api/messages/{queue}", drop_queue, methods=["DELETE"]),
+        Route("/api/messages", list_message_queues, methods=["GET"]),
+        Route("/api/messages/{queue}", create_message_queue, methods=["PUT"]),
+        Route("/api/messages/{queue}", delete_message_queue, methods=["DELETE"]),
         Route("/api/messages/{queue}", send_messages, methods=["POST"]),
         Route("/api/messages/{queue}", peek_messages, methods=["GET"]),
-        Route("/api/messages/{queue}/metrics", get_queue_metrics, methods=["GET"]),
+        Route("/api/messages/{queue}/metrics", get_message_queue_metrics, methods=["GET"]),
         Route("/api/messages/{queue}/read", read_messages, methods=["POST"]),
         Route("/api/messages/{queue}/archive", archive_messages, methods=["POST"]),
         Route("/api/messages/{queue}/delete", delete_messages, methods=["POST"]),

@@ -84,7 +84,7 @@ async def get_database_stats(request: Request) -> Response:
         return json_response(await overview.metrics(connection))
 
 
-def build_routes() -> list[BaseRoute]:
+def build_metrics_routes() -> list[BaseRoute]:
     return [
         Route("/metrics", get_prometheus_metrics, methods=["GET"]),
         Route("/api/stats", get_database_stats, methods=["GET"]),

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import telemetry
 from holdfast.server.api.problem_responses import handle_unexpected_error, problem_response
-from holdfast.server.api.services import SERVICES_SCOPE_KEY, AppServices
+from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices
 
 # Added to responses that do not set these headers. The API docs page and the dashboard set another policy.
 SECURITY_HEADERS = {
@@ -23,63 +23,109 @@ SECURITY_HEADERS = {
 }
 
 
-class RequestMiddleware:
-    """Gives every request its services and a time limit, and every response its security headers."""
+class RequestTelemetryMiddleware:
+    """ASGI middleware that emits the event `api.request_completed` after each HTTP request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_at, status = time.monotonic(), 500
+
+        async def send_and_note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note_status)
+        finally:
+            telemetry.emit(
+                "api.request_completed",
+                method=scope["method"],
+                path=_redact_signed_path(scope["path"]),
+                status=status,
+                seconds=time.monotonic() - started_at,
+            )
+
+
+class SecurityHeadersMiddleware:
+    """ASGI middleware that adds the missing security headers to each HTTP response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class RequestTimeoutMiddleware:
+    """ASGI middleware that limits the time until a response starts.
+
+    A request that takes longer gets status 503. An unexpected error before the response starts becomes
+    status 500.
+    """
+
+    def __init__(self, app: ASGIApp, timeout_s: float) -> None:
+        self._app = app
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        response_started, app_is_running = False, True
+        time_limit = asyncio.timeout(self._timeout_s)
+
+        async def send_and_stop_timer(message: Message) -> None:
+            nonlocal response_started
+            if message["type"] == "http.response.start":
+                response_started = True
+                if app_is_running:
+                    time_limit.reschedule(None)  # a response that has started may take as long as it needs
+            await send(message)
+
+        try:
+            try:
+                async with time_limit:
+                    await self._app(scope, receive, send_and_stop_timer)
+            finally:
+                app_is_running = False
+        except TimeoutError:
+            if response_started or not time_limit.expired():
+                raise
+            await problem_response(503, "The request took too long")(scope, receive, send)
+        except Exception as error:
+            if response_started:
+                raise
+            await (await handle_unexpected_error(error))(scope, receive, send)
+
+
+class AppServicesMiddleware:
+    """ASGI middleware that makes the services of the application available to each request."""
 
     def __init__(self, app: ASGIApp, services: AppServices) -> None:
         self._app = app
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        scope[SERVICES_SCOPE_KEY] = self._services
-        if scope["type"] == "http":
-            await self._handle_http_request(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _handle_http_request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started_at, status, app_is_running = time.monotonic(), 0, True
-        time_limit = asyncio.timeout(self._services.settings.api_timeout.total_seconds())
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if app_is_running:
-                    time_limit.reschedule(None)  # a response that has started may take as long as it needs
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        try:
-            try:
-                async with time_limit:
-                    await self._app(scope, receive, send_with_headers)
-            finally:
-                app_is_running = False
-        except TimeoutError:
-            if status or not time_limit.expired():
-                raise
-            await problem_response(503, "The request took too long")(scope, receive, send_with_headers)
-        except Exception as error:
-            if status:
-                raise
-            await (await handle_unexpected_error(error))(scope, receive, send_with_headers)
-        finally:
-            telemetry.emit(
-                "api.request_completed",
-                method=scope["method"],
-                path=_redact_path(scope["path"]),
-                status=status or 500,
-                seconds=time.monotonic() - started_at,
-            )
+        if scope["type"] in ("http", "websocket"):
+            scope[SERVICES_ASGI_SCOPE_KEY] = self._services
+        await self._app(scope, receive, send)
 
 
-def _redact_path(path: str) -> str:
-    """Remove the signature of a signed link from a path, so that the log gives nobody access to the file."""
+def _redact_signed_path(path: str) -> str:
+    """Replace the signature in the path of a signed link, so that logs do not give access to the file."""
     head, separator, _ = path.partition("/files/")
     return f"{head}{separator}(signed)" if separator else path

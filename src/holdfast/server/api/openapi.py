@@ -14,53 +14,55 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.model import Json
 from holdfast.server.api.json_responses import json_response
-from holdfast.server.api.operations import ApiOperation, api_operation, get_operation
+from holdfast.server.api.operations import ApiOperation, api_operation, find_declared_operation
 from holdfast.server.api.problem_responses import ProblemDetails
-from holdfast.server.api.request_examples import EXAMPLES
+from holdfast.server.api.request_examples import REQUEST_BODY_EXAMPLES
 from holdfast.version import __version__
 
-SCHEMA_REFERENCE = "#/components/schemas/{name}"
-_PATH_PARAMETER = re.compile(r"{([a-z_]+)(?::[a-z]+)?}")
-_UUID_PARAMETERS = {"id", "task", "batch", "job"}
-_DESCRIPTION = """Background jobs on PostgreSQL. Users send a signed token and services send a key, both as a
-bearer token. Errors are application/problem+json. Errors of /rest/v1 have the format of PostgREST."""
+SCHEMA_REFERENCE_TEMPLATE = "#/components/schemas/{name}"
+_PATH_PARAMETER_PATTERN = re.compile(r"{([a-z_]+)(?::[a-z]+)?}")
+_UUID_PATH_PARAMETERS = {"id", "task", "batch", "job"}
+_API_DESCRIPTION = """Background jobs on PostgreSQL. Users send a signed token and services send a key, both as
+a bearer token. Errors are application/problem+json. Errors of /rest/v1 have the format of PostgREST."""
 
 
-def list_operations(routes: Iterable[BaseRoute], prefix: str = "") -> list[tuple[str, str, ApiOperation]]:
+def list_declared_operations(
+    routes: Iterable[BaseRoute], prefix: str = ""
+) -> list[tuple[str, str, ApiOperation]]:
     """Return the path, the method and the declaration of every declared endpoint."""
     operations: list[tuple[str, str, ApiOperation]] = []
     for route in routes:
         if isinstance(route, Mount):
-            operations += list_operations(route.routes or (), prefix + route.path)
+            operations += list_declared_operations(route.routes or (), prefix + route.path)
         elif isinstance(route, Route):
-            operation = get_operation(route.endpoint)
+            operation = find_declared_operation(route.endpoint)
             if operation is not None:
-                path = _PATH_PARAMETER.sub(r"{\1}", prefix + route.path)
+                path = _PATH_PARAMETER_PATTERN.sub(r"{\1}", prefix + route.path)
                 methods = sorted(set(route.methods or ()) - {"HEAD"})
                 operations += [(path, method.lower(), operation) for method in methods]
     return operations
 
 
-def build_document(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Json]:
+def build_openapi_from_routes(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Json]:
     """Return the OpenAPI document of the declared endpoints of the routes."""
-    operations = list_operations(routes)
+    operations = list_declared_operations(routes)
     types = [
         each for *_, operation in operations for each in (operation.body, operation.query, operation.response)
     ]
     types = [*(each for each in types if each not in (None, bytes)), ProblemDetails]
-    schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
+    schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE_TEMPLATE)
     # Types such as dict[...] are not hashable, so the id of the type is the key.
     schema_by_type = {id(each): schema for each, schema in zip(types, schemas, strict=True)}
     for component in components.values():
         if "description" in component:
-            component["description"] = _without_example(component["description"])
+            component["description"] = _remove_python_example(component["description"])
     paths: dict[str, dict[str, Json]] = {}
     for path, method, operation in operations:
         described = _describe_operation(path, method, operation, schema_by_type, components)
         paths.setdefault(path, {})[method] = described
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": __version__, "description": _DESCRIPTION},
+        "info": {"title": "Holdfast", "version": __version__, "description": _API_DESCRIPTION},
         "servers": [{"url": server}],
         "tags": [{"name": name} for name in dict.fromkeys(operation.tag for *_, operation in operations)],
         "paths": paths,
@@ -74,7 +76,7 @@ def build_document(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[st
     }
 
 
-def _without_example(description: str) -> str:
+def _remove_python_example(description: str) -> str:
     """Return the docstring of a type without its indentation and without its Python example."""
     return inspect.cleandoc(description).partition(">>>")[0].strip()
 
@@ -86,7 +88,7 @@ def _describe_operation(
     schema_by_type: dict[int, Json],
     components: dict[str, Json],
 ) -> dict[str, Json]:
-    parameters = [_describe_path_parameter(name) for name in _PATH_PARAMETER.findall(path)]
+    parameters = [_describe_path_parameter(name) for name in _PATH_PARAMETER_PATTERN.findall(path)]
     described: dict[str, Json] = {
         "summary": operation.summary,
         "operationId": _build_operation_id(path, method),
@@ -122,7 +124,7 @@ def _describe_request_body(
         return {"content": {operation.request_media_type: {"schema": {"type": "string", "format": "binary"}}}}
     schema = schema_by_type[id(operation.body)]
     content: dict[str, Json] = {"schema": schema}
-    example = EXAMPLES.get(operation_id, operation.example)
+    example = REQUEST_BODY_EXAMPLES.get(operation_id, operation.example)
     if example is not None:
         content["example"] = example
     required = bool(_resolve_schema(schema, components).get("required"))
@@ -137,19 +139,24 @@ def _resolve_schema(schema: Json, components: dict[str, Json]) -> dict[str, Json
 
 def _describe_path_parameter(name: str) -> dict[str, Json]:
     schema: dict[str, Json] = {"type": "string", "minLength": 1, "maxLength": 200}
-    if name in _UUID_PARAMETERS:
+    if name in _UUID_PATH_PARAMETERS:
         schema = {"type": "string", "format": "uuid"}
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def _describe_query_parameters(query: dict[str, Json]) -> list[dict[str, Json]]:
     return [
-        {"name": name, "in": "query", "required": name in query["required"], "schema": _without_null(schema)}
+        {
+            "name": name,
+            "in": "query",
+            "required": name in query["required"],
+            "schema": _remove_null_choice(schema),
+        }
         for name, schema in query.get("properties", {}).items()
     ]
 
 
-def _without_null(schema: dict[str, Json]) -> dict[str, Json]:
+def _remove_null_choice(schema: dict[str, Json]) -> dict[str, Json]:
     """Remove null from the schema of an optional query parameter, because a query cannot express it."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) != 1:
@@ -167,17 +174,17 @@ def _describe_responses(
     elif operation.media_type != "application/json":
         success["content"] = {operation.media_type: {"schema": {"type": "string"}}}
     responses = {str(operation.status): success}
-    for status, text in {**_common_errors(path, operation), **operation.other_responses}.items():
+    for status, text in {**_build_common_errors(path, operation), **operation.other_responses}.items():
         response: dict[str, Json] = {"description": text}
         if status == 200 and operation.response is not None:
             response["content"] = success["content"]
         elif status >= 400:
-            response["content"] = _error_content(operation)
+            response["content"] = _build_error_content(operation)
         responses.setdefault(str(status), response)
     return dict(sorted(responses.items()))
 
 
-def _common_errors(path: str, operation: ApiOperation) -> dict[int, str]:
+def _build_common_errors(path: str, operation: ApiOperation) -> dict[int, str]:
     """Return the errors that every endpoint of this kind can return."""
     errors = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too large"}
     if operation.access != "anyone" or operation.scope is not None:
@@ -193,10 +200,14 @@ def _common_errors(path: str, operation: ApiOperation) -> dict[int, str]:
     return errors
 
 
-def _error_content(operation: ApiOperation) -> dict[str, Json]:
+def _build_error_content(operation: ApiOperation) -> dict[str, Json]:
     if operation.tag == "SQL functions":
         return {"application/json": {"schema": {"type": "object"}}}
-    return {"application/problem+json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name="ProblemDetails")}}}
+    return {
+        "application/problem+json": {
+            "schema": {"$ref": SCHEMA_REFERENCE_TEMPLATE.format(name="ProblemDetails")}
+        }
+    }
 
 
 def _build_operation_id(path: str, method: str) -> str:
@@ -205,9 +216,11 @@ def _build_operation_id(path: str, method: str) -> str:
 
 
 @api_operation("Get this OpenAPI document", tag="documentation", access="anyone", response=dict[str, Any])
-async def get_document(request: Request) -> Response:
-    return json_response(build_document(request.app.routes, server=request.scope.get("root_path") or "/"))
+async def serve_openapi_document(request: Request) -> Response:
+    return json_response(
+        build_openapi_from_routes(request.app.routes, server=request.scope.get("root_path") or "/")
+    )
 
 
-def build_routes() -> Sequence[BaseRoute]:
-    return [Route("/api/openapi.json", get_document, methods=["GET"])]
+def build_openapi_routes() -> Sequence[BaseRoute]:
+    return [Route("/api/openapi.json", serve_openapi_document, methods=["GET"])]

@@ -25,7 +25,7 @@ from holdfast.server.api.token_verification import UnauthenticatedError
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 """A coroutine function that takes a Starlette request and returns a response."""
 AccessLevel: TypeAlias = Literal["anyone", "user", "service"]
-_COUNTED = "holdfast.rate_limit_counted"
+_RATE_LIMIT_ASGI_SCOPE_KEY = "holdfast.rate_limit_counted"
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,19 @@ def api_operation(summary: str, *, tag: str, **fields: Any) -> Callable[[Endpoin
     """
     operation = ApiOperation(summary, tag, **fields)
 
-    def decorate(endpoint: Endpoint) -> Endpoint:
+    def declare_endpoint(endpoint: Endpoint) -> Endpoint:
         @wraps(endpoint)
-        async def checked_endpoint(request: Request) -> Response:
+        async def call_if_admitted(request: Request) -> Response:
             await admit_caller(request, operation.access, operation.scope)
             return await endpoint(request)
 
-        checked_endpoint.operation = operation  # type: ignore[attr-defined]
-        return checked_endpoint
+        call_if_admitted.operation = operation  # type: ignore[attr-defined]
+        return call_if_admitted
 
-    return decorate
+    return declare_endpoint
 
 
-def get_operation(endpoint: object) -> ApiOperation | None:
+def find_declared_operation(endpoint: object) -> ApiOperation | None:
     """Return the declaration of an endpoint, or None if it has none."""
     return cast("ApiOperation | None", getattr(endpoint, "operation", None))
 
@@ -101,13 +101,13 @@ async def admit_caller(request: Request, access: AccessLevel = "user", scope: st
     except UnauthenticatedError:
         count_unauthenticated_request(request)
         raise
-    if caller.kind != "anonymous" and _COUNTED not in request.scope:
+    if caller.kind != "anonymous" and _RATE_LIMIT_ASGI_SCOPE_KEY not in request.scope:
         # One endpoint may pass the request on to another one. The request still counts once.
-        request.scope[_COUNTED] = True
+        request.scope[_RATE_LIMIT_ASGI_SCOPE_KEY] = True
         get_services(request).rate_limiter.count_request(caller.name)
     if access == "service" and caller.kind != "service":
         raise HTTPException(403, "Only services may call this endpoint")
-    if scope is not None and caller.kind == "service" and not caller.has_scope(scope):
+    if scope is not None and caller.kind == "service" and not caller.service_has_scope(scope):
         raise HTTPException(403, f"This endpoint needs a service key with the scope {scope}")
     return caller
 

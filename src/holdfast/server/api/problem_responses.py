@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast import errors
 
-_STATUS_AND_TITLE: dict[type[errors.HoldfastError], tuple[int, str]] = {
+_STATUS_AND_TITLE_BY_ERROR: dict[type[errors.HoldfastError], tuple[int, str]] = {
     errors.InvalidError: (422, "The request is not valid"),
     errors.NotFoundError: (404, "Not found"),
     errors.ConflictError: (409, "Conflict"),
@@ -30,7 +30,7 @@ _STATUS_AND_TITLE: dict[type[errors.HoldfastError], tuple[int, str]] = {
     errors.StorageError: (503, "The object store is unavailable"),
     errors.SchemaError: (503, "The database schema has the wrong version"),
 }
-_INTERNAL_ERROR = "Internal server error"
+_INTERNAL_ERROR_TITLE = "Internal server error"
 _log = logging.getLogger("holdfast.server.api")
 
 
@@ -78,27 +78,31 @@ async def handle_holdfast_error(_: Request, error: Exception) -> Response:
     """Return the response for an error of `holdfast.errors`. Hide the message of server errors and log it."""
     assert isinstance(error, errors.HoldfastError)  # noqa: S101  (registered for this type only)
     for error_type in type(error).__mro__:
-        if error_type in _STATUS_AND_TITLE:
-            status, title = _STATUS_AND_TITLE[error_type]
+        if error_type in _STATUS_AND_TITLE_BY_ERROR:
+            status, title = _STATUS_AND_TITLE_BY_ERROR[error_type]
             if isinstance(error, errors.DatabaseError) or (
                 status >= 500 and not isinstance(error, errors.QuotaExceededError)
             ):
                 _log.error("%s: %s", type(error).__name__, error)
                 return problem_response(status, title)
             return problem_response(
-                status, title, str(error), field=error.field, headers=_retry_headers(error)
+                status, title, str(error), field=error.field, headers=_build_retry_after_header(error)
             )
     _log.error("%s: %s", type(error).__name__, error)
-    return problem_response(500, _INTERNAL_ERROR)
+    return problem_response(500, _INTERNAL_ERROR_TITLE)
 
 
 def get_error_status(error: errors.HoldfastError) -> int:
     """Return the HTTP status for an error of `holdfast.errors`."""
-    statuses = (_STATUS_AND_TITLE[kind][0] for kind in type(error).__mro__ if kind in _STATUS_AND_TITLE)
+    statuses = (
+        _STATUS_AND_TITLE_BY_ERROR[kind][0]
+        for kind in type(error).__mro__
+        if kind in _STATUS_AND_TITLE_BY_ERROR
+    )
     return next(statuses, 500)
 
 
-def _retry_headers(error: errors.HoldfastError) -> dict[str, str]:
+def _build_retry_after_header(error: errors.HoldfastError) -> dict[str, str]:
     if isinstance(error, errors.TooManyRequestsError):
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     return {}
@@ -113,4 +117,4 @@ async def handle_http_exception(_: Request, error: Exception) -> Response:
 async def handle_unexpected_error(error: Exception) -> Response:
     """Return status 500 without details and log the error with its traceback."""
     _log.error("unexpected %s", type(error).__name__, exc_info=error)
-    return problem_response(500, _INTERNAL_ERROR)
+    return problem_response(500, _INTERNAL_ERROR_TITLE)

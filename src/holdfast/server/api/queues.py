@@ -11,35 +11,39 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import limits, queues, workers
-from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 from holdfast.server.api.schedules import ChangeResult
 
-_QUEUES: dict[str, Any] = {"tag": "queues", **OPERATOR_ACCESS}
+_QUEUE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "queues", **OPERATOR_ENDPOINT_OPTIONS}
 
 
 class PauseQueueRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`why` is the reason that other operators read."""
 
-    why: Annotated[str, Meta(max_length=500)] | None = None
+    reason: Annotated[str, Meta(max_length=500)] | None = None
 
 
-class QueueScaleQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class WorkerDemandQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`per_worker` is the number of tasks that one worker runs at once."""
 
     per_worker: Annotated[int, Meta(ge=1, le=10_000)] = 8
 
 
-class QueueScale(msgspec.Struct, kw_only=True):
+class WorkerDemand(msgspec.Struct, kw_only=True):
     """`workers` is the number of workers that the queue can keep busy."""
 
     workers: int
 
 
-@api_operation("List the queues of tasks with their task counts", response=list[dict[str, Any]], **_QUEUES)
+@api_operation(
+    "List the queues of tasks with their task counts",
+    response=list[dict[str, Any]],
+    **_QUEUE_ENDPOINT_OPTIONS,
+)
 async def list_queues(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await queues.list_task_queues(connection))
@@ -49,7 +53,7 @@ async def list_queues(request: Request) -> Response:
     "Read a queue of tasks",
     response=dict[str, Any],
     other_responses={404: "There is no such queue"},
-    **_QUEUES,
+    **_QUEUE_ENDPOINT_OPTIONS,
 )
 async def get_queue(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
@@ -58,17 +62,20 @@ async def get_queue(request: Request) -> Response:
 
 
 @api_operation(
-    "Pause a queue: start no more tasks until it is resumed", body=PauseQueueRequest, status=204, **_QUEUES
+    "Pause a queue: start no more tasks until it is resumed",
+    body=PauseQueueRequest,
+    status=204,
+    **_QUEUE_ENDPOINT_OPTIONS,
 )
 async def pause_queue(request: Request) -> Response:
     name, body = parse_path_name(request), await parse_body(request, PauseQueueRequest)
     caller = await identify_caller(request)
-    async with audited_transaction(request, "queue.pause", name, why=body.why) as connection:
-        await limits.pause_queue(connection, name, why=body.why, by=caller.name)
+    async with audited_transaction(request, "queue.pause", name, reason=body.reason) as connection:
+        await limits.pause_queue(connection, name, reason=body.reason, by=caller.name)
     return Response(status_code=204)
 
 
-@api_operation("Resume a queue", response=ChangeResult, **_QUEUES)
+@api_operation("Resume a queue", response=ChangeResult, **_QUEUE_ENDPOINT_OPTIONS)
 async def resume_queue(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "queue.resume", name) as connection:
@@ -77,24 +84,24 @@ async def resume_queue(request: Request) -> Response:
 
 @api_operation(
     "Get the number of workers that a queue can keep busy, for autoscalers",
-    query=QueueScaleQuery,
-    response=QueueScale,
+    query=WorkerDemandQuery,
+    response=WorkerDemand,
     tag="queues",
     access="service",
     scope="metrics",
 )
-async def get_queue_scale(request: Request) -> Response:
-    name, query = parse_path_name(request), parse_query(request, QueueScaleQuery)
+async def get_worker_demand(request: Request) -> Response:
+    name, query = parse_path_name(request), parse_query(request, WorkerDemandQuery)
     async with transaction_as_caller(request) as connection:
         count = await workers.count_desired_workers(connection, name, per_worker=query.per_worker)
-    return json_response(QueueScale(workers=count))
+    return json_response(WorkerDemand(workers=count))
 
 
-def build_routes() -> list[BaseRoute]:
+def build_queue_routes() -> list[BaseRoute]:
     return [
         Route("/api/queues", list_queues, methods=["GET"]),
         Route("/api/queues/{name}", get_queue, methods=["GET"]),
         Route("/api/queues/{name}/pause", pause_queue, methods=["POST"]),
         Route("/api/queues/{name}/resume", resume_queue, methods=["POST"]),
-        Route("/api/queues/{name}/scale", get_queue_scale, methods=["GET"]),
+        Route("/api/queues/{name}/scale", get_worker_demand, methods=["GET"]),
     ]

@@ -8,7 +8,7 @@ from holdfast.errors import TooManyRequestsError
 
 # The limiter remembers this many callers and drops the one that has been idle longest. A dropped caller
 # starts again with a full bucket, so dropping never rejects a request that would have been allowed.
-MAX_CALLERS = 50_000
+MAX_TRACKED_CALLERS = 50_000
 
 
 class RateLimiter:
@@ -29,5 +29,5 @@ class RateLimiter:
             wait_s = (cost - tokens) / self._rate
             raise TooManyRequestsError("Too many requests.", fix=f"Wait {wait_s:.1f} s.", retry_after=wait_s)
         self._buckets[caller] = (tokens - cost, now)
-        if len(self._buckets) > MAX_CALLERS:
+        if len(self._buckets) > MAX_TRACKED_CALLERS:
             del self._buckets[next(iter(self._buckets))]

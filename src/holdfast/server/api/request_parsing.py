@@ -17,10 +17,10 @@ from holdfast.server.api.services import get_services
 T = TypeVar("T")
 
 MAX_JSON_DEPTH = 32
-MAX_BODY_TIME_S = 20.0
-MAX_NAME_BYTES = 200
+MAX_BODY_READ_TIME_S = 20.0
+MAX_PATH_NAME_BYTES = 200
 MAX_IDEMPOTENCY_KEY_CHARS = 500
-_BODY_SCOPE_KEY = "holdfast.body"
+_BODY_ASGI_SCOPE_KEY = "holdfast.body"
 _json_decoder = msgspec.json.Decoder()
 
 
@@ -39,13 +39,13 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     """
     if max_bytes is None:
         max_bytes = get_services(request).settings.api_body_limit
-    cached: bytes | None = request.scope.get(_BODY_SCOPE_KEY)
+    cached: bytes | None = request.scope.get(_BODY_ASGI_SCOPE_KEY)
     if cached is not None:
         return cached
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(MAX_BODY_TIME_S):
+        async with asyncio.timeout(MAX_BODY_READ_TIME_S):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
@@ -53,7 +53,7 @@ async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
                 chunks.append(chunk)
     except TimeoutError:
         raise HTTPException(408, "The body took too long to arrive") from None
-    body = request.scope[_BODY_SCOPE_KEY] = b"".join(chunks)
+    body = request.scope[_BODY_ASGI_SCOPE_KEY] = b"".join(chunks)
     return body
 
 
@@ -89,28 +89,28 @@ def parse_json(text: bytes) -> Json:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidError(f"The body is not valid JSON: {error}.", field="body") from None
     if text.count(b"[") + text.count(b"{") > MAX_JSON_DEPTH:
-        _check_depth(value)
+        _reject_deep_nesting(value)
     if b"\\u0000" in text or b"\0" in text:
-        _reject_nul(value)
+        _reject_nul_characters(value)
     return value
 
 
-def _check_depth(value: Json) -> None:
+def _reject_deep_nesting(value: Json) -> None:
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
-        level = [child for parent in level for child in _list_children(parent)]
+        level = [child for parent in level for child in _list_child_values(parent)]
         if not level:
             return
     raise InvalidError(f"The body is nested deeper than {MAX_JSON_DEPTH} levels.", field="body")
 
 
-def _list_children(value: Json) -> list[Json]:
+def _list_child_values(value: Json) -> list[Json]:
     if isinstance(value, dict):
         return list(cast("dict[str, Any]", value).values())
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
-def _reject_nul(value: Json) -> None:
+def _reject_nul_characters(value: Json) -> None:
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidError(
@@ -118,11 +118,11 @@ def _reject_nul(value: Json) -> None:
             )
     elif isinstance(value, dict):
         for key, child in cast("dict[str, Any]", value).items():
-            _reject_nul(key)
-            _reject_nul(child)
+            _reject_nul_characters(key)
+            _reject_nul_characters(child)
     else:
-        for child in _list_children(value):
-            _reject_nul(child)
+        for child in _list_child_values(value):
+            _reject_nul_characters(child)
 
 
 async def parse_body(request: Request, shape: type[T]) -> T:
@@ -203,10 +203,10 @@ def parse_path_name(request: Request, name: str = "name") -> str:
     ...     return json_response({"name": parse_path_name(request)})
     """
     text: str = request.path_params[name]
-    too_long = len(text.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES
+    too_long = len(text.encode("utf-8", "surrogatepass")) > MAX_PATH_NAME_BYTES
     if not text or too_long or any(ord(c) < 32 for c in text):
         raise InvalidError(
-            f"{name} must be 1 to {MAX_NAME_BYTES} bytes without control characters.", field=name
+            f"{name} must be 1 to {MAX_PATH_NAME_BYTES} bytes without control characters.", field=name
         )
     return text
 

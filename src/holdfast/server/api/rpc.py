@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import quotas, rpc
 from holdfast.engine.connection import Connection
 from holdfast.engine.rpc import SqlCallError
-from holdfast.errors import HoldfastError, from_sqlstate
+from holdfast.errors import HoldfastError, build_error_from_sqlstate
 from holdfast.model import Json
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.operations import admit_caller, api_operation
@@ -28,10 +28,10 @@ from holdfast.server.api.request_parsing import read_json_body
 from holdfast.server.api.services import get_services
 
 SINGLE_OBJECT_MEDIA_TYPE = "application/vnd.pgrst.object+json"
-SUBMIT_FUNCTIONS = {"submit", "submit_many", "submit_within_job_limit"}
+SUBMIT_FUNCTION_NAMES = {"submit", "submit_many", "submit_within_job_limit"}
 
 # The status codes of PostgREST. The longest prefix of the SQLSTATE decides.
-_STATUS_BY_CODE = {
+_HTTP_STATUS_BY_SQLSTATE = {
     "08": 503, "09": 500, "0L": 403, "0P": 403, "23503": 409, "23505": 409, "25006": 405, "25": 500,
     "28": 403, "2D": 500, "38": 500, "39": 500, "3B": 500, "40": 503, "42501": 403, "42883": 404,
     "42P01": 404, "53": 503, "54": 413, "55": 409, "57": 503, "58": 500, "P0": 400, "XX": 500,
@@ -48,24 +48,24 @@ class RpcError(msgspec.Struct, kw_only=True):
     hint: str | None = None
 
 
-def _find_status(code: str) -> int:
-    error = from_sqlstate(code, "")
+def _get_status_for_sqlstate(code: str) -> int:
+    error = build_error_from_sqlstate(code, "")
     if error is not None:
         return get_error_status(error)
     for length in (8, 5, 2):
-        if code[:length] in _STATUS_BY_CODE:
-            return _STATUS_BY_CODE[code[:length]]
+        if code[:length] in _HTTP_STATUS_BY_SQLSTATE:
+            return _HTTP_STATUS_BY_SQLSTATE[code[:length]]
     return 400
 
 
-def _error_response(error: SqlCallError, status: int | None = None) -> Response:
+def _build_rpc_error_response(error: SqlCallError, status: int | None = None) -> Response:
     body = RpcError(code=error.code, message=error.message, details=error.details, hint=error.hint)
-    status = status or _find_status(error.code)
+    status = status or _get_status_for_sqlstate(error.code)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-_RPC: dict[str, Any] = {
+_RPC_ENDPOINT_OPTIONS: dict[str, Any] = {
     "tag": "SQL functions",
     "access": "anyone",  # _call_and_convert_errors rejects anonymous callers in the format of PostgREST
     "scope": "rpc",
@@ -86,9 +86,9 @@ _RPC: dict[str, Any] = {
     "Call a SQL function with named arguments",
     body=dict[str, Any],
     request_headers=("Content-Profile",),
-    **_RPC,
+    **_RPC_ENDPOINT_OPTIONS,
 )
-async def call_with_body(request: Request) -> Response:
+async def call_function_with_body(request: Request) -> Response:
     async def read_arguments() -> Json:
         return await read_json_body(request)
 
@@ -100,9 +100,9 @@ async def call_with_body(request: Request) -> Response:
     "Call a SQL function that only reads",
     query=dict[str, str],
     request_headers=("Accept-Profile",),
-    **_RPC,
+    **_RPC_ENDPOINT_OPTIONS,
 )
-async def call_with_query(request: Request) -> Response:
+async def call_function_with_query(request: Request) -> Response:
     async def read_arguments() -> Json:
         return dict(request.query_params)
 
@@ -123,16 +123,16 @@ async def _call_and_convert_errors(
         schema = _choose_rpc_schema(request, profile)
         return await _call_function(request, schema, await read_arguments(), read_only=read_only)
     except SqlCallError as error:
-        return _error_response(error)
+        return _build_rpc_error_response(error)
     except HTTPException as error:
         code = {401: "PGRST301", 403: "42501"}.get(error.status_code, "PGRST100")
-        return _error_response(SqlCallError(code, error.detail), error.status_code)
+        return _build_rpc_error_response(SqlCallError(code, error.detail), error.status_code)
     except HoldfastError as error:
         status = get_error_status(error)
         if status >= 500:
             raise
         code = error.sqlstate or "PGRST102"
-        return _error_response(SqlCallError(code, error.message, hint=error.fix), status)
+        return _build_rpc_error_response(SqlCallError(code, error.message, hint=error.fix), status)
 
 
 def _choose_rpc_schema(request: Request, profile: str | None) -> str:
@@ -155,7 +155,7 @@ async def _call_function(request: Request, schema: str, body: Json, *, read_only
         name = request.path_params["function"]
         functions = get_services(request).rpc_functions
         function = await functions.find_function(connection, schema, name, list(arguments))
-        await _check_job_limit(request, connection, function, arguments)
+        await _enforce_user_job_limit(request, connection, function, arguments)
         text = await rpc.call_function(connection, function, arguments, as_text=read_only)
     if text is None:
         return Response(status_code=204)
@@ -178,12 +178,12 @@ def _encode_single_row(rows: list[Any]) -> str:
     return msgspec.json.encode(rows[0]).decode()
 
 
-async def _check_job_limit(
+async def _enforce_user_job_limit(
     request: Request, connection: Connection, function: rpc.SqlFunction, arguments: dict[str, Json]
 ) -> None:
     """Apply the user's limit of unfinished jobs to calls of the submit functions."""
     caller = await identify_caller(request)
-    if caller.owner is None or function.schema != "holdfast" or function.name not in SUBMIT_FUNCTIONS:
+    if caller.owner is None or function.schema != "holdfast" or function.name not in SUBMIT_FUNCTION_NAMES:
         return
     jobs: Json = arguments.get("p_jobs")
     count = max(len(jobs), 1) if isinstance(jobs, list) else 1  # pyright: ignore[reportUnknownArgumentType]
@@ -191,8 +191,8 @@ async def _check_job_limit(
     await quotas.check_unfinished_job_limit(connection, caller.owner, max_jobs - count + 1)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_rpc_routes() -> list[BaseRoute]:
     return [
-        Route("/rest/v1/rpc/{function}", call_with_body, methods=["POST"]),
-        Route("/rest/v1/rpc/{function}", call_with_query, methods=["GET"]),
+        Route("/rest/v1/rpc/{function}", call_function_with_body, methods=["POST"]),
+        Route("/rest/v1/rpc/{function}", call_function_with_query, methods=["GET"]),
     ]

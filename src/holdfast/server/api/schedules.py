@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import schedules
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import StoredSchedule
-from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.jobs import AcceptedJob
 from holdfast.server.api.json_responses import json_response
@@ -22,8 +22,8 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-_SCHEDULES: dict[str, Any] = {"tag": "schedules", **OPERATOR_ACCESS}
-_SCHEDULE_NOT_FOUND = {404: "There is no such schedule"}
+_SCHEDULE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "schedules", **OPERATOR_ENDPOINT_OPTIONS}
+_SCHEDULE_NOT_FOUND_RESPONSE = {404: "There is no such schedule"}
 
 
 class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +63,9 @@ class ChangeResult(msgspec.Struct, kw_only=True):
     changed: bool
 
 
-@api_operation("List schedules", query=ScheduleListQuery, response=list[StoredSchedule], **_SCHEDULES)
+@api_operation(
+    "List schedules", query=ScheduleListQuery, response=list[StoredSchedule], **_SCHEDULE_ENDPOINT_OPTIONS
+)
 async def list_schedules(request: Request) -> Response:
     query = parse_query(request, ScheduleListQuery)
     async with transaction_as_caller(request) as connection:
@@ -73,7 +75,12 @@ async def list_schedules(request: Request) -> Response:
     return json_response(page)
 
 
-@api_operation("Create or replace a schedule", body=PutScheduleRequest, response=StoredSchedule, **_SCHEDULES)
+@api_operation(
+    "Create or replace a schedule",
+    body=PutScheduleRequest,
+    response=StoredSchedule,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
+)
 async def put_schedule(request: Request) -> Response:
     name, body = parse_path_name(request), await parse_body(request, PutScheduleRequest)
     if (body.cron is None) == (body.every_s is None):
@@ -85,13 +92,23 @@ async def put_schedule(request: Request) -> Response:
         return json_response(await schedules.put_schedule(connection, schedule))
 
 
-@api_operation("Read a schedule", response=StoredSchedule, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
+@api_operation(
+    "Read a schedule",
+    response=StoredSchedule,
+    other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
+)
 async def get_schedule(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await schedules.get_schedule(connection, parse_path_name(request)))
 
 
-@api_operation("Delete a schedule", status=204, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
+@api_operation(
+    "Delete a schedule",
+    status=204,
+    other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
+)
 async def delete_schedule(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "schedule.delete", name) as connection:
@@ -100,7 +117,12 @@ async def delete_schedule(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@api_operation("Pause a schedule", response=ChangeResult, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
+@api_operation(
+    "Pause a schedule",
+    response=ChangeResult,
+    other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
+)
 async def pause_schedule(request: Request) -> Response:
     name, caller = parse_path_name(request), await identify_caller(request)
     async with audited_transaction(request, "schedule.pause", name) as connection:
@@ -108,7 +130,12 @@ async def pause_schedule(request: Request) -> Response:
     return json_response(ChangeResult(changed=changed))
 
 
-@api_operation("Resume a schedule", response=ChangeResult, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES)
+@api_operation(
+    "Resume a schedule",
+    response=ChangeResult,
+    other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
+)
 async def resume_schedule(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "schedule.resume", name) as connection:
@@ -116,7 +143,11 @@ async def resume_schedule(request: Request) -> Response:
 
 
 @api_operation(
-    "Run a schedule now", response=AcceptedJob, status=202, other_responses=_SCHEDULE_NOT_FOUND, **_SCHEDULES
+    "Run a schedule now",
+    response=AcceptedJob,
+    status=202,
+    other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
 )
 async def run_schedule(request: Request) -> Response:
     name = parse_path_name(request)
@@ -128,8 +159,8 @@ async def run_schedule(request: Request) -> Response:
     "List the next run times of a schedule",
     query=SchedulePreviewQuery,
     response=list[datetime],
-    other_responses=_SCHEDULE_NOT_FOUND,
-    **_SCHEDULES,
+    other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
+    **_SCHEDULE_ENDPOINT_OPTIONS,
 )
 async def preview_schedule(request: Request) -> Response:
     name, query = parse_path_name(request), parse_query(request, SchedulePreviewQuery)
@@ -137,7 +168,7 @@ async def preview_schedule(request: Request) -> Response:
         return json_response(await schedules.preview_schedule(connection, name, query.count))
 
 
-def build_routes() -> list[BaseRoute]:
+def build_schedule_routes() -> list[BaseRoute]:
     return [
         Route("/api/schedules", list_schedules, methods=["GET"]),
         Route("/api/schedules/{name}", put_schedule, methods=["PUT"]),

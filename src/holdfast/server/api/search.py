@@ -19,7 +19,7 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_query
 
-_SEARCH: dict[str, Any] = {"tag": "jobs", "access": "service", "scope": "jobs"}
+_SEARCH_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "jobs", "access": "service", "scope": "jobs"}
 
 
 class JobSearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +38,10 @@ class ErrorListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @api_operation(
-    "Search jobs, newest first", query=JobSearchQuery, response=engine_search.SearchPage, **_SEARCH
+    "Search jobs, newest first",
+    query=JobSearchQuery,
+    response=engine_search.JobSearchPage,
+    **_SEARCH_ENDPOINT_OPTIONS,
 )
 async def search_jobs(request: Request) -> Response:
     query = parse_query(request, JobSearchQuery)
@@ -52,17 +55,17 @@ async def search_jobs(request: Request) -> Response:
     "List the errors of the last day by cause",
     query=ErrorListQuery,
     response=list[dict[str, Any]],
-    **_SEARCH,
+    **_SEARCH_ENDPOINT_OPTIONS,
 )
-async def list_errors(request: Request) -> Response:
+async def list_errors_by_cause(request: Request) -> Response:
     query = parse_query(request, ErrorListQuery)
     async with transaction_as_caller(request) as connection:
         groups = await error_groups.list_error_groups(connection, owner=query.owner, limit=query.limit)
     return json_response(groups)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_search_routes() -> list[BaseRoute]:
     return [
         Route("/api/search", search_jobs, methods=["GET"]),
-        Route("/api/errors", list_errors, methods=["GET"]),
+        Route("/api/errors", list_errors_by_cause, methods=["GET"]),
     ]

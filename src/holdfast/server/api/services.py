@@ -22,7 +22,7 @@ from holdfast.settings import Settings
 from holdfast.storage import ObjectStore, open_store
 from holdfast.worker.metrics import ProcessMetrics
 
-SERVICES_SCOPE_KEY = "holdfast"
+SERVICES_ASGI_SCOPE_KEY = "holdfast"
 
 
 @dataclass
@@ -98,7 +98,7 @@ class AppServices:
     async def close(self) -> None:
         """Stop the background work of the application and close the connections that it opened."""
         self.metrics.stop()
-        await self.event_hub.stop()
+        await self.event_hub.stop_delivery()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -106,7 +106,7 @@ class AppServices:
 
 def get_services(request: HTTPConnection) -> AppServices:
     """Return the services of the application that received the request."""
-    return cast("AppServices", request.scope[SERVICES_SCOPE_KEY])
+    return cast("AppServices", request.scope[SERVICES_ASGI_SCOPE_KEY])
 
 
 def get_settings(request: HTTPConnection) -> Settings:

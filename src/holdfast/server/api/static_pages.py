@@ -10,13 +10,13 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.server.api.operations import Endpoint, api_operation
 
-MEDIA_TYPES = {
+MEDIA_TYPE_BY_SUFFIX = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript",
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
-PAGE_SECURITY_POLICY = (
+STATIC_PAGE_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
@@ -36,7 +36,12 @@ def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
     >>> _ = (folder / "index.html").write_text("<!doctype html><title>Notes</title>")
     >>> routes = static_page_routes("/notes", folder)  # create_app(routes=routes)
     """
-    files = {file.name: file for folder in folders for file in folder.iterdir() if file.suffix in MEDIA_TYPES}
+    files = {
+        file.name: file
+        for folder in folders
+        for file in folder.iterdir()
+        if file.suffix in MEDIA_TYPE_BY_SUFFIX
+    }
     index = files.pop("index.html")
     return [
         Route(path, _make_file_endpoint(index), methods=["GET"]),
@@ -48,11 +53,11 @@ def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
 
 
 def _make_file_endpoint(file: Path) -> Endpoint:
-    content, media_type = file.read_bytes(), MEDIA_TYPES[file.suffix]
+    content, media_type = file.read_bytes(), MEDIA_TYPE_BY_SUFFIX[file.suffix]
 
     @api_operation(f"Fetch the page file {file.name}", tag="pages", access="anyone", media_type=media_type)
-    async def serve_file(_: Request) -> Response:
-        headers = {"Content-Security-Policy": PAGE_SECURITY_POLICY, "Cache-Control": "no-cache"}
+    async def serve_static_file(_: Request) -> Response:
+        headers = {"Content-Security-Policy": STATIC_PAGE_SECURITY_POLICY, "Cache-Control": "no-cache"}
         return Response(content, media_type=media_type, headers=headers)
 
-    return serve_file
+    return serve_static_file

@@ -26,7 +26,7 @@ from holdfast.model import Json
 from holdfast.server.api import job_views
 from holdfast.server.api.identity import (
     ANONYMOUS_CALLER,
-    CALLER_SCOPE_KEY,
+    CALLER_ASGI_SCOPE_KEY,
     Caller,
     identify_caller,
     transaction_as_caller,
@@ -36,7 +36,7 @@ from holdfast.server.api.token_verification import UnauthenticatedError
 
 TICKET_LIFETIME = timedelta(seconds=60)
 STREAM_COOKIE_LIFETIME = timedelta(hours=1)
-STREAM_COOKIE = "holdfast_stream"
+STREAM_COOKIE_NAME = "holdfast_stream"
 MAX_TICKET_CHARS = 200
 NO_EXPIRY = float("inf")
 
@@ -91,7 +91,7 @@ class StreamViewer:
         if self.caller.kind != "service" or self.caller.id in (None, "settings"):
             return True
         try:
-            return await get_services(self.request).key_verifier.is_valid(self.caller.id)
+            return await get_services(self.request).key_verifier.is_key_active(self.caller.id)
         except DatabaseError:
             return True  # the key was valid before; it is checked again when the database is back
 
@@ -111,13 +111,13 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
     """
     caller = await identify_caller(request)
     if caller.kind != "anonymous":
-        return StreamViewer(request, caller, _token_expiry(caller))
+        return StreamViewer(request, caller, _get_token_expiry(caller))
     ticket = request.query_params.get("ticket")
-    cookie = request.cookies.get(STREAM_COOKIE)
+    cookie = request.cookies.get(STREAM_COOKIE_NAME)
     if cookie is not None and len(cookie) < MAX_TICKET_CHARS:
-        stored = await _check_stream_cookie(request, cookie, job_id)
+        stored = await _find_ticket_of_cookie(request, cookie, job_id)
         if stored is not None:
-            return _set_caller_from_ticket(request, stored)
+            return _create_viewer_from_ticket(request, stored)
     if not ticket or len(ticket) > MAX_TICKET_CHARS:
         raise UnauthenticatedError("Sign in first")
     cookie = secrets.token_urlsafe(32)
@@ -127,23 +127,23 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
         )
     if redeemed is None:
         raise UnauthenticatedError("The ticket was used before or has expired")
-    viewer = _set_caller_from_ticket(request, redeemed)
+    viewer = _create_viewer_from_ticket(request, redeemed)
     viewer.headers["Set-Cookie"] = _build_cookie_header(request, cookie)
     return viewer
 
 
-async def _check_stream_cookie(request: Request, cookie: str, job_id: UUID) -> access.StreamTicket | None:
+async def _find_ticket_of_cookie(request: Request, cookie: str, job_id: UUID) -> access.StreamTicket | None:
     async with get_services(request).database.connection() as connection:
         return await access.verify_stream_pass(connection, hash_secret(cookie), job_id)
 
 
-def _set_caller_from_ticket(request: Request, ticket: access.StreamTicket) -> StreamViewer:
+def _create_viewer_from_ticket(request: Request, ticket: access.StreamTicket) -> StreamViewer:
     """Let the rest of the request run as the caller that requested the ticket."""
     if ticket.owner is None:
         caller = Caller("service", None, frozenset({"jobs"}))
     else:
         caller = Caller("user", ticket.owner, claims={"sub": ticket.owner, "role": "authenticated"})
-    request.scope[CALLER_SCOPE_KEY] = caller
+    request.scope[CALLER_ASGI_SCOPE_KEY] = caller
     remaining_s = (ticket.expires_at - datetime.now(UTC)).total_seconds()
     return StreamViewer(request, caller, time.monotonic() + remaining_s)
 
@@ -152,12 +152,12 @@ def _build_cookie_header(request: Request, value: str) -> str:
     secure = "; Secure" if request.url.scheme == "https" else ""
     max_age_s = int(STREAM_COOKIE_LIFETIME.total_seconds())
     return (
-        f"{STREAM_COOKIE}={value}; Path={request.url.path}; Max-Age={max_age_s}; "
+        f"{STREAM_COOKIE_NAME}={value}; Path={request.url.path}; Max-Age={max_age_s}; "
         f"HttpOnly; SameSite=Strict{secure}"
     )
 
 
-def _token_expiry(caller: Caller) -> float:
+def _get_token_expiry(caller: Caller) -> float:
     expires_at = caller.claims.get("exp")
     return NO_EXPIRY if expires_at is None else time.monotonic() + float(expires_at) - time.time()
 

@@ -61,8 +61,8 @@ async def start_job_for_caller(request: Request, body: StartJobRequest) -> jobs.
     job_type = services.job_types.get(body.type)
     key = get_idempotency_key(request, body.key)
     if job_type is not None:
-        return await _start_job_type(request, caller, job_type, body, key)
-    job: dict[str, Json] = {"type": body.type, "args": body.params, **_build_options(body)}
+        return await _submit_job_of_type(request, caller, job_type, body, key)
+    job: dict[str, Json] = {"type": body.type, "args": body.params, **_build_submit_options(body)}
     if body.queue is not None:
         job["queue"] = body.queue
     task = services.tasks.get(body.type)
@@ -71,12 +71,12 @@ async def start_job_for_caller(request: Request, body: StartJobRequest) -> jobs.
     return await submit_job_for_caller(request, job, key)
 
 
-async def _start_job_type(
+async def _submit_job_of_type(
     request: Request, caller: Caller, job_type: JobType[Any], body: StartJobRequest, key: str | None
 ) -> jobs.SubmitResult:
     if caller.kind == "user" and not job_type.public:
         raise HTTPException(403, f'The job type "{job_type.name}" is not public')
-    job = build_job_request(job_type(body.params), {}) | _build_options(body)
+    job = build_job_request(job_type(body.params), {}) | _build_submit_options(body)
     if key is not None:
         job["key"] = key
     if caller.owner is not None:
@@ -84,7 +84,7 @@ async def _start_job_type(
     async with transaction_as_caller(request, as_service=True) as connection:
         if caller.owner is not None:
             await _check_batch_owner(connection, body.batch, caller.owner)
-        return await _submit_within_quota(request, connection, caller, job)
+        return await _submit_within_job_limit(request, connection, caller, job)
 
 
 async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owner: str) -> None:
@@ -106,10 +106,10 @@ async def submit_job_for_caller(
     if key is not None:
         job["key"] = key
     async with transaction_as_caller(request) as connection:
-        return await _submit_within_quota(request, connection, caller, job)
+        return await _submit_within_job_limit(request, connection, caller, job)
 
 
-async def _submit_within_quota(
+async def _submit_within_job_limit(
     request: Request, connection: Connection, caller: Caller, job: dict[str, Json]
 ) -> jobs.SubmitResult:
     text = msgspec.json.encode(job)
@@ -127,7 +127,7 @@ def _reject_service_only_fields(caller: Caller, body: StartJobRequest) -> None:
             raise HTTPException(403, f"Only services may set {field}")
 
 
-def _build_options(body: StartJobRequest) -> dict[str, Json]:
+def _build_submit_options(body: StartJobRequest) -> dict[str, Json]:
     for field in ("run_at", "expires_at"):
         moment: datetime | None = getattr(body, field)
         if moment is not None and moment.tzinfo is None:

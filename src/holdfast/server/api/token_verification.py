@@ -29,16 +29,16 @@ from holdfast.settings import Settings
 CLOCK_LEEWAY_S = 10
 MAX_TOKEN_CHARS = 16_384
 MAX_SUBJECT_BYTES = 200
-MIN_SECRET_CHARS = 32
-MAX_EXPIRY_TIME_S = 253_402_300_799  # Unix time of the last second of the year 9999
-KEY_SET_CACHE_S = 600.0
+MIN_JWT_SECRET_CHARS = 32
+MAX_TOKEN_EXPIRY_UNIX_S = 253_402_300_799  # Unix time of the last second of the year 9999
+KEY_SET_CACHE_LIFETIME_S = 600.0
 MIN_KEY_SET_FETCH_INTERVAL_S = 5.0
-KEY_SET_TIMEOUT_S = 5
+KEY_SET_FETCH_TIMEOUT_S = 5
 MAX_KEY_SET_BYTES = 1_000_000
 PUBLIC_KEY_ALGORITHMS = {
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 }  # fmt: skip
-_DEFAULT_ALGORITHMS = {
+_DEFAULT_ALGORITHM_BY_KEY_TYPE = {
     ("RSA", None): "RS256",
     ("EC", "P-256"): "ES256",
     ("EC", "P-384"): "ES384",
@@ -85,21 +85,21 @@ class TokenVerifier:
                 fix="Set HOLDFAST_JWT_ISSUER to the `iss` claim of your tokens.",
                 field="jwt_issuer",
             )
-        if settings.jwt_secret is not None and len(settings.jwt_secret.reveal()) < MIN_SECRET_CHARS:
+        if settings.jwt_secret is not None and len(settings.jwt_secret.reveal()) < MIN_JWT_SECRET_CHARS:
             raise SettingsError(
-                f"jwt_secret is shorter than {MIN_SECRET_CHARS} characters.",
+                f"jwt_secret is shorter than {MIN_JWT_SECRET_CHARS} characters.",
                 fix="Use a longer secret.",
                 field="jwt_secret",
             )
         self._key_set = PublicKeySet(settings.jwt_jwks) if settings.jwt_jwks else None
 
-    async def verify(self, token: str) -> dict[str, Any]:
+    async def verify_token(self, token: str) -> dict[str, Any]:
         """Return the claims of a valid token. Raise `UnauthenticatedError` for any other."""
         if not self.configured or len(token) > MAX_TOKEN_CHARS or not token.isascii():
             raise UnauthenticatedError
         try:
             header = jwt.get_unverified_header(token)
-            key = await self._find_key(header)
+            key = await self._get_verification_key(header)
             claims = jwt.decode(
                 token,
                 key.key,
@@ -111,10 +111,10 @@ class TokenVerifier:
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             raise UnauthenticatedError from None
-        _check_claims(claims)
+        _validate_token_claims(claims)
         return claims
 
-    async def _find_key(self, header: dict[str, Any]) -> VerificationKey:
+    async def _get_verification_key(self, header: dict[str, Any]) -> VerificationKey:
         algorithm, kid = header.get("alg"), header.get("kid")
         if "crit" in header or (kid is not None and not isinstance(kid, str)):
             raise UnauthenticatedError
@@ -122,20 +122,20 @@ class TokenVerifier:
             return VerificationKey(None, "HS256", self._settings.jwt_secret.reveal())
         if self._key_set is None or algorithm not in PUBLIC_KEY_ALGORITHMS:
             raise UnauthenticatedError
-        key = await self._key_set.find_key(kid)
+        key = await self._key_set.find_public_key(kid)
         if key is None or key.algorithm != algorithm:
             raise UnauthenticatedError
         return key
 
 
-def _check_claims(claims: dict[str, Any]) -> None:
+def _validate_token_claims(claims: dict[str, Any]) -> None:
     """Reject a signed token that identifies no user: unusable subject, other role, or invalid expiry time."""
     subject, expires_at = claims["sub"], claims["exp"]
     if not isinstance(subject, str) or not subject.strip() or len(subject.encode()) > MAX_SUBJECT_BYTES:
         raise UnauthenticatedError
     if not subject.isprintable() or isinstance(expires_at, bool) or not isinstance(expires_at, (int, float)):
         raise UnauthenticatedError
-    if expires_at > MAX_EXPIRY_TIME_S:
+    if expires_at > MAX_TOKEN_EXPIRY_UNIX_S:
         raise UnauthenticatedError
     if claims.get("role", "authenticated") != "authenticated":
         raise UnauthenticatedError
@@ -150,24 +150,30 @@ class PublicKeySet:
         self._fetched_at = float("-inf")
         self._fetch_lock = asyncio.Lock()
 
-    async def find_key(self, kid: str | None) -> VerificationKey | None:
+    async def find_public_key(self, kid: str | None) -> VerificationKey | None:
         """Return the key with this `kid`. Without a `kid`, return the only key of the set, if it has one."""
-        if time.monotonic() - self._fetched_at > KEY_SET_CACHE_S or self._is_missing(kid):
+        if time.monotonic() - self._fetched_at > KEY_SET_CACHE_LIFETIME_S or self._is_key_missing(kid):
             async with self._fetch_lock:
-                min_age_s = KEY_SET_CACHE_S if not self._is_missing(kid) else MIN_KEY_SET_FETCH_INTERVAL_S
+                min_age_s = (
+                    KEY_SET_CACHE_LIFETIME_S
+                    if not self._is_key_missing(kid)
+                    else MIN_KEY_SET_FETCH_INTERVAL_S
+                )
                 if time.monotonic() - self._fetched_at > min_age_s:
-                    await self._fetch_keys()
+                    await self._fetch_key_set()
         if kid is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(kid)
 
-    def _is_missing(self, kid: str | None) -> bool:
+    def _is_key_missing(self, kid: str | None) -> bool:
         return not self._keys if kid is None else kid not in self._keys
 
-    async def _fetch_keys(self) -> None:
+    async def _fetch_key_set(self) -> None:
         self._fetched_at = time.monotonic()
         try:
-            keys = [_parse_jwk(jwk) for jwk in msgspec.json.decode(await self._read_document())["keys"]]
+            keys = [
+                _parse_jwk(jwk) for jwk in msgspec.json.decode(await self._read_key_set_document())["keys"]
+            ]
         except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, jwt.PyJWTError) as error:
             _log.warning("the key set for user tokens cannot be read: %s", type(error).__name__)
             if not self._keys:
@@ -175,10 +181,10 @@ class PublicKeySet:
             return
         self._keys = {key.kid: key for key in keys if key is not None}
 
-    async def _read_document(self) -> bytes:
+    async def _read_key_set_document(self) -> bytes:
         if not self._location.startswith(("https://", "http://")):
             return await asyncio.to_thread(Path(self._location).read_bytes)
-        async with httpx.AsyncClient(timeout=KEY_SET_TIMEOUT_S, follow_redirects=False) as client:
+        async with httpx.AsyncClient(timeout=KEY_SET_FETCH_TIMEOUT_S, follow_redirects=False) as client:
             response = await client.get(self._location)
             response.raise_for_status()
             if len(response.content) > MAX_KEY_SET_BYTES:
@@ -192,7 +198,7 @@ def _parse_jwk(value: object) -> VerificationKey | None:
         raise TypeError("a key must be an object")
     jwk = cast("dict[str, Any]", value)
     key_type = (str(jwk.get("kty")), jwk.get("crv"))
-    algorithm = jwk.get("alg") or _DEFAULT_ALGORITHMS.get(key_type)
+    algorithm = jwk.get("alg") or _DEFAULT_ALGORITHM_BY_KEY_TYPE.get(key_type)
     if jwk.get("kty") == "oct" or jwk.get("use", "sig") != "sig" or algorithm not in PUBLIC_KEY_ALGORITHMS:
         return None
     public = {name: part for name, part in jwk.items() if name != "d"}

@@ -17,17 +17,17 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import artifacts
 from holdfast.errors import HoldfastError
 from holdfast.model import Artifact
-from holdfast.server.api.external_workers import LEASE_LOST, LeaseText, parse_lease
+from holdfast.server.api.external_workers import LEASE_LOST_RESPONSE, LeaseText, parse_lease
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_path_name, parse_query
 from holdfast.server.api.services import get_store
-from holdfast.storage.content import ContentReader, discard_object, merge_metadata, upload_content
+from holdfast.storage.content import ContentReader, discard_object, merge_file_metadata, upload_content
 from holdfast.storage.file_names import check_file_name, resolve_content_type
 
 
-class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class UploadFileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The lease of the task and the kind of the file. It expires after `ttl_s` seconds, if set."""
 
     lease: LeaseText
@@ -40,15 +40,15 @@ class UploadQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tag="external workers",
     access="service",
     scope="worker",
-    query=UploadQuery,
+    query=UploadFileQuery,
     body=bytes,
     request_media_type="application/octet-stream",
     response=Artifact,
     status=201,
-    other_responses={**LEASE_LOST, 507: "The owner's storage quota is exceeded"},
+    other_responses={**LEASE_LOST_RESPONSE, 507: "The owner's storage quota is exceeded"},
 )
 async def upload_file(request: Request) -> Response:
-    query = parse_query(request, UploadQuery)
+    query = parse_query(request, UploadFileQuery)
     lease, store = parse_lease(request, query.lease), get_store(request)
     name = check_file_name(parse_path_name(request))
     header = request.headers.get("content-type")
@@ -61,13 +61,13 @@ async def upload_file(request: Request) -> Response:
     await upload_content(store, staged.key, reader, name=name, content_type=content_type)
     try:
         async with transaction_as_caller(request) as connection:
-            artifact = await artifacts.record_artifact(
+            artifact = await artifacts.record_artifact_upload(
                 connection,
                 staged.id,
                 lease,
                 size=reader.byte_count,
                 sha256=reader.sha256,
-                meta=merge_metadata(reader.media_metadata, None),
+                meta=merge_file_metadata(reader.media_metadata, None),
             )
     except HoldfastError as error:
         if error.sqlstate:  # the engine rejected the file; after any other error it may have been recorded
@@ -76,5 +76,5 @@ async def upload_file(request: Request) -> Response:
     return json_response(artifact, 201)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_upload_routes() -> list[BaseRoute]:
     return [Route("/api/tasks/{id}/artifacts/{name}", upload_file, methods=["PUT"])]

@@ -25,10 +25,10 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\
 WebhookEvent = Literal[
     "job.succeeded", "job.partial", "job.failed", "job.cancelled", "batch.completed", "artifact.expiring"
 ]
-_WEBHOOK_NOT_FOUND = {404: "There is no such webhook"}
+_WEBHOOK_NOT_FOUND_RESPONSE = {404: "There is no such webhook"}
 
 
-class NewWebhook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CreateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The URL that receives the events.
 
     `types` limits the webhook to jobs of these types. Only services may set `owner`, which limits it to the
@@ -58,12 +58,12 @@ class CreatedWebhook(msgspec.Struct, kw_only=True):
     "Create a webhook that is called when jobs end",
     tag="webhooks",
     scope="jobs",
-    body=NewWebhook,
+    body=CreateWebhookRequest,
     response=CreatedWebhook,
     status=201,
 )
 async def create_webhook(request: Request) -> Response:
-    body = await parse_body(request, NewWebhook)
+    body = await parse_body(request, CreateWebhookRequest)
     caller = await identify_caller(request)
     if caller.kind == "user" and body.owner not in (None, caller.id):
         raise HTTPException(403, "Only services may set owner")
@@ -96,7 +96,7 @@ async def list_webhooks(request: Request) -> Response:
     scope="jobs",
     body=UpdateWebhookRequest,
     status=204,
-    other_responses=_WEBHOOK_NOT_FOUND,
+    other_responses=_WEBHOOK_NOT_FOUND_RESPONSE,
 )
 async def update_webhook(request: Request) -> Response:
     webhook_id, body = parse_path_uuid(request), await parse_body(request, UpdateWebhookRequest)
@@ -111,7 +111,7 @@ async def update_webhook(request: Request) -> Response:
 
 
 @api_operation(
-    "Delete a webhook", tag="webhooks", scope="jobs", status=204, other_responses=_WEBHOOK_NOT_FOUND
+    "Delete a webhook", tag="webhooks", scope="jobs", status=204, other_responses=_WEBHOOK_NOT_FOUND_RESPONSE
 )
 async def delete_webhook(request: Request) -> Response:
     webhook_id = parse_path_uuid(request)
@@ -121,7 +121,7 @@ async def delete_webhook(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def build_routes() -> list[BaseRoute]:
+def build_webhook_routes() -> list[BaseRoute]:
     return [
         Route("/api/webhooks", create_webhook, methods=["POST"]),
         Route("/api/webhooks", list_webhooks, methods=["GET"]),

@@ -11,13 +11,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import leases, task_types, workers
-from holdfast.server.api.audit import OPERATOR_ACCESS, audited_transaction
+from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 
-_WORKERS: dict[str, Any] = {"tag": "workers", **OPERATOR_ACCESS}
+_WORKER_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "workers", **OPERATOR_ENDPOINT_OPTIONS}
 
 
 class WorkerListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,10 @@ class WorkerCommandResult(msgspec.Struct, kw_only=True):
 
 
 @api_operation(
-    "List workers with a recent heartbeat", query=WorkerListQuery, response=list[dict[str, Any]], **_WORKERS
+    "List workers with a recent heartbeat",
+    query=WorkerListQuery,
+    response=list[dict[str, Any]],
+    **_WORKER_ENDPOINT_OPTIONS,
 )
 async def list_workers(request: Request) -> Response:
     query = parse_query(request, WorkerListQuery)
@@ -51,7 +54,9 @@ async def list_workers(request: Request) -> Response:
         return json_response(await workers.list_workers(connection, within_s=query.within_s))
 
 
-@api_operation("List the tasks that a worker is running", response=list[dict[str, Any]], **_WORKERS)
+@api_operation(
+    "List the tasks that a worker is running", response=list[dict[str, Any]], **_WORKER_ENDPOINT_OPTIONS
+)
 async def list_worker_tasks(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await workers.list_worker_tasks(connection, parse_path_name(request)))
@@ -62,7 +67,7 @@ async def list_worker_tasks(request: Request) -> Response:
     body=WorkerCommandRequest,
     response=WorkerCommandResult,
     other_responses={404: "There is no such worker"},
-    **_WORKERS,
+    **_WORKER_ENDPOINT_OPTIONS,
 )
 async def send_worker_command(request: Request) -> Response:
     name, body = parse_path_name(request), await parse_body(request, WorkerCommandRequest)
@@ -71,13 +76,15 @@ async def send_worker_command(request: Request) -> Response:
     return json_response(WorkerCommandResult(alive=alive))
 
 
-@api_operation("List the task types that workers registered", response=list[dict[str, Any]], **_WORKERS)
+@api_operation(
+    "List the task types that workers registered", response=list[dict[str, Any]], **_WORKER_ENDPOINT_OPTIONS
+)
 async def list_task_types(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         return json_response(await task_types.list_task_types(connection))
 
 
-def build_routes() -> list[BaseRoute]:
+def build_worker_routes() -> list[BaseRoute]:
     return [
         Route("/api/workers", list_workers, methods=["GET"]),
         Route("/api/workers/{name}/tasks", list_worker_tasks, methods=["GET"]),

@@ -26,8 +26,8 @@ from holdfast.model import Artifact
 from holdfast.storage import ObjectStore
 from holdfast.storage.file_names import ArchiveNames, format_content_disposition
 
-MAX_READ_ATTEMPTS = 4  # per file; each attempt continues where the previous one failed
-FIRST_RETRY_DELAY_S = 0.2
+MAX_FILE_READ_ATTEMPTS = 4  # per file; each attempt continues where the previous one failed
+FIRST_READ_RETRY_DELAY_S = 0.2
 _log = logging.getLogger("holdfast.server.api")
 
 
@@ -104,14 +104,14 @@ async def stream_zip(
     archive, names = _ZipWriter(), ArchiveNames()
     try:
         async for entry in _iterate_entries(entries):
-            async with contextlib.aclosing(archive.add_file(entry, names.add(entry.name))) as chunks:
+            async with contextlib.aclosing(archive.add_file(entry, names.reserve_name(entry.name))) as chunks:
                 async for chunk in chunks:
                     yield chunk
         archive.add_manifest({} if manifest_source is None else await manifest_source())
-        yield archive.take_output()
+        yield archive.take_written_bytes()
     finally:
         archive.close()
-    yield archive.take_output()
+    yield archive.take_written_bytes()
 
 
 async def _iterate_entries(entries: ZipEntries) -> AsyncIterator[ZipEntry]:
@@ -123,7 +123,7 @@ async def _iterate_entries(entries: ZipEntries) -> AsyncIterator[ZipEntry]:
             yield entry
 
 
-class _OutputBuffer:
+class _ZipOutputBuffer:
     """The output of the archive. It cannot seek, so `zipfile` writes the sizes after each file."""
 
     def __init__(self) -> None:
@@ -140,41 +140,41 @@ class _ZipWriter:
     """Writes a ZIP archive into memory, from where its bytes are taken while it grows."""
 
     def __init__(self) -> None:
-        self._output = _OutputBuffer()
+        self._output = _ZipOutputBuffer()
         self._zip = zipfile.ZipFile(cast("IO[bytes]", self._output), "w", allowZip64=True)
         self._files: list[dict[str, Any]] = []
         self._failures: list[dict[str, Any]] = []
 
-    def take_output(self) -> bytes:
+    def take_written_bytes(self) -> bytes:
         chunks, self._output.chunks = self._output.chunks, []
         return b"".join(chunks)
 
     async def add_file(self, entry: ZipEntry, name: str) -> AsyncGenerator[bytes]:
-        reader = _EntryReader(entry)
+        reader = _ZipEntryReader(entry)
         try:
             async with contextlib.aclosing(reader.read_chunks()) as chunks:
                 first = await anext(chunks, None)
                 compress = _is_compressible(entry.content_type)
                 with self._zip.open(
-                    _make_header(entry, name, compress=compress), "w", force_zip64=True
+                    _build_zip_info(entry, name, compress=compress), "w", force_zip64=True
                 ) as file:
-                    yield self.take_output()
+                    yield self.take_written_bytes()
                     chunk = first
                     while chunk is not None:
                         await _write_chunk(file, chunk, compress=compress)
                         if self._output.chunks:
-                            yield self.take_output()
+                            yield self.take_written_bytes()
                         chunk = await anext(chunks, None)
-            reader.check_hash()
+            reader.verify_hash()
         except (HoldfastError, OSError) as error:
             _log.warning("a file of an archive could not be read: %s", error)
-            self._add_failure(entry, name, reader.size, error)
+            self._record_failed_entry(entry, name, reader.size, error)
         else:
             facts = {"size": reader.size, "sha256": reader.sha256, "type": entry.content_type}
             self._files.append({"name": name, "id": entry.id, **facts})
-        yield self.take_output()
+        yield self.take_written_bytes()
 
-    def _add_failure(self, entry: ZipEntry, name: str, size: int, error: Exception) -> None:
+    def _record_failed_entry(self, entry: ZipEntry, name: str, size: int, error: Exception) -> None:
         reason = "could not be read" if size == 0 else "could not be read completely"
         if isinstance(error, ConflictError):
             reason = "differs from the file that was saved"
@@ -190,7 +190,7 @@ class _ZipWriter:
         self._zip.close()
 
 
-class _EntryReader:
+class _ZipEntryReader:
     """Reads the content of one entry and computes its hash."""
 
     def __init__(self, entry: ZipEntry) -> None:
@@ -204,7 +204,7 @@ class _EntryReader:
 
     async def read_chunks(self) -> AsyncGenerator[bytes]:
         """Yield the content. After an error of the store, continue at the byte where it failed."""
-        for attempt in range(1, MAX_READ_ATTEMPTS + 1):
+        for attempt in range(1, MAX_FILE_READ_ATTEMPTS + 1):
             try:
                 async with self._entry.open(self.size) as chunks:
                     async for chunk in chunks:
@@ -212,19 +212,19 @@ class _EntryReader:
                         self._hash.update(chunk)
                         yield chunk
             except StorageError:
-                if attempt == MAX_READ_ATTEMPTS:
+                if attempt == MAX_FILE_READ_ATTEMPTS:
                     raise
-                await asyncio.sleep(FIRST_RETRY_DELAY_S * 2 ** (attempt - 1))
+                await asyncio.sleep(FIRST_READ_RETRY_DELAY_S * 2 ** (attempt - 1))
             else:
                 return
 
-    def check_hash(self) -> None:
+    def verify_hash(self) -> None:
         expected = self._entry.sha256
         if expected is not None and expected != self.sha256:
             raise ConflictError("The stored file differs from the file that was saved.")
 
 
-def _make_header(entry: ZipEntry, name: str, *, compress: bool) -> zipfile.ZipInfo:
+def _build_zip_info(entry: ZipEntry, name: str, *, compress: bool) -> zipfile.ZipInfo:
     modified_at = (entry.modified_at or datetime.now(UTC)).astimezone(UTC)
     header = zipfile.ZipInfo(name, max(modified_at.timetuple()[:6], (1980, 1, 1, 0, 0, 0)))
     header.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED

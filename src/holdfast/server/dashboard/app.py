@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
 from holdfast.server.api.identity import reject_cross_site_request
-from holdfast.server.api.services import SERVICES_SCOPE_KEY, AppServices
+from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices
 from holdfast.server.dashboard import pages
 from holdfast.server.dashboard.live import FORM_TOKEN_PLACEHOLDER, LiveUpdates
 from holdfast.server.dashboard.login import LoginHandler, sanitize_redirect_path
@@ -110,7 +110,7 @@ class Dashboard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        scope[SERVICES_SCOPE_KEY] = self.site.services
+        scope[SERVICES_ASGI_SCOPE_KEY] = self.site.services
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

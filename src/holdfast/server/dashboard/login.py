@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.engine import access, audit
-from holdfast.engine.access import ALL_SCOPES
+from holdfast.engine.access import ALL_SCOPES_WILDCARD
 from holdfast.engine.connection import Connection
 from holdfast.server.api.identity import reject_cross_site_request
 from holdfast.server.api.services import AppServices
@@ -137,10 +137,10 @@ async def find_user_by_key(services: AppServices, key: str) -> DashboardUser | N
     """
     if services.key_verifier.is_configured_key(key):
         return DashboardUser("service key", "admin")
-    service_key = await services.key_verifier.find_key(key)
+    service_key = await services.key_verifier.find_service_key(key)
     if service_key is None:
         return None
-    if ALL_SCOPES in service_key.scopes:
+    if ALL_SCOPES_WILDCARD in service_key.scopes:
         return DashboardUser(service_key.name, "admin")
     roles = [role for role in ROLES if f"dashboard:{role}" in service_key.scopes]
     return DashboardUser(service_key.name, roles[-1]) if roles else None

@@ -38,10 +38,10 @@ __all__ = [
     "tasks",
 ]
 
-MAX_RUNNING_PER_USER = 3
-MAX_RUNNING_IN_TOTAL = 20
-FOLDER = Path(__file__).parent
-TABLES_SCRIPT, VERSIONED_RELATION = FOLDER / "tables.sql", "table documents"
+MAX_RUNNING_EXPORTS_PER_USER = 3
+MAX_RUNNING_EXPORTS = 20
+EXPORTS_FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = EXPORTS_FOLDER / "tables.sql", "table documents"
 lifespan = systems_lifespan
 tasks = (export_pdf, export_cleanup)
 job_types: tuple[JobType[Any], ...] = ()
@@ -54,7 +54,7 @@ def create_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
         *ExportEndpoints(limits).create_routes(),
         *BatchEndpoints(limits).create_routes(),
         *PreviewEndpoints().create_routes(),
-        *create_page_routes("/exports", FOLDER / "page"),
+        *create_page_routes("/exports", EXPORTS_FOLDER / "page"),
     ]
 
 
@@ -74,8 +74,8 @@ async def install(connection: Any, schema: str = "public") -> None:
     await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
     existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
     for name, per_key, max_running in (
-        ("exports of one user", True, MAX_RUNNING_PER_USER),
-        ("exports", False, MAX_RUNNING_IN_TOTAL),
+        ("exports of one user", True, MAX_RUNNING_EXPORTS_PER_USER),
+        ("exports", False, MAX_RUNNING_EXPORTS),
     ):
         if name not in existing:
             await connection.execute(

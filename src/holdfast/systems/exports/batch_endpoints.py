@@ -32,19 +32,24 @@ from holdfast.server import (
     zip_response,
 )
 from holdfast.systems.exports import queries
-from holdfast.systems.exports.export_requests import BatchRequestBody, parse_export_request
+from holdfast.systems.exports.export_requests import StartExportBatchRequest, parse_export_request
 from holdfast.systems.exports.http_responses import (
-    FINAL_STATUSES,
+    FINAL_EXPORT_STATUSES,
     list_template_names,
     parse_path_id,
-    with_field_errors,
+    respond_with_field_errors,
 )
 from holdfast.systems.exports.submission import ExportLimits, load_documents, submit_exports
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE
-from holdfast.systems.request_context import find_owned_file, get_schema, require_owner, sanitize_file_name
+from holdfast.systems.request_context import (
+    find_owned_file,
+    get_systems_schema,
+    require_owner_id,
+    sanitize_file_name,
+)
 
-ROOT = "/api/v1/export/batch"
-PING_INTERVAL_S = 15.0
+BATCH_API_PATH = "/api/v1/export/batch"
+STREAM_PING_INTERVAL_S = 15.0
 CLIENT_RECONNECT_FRAME = b"retry: 2000\n\n"  # milliseconds
 
 
@@ -55,22 +60,30 @@ class BatchEndpoints:
         self._limits = limits
 
     def create_routes(self) -> list[BaseRoute]:
-        def describe(endpoint: Any, summary: str, **options: Any) -> Any:
-            return api_operation(summary, tag="exports", scope="jobs", **options)(with_field_errors(endpoint))
+        def declare_endpoint(endpoint: Any, summary: str, **options: Any) -> Any:
+            return api_operation(summary, tag="exports", scope="jobs", **options)(
+                respond_with_field_errors(endpoint)
+            )
 
-        start = describe(self.start_batch, "Export up to ten documents", body=BatchRequestBody, status=202)
-        status = describe(self.get_status, "Get the status of a batch")
-        stream = describe(self.stream_batch, "Stream the events of a batch", media_type="text/event-stream")
-        download = describe(self.download_zip, "Download a batch as ZIP", media_type="application/zip")
+        start = declare_endpoint(
+            self.start_batch, "Export up to ten documents", body=StartExportBatchRequest, status=202
+        )
+        status = declare_endpoint(self.get_batch_status, "Get the status of a batch")
+        stream = declare_endpoint(
+            self.stream_batch, "Stream the events of a batch", media_type="text/event-stream"
+        )
+        download = declare_endpoint(
+            self.download_batch_zip, "Download a batch as ZIP", media_type="application/zip"
+        )
         return [
-            Route(ROOT, start, methods=["POST"]),
-            Route(f"{ROOT}/{{id}}", status, methods=["GET"]),
-            Route(f"{ROOT}/{{id}}/stream", stream, methods=["GET"]),
-            Route(f"{ROOT}/{{id}}/download", download, methods=["GET"]),
+            Route(BATCH_API_PATH, start, methods=["POST"]),
+            Route(f"{BATCH_API_PATH}/{{id}}", status, methods=["GET"]),
+            Route(f"{BATCH_API_PATH}/{{id}}/stream", stream, methods=["GET"]),
+            Route(f"{BATCH_API_PATH}/{{id}}/download", download, methods=["GET"]),
         ]
 
     async def start_batch(self, request: Request) -> Response:
-        owner, schema = await require_owner(request), get_schema(request)
+        owner, schema = await require_owner_id(request), get_systems_schema(request)
         body, templates = await read_json_body(request), list_template_names(request)
         export_request = parse_export_request(body, templates, DEFAULT_TEMPLATE, kind="batch")
         async with transaction_as_caller(request) as connection:
@@ -78,12 +91,16 @@ class BatchEndpoints:
         async with transaction_as_caller(request, as_service=True) as connection:
             exports = await submit_exports(connection, schema, owner, documents, export_request, self._limits)
             items = [(export.job_id, export.document.id, export.document.title) for export in exports]
-            batch_id = await queries.create_batch(connection, schema, owner, items)
+            batch_id = await queries.create_export_batch(connection, schema, owner, items)
         jobs = [{"jobId": job_id, "documentId": document_id} for job_id, document_id, _ in items]
-        return json_response({"batchId": batch_id, "jobs": jobs}, 202, {"Location": f"{ROOT}/{batch_id}"})
+        return json_response(
+            {"batchId": batch_id, "jobs": jobs}, 202, {"Location": f"{BATCH_API_PATH}/{batch_id}"}
+        )
 
-    async def get_status(self, request: Request) -> Response:
-        return json_response(format_batch(parse_path_id(request, "batch"), await _load_items(request)))
+    async def get_batch_status(self, request: Request) -> Response:
+        return json_response(
+            build_batch_response(parse_path_id(request, "batch"), await _load_batch_items(request))
+        )
 
     async def stream_batch(self, request: Request) -> Response:
         """Send `progress` at once and after each change, then `completed`.
@@ -91,9 +108,9 @@ class BatchEndpoints:
         Each frame has the complete state and a number. A client that reconnects with the last number receives
         only newer states.
         """
-        batch_id, items = parse_path_id(request, "batch"), await _load_items(request)
+        batch_id, items = parse_path_id(request, "batch"), await _load_batch_items(request)
         after = parse_last_event_id(request)
-        if after is not None and after >= _state_number(items) and _is_finished(items):
+        if after is not None and after >= _count_batch_events(items) and _is_batch_finished(items):
             return Response(status_code=204)
         viewer = await require_stream_viewer(request, batch_id)
         release_slot = reserve_stream_slot(request, viewer)
@@ -107,14 +124,14 @@ class BatchEndpoints:
                 subscription.close()
             release_slot()
 
-        return EventStreamResponse(_generate_frames(request, viewer, subscriptions, after), {}, close)
+        return EventStreamResponse(_generate_batch_frames(request, viewer, subscriptions, after), {}, close)
 
-    async def download_zip(self, request: Request) -> Response:
+    async def download_batch_zip(self, request: Request) -> Response:
         """Stream the files as ZIP.
 
         An unfinished batch returns 206 with the completed jobs, or with `?partial=true` a ZIP of their files.
         """
-        batch_id, items = parse_path_id(request, "batch"), await _load_items(request)
+        batch_id, items = parse_path_id(request, "batch"), await _load_batch_items(request)
         completed = [item for item in items if item["status"] == "completed" and item["artifact_id"]]
         if len(completed) < len(items) and request.query_params.get("partial") != "true":
             body = {
@@ -123,7 +140,7 @@ class BatchEndpoints:
                 "completedJobs": [item["job_id"] for item in completed],
             }
             return json_response(body, 206)
-        owner, store = await require_owner(request), get_store(request)
+        owner, store = await require_owner_id(request), get_store(request)
         entries: list[ZipEntry] = []
         for item in completed:
             file = await find_owned_file(request, item["artifact_id"], owner)
@@ -134,39 +151,48 @@ class BatchEndpoints:
         return zip_response(entries, f"resumes-{batch_id}.zip")
 
 
-async def _generate_frames(
+async def _generate_batch_frames(
     request: Request, viewer: StreamViewer, subscriptions: dict[UUID, EventSubscription], after: int | None
 ) -> AsyncGenerator[bytes]:
     yield CLIENT_RECONNECT_FRAME
     batch_id, last_sent = parse_path_id(request, "batch"), -1 if after is None else after
     while await viewer.has_access():
-        items = await _load_items(request)
-        batch, number, finished = format_batch(batch_id, items), _state_number(items), _is_finished(items)
+        items = await _load_batch_items(request)
+        batch, number, finished = (
+            build_batch_response(batch_id, items),
+            _count_batch_events(items),
+            _is_batch_finished(items),
+        )
         frames = [EventFrame("progress", batch)] if finished or number > last_sent else []
         if finished:
-            frames.append(EventFrame("completed", {**batch, "resultUrl": f"{ROOT}/{batch_id}/download"}))
+            frames.append(
+                EventFrame("completed", {**batch, "resultUrl": f"{BATCH_API_PATH}/{batch_id}/download"})
+            )
         for frame in encode_event_frames(frames, number):
             yield frame
         if finished:
             return
         last_sent = max(last_sent, number)
-        unfinished = [item["job_id"] for item in items if item["status"] not in FINAL_STATUSES]
-        if not await _wait_for_change([subscriptions[job_id] for job_id in unfinished]):
+        unfinished = [item["job_id"] for item in items if item["status"] not in FINAL_EXPORT_STATUSES]
+        if not await _wait_for_export_change([subscriptions[job_id] for job_id in unfinished]):
             yield b": ping\n\n"
 
 
-def _state_number(items: list[dict[str, Any]]) -> int:
+def _count_batch_events(items: list[dict[str, Any]]) -> int:
     """Return the number of events of all exports in the batch. It never decreases."""
-    return sum(item["event_seq"] + (item["status"] in FINAL_STATUSES) for item in items)
+    return sum(item["event_seq"] + (item["status"] in FINAL_EXPORT_STATUSES) for item in items)
 
 
-def _is_finished(items: list[dict[str, Any]]) -> bool:
-    return all(item["status"] in FINAL_STATUSES for item in items)
+def _is_batch_finished(items: list[dict[str, Any]]) -> bool:
+    return all(item["status"] in FINAL_EXPORT_STATUSES for item in items)
 
 
-async def _wait_for_change(subscriptions: list[EventSubscription]) -> bool:
+async def _wait_for_export_change(subscriptions: list[EventSubscription]) -> bool:
     """Wait until one of the exports changes. Returns False after the ping interval."""
-    waits = [asyncio.ensure_future(subscription.wait(PING_INTERVAL_S)) for subscription in subscriptions]
+    waits = [
+        asyncio.ensure_future(subscription.wait_for_event(STREAM_PING_INTERVAL_S))
+        for subscription in subscriptions
+    ]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         return any(wait.result() for wait in done)
@@ -174,23 +200,23 @@ async def _wait_for_change(subscriptions: list[EventSubscription]) -> bool:
         for wait in waits:
             wait.cancel()
         for subscription in subscriptions:
-            subscription.take()
+            subscription.take_events()
 
 
-async def _load_items(request: Request) -> list[dict[str, Any]]:
-    owner, batch_id = await require_owner(request), parse_path_id(request, "batch")
+async def _load_batch_items(request: Request) -> list[dict[str, Any]]:
+    owner, batch_id = await require_owner_id(request), parse_path_id(request, "batch")
     async with transaction_as_caller(request, as_service=True) as connection:
-        items = await queries.list_batch_items(connection, get_schema(request), batch_id, owner)
+        items = await queries.list_batch_exports(connection, get_systems_schema(request), batch_id, owner)
     if not items:
         raise NotFoundError("This batch does not exist.")
     return items
 
 
-def format_batch(batch_id: UUID, items: list[dict[str, Any]]) -> dict[str, Any]:
+def build_batch_response(batch_id: UUID, items: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the state of a batch and of each export. Progress is the share of completed exports."""
     completed = sum(item["status"] == "completed" for item in items)
     status = "processing"
-    if _is_finished(items):
+    if _is_batch_finished(items):
         status = "completed" if completed == len(items) else "failed"
     return {
         "batchId": str(batch_id),

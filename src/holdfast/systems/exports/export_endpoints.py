@@ -25,32 +25,32 @@ from holdfast.server import (
 from holdfast.systems.exports import queries
 from holdfast.systems.exports.export_requests import (
     BadRequestError,
-    ExportRequestBody,
     FieldError,
+    StartExportRequest,
     parse_export_request,
 )
 from holdfast.systems.exports.http_responses import (
-    ExportEventEncoder,
+    ExportFrameBuilder,
     list_template_names,
     parse_path_id,
-    with_field_errors,
+    respond_with_field_errors,
 )
 from holdfast.systems.exports.resumes import choose_document_title, load_sample_documents, parse_resume
 from holdfast.systems.exports.submission import ExportLimits, load_documents, submit_exports
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE
 from holdfast.systems.request_context import (
     find_owned_file,
-    get_schema,
+    get_systems_schema,
     is_admin,
-    require_owner,
+    require_owner_id,
     sanitize_file_name,
 )
 
-ROOT = "/api/v1/export"
+EXPORT_API_PATH = "/api/v1/export"
 DOWNLOAD_LINK_LIFETIME = timedelta(hours=1)
-MAX_TITLE_CHARS = 500
-EVENT_STREAM = "text/event-stream"
-START_ERRORS = {
+MAX_DOCUMENT_TITLE_CHARS = 500
+EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
+START_EXPORT_RESPONSES = {
     400: "A field is not valid",
     404: "The document does not exist",
     429: "Too many exports",
@@ -85,33 +85,51 @@ class ExportEndpoints:
             (
                 *("POST", "/pdf", self.start_export, "Export a document as PDF"),
                 {
-                    "body": ExportRequestBody,
+                    "body": StartExportRequest,
                     "response": ExportJobId,
                     "status": 202,
-                    "other_responses": START_ERRORS,
+                    "other_responses": START_EXPORT_RESPONSES,
                 },
             ),
-            ("GET", "/job/{id}", self.get_status, "Get the status of an export", {"response": ExportStatus}),
+            (
+                "GET",
+                "/job/{id}",
+                self.get_export_status,
+                "Get the status of an export",
+                {"response": ExportStatus},
+            ),
             ("DELETE", "/job/{id}", self.cancel_export, "Cancel a waiting or running export", {}),
             (
                 *("GET", "/job/{id}/stream", self.stream_export, "Stream the events of an export"),
-                {"access": "anyone", "media_type": EVENT_STREAM},
+                {"access": "anyone", "media_type": EVENT_STREAM_MEDIA_TYPE},
             ),
             ("GET", "/history", self.list_history, "List the exports of the last seven days", {}),
             ("DELETE", "/history/{id}", self.delete_history_entry, "Delete an exported file", {}),
-            ("GET", "/download/{id}", self.download_file, "Download an exported file", {"status": 302}),
-            ("POST", "/cleanup", self.delete_expired, "Delete expired exports (services and admins)", {}),
+            (
+                "GET",
+                "/download/{id}",
+                self.redirect_to_download,
+                "Download an exported file",
+                {"status": 302},
+            ),
+            (
+                "POST",
+                "/cleanup",
+                self.delete_expired_exports,
+                "Delete expired exports (services and admins)",
+                {},
+            ),
             ("GET", "/documents", self.list_documents, "List your documents", {}),
             ("POST", "/documents", self.add_document, "Add a document", {"status": 201}),
             ("POST", "/samples", self.add_sample_documents, "Add the sample documents", {"status": 201}),
         ]
         return [
-            Route(ROOT + path, _describe(endpoint, summary, **options), methods=[method])
+            Route(EXPORT_API_PATH + path, _declare_endpoint(endpoint, summary, **options), methods=[method])
             for method, path, endpoint, summary, options in endpoints
         ]
 
     async def start_export(self, request: Request) -> Response:
-        owner, schema = await require_owner(request), get_schema(request)
+        owner, schema = await require_owner_id(request), get_systems_schema(request)
         body, templates = await read_json_body(request), list_template_names(request)
         export_request = parse_export_request(body, templates, DEFAULT_TEMPLATE, kind="one")
         async with transaction_as_caller(request) as connection:
@@ -119,9 +137,9 @@ class ExportEndpoints:
         async with transaction_as_caller(request, as_service=True) as connection:
             exports = await submit_exports(connection, schema, owner, documents, export_request, self._limits)
         job_id = exports[0].job_id
-        return json_response({"jobId": job_id}, 202, {"Location": f"{ROOT}/job/{job_id}"})
+        return json_response({"jobId": job_id}, 202, {"Location": f"{EXPORT_API_PATH}/job/{job_id}"})
 
-    async def get_status(self, request: Request) -> Response:
+    async def get_export_status(self, request: Request) -> Response:
         export = await _load_export(request)
         return json_response(
             {
@@ -148,10 +166,10 @@ class ExportEndpoints:
 
     async def stream_export(self, request: Request) -> Response:
         job_id = parse_path_id(request, "export")
-        return await stream_events(request, job_id, build_frames=ExportEventEncoder())
+        return await stream_events(request, job_id, build_frames=ExportFrameBuilder())
 
     async def list_history(self, request: Request) -> Response:
-        owner, schema = await require_owner(request), get_schema(request)
+        owner, schema = await require_owner_id(request), get_systems_schema(request)
         async with transaction_as_caller(request, as_service=True) as connection:
             entries = await queries.list_history(connection, schema, owner)
             usage = await queries.lock_usage(connection, schema, owner)
@@ -165,19 +183,19 @@ class ExportEndpoints:
         )
 
     async def delete_history_entry(self, request: Request) -> Response:
-        owner, schema = await require_owner(request), get_schema(request)
+        owner, schema = await require_owner_id(request), get_systems_schema(request)
         history_id = parse_path_id(request, "export")
         async with transaction_as_caller(request) as connection:
             if not await queries.delete_history_entry(connection, schema, history_id, owner):
                 raise NotFoundError("This export does not exist.")
         return Response(status_code=204)
 
-    async def download_file(self, request: Request) -> Response:
+    async def redirect_to_download(self, request: Request) -> Response:
         """Count the download and redirect to a link that is valid for an hour.
 
         With `?as=json` the response contains the link instead.
         """
-        owner, schema = await require_owner(request), get_schema(request)
+        owner, schema = await require_owner_id(request), get_systems_schema(request)
         history_id = parse_path_id(request, "export")
         async with transaction_as_caller(request, as_service=True) as connection:
             entry = await queries.find_history_entry(connection, schema, history_id, owner)
@@ -191,34 +209,38 @@ class ExportEndpoints:
             return json_response({"url": url, "fileName": entry.file_name, "expiresIn": expires_in})
         return RedirectResponse(url, 302)
 
-    async def delete_expired(self, request: Request) -> Response:
+    async def delete_expired_exports(self, request: Request) -> Response:
         if not is_admin(await identify_caller(request)):
             await require_service(request, "jobs")
-        deleted = await queries.delete_expired_exports(get_client(request), get_schema(request))
+        deleted = await queries.delete_expired_exports(get_client(request), get_systems_schema(request))
         return json_response({"deleted": deleted})
 
     async def list_documents(self, request: Request) -> Response:
-        owner = await require_owner(request)
+        owner = await require_owner_id(request)
         async with transaction_as_caller(request) as connection:
-            documents = await queries.list_documents(connection, get_schema(request), owner)
+            documents = await queries.list_documents(connection, get_systems_schema(request), owner)
         return json_response({"documents": documents, "templates": list_template_names(request)})
 
     async def add_document(self, request: Request) -> Response:
-        owner, value = await require_owner(request), await read_json_body(request)
+        owner, value = await require_owner_id(request), await read_json_body(request)
         body = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         data: Any = body.get("data")
         resume, title = parse_resume(data), body.get("title")
         if title is not None and (
-            not isinstance(title, str) or not 0 < len(title.strip()) <= MAX_TITLE_CHARS
+            not isinstance(title, str) or not 0 < len(title.strip()) <= MAX_DOCUMENT_TITLE_CHARS
         ):
-            raise BadRequestError([FieldError("title", f"must have 1 to {MAX_TITLE_CHARS} characters")])
+            raise BadRequestError(
+                [FieldError("title", f"must have 1 to {MAX_DOCUMENT_TITLE_CHARS} characters")]
+            )
         title = choose_document_title(title, data)
         async with transaction_as_caller(request) as connection:
-            document_id = await queries.add_document(connection, get_schema(request), owner, title, resume)
+            document_id = await queries.add_document(
+                connection, get_systems_schema(request), owner, title, resume
+            )
         return json_response({"id": document_id, "title": title}, 201)
 
     async def add_sample_documents(self, request: Request) -> Response:
-        owner, schema = await require_owner(request), get_schema(request)
+        owner, schema = await require_owner_id(request), get_systems_schema(request)
         async with transaction_as_caller(request) as connection:
             ids = [
                 await queries.add_document(connection, schema, owner, sample.title, sample.data)
@@ -227,14 +249,14 @@ class ExportEndpoints:
         return json_response({"ids": ids}, 201)
 
 
-def _describe(endpoint: Any, summary: str, **options: Any) -> Any:
-    return api_operation(summary, tag="exports", scope="jobs", **options)(with_field_errors(endpoint))
+def _declare_endpoint(endpoint: Any, summary: str, **options: Any) -> Any:
+    return api_operation(summary, tag="exports", scope="jobs", **options)(respond_with_field_errors(endpoint))
 
 
 async def _load_export(request: Request) -> dict[str, Any]:
-    owner, job_id = await require_owner(request), parse_path_id(request, "export")
+    owner, job_id = await require_owner_id(request), parse_path_id(request, "export")
     async with transaction_as_caller(request, as_service=True) as connection:
-        export = await queries.find_export(connection, get_schema(request), job_id, owner)
+        export = await queries.find_export(connection, get_systems_schema(request), job_id, owner)
     if export is None:
         raise NotFoundError("This export does not exist.")
     return export

@@ -13,7 +13,7 @@ from holdfast.systems.printing import ColorMode, PageLayout, PageMargins, PageSi
 T = TypeVar("T")
 MAX_DOCUMENTS_PER_BATCH: Final = 10
 MIN_MARGIN_INCHES, MAX_MARGIN_INCHES = 0.0, 2.0
-SIDES: Final = ("top", "bottom", "left", "right")
+MARGIN_SIDES: Final = ("top", "bottom", "left", "right")
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-class ExportRequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class StartExportRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The body of a request to export one document, for OpenAPI. `parse_export_request` parses it."""
 
     document_id: UUID
@@ -58,7 +58,7 @@ class ExportRequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     options: ExportOptions = ExportOptions()
 
 
-class BatchRequestBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class StartExportBatchRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The body of a request to export several documents, for OpenAPI."""
 
     document_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_DOCUMENTS_PER_BATCH)]
@@ -74,7 +74,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
     options: ExportOptions
 
 
-class _RequestParser:
+class _ExportRequestParser:
     """Parses the fields of a request one by one and collects their errors."""
 
     def __init__(self, body: object) -> None:
@@ -115,7 +115,7 @@ class _RequestParser:
             self._add_error(field, "must be a UUID")
             return None
 
-    def parse_template(self, templates: list[str], default: str) -> str:
+    def parse_template_name(self, templates: list[str], default: str) -> str:
         value = self._body.get("templateSlug")
         if value is None:
             return default
@@ -147,24 +147,24 @@ class _RequestParser:
     def _parse_margins(self, value: object, defaults: PageMargins) -> PageMargins:
         margins = self._require_object(value, "options.margins")
         sizes: dict[str, float] = {}
-        for side in SIDES:
+        for side in MARGIN_SIDES:
             size = margins.get(side, getattr(defaults, side))
             is_number = isinstance(size, int | float) and not isinstance(size, bool)
             if not is_number or not MIN_MARGIN_INCHES <= size <= MAX_MARGIN_INCHES:
                 self._add_error(f"options.margins.{side}", "must be a number from 0 to 2 (inches)")
             else:
                 sizes[side] = float(size)
-        return PageMargins(**sizes) if len(sizes) == len(SIDES) else defaults
+        return PageMargins(**sizes) if len(sizes) == len(MARGIN_SIDES) else defaults
 
 
 def parse_export_request(
     body: object, templates: list[str], default_template: str, *, kind: Literal["one", "batch"]
 ) -> ExportRequest:
     """Parse the body of a request for one document or a batch. Raises BadRequestError with all errors."""
-    parser = _RequestParser(body)
+    parser = _ExportRequestParser(body)
     document_ids = parser.parse_document_id() if kind == "one" else parser.parse_document_ids()
     request = ExportRequest(
-        document_ids, parser.parse_template(templates, default_template), parser.parse_options()
+        document_ids, parser.parse_template_name(templates, default_template), parser.parse_options()
     )
     if parser.errors:
         raise BadRequestError(parser.errors)

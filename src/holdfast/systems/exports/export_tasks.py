@@ -17,7 +17,7 @@ from holdfast.errors import InvalidError, QuotaExceededError
 from holdfast.systems.exports import queries
 from holdfast.systems.exports.export_requests import ExportOptions
 from holdfast.systems.exports.resumes import Resume, build_template_content, parse_resume
-from holdfast.systems.exports.templates import DEFAULT_TEMPLATE, find_templates
+from holdfast.systems.exports.templates import DEFAULT_TEMPLATE, read_template_paths
 from holdfast.systems.printing import PdfMetadata, RenderedPdf
 from holdfast.systems.worker_state import SystemsWorkerState
 
@@ -49,11 +49,11 @@ async def export_pdf(
     state = ctx.state
     document = await _fetch_document(ctx, document_id)
     await ctx.report(25, phase="fetched", message="Document fetched")
-    resume = _parse_document(document)
+    resume = _parse_document_data(document)
     await ctx.report(50, phase="rendered", message="Template filled")
     rendered = await _render_document(state, document, resume, template, options)
     await ctx.report(75, phase="pdf", message="PDF rendered")
-    file = await _save_file(ctx, document_id, rendered)
+    file = await _save_pdf_file(ctx, document_id, rendered)
     await ctx.report(90, phase="stored", message="File stored")
     job_id = UUID(ctx.job_id)
     result = ExportResult(history=job_id, size=file.size, pages=rendered.page_count)
@@ -72,7 +72,7 @@ async def _fetch_document(ctx: Ctx[SystemsWorkerState], document_id: UUID) -> qu
     return document
 
 
-def _parse_document(document: queries.StoredDocument) -> Resume:
+def _parse_document_data(document: queries.StoredDocument) -> Resume:
     try:
         return parse_resume(document.data)
     except InvalidError as error:
@@ -87,7 +87,7 @@ async def _render_document(
     template: str,
     options: ExportOptions,
 ) -> RenderedPdf:
-    path = find_templates(state.client.settings.template_folder).get(template)
+    path = read_template_paths(state.client.settings.template_folder).get(template)
     if path is None:
         raise Reject(f"The template {template!r} does not exist.")
     metadata = PdfMetadata(
@@ -107,7 +107,7 @@ async def _render_document(
         raise Reject(str(error)) from error
 
 
-async def _save_file(ctx: Ctx[SystemsWorkerState], document_id: UUID, rendered: RenderedPdf) -> Artifact:
+async def _save_pdf_file(ctx: Ctx[SystemsWorkerState], document_id: UUID, rendered: RenderedPdf) -> Artifact:
     timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")[:-3]
     try:
         return await ctx.save(

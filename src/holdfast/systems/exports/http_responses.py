@@ -14,7 +14,7 @@ from starlette.responses import Response
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.server import HIDDEN_ERROR_MESSAGE, Endpoint, EventFrame, get_settings
 from holdfast.systems.exports.export_requests import BadRequestError, FieldError
-from holdfast.systems.exports.templates import find_templates
+from holdfast.systems.exports.templates import read_template_paths
 
 EXPORT_STATUS_BY_JOB_STATUS = {
     "queued": "pending",
@@ -24,47 +24,47 @@ EXPORT_STATUS_BY_JOB_STATUS = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
-FINAL_STATUSES = frozenset({"completed", "failed", "cancelled"})
+FINAL_EXPORT_STATUSES = frozenset({"completed", "failed", "cancelled"})
 # Errors of these types are raised by our own tasks, with messages that are written for users.
-PUBLIC_ERROR_TYPES = frozenset({"Reject", "Cancelled"})
+PUBLIC_EXPORT_ERROR_TYPES = frozenset({"Reject", "Cancelled"})
 
 
-def format_download_path(history_id: object) -> str:
+def build_download_path(history_id: object) -> str:
     """Return the path that downloads an exported file."""
     return f"/api/v1/export/download/{history_id}"
 
 
-class ExportEventEncoder:
+class ExportFrameBuilder:
     """Turns stored events into frames: `progress`, then `completed`, `failed` or `cancelled`."""
 
     merge_progress: Final = False  # every stage is sent, even if the next one follows at once
 
     def __call__(self, kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[EventFrame]:
         if kind == "end":
-            return _make_final_frames(body["job"])
+            return _build_final_frames(body["job"])
         if kind == "snapshot":
             snapshot = body["job"]
             status = EXPORT_STATUS_BY_JOB_STATUS[snapshot["status"]]
-            return [_make_progress_frame(snapshot, status, snapshot["progress"]["percent"])]
+            return [_build_progress_frame(snapshot, status, snapshot["progress"]["percent"])]
         if kind == "progress":
-            return [_make_progress_frame(job, "processing", body.get("percent"))]
+            return [_build_progress_frame(job, "processing", body.get("percent"))]
         if kind == "job":
             status = EXPORT_STATUS_BY_JOB_STATUS.get(body.get("status", ""), "pending")
-            if status not in FINAL_STATUSES:
-                return [_make_progress_frame(job, status, body.get("percent"))]
+            if status not in FINAL_EXPORT_STATUSES:
+                return [_build_progress_frame(job, status, body.get("percent"))]
         return []
 
 
-def _make_progress_frame(job: dict[str, Any], status: str, percent: float | None) -> EventFrame:
+def _build_progress_frame(job: dict[str, Any], status: str, percent: float | None) -> EventFrame:
     return EventFrame("progress", {"jobId": job["id"], "status": status, "progress": round(percent or 0)})
 
 
-def _make_final_frames(job: dict[str, Any]) -> Sequence[EventFrame]:
+def _build_final_frames(job: dict[str, Any]) -> Sequence[EventFrame]:
     status = EXPORT_STATUS_BY_JOB_STATUS[job["status"]]
     completed = status == "completed"
-    last_progress = _make_progress_frame(job, status, 100 if completed else job["progress"]["percent"])
+    last_progress = _build_progress_frame(job, status, 100 if completed else job["progress"]["percent"])
     error = None if completed else format_public_error(job["error"])
-    result_url = format_download_path(job["id"]) if completed else None
+    result_url = build_download_path(job["id"]) if completed else None
     return [last_progress, EventFrame(status, {"jobId": job["id"], "resultUrl": result_url, "error": error})]
 
 
@@ -72,28 +72,28 @@ def format_public_error(error: dict[str, Any] | None) -> str | None:
     """Return the message of an error that is meant for users, and a general message for any other error."""
     if error is None:
         return None
-    return str(error["message"]) if error.get("type") in PUBLIC_ERROR_TYPES else HIDDEN_ERROR_MESSAGE
+    return str(error["message"]) if error.get("type") in PUBLIC_EXPORT_ERROR_TYPES else HIDDEN_ERROR_MESSAGE
 
 
-def with_field_errors(endpoint: Endpoint) -> Endpoint:
+def respond_with_field_errors(endpoint: Endpoint) -> Endpoint:
     """Make invalid requests return 400 with all invalid fields, as the contract of the system requires.
 
     The rest of the API returns 422 with one field.
     """
 
     @wraps(endpoint)
-    async def respond(request: Request) -> Response:
+    async def call_endpoint(request: Request) -> Response:
         try:
             return await endpoint(request)
         except BadRequestError as error:
-            return make_field_errors_response(error.errors)
+            return build_field_errors_response(error.errors)
         except InvalidError as error:
-            return make_field_errors_response([FieldError(error.field or "body", error.message)])
+            return build_field_errors_response([FieldError(error.field or "body", error.message)])
 
-    return respond
+    return call_endpoint
 
 
-def make_field_errors_response(errors: list[FieldError]) -> Response:
+def build_field_errors_response(errors: list[FieldError]) -> Response:
     """Return a problem response (400) with the invalid fields."""
     body = {"type": "about:blank", "title": "The request is not valid", "status": 400, "errors": errors}
     return Response(msgspec.json.encode(body), 400, media_type="application/problem+json")
@@ -101,7 +101,7 @@ def make_field_errors_response(errors: list[FieldError]) -> Response:
 
 def list_template_names(request: Request) -> list[str]:
     """List the built-in templates and those in the user's folder."""
-    return list(find_templates(get_settings(request).template_folder))
+    return list(read_template_paths(get_settings(request).template_folder))
 
 
 def parse_path_id(request: Request, noun: str) -> UUID:

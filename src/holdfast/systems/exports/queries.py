@@ -15,7 +15,7 @@ from holdfast.systems.exports.export_requests import ExportOptions
 from holdfast.systems.exports.resumes import choose_document_title
 from holdfast.systems.tables import qualify_tables
 
-CLEANUP_BATCH_ROWS = 500
+MAX_CLEANUP_BATCH_ROWS = 500
 
 
 class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ async def lock_usage(connection: Any, schema: str, owner: str) -> UserExportUsag
     return UserExportUsage(int(stored_bytes), int(row["operations"]), row["day"])
 
 
-async def increase_usage(connection: Any, schema: str, owner: str, day: date, count: int) -> None:
+async def add_to_daily_exports(connection: Any, schema: str, owner: str, day: date, count: int) -> None:
     await connection.execute(
         qualify_tables(
             "update {}.export_usage set operations = operations + $3 where user_id = $1 and day = $2", schema
@@ -196,7 +196,7 @@ async def find_export(connection: Any, schema: str, job_id: UUID, owner: str) ->
     return None if row is None else dict(row)
 
 
-async def create_batch(
+async def create_export_batch(
     connection: Any, schema: str, owner: str, items: Sequence[tuple[UUID, UUID, str]]
 ) -> UUID:
     """Create a batch. Items are (job id, document id, title), in the order of the request."""
@@ -218,7 +218,9 @@ async def create_batch(
     return batch_id
 
 
-async def list_batch_items(connection: Any, schema: str, batch_id: UUID, owner: str) -> list[dict[str, Any]]:
+async def list_batch_exports(
+    connection: Any, schema: str, batch_id: UUID, owner: str
+) -> list[dict[str, Any]]:
     """List the exports of a batch in order. The list is empty if the user has no such batch."""
     query = (
         "select i.job_id, i.document_id, i.title, e.status, e.progress, e.error_message, e.result_url,"
@@ -299,10 +301,10 @@ async def delete_expired_exports(client: Client, schema: str) -> int:
                     " then holdfast.delete_artifact(artifact_id) end",
                     schema,
                 ),
-                CLEANUP_BATCH_ROWS,
+                MAX_CLEANUP_BATCH_ROWS,
             )
         deleted += len(rows)
-        if len(rows) < CLEANUP_BATCH_ROWS:
+        if len(rows) < MAX_CLEANUP_BATCH_ROWS:
             break
     await client.files.sweep()
     async with client.transaction() as connection:

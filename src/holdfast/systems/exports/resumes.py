@@ -154,17 +154,20 @@ def split_validation_error(error: msgspec.ValidationError) -> tuple[str, str]:
 
 def build_template_content(resume: Resume) -> dict[str, Any]:
     """Return the content that templates read, without the characters that no font can draw."""
-    return cast("dict[str, Any]", _remove_unprintable(msgspec.to_builtins(resume)))
+    return cast("dict[str, Any]", _remove_unprintable_characters(msgspec.to_builtins(resume)))
 
 
-def _remove_unprintable(value: object) -> object:
+def _remove_unprintable_characters(value: object) -> object:
     if isinstance(value, str):
         # Joiners and direction marks are not build_template_content, but right-to-left scripts need them.
         return "".join(c for c in value if c in "\n\t" or c.isprintable() or c in "\u200c\u200d\u200e\u200f")
     if isinstance(value, dict):
-        return {name: _remove_unprintable(inner) for name, inner in cast("dict[str, object]", value).items()}
+        return {
+            name: _remove_unprintable_characters(inner)
+            for name, inner in cast("dict[str, object]", value).items()
+        }
     if isinstance(value, list):
-        return [_remove_unprintable(inner) for inner in cast("list[object]", value)]
+        return [_remove_unprintable_characters(inner) for inner in cast("list[object]", value)]
     return value
 
 

@@ -71,7 +71,7 @@ async def submit_exports(
     job before the commit.
     """
     usage = await queries.lock_usage(connection, schema, owner)
-    _check_storage(usage, limits)
+    _check_storage_quota(usage, limits)
     waiting = await queries.count_unfinished_exports(connection, schema, owner)
     exports = [await _submit_export(connection, schema, owner, document, request) for document in documents]
     created = sum(export.created for export in exports)
@@ -79,7 +79,7 @@ async def submit_exports(
         raise TooManyRequestsError(
             f"You have used {usage.operations} of {limits.exports_per_day} exports today.",
             fix="Try again tomorrow.",
-            retry_after=_seconds_until_tomorrow(),
+            retry_after=_compute_seconds_until_tomorrow(),
         )
     if created and waiting + created > limits.max_waiting:
         raise TooManyRequestsError(
@@ -88,7 +88,7 @@ async def submit_exports(
             retry_after=QUEUE_FULL_RETRY_AFTER_S,
         )
     if created:
-        await queries.increase_usage(connection, schema, owner, usage.day, created)
+        await queries.add_to_daily_exports(connection, schema, owner, usage.day, created)
     return exports
 
 
@@ -96,7 +96,7 @@ async def _submit_export(
     connection: Any, schema: str, owner: str, document: queries.StoredDocument, request: ExportRequest
 ) -> SubmittedExport:
     call = export_pdf(document.id, request.template, request.options)
-    unique_key = compute_unique_key(document, request)
+    unique_key = compute_export_unique_key(document, request)
     job = await _client.submit(call, owner=owner, unique=unique_key, limit_key=owner, on=connection)
     if job.created:
         await queries.add_export_request(
@@ -105,13 +105,13 @@ async def _submit_export(
     return SubmittedExport(job.id, document, job.created)
 
 
-def compute_unique_key(document: queries.StoredDocument, request: ExportRequest) -> str:
+def compute_export_unique_key(document: queries.StoredDocument, request: ExportRequest) -> str:
     """Return a key that is equal for the same version of a document with the same template and options."""
     identity = [document.id, document.version, request.template, request.options]
     return f"export:{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()}"
 
 
-def _check_storage(usage: queries.UserExportUsage, limits: ExportLimits) -> None:
+def _check_storage_quota(usage: queries.UserExportUsage, limits: ExportLimits) -> None:
     if usage.bytes >= limits.storage_bytes:
         used, limit = usage.bytes / BYTES_PER_MB, limits.storage_bytes / BYTES_PER_MB
         raise QuotaExceededError(
@@ -119,7 +119,7 @@ def _check_storage(usage: queries.UserExportUsage, limits: ExportLimits) -> None
         )
 
 
-def _seconds_until_tomorrow() -> float:
+def _compute_seconds_until_tomorrow() -> float:
     now = datetime.now(UTC)
     tomorrow = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
     return (tomorrow - now).total_seconds()

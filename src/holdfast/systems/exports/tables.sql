@@ -110,7 +110,7 @@ end $$;
 create or replace function {}.export_worker_name(p_id uuid) returns text
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   return (
     select case when v_user is null then w.name else 'worker-' || w.id end

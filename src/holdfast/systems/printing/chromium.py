@@ -19,7 +19,7 @@ from holdfast.systems.printing.page_layout import PageMargins
 CHROMIUM_COMMANDS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PRINT_TIMEOUT_S = 60.0
 # The page may use inline styles, images and fonts. Scripts and everything else are blocked.
-CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+TEMPLATE_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
 
 class ChromiumPrinter:
@@ -33,13 +33,13 @@ class ChromiumPrinter:
         with tempfile.TemporaryDirectory(prefix="holdfast-print-", ignore_cleanup_errors=True) as folder:
             html_file, pdf_file = Path(folder) / "page.html", Path(folder) / "page.pdf"
             await asyncio.to_thread(html_file.write_text, html, encoding="utf-8")
-            await self._run_browser(html_file, pdf_file)
+            await self._run_chromium(html_file, pdf_file)
             try:
                 return await asyncio.to_thread(pdf_file.read_bytes)
             except FileNotFoundError:
                 raise RuntimeError("Chromium exited without writing a PDF") from None
 
-    def _find_browser(self) -> str:
+    def _find_chromium_path(self) -> str:
         browser = self._path or next((name for name in CHROMIUM_COMMANDS if shutil.which(name)), None)
         if browser is None:
             raise RefusedError(
@@ -48,10 +48,10 @@ class ChromiumPrinter:
             )
         return browser
 
-    async def _run_browser(self, html_file: Path, pdf_file: Path) -> None:
+    async def _run_chromium(self, html_file: Path, pdf_file: Path) -> None:
         is_root = hasattr(os, "geteuid") and os.geteuid() == 0
         process = await asyncio.create_subprocess_exec(
-            self._find_browser(),
+            self._find_chromium_path(),
             "--headless",
             *(["--no-sandbox"] if is_root else []),
             "--disable-gpu",
@@ -93,7 +93,7 @@ def fill_html_template(template: Path, inputs: dict[str, str], margins: PageMarg
     content: dict[str, Any] = msgspec.json.decode(inputs["content"])
     try:
         return environment.get_template(template.name).render(
-            content=content, layout=layout, policy=CONTENT_SECURITY_POLICY, margins=margins
+            content=content, layout=layout, policy=TEMPLATE_SECURITY_POLICY, margins=margins
         )
     except jinja2.TemplateError as error:
         raise InvalidError(

@@ -23,9 +23,9 @@ FONT_PACKAGES = ("weblate_fonts", "zhplot", "matplotlib_fontja", "koreanize_matp
 # Scripts that Libertinus Serif, which is part of Typst, covers completely.
 ALWAYS_COVERED_SCRIPTS = frozenset({"Latin", "Greek", "Cyrillic", "Hebrew"})
 RIGHT_TO_LEFT_LANGUAGES = frozenset({"ar", "he", "fa", "ur", "yi", "ps", "sd", "ug", "dv"})
-REGULAR_WEIGHT = 400
+REGULAR_FONT_WEIGHT = 400
 # A text counts as Japanese if at least one of twenty of its letters is kana.
-MIN_KANA_RATIO = 20
+MAX_HAN_PER_KANA = 20
 MAX_CODE_POINT = 0x10FFFF
 _SCRIPT_BY_NAME_PREFIX = {
     "Cjk": "Han",
@@ -54,7 +54,7 @@ _LANGUAGE_BY_SCRIPT = {
 }
 
 
-def find_script(character: str) -> str | None:
+def find_letter_script(character: str) -> str | None:
     """Return the script of a letter, from its Unicode name. Returns None for digits, marks and symbols."""
     if not unicodedata.category(character).startswith("L"):
         return None
@@ -62,11 +62,11 @@ def find_script(character: str) -> str | None:
     return _SCRIPT_BY_NAME_PREFIX.get(prefix, prefix)
 
 
-def count_scripts(text: Iterable[str]) -> dict[str, int]:
+def count_letters_by_script(text: Iterable[str]) -> dict[str, int]:
     """Count the letters of each script in a text."""
     counts: dict[str, int] = {}
     for character in text:
-        script = find_script(character)
+        script = find_letter_script(character)
         if script is not None:
             counts[script] = counts.get(script, 0) + 1
     return counts
@@ -74,8 +74,8 @@ def count_scripts(text: Iterable[str]) -> dict[str, int]:
 
 def guess_language(text: str) -> str:
     """Guess the language from the script. This is enough for hyphenation, quotation marks and direction."""
-    counts = count_scripts(text)
-    if counts.get("Kana", 0) * MIN_KANA_RATIO >= counts.get("Han", 0) and counts.get("Kana"):
+    counts = count_letters_by_script(text)
+    if counts.get("Kana", 0) * MAX_HAN_PER_KANA >= counts.get("Han", 0) and counts.get("Kana"):
         counts["Kana"] = counts.pop("Han", 0) + counts["Kana"]
     script = max(counts, key=lambda name: counts[name], default="Latin")
     return _LANGUAGE_BY_SCRIPT.get(script, "en")
@@ -93,24 +93,24 @@ class FontCatalog:
     """The fonts inside Typst, those of the system, of installed font packages, and in `folders`."""
 
     def __init__(self, folders: Sequence[Path] = (), *, system: bool = True, packages: bool = True) -> None:
-        paths = [str(folder) for folder in (*folders, *(_find_package_folders() if packages else ()))]
+        paths = [str(folder) for folder in (*folders, *(_list_font_package_folders() if packages else ()))]
         self.typst_fonts = typst.Fonts(include_system_fonts=system, font_paths=paths)
         self.families = frozenset(self.typst_fonts.families())
         self._files: dict[str, list[tuple[str, int]]] = {}
         for font in self.typst_fonts.fonts():
-            if font.path is not None and font.weight == REGULAR_WEIGHT and font.style == "normal":
+            if font.path is not None and font.weight == REGULAR_FONT_WEIGHT and font.style == "normal":
                 self._files.setdefault(font.family, []).append((font.path, font.index))
 
-    def select_installed(self, families: Sequence[str]) -> list[str]:
+    def filter_installed_families(self, families: Sequence[str]) -> list[str]:
         """Return those of the families that are installed."""
         return [family for family in families if family in self.families]
 
-    def find_coverage(self, text: str, language: str) -> FontCoverage:
+    def compute_font_coverage(self, text: str, language: str) -> FontCoverage:
         """Find families that together have all characters of the text."""
-        uncovered = {c for c in set(text) if find_script(c) not in {None, *ALWAYS_COVERED_SCRIPTS}}
+        uncovered = {c for c in set(text) if find_letter_script(c) not in {None, *ALWAYS_COVERED_SCRIPTS}}
         chosen: list[str] = []
-        for family in self._list_candidates(language) if uncovered else ():
-            covered = uncovered & self._read_characters(family)
+        for family in self._iterate_candidate_families(language) if uncovered else ():
+            covered = uncovered & self._read_family_characters(family)
             if covered:
                 chosen.append(family)
                 uncovered -= covered
@@ -120,11 +120,11 @@ class FontCatalog:
         uncovered = {c for c in uncovered if not "\u0600" <= c <= "\u06ff"}
         missing: dict[str, str] = {}
         for character in sorted(uncovered):
-            script = find_script(character) or "Unknown"
+            script = find_letter_script(character) or "Unknown"
             missing[script] = missing.get(script, "") + character
         return FontCoverage(tuple(chosen), missing)
 
-    def _list_candidates(self, language: str) -> Iterator[str]:
+    def _iterate_candidate_families(self, language: str) -> Iterator[str]:
         """List installed families: those for the language first, then those for other languages, then all."""
         base_language = language.lower().split("-")[0]
         preferred = _PREFERRED_FAMILIES.get(language.lower(), _PREFERRED_FAMILIES.get(base_language, ()))
@@ -135,12 +135,12 @@ class FontCatalog:
                 listed.add(family)
                 yield family
 
-    def _read_characters(self, family: str) -> frozenset[str]:
+    def _read_family_characters(self, family: str) -> frozenset[str]:
         path, index = self._files[family][0]
         return read_font_characters(path, index)
 
 
-def _find_package_folders() -> list[Path]:
+def _list_font_package_folders() -> list[Path]:
     folders: list[Path] = []
     for name in FONT_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -172,14 +172,14 @@ def _parse_character_map(font: bytes, index: int) -> Iterator[str]:
     for offset in offsets:
         table_format = struct.unpack_from(">H", font, position + offset)[0]
         if table_format == 4:
-            yield from _parse_format_4_segments(font, position + offset)
+            yield from _parse_cmap_format_4(font, position + offset)
         elif table_format == 12:
             for group in range(struct.unpack_from(">I", font, position + offset + 12)[0]):
                 first, last, _ = struct.unpack_from(">III", font, position + offset + 16 + 12 * group)
                 yield from map(chr, range(first, min(last, MAX_CODE_POINT) + 1))
 
 
-def _parse_format_4_segments(font: bytes, position: int) -> Iterator[str]:
+def _parse_cmap_format_4(font: bytes, position: int) -> Iterator[str]:
     count = struct.unpack_from(">H", font, position + 6)[0] // 2
     ends = struct.unpack_from(f">{count}H", font, position + 14)
     starts = struct.unpack_from(f">{count}H", font, position + 16 + 2 * count)

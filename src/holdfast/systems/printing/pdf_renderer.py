@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 PREVIEW_PIXELS_PER_INCH: dict[RenderQuality, float] = {"draft": 72.0, "normal": 144.0, "high": 220.0}
 TYPST_PACKAGE_FOLDER = Path(__file__).parent / "packages"
-MAX_CONTENT_BYTES = 8 * 1024 * 1024
-SANS_FAMILIES = (
+MAX_TEMPLATE_CONTENT_BYTES = 8 * 1024 * 1024
+SANS_FONT_FAMILIES = (
     "Source Sans 3",
     "Noto Sans",
     "Open Sans",
@@ -47,8 +47,8 @@ SANS_FAMILIES = (
     "DejaVu Sans",
     "Libertinus Serif",
 )
-SERIF_FAMILIES = ("Libertinus Serif", "Noto Serif")
-DISPLAY_FAMILIES = ("Libertinus Serif",)
+SERIF_FONT_FAMILIES = ("Libertinus Serif", "Noto Serif")
+DISPLAY_FONT_FAMILIES = ("Libertinus Serif",)
 
 
 class PdfRenderer:
@@ -100,10 +100,14 @@ class PdfRenderer:
                     fix="Choose a Typst template.",
                     field="options.standard",
                 )
-            inputs = await self._prepare_inputs(content, metadata, layout)
-            return await self._count_pages(await self._chromium.print_pdf(template, inputs, layout.margins))
+            inputs = await self._encode_template_inputs(content, metadata, layout)
+            return await self._build_rendered_pdf(
+                await self._chromium.print_pdf(template, inputs, layout.margins)
+            )
         options: dict[str, Any] = {"format": "pdf", "pdf_standards": standard or []}
-        return await self._count_pages(await self._typeset(template, content, metadata, layout, options))
+        return await self._build_rendered_pdf(
+            await self._render_typst_template(template, content, metadata, layout, options)
+        )
 
     async def render_previews(
         self,
@@ -121,15 +125,15 @@ class PdfRenderer:
                 field="templateSlug",
             )
         options = {"format": "png", "ppi": PREVIEW_PIXELS_PER_INCH[layout.quality]}
-        images = await self._typeset(template, content, metadata, layout, options)
+        images = await self._render_typst_template(template, content, metadata, layout, options)
         return [images] if isinstance(images, bytes) else images
 
-    async def _count_pages(self, output: bytes | list[bytes]) -> RenderedPdf:
+    async def _build_rendered_pdf(self, output: bytes | list[bytes]) -> RenderedPdf:
         pdf = cast("bytes", output)
         page_count = await self._run_in_thread(lambda: len(pypdf.PdfReader(io.BytesIO(pdf)).pages))
         return RenderedPdf(pdf, page_count)
 
-    async def _typeset(
+    async def _render_typst_template(
         self,
         template: Path,
         content: Mapping[str, Any],
@@ -137,37 +141,38 @@ class PdfRenderer:
         layout: PageLayout,
         options: dict[str, Any],
     ) -> bytes | list[bytes]:
-        inputs = await self._prepare_inputs(content, metadata, layout)
+        inputs = await self._encode_template_inputs(content, metadata, layout)
         # Versions of Typst differ in the type they accept for time zones; all of them accept seconds.
         options = {**options, "timestamp": int(metadata.created_at.timestamp())}
-        return await self._run_in_thread(partial(self._compile, template, inputs, options))
+        return await self._run_in_thread(partial(self._compile_template, template, inputs, options))
 
     async def _run_in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def _prepare_inputs(
+    async def _encode_template_inputs(
         self, content: Mapping[str, Any], metadata: PdfMetadata, layout: PageLayout
     ) -> dict[str, str]:
         encoded = msgspec.json.encode(content)
-        if len(encoded) > MAX_CONTENT_BYTES:
+        if len(encoded) > MAX_TEMPLATE_CONTENT_BYTES:
             raise InvalidError(
-                f"The document has {len(encoded):,} bytes of content; the maximum is {MAX_CONTENT_BYTES:,}.",
+                f"The document has {len(encoded):,} bytes of content; "
+                f"the maximum is {MAX_TEMPLATE_CONTENT_BYTES:,}.",
                 fix="Split the document.",
                 field="data",
             )
         text = encoded.decode()
-        template_layout = await self._run_in_thread(partial(self._build_layout, text, metadata, layout))
+        template_layout = await self._run_in_thread(partial(self._build_layout_input, text, metadata, layout))
         return {"content": text, "layout": msgspec.json.encode(template_layout).decode()}
 
-    def _build_layout(self, content: str, metadata: PdfMetadata, layout: PageLayout) -> dict[str, Any]:
+    def _build_layout_input(self, content: str, metadata: PdfMetadata, layout: PageLayout) -> dict[str, Any]:
         text = "".join(_collect_strings(msgspec.json.decode(content))) + metadata.title + metadata.author
         language = (metadata.language or guess_language(text)).lower()
-        coverage = self.fonts.find_coverage(text, language)
+        coverage = self.fonts.compute_font_coverage(text, language)
         if coverage.missing:
-            raise _missing_font_error(coverage.missing)
+            raise _build_missing_font_error(coverage.missing)
         width, height = PAGE_SIZE_INCHES[layout.page_size]
-        select_installed = self.fonts.select_installed
-        fallback = [*coverage.families, *select_installed(("DejaVu Sans Mono",))]
+        filter_installed_families = self.fonts.filter_installed_families
+        fallback = [*coverage.families, *filter_installed_families(("DejaVu Sans Mono",))]
         return {
             **msgspec.to_builtins(layout),
             "width": width,
@@ -179,18 +184,18 @@ class PdfRenderer:
             "language": language.split("-")[0],
             "right_to_left": language.split("-")[0] in RIGHT_TO_LEFT_LANGUAGES,
             "fonts": {
-                "sans": select_installed(SANS_FAMILIES),
-                "serif": select_installed(SERIF_FAMILIES),
-                "display": select_installed(DISPLAY_FAMILIES),
+                "sans": filter_installed_families(SANS_FONT_FAMILIES),
+                "serif": filter_installed_families(SERIF_FONT_FAMILIES),
+                "display": filter_installed_families(DISPLAY_FONT_FAMILIES),
                 "fallback": fallback,
             },
         }
 
-    def _compile(
+    def _compile_template(
         self, template: Path, inputs: dict[str, str], options: dict[str, Any]
     ) -> bytes | list[bytes]:
         try:
-            output = self._get_compiler(template).compile(sys_inputs=inputs, **options)
+            output = self._get_typst_compiler(template).compile(sys_inputs=inputs, **options)
         except typst.TypstError as error:
             # The error may quote the document, so users do not see it. It stays as the cause, for logs.
             raise InvalidError(
@@ -200,7 +205,7 @@ class PdfRenderer:
             ) from error
         return cast("bytes | list[bytes]", output)
 
-    def _get_compiler(self, template: Path) -> typst.Compiler:
+    def _get_typst_compiler(self, template: Path) -> typst.Compiler:
         compilers: dict[Path, typst.Compiler] = self._thread_state.__dict__.setdefault("compilers", {})
         if template not in compilers:
             compilers[template] = typst.Compiler(
@@ -224,7 +229,7 @@ def _collect_strings(value: object) -> Sequence[str]:
     return ()
 
 
-def _missing_font_error(missing: Mapping[str, str]) -> InvalidError:
+def _build_missing_font_error(missing: Mapping[str, str]) -> InvalidError:
     scripts = " and ".join(f"{script} ({letters[:5]})" for script, letters in missing.items())
     return InvalidError(
         f"No installed font has the characters of {scripts}.",

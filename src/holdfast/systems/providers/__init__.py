@@ -65,6 +65,6 @@ class SpeechProvider(Protocol):
         """The key that pauses when the provider limits the rate."""
         ...
 
-    async def synthesize(self, text: str, language: str) -> SpeechAudio:
+    async def synthesize_speech(self, text: str, language: str) -> SpeechAudio:
         """Read the text aloud in the language with this code."""
         ...

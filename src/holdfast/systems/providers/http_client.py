@@ -56,7 +56,7 @@ class ProviderHttpClient:
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 async with self._client.stream("POST", path, json=body) as response:
-                    self._check_status(response)
+                    self._raise_for_status(response)
                     return await self._read_body(response, max_bytes)
         except TimeoutError:
             raise ProviderError(
@@ -78,7 +78,7 @@ class ProviderHttpClient:
             chunks.append(chunk)
         return b"".join(chunks)
 
-    def _check_status(self, response: httpx.Response) -> None:
+    def _raise_for_status(self, response: httpx.Response) -> None:
         status = response.status_code
         if status < 300:
             return
@@ -109,7 +109,7 @@ def parse_retry_after(header: str | None) -> timedelta | None:
     return min(max(delay, timedelta(0)), MAX_RETRY_AFTER)
 
 
-def decode_response(body: bytes, struct: type[Any], provider: str) -> Any:
+def decode_provider_response(body: bytes, struct: type[Any], provider: str) -> Any:
     """Decode a JSON response, or raise ProviderError."""
     try:
         return msgspec.json.decode(body, type=struct)

@@ -16,20 +16,22 @@ from typing import Any
 from holdfast.errors import RefusedError
 from holdfast.systems.providers import ProviderError, SpeechAudio
 from holdfast.systems.providers.mp3 import encode_mp3, measure_mp3
-from holdfast.systems.providers.openai_speech import split_text
+from holdfast.systems.providers.openai_speech import split_text_at_sentences
 
 # Constants of speak_lib.h.
-AUDIO_OUTPUT_SYNCHRONOUS = 2  # samples go to the callback, and espeak_Synth waits until all are delivered
+ESPEAK_AUDIO_OUTPUT_SYNCHRONOUS = (
+    2  # samples go to the callback, and espeak_Synth waits until all are delivered
+)
 ESPEAK_CHARS_UTF8 = 1  # without the flags for SSML and phonemes, markup is read as text
-POSITION_BY_CHARACTER = 1
-ESPEAK_RATE = 1
+ESPEAK_POSITION_BY_CHARACTER = 1
+ESPEAK_RATE_PARAMETER = 1
 SPEAKING_RATE_WORDS_PER_MINUTE = 165
-MAX_PART_CHARS = 1500
+MAX_SPEECH_PART_CHARS = 1500
 _SynthCallback: Any = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
 )
-_library_lock = threading.Lock()
-_library_cache: dict[str, Any] = {}
+_espeak_lock = threading.Lock()
+_espeak_cache: dict[str, Any] = {}
 
 
 class LocalSpeechProvider:
@@ -40,13 +42,15 @@ class LocalSpeechProvider:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    async def synthesize(self, text: str, language: str) -> SpeechAudio:
+    async def synthesize_speech(self, text: str, language: str) -> SpeechAudio:
         samples: list[bytes] = []
         sample_rate = 0
         # One text at a time: the first text is finished early, and the last one is not finished later.
         async with self._lock:
-            for part in split_text(text, MAX_PART_CHARS):  # a cancelled task can stop between parts
-                part_samples, sample_rate = await asyncio.to_thread(synthesize_samples, part, language)
+            for part in split_text_at_sentences(
+                text, MAX_SPEECH_PART_CHARS
+            ):  # a cancelled task can stop between parts
+                part_samples, sample_rate = await asyncio.to_thread(synthesize_audio_samples, part, language)
                 samples.append(part_samples)
         if not any(samples):
             raise ProviderError("The text contains nothing that can be spoken.")
@@ -60,26 +64,26 @@ class LocalSpeechProvider:
         pass
 
 
-def synthesize_samples(text: str, language: str) -> tuple[bytes, int]:
+def synthesize_audio_samples(text: str, language: str) -> tuple[bytes, int]:
     """Return 16-bit mono samples and their sample rate. Unknown languages use the English voice."""
     chunks: list[bytes] = []
 
-    def collect(samples: Any, count: int, _: object) -> int:
+    def collect_samples(samples: Any, count: int, _: object) -> int:
         if samples and count > 0:
             chunks.append(ctypes.string_at(samples, count * 2))
         return 0
 
-    callback = _SynthCallback(collect)
-    with _library_lock:
-        library, sample_rate = _load_library()
+    callback = _SynthCallback(collect_samples)
+    with _espeak_lock:
+        library, sample_rate = _load_espeak_library()
         for voice in (language, language.partition("-")[0], "en"):
             if library.espeak_SetVoiceByName(voice.lower().encode("ascii", "ignore")) == 0:
                 break
-        library.espeak_SetParameter(ESPEAK_RATE, SPEAKING_RATE_WORDS_PER_MINUTE, 0)
+        library.espeak_SetParameter(ESPEAK_RATE_PARAMETER, SPEAKING_RATE_WORDS_PER_MINUTE, 0)
         library.espeak_SetSynthCallback(callback)
         encoded = text.replace("\0", "").encode("utf-8", "replace")
         error_code = library.espeak_Synth(
-            encoded, len(encoded) + 1, 0, POSITION_BY_CHARACTER, 0, ESPEAK_CHARS_UTF8, None, None
+            encoded, len(encoded) + 1, 0, ESPEAK_POSITION_BY_CHARACTER, 0, ESPEAK_CHARS_UTF8, None, None
         )
         if error_code:
             raise ProviderError(f"eSpeak NG failed with error code {error_code}.")
@@ -87,8 +91,8 @@ def synthesize_samples(text: str, language: str) -> tuple[bytes, int]:
     return b"".join(chunks), sample_rate
 
 
-def _load_library() -> tuple[Any, int]:
-    if not _library_cache:
+def _load_espeak_library() -> tuple[Any, int]:
+    if not _espeak_cache:
         try:
             loader = importlib.import_module("espeakng_loader")
         except ImportError:
@@ -98,7 +102,7 @@ def _load_library() -> tuple[Any, int]:
             ) from None
         library = ctypes.CDLL(str(loader.get_library_path()))
         data_path = str(loader.get_data_path()).encode()
-        sample_rate = library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, data_path, 0)
+        sample_rate = library.espeak_Initialize(ESPEAK_AUDIO_OUTPUT_SYNCHRONOUS, 0, data_path, 0)
         if sample_rate <= 0:
             raise RefusedError("eSpeak NG cannot start.", fix="Set speech_url to a speech server.")
         library.espeak_Synth.argtypes = [
@@ -107,5 +111,5 @@ def _load_library() -> tuple[Any, int]:
         ]  # fmt: skip
         library.espeak_SetSynthCallback.argtypes = [_SynthCallback]
         library.espeak_SetVoiceByName.argtypes = [ctypes.c_char_p]
-        _library_cache.update(library=library, sample_rate=sample_rate)
-    return _library_cache["library"], _library_cache["sample_rate"]
+        _espeak_cache.update(library=library, sample_rate=sample_rate)
+    return _espeak_cache["library"], _espeak_cache["sample_rate"]

@@ -15,16 +15,16 @@ import msgspec
 
 from holdfast.systems.providers import GeneratedText, ProviderError
 
-AUTHOR = "the local writer"
-DISCLAIMER = "Written by the local writer, without a language model."
-PARAGRAPH_COUNT, SENTENCES_PER_PARAGRAPH = 3, 4
+LOCAL_AUTHOR_NAME = "the local writer"
+LOCAL_TEXT_DISCLAIMER = "Written by the local writer, without a language model."
+PARAGRAPHS_PER_CHAPTER, SENTENCES_PER_PARAGRAPH = 3, 4
 
-OPENINGS = (
+OPENING_SENTENCES = (
     "{title} begins with a question: {question}",
     "Every pair of people answers it in their own way: {question}",
     "One may ask it at breakfast, or after ten years: {question}",
 )
-STATEMENTS = (
+MIDDLE_SENTENCES = (
     "{a} tends to answer before the question is finished, and {b} likes to sleep on it.",
     "Where {a} looks for the shortest way, {b} looks for the one with a view.",
     "{b} keeps what {a} would have given away, and both are right about it on different days.",
@@ -46,7 +46,7 @@ STATEMENTS = (
     "Both of them have learned to laugh at the right moment, which is rarer than it sounds.",
     "What is strong in one is seldom missing in the other; it only goes by another name.",
 )
-CLOSINGS = (
+CLOSING_SENTENCES = (
     "So much for this part; what comes of it is theirs to decide.",
     "If there is one thing to take along from these pages, let it be a little time.",
     "None of this is certain, and none of it has to be.",
@@ -64,10 +64,10 @@ class LocalTextProvider:
             fields = msgspec.json.decode(subject, type=dict[str, Any])
         except msgspec.MsgspecError:
             raise ProviderError("The local text provider needs a subject that is a JSON object.") from None
-        return GeneratedText(compose_chapter(fields), AUTHOR)
+        return GeneratedText(compose_chapter_text(fields), LOCAL_AUTHOR_NAME)
 
 
-def compose_chapter(subject: dict[str, Any]) -> str:
+def compose_chapter_text(subject: dict[str, Any]) -> str:
     """Write a few paragraphs about two people."""
     chapter: dict[str, Any] = subject.get("chapter") or {}
     first: dict[str, Any] = subject.get("person1") or {}
@@ -87,13 +87,13 @@ def compose_chapter(subject: dict[str, Any]) -> str:
     }
     systems = [str(name) for name in system_names] or ["oldest"]
     rng = random.Random(hashlib.sha256(f"{values}{systems}".encode()).digest())  # noqa: S311  (no secret)
-    statements = list(STATEMENTS)
+    statements = list(MIDDLE_SENTENCES)
     rng.shuffle(statements)
-    paragraphs = [_fill_placeholders(rng.choice(OPENINGS), values, systems, rng)]
-    for number in range(PARAGRAPH_COUNT):
+    paragraphs = [_fill_placeholders(rng.choice(OPENING_SENTENCES), values, systems, rng)]
+    for number in range(PARAGRAPHS_PER_CHAPTER):
         sentences = statements[number * SENTENCES_PER_PARAGRAPH : (number + 1) * SENTENCES_PER_PARAGRAPH]
         paragraphs.append(" ".join(_fill_placeholders(each, values, systems, rng) for each in sentences))
-    return "\n\n".join([*paragraphs, rng.choice(CLOSINGS), DISCLAIMER])
+    return "\n\n".join([*paragraphs, rng.choice(CLOSING_SENTENCES), LOCAL_TEXT_DISCLAIMER])
 
 
 def _fill_placeholders(sentence: str, values: dict[str, str], systems: list[str], rng: random.Random) -> str:

@@ -27,7 +27,7 @@ class Mp3Properties:
 
 
 @dataclass(frozen=True)
-class _FrameHeader:
+class _Mp3FrameHeader:
     byte_length: int
     sample_count: int
     sample_rate: int
@@ -37,7 +37,7 @@ class _FrameHeader:
 def encode_mp3(samples: bytes, sample_rate: int, channels: int = 1) -> bytes:
     """Encode 16-bit samples as MP3 with a constant 128 kbit/s."""
     supported = {rate for rates in _SAMPLE_RATES_HZ.values() for rate in rates[:2]}
-    encoder = _create_encoder()
+    encoder = _create_mp3_encoder()
     encoder.set_bit_rate(MP3_BIT_RATE_KBPS)
     encoder.set_in_sample_rate(sample_rate)
     encoder.set_out_sample_rate(sample_rate if sample_rate in supported else DEFAULT_SAMPLE_RATE_HZ)
@@ -47,7 +47,7 @@ def encode_mp3(samples: bytes, sample_rate: int, channels: int = 1) -> bytes:
     return bytes(encoder.encode(samples) + encoder.flush())
 
 
-def _create_encoder() -> Any:
+def _create_mp3_encoder() -> Any:
     try:
         return importlib.import_module("lameenc").Encoder()
     except ImportError:
@@ -59,10 +59,10 @@ def _create_encoder() -> Any:
 
 def measure_mp3(mp3: bytes) -> Mp3Properties | None:
     """Measure an MP3 file by its frames. Returns None if the content is not MP3."""
-    position = _find_first_frame(mp3)
+    position = _find_first_frame_offset(mp3)
     duration_s, frame_count, total_bit_rate, sample_rate = 0.0, 0, 0, 0
     while position + 4 <= len(mp3):
-        frame = _parse_frame_header(mp3[position : position + 4])
+        frame = _parse_mp3_frame_header(mp3[position : position + 4])
         if frame is None:
             break
         sample_rate = frame.sample_rate
@@ -75,7 +75,7 @@ def measure_mp3(mp3: bytes) -> Mp3Properties | None:
     return Mp3Properties(round(duration_s, 3), round(total_bit_rate / frame_count), sample_rate)
 
 
-def _find_first_frame(mp3: bytes) -> int:
+def _find_first_frame_offset(mp3: bytes) -> int:
     """Return the position after the ID3 tag, if there is one."""
     if mp3[:3] != b"ID3" or len(mp3) < 10:
         return 0
@@ -83,7 +83,7 @@ def _find_first_frame(mp3: bytes) -> int:
     return 10 + (a << 21 | b << 14 | c << 7 | d)
 
 
-def _parse_frame_header(header: bytes) -> _FrameHeader | None:
+def _parse_mp3_frame_header(header: bytes) -> _Mp3FrameHeader | None:
     """Parse the header of a layer III frame. Returns None for anything else."""
     if header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
         return None
@@ -95,4 +95,4 @@ def _parse_frame_header(header: bytes) -> _FrameHeader | None:
     sample_count = 1152 if version == 3 else 576
     padding = header[2] >> 1 & 1
     byte_length = sample_count // 8 * bit_rate * 1000 // sample_rate + padding
-    return _FrameHeader(byte_length, sample_count, sample_rate, bit_rate)
+    return _Mp3FrameHeader(byte_length, sample_count, sample_rate, bit_rate)

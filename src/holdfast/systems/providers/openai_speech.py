@@ -19,10 +19,10 @@ from holdfast.systems.providers import ProviderError, SpeechAudio
 from holdfast.systems.providers.http_client import ProviderHttpClient
 from holdfast.systems.providers.mp3 import encode_mp3, measure_mp3
 
-MAX_RESPONSE_BYTES = 100 * 1024 * 1024
-MAX_REQUEST_CHARS = 4000  # the common API accepts 4096
-MAX_VOICE_CHARS = 100
-_SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\n])\s*")
+MAX_SPEECH_RESPONSE_BYTES = 100 * 1024 * 1024
+MAX_SPEECH_REQUEST_CHARS = 4000  # the common API accepts 4096
+MAX_VOICE_NAME_CHARS = 100
+_SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\n])\s*")
 
 
 class OpenAISpeechProvider:
@@ -51,8 +51,8 @@ class OpenAISpeechProvider:
     async def close(self) -> None:
         await self._http.close()
 
-    async def synthesize(self, text: str, language: str) -> SpeechAudio:
-        recordings = [await self._request_recording(part) for part in split_text(text)]
+    async def synthesize_speech(self, text: str, language: str) -> SpeechAudio:
+        recordings = [await self._request_recording(part) for part in split_text_at_sentences(text)]
         if all(recording[:4] == b"RIFF" for recording in recordings):
             samples, sample_rate, channels = await asyncio.to_thread(join_wav_files, recordings)
             mp3 = await asyncio.to_thread(encode_mp3, samples, sample_rate, channels)
@@ -61,21 +61,21 @@ class OpenAISpeechProvider:
         properties = measure_mp3(mp3)
         if properties is None:
             raise ProviderError("The response of the speech provider is neither WAV nor MP3.")
-        voice = f"{self._model} {self._voice}"[:MAX_VOICE_CHARS]
+        voice = f"{self._model} {self._voice}"[:MAX_VOICE_NAME_CHARS]
         return SpeechAudio(mp3, properties.duration_s, properties.bit_rate, voice)
 
     async def _request_recording(self, text: str) -> bytes:
         body = {"model": self._model, "voice": self._voice, "input": text, "response_format": "wav"}
-        recording = await self._http.post_json("audio/speech", body, max_bytes=MAX_RESPONSE_BYTES)
+        recording = await self._http.post_json("audio/speech", body, max_bytes=MAX_SPEECH_RESPONSE_BYTES)
         if not recording:
             raise ProviderError("The speech provider returned an empty response.")
         return recording
 
 
-def split_text(text: str, max_chars: int = MAX_REQUEST_CHARS) -> Iterator[str]:
+def split_text_at_sentences(text: str, max_chars: int = MAX_SPEECH_REQUEST_CHARS) -> Iterator[str]:
     """Split a text into parts of at most `max_chars` characters, after sentences where possible."""
     part = ""
-    for sentence in _SENTENCE_END.split(text):
+    for sentence in _SENTENCE_END_PATTERN.split(text):
         rest = sentence
         if part and len(part) + 1 + len(rest) > max_chars:
             yield part

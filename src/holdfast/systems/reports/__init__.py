@@ -42,9 +42,9 @@ __all__ = [
     "text_generation",
 ]
 
-MAX_RUNNING_TEXTS, MAX_RUNNING_RECORDINGS = 16, 8
-FOLDER = Path(__file__).parent
-TABLES_SCRIPT, VERSIONED_RELATION = FOLDER / "tables.sql", "view jobs"
+MAX_RUNNING_TEXT_TASKS, MAX_RUNNING_AUDIO_TASKS = 16, 8
+REPORTS_FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = REPORTS_FOLDER / "tables.sql", "view jobs"
 lifespan = systems_lifespan
 tasks = (calculating, text_generation, pdf_generation, audio_generation, finalizing)
 job_types = (nuclear_v2,)
@@ -57,7 +57,7 @@ def mount() -> AppArguments:
     reports in the format of the report contract, and all other jobs in the format of the API. The page is at
     `/reports`.
     """
-    routes = [*create_report_routes(), *create_page_routes("/reports", FOLDER / "page")]
+    routes = [*create_report_routes(), *create_page_routes("/reports", REPORTS_FOLDER / "page")]
     return {"routes": routes, "tasks": tasks, "job_types": job_types}
 
 
@@ -72,8 +72,8 @@ async def install(connection: Any, schema: str = "public") -> None:
     await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
     existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
     for name, task_type, max_running in (
-        ("texts of a provider", text_generation.name, MAX_RUNNING_TEXTS),
-        ("recordings of a provider", audio_generation.name, MAX_RUNNING_RECORDINGS),
+        ("texts of a provider", text_generation.name, MAX_RUNNING_TEXT_TASKS),
+        ("recordings of a provider", audio_generation.name, MAX_RUNNING_AUDIO_TASKS),
     ):
         # The limits are per key: when a provider limits the rate, all tasks that use it pause.
         if name not in existing:

@@ -21,7 +21,7 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
     question: str
 
 
-_TITLES: Final = (
+_CHAPTER_SPECS: Final = (
     ("portraits", "Portraits", "who are these two, before they meet?"),
     ("hunger", "Hunger", "what does each of them want and seldom say?"),
     ("shelter", "Shelter", "where does each of them go when it rains?"),
@@ -41,7 +41,7 @@ _TITLES: Final = (
 )
 CHAPTERS: Final = tuple(
     Chapter(number=number, slug=slug, title=title, question=question)
-    for number, (slug, title, question) in enumerate(_TITLES, 1)
+    for number, (slug, title, question) in enumerate(_CHAPTER_SPECS, 1)
 )
 CHAPTERS_BY_SLUG: Final = {chapter.slug: chapter for chapter in CHAPTERS}
 
@@ -52,7 +52,7 @@ CHAPTER_PDF_WEIGHT: Final = 20.0 / len(CHAPTERS)
 CHAPTER_AUDIO_WEIGHT: Final = 25.0 / len(CHAPTERS)
 FINALIZING_WEIGHT: Final = 5.0
 # The percentage at which each phase begins.
-PHASE_STARTS: Final = (
+PHASE_START_PERCENTS: Final = (
     (95.0, "finalizing"),
     (70.0, "audio"),
     (50.0, "pdf"),
@@ -61,8 +61,8 @@ PHASE_STARTS: Final = (
 )
 
 
-def find_phase(status: str, percent: float) -> str:
+def get_report_phase(status: str, percent: float) -> str:
     """Return the phase of a report with this status and percentage."""
     if status in ("queued", "complete"):
         return status
-    return next(name for start, name in PHASE_STARTS if percent >= start)
+    return next(name for start, name in PHASE_START_PERCENTS if percent >= start)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.server import EventFrame
-from holdfast.systems.reports.chapters import CHAPTERS, find_phase
+from holdfast.systems.reports.chapters import CHAPTERS, get_report_phase
 
 REPORT_STATUS_BY_JOB_STATUS = {
     "queued": "queued",
@@ -16,19 +16,19 @@ REPORT_STATUS_BY_JOB_STATUS = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
-ARTIFACT_TYPE_BY_KIND = {"audio": "audio_mp3"}
+ARTIFACT_TYPE_BY_FILE_KIND = {"audio": "audio_mp3"}
 MAX_UNFINISHED_PERCENT = 99.0
-_DOCUMENT_PARTS = ("pdf", "audio")
+_CHAPTER_FILE_TASKS = ("pdf", "audio")
 
 
-def format_progress(
+def build_report_progress(
     status: str, percent: float | None, message: str | None, succeeded_tasks: set[str]
 ) -> dict[str, Any]:
     """Return the progress of a report, with the number of complete documents."""
     shown = 100.0 if status == "complete" else min(round(percent or 0, 1), MAX_UNFINISHED_PERCENT)
     return {
         "percent": int(shown) if shown == int(shown) else shown,
-        "phase": find_phase(status, shown),
+        "phase": get_report_phase(status, shown),
         "docsComplete": count_complete_documents(succeeded_tasks),
         "docsTotal": len(CHAPTERS),
         "message": message,
@@ -38,16 +38,17 @@ def format_progress(
 def count_complete_documents(succeeded_tasks: set[str]) -> int:
     """Count the chapters whose PDF and recording both exist."""
     return sum(
-        all(f"{part} {chapter.slug}" in succeeded_tasks for part in _DOCUMENT_PARTS) for chapter in CHAPTERS
+        all(f"{part} {chapter.slug}" in succeeded_tasks for part in _CHAPTER_FILE_TASKS)
+        for chapter in CHAPTERS
     )
 
 
-def list_succeeded_tasks(job: dict[str, Any]) -> set[str]:
+def get_succeeded_task_names(job: dict[str, Any]) -> set[str]:
     """Return the names of the tasks of a job that have succeeded."""
     return {task["name"] for task in job.get("tasks") or () if task["status"] == "succeeded"}
 
 
-def format_report(job: dict[str, Any]) -> dict[str, Any]:
+def build_report_response(job: dict[str, Any]) -> dict[str, Any]:
     """Convert a job of the engine to the format of the contract, without its files."""
     status, progress = REPORT_STATUS_BY_JOB_STATUS[job["status"]], job["progress"]
     error = job.get("error")
@@ -55,15 +56,15 @@ def format_report(job: dict[str, Any]) -> dict[str, Any]:
         "id": job["id"],
         "type": job["type"],
         "status": status,
-        "progress": format_progress(
-            status, progress["percent"], progress["message"], list_succeeded_tasks(job)
+        "progress": build_report_progress(
+            status, progress["percent"], progress["message"], get_succeeded_task_names(job)
         ),
         "error": error["message"] if error and status == "failed" else None,
         "createdAt": job["created_at"],
     }
 
 
-class ReportEventEncoder:
+class ReportFrameBuilder:
     """Turns stored events into frames: `progress`, then `complete`, `failed` or `cancelled`."""
 
     def __init__(self) -> None:
@@ -73,11 +74,11 @@ class ReportEventEncoder:
 
     def __call__(self, kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[EventFrame]:
         if kind == "end":
-            report = format_report(body["job"])
+            report = build_report_response(body["job"])
             return [EventFrame(report["status"], report)]
         if kind == "snapshot":
-            self._succeeded_tasks |= list_succeeded_tasks(body["job"])
-            report = format_report(body["job"])
+            self._succeeded_tasks |= get_succeeded_task_names(body["job"])
+            report = build_report_response(body["job"])
             self._message, self._percent = report["progress"]["message"], report["progress"]["percent"]
             return [EventFrame("progress", report)]
         if kind not in ("progress", "tasks"):
@@ -87,5 +88,5 @@ class ReportEventEncoder:
         self._message = body.get("message") or self._message
         self._percent = max(self._percent, body.get("percent") or 0)
         status = "processing"
-        progress = format_progress(status, self._percent, self._message, self._succeeded_tasks)
+        progress = build_report_progress(status, self._percent, self._message, self._succeeded_tasks)
         return [EventFrame("progress", {"id": job["id"], "status": status, "progress": progress})]

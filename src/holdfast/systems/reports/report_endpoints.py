@@ -37,55 +37,55 @@ from holdfast.server import (
 )
 from holdfast.systems.reports.chapters import CHAPTERS
 from holdfast.systems.reports.http_responses import (
-    ARTIFACT_TYPE_BY_KIND,
+    ARTIFACT_TYPE_BY_FILE_KIND,
     REPORT_STATUS_BY_JOB_STATUS,
-    ReportEventEncoder,
-    format_report,
+    ReportFrameBuilder,
+    build_report_response,
 )
 from holdfast.systems.reports.report_tasks import REPORT_TYPE, nuclear_v2
-from holdfast.systems.request_context import is_uuid, require_owner
+from holdfast.systems.request_context import is_uuid, require_owner_id
 
-ROOT = "/api/jobs"
+REPORT_API_PATH = "/api/jobs"
 DOWNLOAD_LINK_LIFETIME = timedelta(hours=1)
 MAX_UNFINISHED_REPORTS = 20  # per user
-TOO_MANY_RETRY_AFTER_S = 60
+TOO_MANY_REPORTS_RETRY_AFTER_S = 60
 _client = Client()  # opens no connection: every report is submitted on the connection of the request
 
 
 def create_report_routes() -> list[BaseRoute]:
     """Return the routes of the report API."""
     endpoints: list[tuple[str, str, Endpoint]] = [
-        ("POST", "/start", _describe(start_report, "Start a report", status=202)),
-        ("GET", "", _describe(list_reports, "List your reports")),
-        ("GET", "/{id}", _describe(get_report, "Get a report with its progress and files")),
-        ("DELETE", "/{id}", _describe(cancel_report, "Cancel a report")),
+        ("POST", "/start", _declare_endpoint(start_report, "Start a report", status=202)),
+        ("GET", "", _declare_endpoint(list_reports, "List your reports")),
+        ("GET", "/{id}", _declare_endpoint(get_report, "Get a report with its progress and files")),
+        ("DELETE", "/{id}", _declare_endpoint(cancel_report, "Cancel a report")),
     ]
-    stream = _describe(
+    stream = _declare_endpoint(
         stream_report, "Stream the events of a report", access="anyone", media_type="text/event-stream"
     )
     return [
         *(
-            PriorityRoute(ROOT + path, _only_for_users(endpoint), methods=[method])
+            PriorityRoute(REPORT_API_PATH + path, _delegate_service_requests(endpoint), methods=[method])
             for method, path, endpoint in endpoints
         ),
-        Route(f"{ROOT}/{{id}}/stream", stream, methods=["GET"]),
+        Route(f"{REPORT_API_PATH}/{{id}}/stream", stream, methods=["GET"]),
     ]
 
 
-def _describe(endpoint: Any, summary: str, **options: Any) -> Any:
+def _declare_endpoint(endpoint: Any, summary: str, **options: Any) -> Any:
     return api_operation(summary, tag="reports", scope="jobs", **options)(endpoint)
 
 
-def _only_for_users(endpoint: Endpoint) -> Endpoint:
+def _delegate_service_requests(endpoint: Endpoint) -> Endpoint:
     """Pass requests that are not for a user on to the API's own endpoint."""
 
     async def choose_endpoint(request: Request) -> Response:
-        return await (endpoint if await _is_for_user(request) else call_built_in_endpoint)(request)
+        return await (endpoint if await _is_user_request(request) else call_built_in_endpoint)(request)
 
     return choose_endpoint
 
 
-async def _is_for_user(request: Request) -> bool:
+async def _is_user_request(request: Request) -> bool:
     try:
         caller = await identify_caller(request)
     except UnauthenticatedError:
@@ -103,13 +103,13 @@ async def start_report(request: Request) -> Response:
     params: Any = body.get("params")
     if not isinstance(params, dict):
         raise InvalidError("params must be an object.", field="params")
-    owner, graph = await require_owner(request), nuclear_v2(cast("dict[str, Any]", params))
+    owner, graph = await require_owner_id(request), nuclear_v2(cast("dict[str, Any]", params))
     async with transaction_as_caller(request, as_service=True) as connection:
         await _check_unfinished_reports(connection, owner)
         key = get_idempotency_key(request, body.get("key"))
         job = await _client.submit(graph, owner=owner, key=key, on=connection)
     response = {"id": job.id, "jobId": job.id, "status": "queued"}
-    return json_response(response, 202 if job.created else 200, {"Location": f"{ROOT}/{job.id}"})
+    return json_response(response, 202 if job.created else 200, {"Location": f"{REPORT_API_PATH}/{job.id}"})
 
 
 async def _check_unfinished_reports(connection: Any, owner: str) -> None:
@@ -122,13 +122,13 @@ async def _check_unfinished_reports(connection: Any, owner: str) -> None:
         raise TooManyRequestsError(
             f"{unfinished} of your reports are not finished; the maximum is {MAX_UNFINISHED_REPORTS}.",
             fix="Wait until one of them has finished.",
-            retry_after=TOO_MANY_RETRY_AFTER_S,
+            retry_after=TOO_MANY_REPORTS_RETRY_AFTER_S,
         )
 
 
 async def list_reports(request: Request) -> Response:
     """List the reports of the user, newest first. With query parameters, list all jobs of the user."""
-    owner, query = await require_owner(request), parse_query(request, JobListQuery)
+    owner, query = await require_owner_id(request), parse_query(request, JobListQuery)
     job_type = query.type if request.query_params else REPORT_TYPE
     fields = {"owner": owner, "status": query.status, "type": job_type, "queue": query.queue}
     filters = {name: value for name, value in fields.items() if value is not None}
@@ -141,21 +141,24 @@ async def list_reports(request: Request) -> Response:
         )
     caller = await identify_caller(request)
     jobs = [redact_job(row, caller) for row in page["rows"]]
-    formatted = [format_report(job) if job["type"] == REPORT_TYPE else job for job in jobs]
+    formatted = [build_report_response(job) if job["type"] == REPORT_TYPE else job for job in jobs]
     return json_response({"jobs": formatted, "next": page["next"]})
 
 
 async def get_report(request: Request) -> Response:
-    job = await _load_report(request)
+    job = await _find_report(request)
     if job is None:
         return await call_built_in_endpoint(request)
     files = await get_client(request).files.list(job=job["id"])
-    report = {**format_report(job), "artifacts": [await _format_artifact(request, file) for file in files]}
+    report = {
+        **build_report_response(job),
+        "artifacts": [await _build_artifact_response(request, file) for file in files],
+    }
     return json_response(report, headers={"Cache-Control": "private, no-store"})
 
 
 async def cancel_report(request: Request) -> Response:
-    job = await _load_report(request)
+    job = await _find_report(request)
     if job is None:
         return await call_built_in_endpoint(request)
     async with transaction_as_caller(request) as connection:
@@ -168,16 +171,16 @@ async def cancel_report(request: Request) -> Response:
 
 async def stream_report(request: Request) -> Response:
     """Stream the events of a report. A ticket, which is valid for one job, replaces authentication."""
-    if "ticket" not in request.query_params and await _load_report(request) is None:
+    if "ticket" not in request.query_params and await _find_report(request) is None:
         raise NotFoundError("This report does not exist.")
-    return await stream_events(request, _parse_job_id(request), build_frames=ReportEventEncoder())
+    return await stream_events(request, _parse_job_id(request), build_frames=ReportFrameBuilder())
 
 
-async def _format_artifact(request: Request, file: Artifact) -> dict[str, Any]:
+async def _build_artifact_response(request: Request, file: Artifact) -> dict[str, Any]:
     """Return a file with a link that is created for this response and not stored."""
     inline = file.kind in ("audio", "pdf")
     return {
-        "type": ARTIFACT_TYPE_BY_KIND.get(file.kind, file.kind),
+        "type": ARTIFACT_TYPE_BY_FILE_KIND.get(file.kind, file.kind),
         "name": file.name,
         "title": _find_chapter_title(file.name),
         "url": await get_client(request).files.sign(file, DOWNLOAD_LINK_LIFETIME, inline=inline),
@@ -192,12 +195,12 @@ def _find_chapter_title(file_name: str) -> str | None:
     return CHAPTERS[int(number) - 1].title if number.isdigit() and 0 < int(number) <= len(CHAPTERS) else None
 
 
-async def _load_report(request: Request) -> dict[str, Any] | None:
+async def _find_report(request: Request) -> dict[str, Any] | None:
     """Return the job if it is a report, and None if it is another job of the user.
 
     Raises NotFoundError if the job does not exist or belongs to another user.
     """
-    owner, job_id = await require_owner(request), _parse_job_id(request)
+    owner, job_id = await require_owner_id(request), _parse_job_id(request)
     async with transaction_as_caller(request) as connection:
         text = await connection.fetchval("select holdfast.get_job($1)", job_id)
     job: dict[str, Any] = msgspec.json.decode(text) if text else {}

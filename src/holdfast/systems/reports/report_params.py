@@ -11,7 +11,7 @@ from msgspec import Meta
 PersonName = Annotated[str, Meta(min_length=1, max_length=200)]
 ShortText = Annotated[str, Meta(max_length=200)]
 Tradition = Annotated[str, Meta(min_length=1, max_length=50)]
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+WEEKDAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -50,10 +50,10 @@ def calculate_calendar_facts(params: ReportParams) -> CalendarFacts:
     first, second = _parse_birth_date(params.person1), _parse_birth_date(params.person2)
     days_apart = abs((first - second).days) if first and second else None
     return CalendarFacts(
-        weekday1=WEEKDAYS[first.weekday()] if first else None,
-        weekday2=WEEKDAYS[second.weekday()] if second else None,
-        path1=_sum_digits(first) if first else None,
-        path2=_sum_digits(second) if second else None,
+        weekday1=WEEKDAY_NAMES[first.weekday()] if first else None,
+        weekday2=WEEKDAY_NAMES[second.weekday()] if second else None,
+        path1=_compute_life_path_number(first) if first else None,
+        path2=_compute_life_path_number(second) if second else None,
         days_apart=days_apart,
         years_apart=None if days_apart is None else days_apart // 365,
     )
@@ -66,7 +66,7 @@ def _parse_birth_date(person: Person) -> date | None:
         return None
 
 
-def _sum_digits(day: date) -> int:
+def _compute_life_path_number(day: date) -> int:
     """Add the digits of a date until one digit is left."""
     number = sum(int(digit) for digit in day.strftime("%Y%m%d"))
     while number > 9:
@@ -74,7 +74,7 @@ def _sum_digits(day: date) -> int:
     return number
 
 
-def format_subject(params: ReportParams, chapter: Any, facts: CalendarFacts) -> str:
+def encode_chapter_subject(params: ReportParams, chapter: Any, facts: CalendarFacts) -> str:
     """Return the data that a text provider writes about, as JSON."""
     subject = {
         "chapter": chapter,

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import Ctx, Graph, RateLimited, Reject, RetryPolicy, job, task
 from holdfast.errors import InvalidError
 from holdfast.systems.printing import PageLayout, PageMargins, PdfMetadata, RenderedPdf
-from holdfast.systems.providers.openai_text import remove_unprintable
+from holdfast.systems.providers.openai_text import remove_unprintable_characters
 from holdfast.systems.reports.chapters import (
     CALCULATING_WEIGHT,
     CHAPTER_AUDIO_WEIGHT,
@@ -33,7 +33,7 @@ from holdfast.systems.reports.report_params import (
     Person,
     ReportParams,
     calculate_calendar_facts,
-    format_subject,
+    encode_chapter_subject,
 )
 from holdfast.systems.reports.templates import BOOK_TEMPLATE, CHAPTER_TEMPLATE
 from holdfast.systems.worker_state import SystemsWorkerState
@@ -42,8 +42,8 @@ REPORT_QUEUE: Final = "reports"
 REPORT_TYPE: Final = "nuclear_v2"
 TEXT_LIMIT_KEY, SPEECH_LIMIT_KEY = "text provider", "speech provider"
 # External workers send a heartbeat once a minute.
-TASK_LEASE = timedelta(seconds=150)
-TASK_RETRY_POLICY = RetryPolicy(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
+REPORT_TASK_LEASE = timedelta(seconds=150)
+REPORT_TASK_RETRY_POLICY = RetryPolicy(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
 REPORT_LAYOUT = PageLayout(page_size="A4", margins=PageMargins(top=1.1, bottom=1.0, left=1.15, right=1.15))
 WRITING_INSTRUCTIONS = (
     "You write one chapter of a long report about two people. Write about 500 words of plain prose in "
@@ -70,7 +70,7 @@ class GeneratedFile(msgspec.Struct, frozen=True, kw_only=True):
     duration: float | None = None
 
 
-@task(queue=REPORT_QUEUE, retry=TASK_RETRY_POLICY, lease=TASK_LEASE, priority=30)
+@task(queue=REPORT_QUEUE, retry=REPORT_TASK_RETRY_POLICY, lease=REPORT_TASK_LEASE, priority=30)
 async def calculating(ctx: Ctx[SystemsWorkerState], params: ReportParams) -> CalendarFacts:
     """Calculate the facts that the texts use. Half of this task is 5 percent of the job."""
     await ctx.report(50, phase="calculating", message="Calculating")
@@ -79,8 +79,8 @@ async def calculating(ctx: Ctx[SystemsWorkerState], params: ReportParams) -> Cal
 
 @task(
     queue=REPORT_QUEUE,
-    retry=TASK_RETRY_POLICY,
-    lease=TASK_LEASE,
+    retry=REPORT_TASK_RETRY_POLICY,
+    lease=REPORT_TASK_LEASE,
     priority=20,
     timeout=timedelta(minutes=5),
 )
@@ -88,23 +88,23 @@ async def text_generation(
     ctx: Ctx[SystemsWorkerState], slug: str, params: ReportParams, facts: CalendarFacts
 ) -> ChapterText:
     """Write the text of a chapter."""
-    chapter = _find_chapter(slug)
+    chapter = _get_chapter(slug)
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
-    with _rate_limited_as(TEXT_LIMIT_KEY):
+    with _replace_rate_limit_key(TEXT_LIMIT_KEY):
         generated = await ctx.state.text_provider.generate_text(
-            WRITING_INSTRUCTIONS, format_subject(params, chapter, facts)
+            WRITING_INSTRUCTIONS, encode_chapter_subject(params, chapter, facts)
         )
     text = ChapterText(
         slug=slug,
-        text=remove_unprintable(generated.text),
+        text=remove_unprintable_characters(generated.text),
         author=generated.author,
         language=params.language,
     )
-    await _save_metadata(ctx, chapter, text)
+    await _save_chapter_metadata(ctx, chapter, text)
     return text
 
 
-async def _save_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter, text: ChapterText) -> None:
+async def _save_chapter_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter, text: ChapterText) -> None:
     metadata = {
         "chapter": chapter,
         "words": len(text.text.split()),
@@ -117,8 +117,8 @@ async def _save_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter, text: C
 
 @task(
     queue=REPORT_QUEUE,
-    retry=TASK_RETRY_POLICY,
-    lease=TASK_LEASE,
+    retry=REPORT_TASK_RETRY_POLICY,
+    lease=REPORT_TASK_LEASE,
     priority=10,
     timeout=timedelta(minutes=5),
 )
@@ -126,7 +126,7 @@ async def pdf_generation(
     ctx: Ctx[SystemsWorkerState], slug: str, params: ReportParams, text: ChapterText
 ) -> GeneratedFile:
     """Render a chapter as PDF."""
-    chapter = _find_chapter(slug)
+    chapter = _get_chapter(slug)
     ctx.progress(1, phase="pdf", message=f"Typesetting chapter: {chapter.title}...")
     rendered = await _render_chapters(ctx, params, [(chapter, text)], book=False)
     name, meta = f"chapter{chapter.number}.pdf", {"pages": rendered.page_count}
@@ -134,14 +134,16 @@ async def pdf_generation(
     return GeneratedFile(name=name, size=file.size, pages=rendered.page_count)
 
 
-@task(queue=REPORT_QUEUE, retry=TASK_RETRY_POLICY, lease=TASK_LEASE, timeout=timedelta(minutes=10))
+@task(
+    queue=REPORT_QUEUE, retry=REPORT_TASK_RETRY_POLICY, lease=REPORT_TASK_LEASE, timeout=timedelta(minutes=10)
+)
 async def audio_generation(ctx: Ctx[SystemsWorkerState], slug: str, text: ChapterText) -> GeneratedFile:
     """Record a chapter as MP3."""
-    chapter = _find_chapter(slug)
+    chapter = _get_chapter(slug)
     ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
     spoken = f"Chapter {chapter.number}. {chapter.title}.\n\n{text.text}"
-    with _rate_limited_as(SPEECH_LIMIT_KEY):
-        audio = await ctx.state.speech_provider.synthesize(spoken, text.language)
+    with _replace_rate_limit_key(SPEECH_LIMIT_KEY):
+        audio = await ctx.state.speech_provider.synthesize_speech(spoken, text.language)
     meta = {"duration": audio.duration_s, "bit_rate": audio.bit_rate, "by": audio.voice}
     name = f"chapter{chapter.number}.mp3"
     file = await ctx.save(name, audio.mp3, "audio/mpeg", kind="audio", meta=meta)
@@ -150,8 +152,8 @@ async def audio_generation(ctx: Ctx[SystemsWorkerState], slug: str, text: Chapte
 
 @task(
     queue=REPORT_QUEUE,
-    retry=TASK_RETRY_POLICY,
-    lease=TASK_LEASE,
+    retry=REPORT_TASK_RETRY_POLICY,
+    lease=REPORT_TASK_LEASE,
     priority=40,
     timeout=timedelta(minutes=10),
 )
@@ -164,7 +166,7 @@ async def finalizing(
 ) -> dict[str, Any]:
     """Save all chapters as one book, and a list of all files as JSON."""
     ctx.progress(10, phase="finalizing", message="Rendering the book...")
-    chapters = [(_find_chapter(text.slug), text) for text in texts]
+    chapters = [(_get_chapter(text.slug), text) for text in texts]
     book = await _render_chapters(ctx, params, chapters, book=True)
     meta = {"pages": book.page_count}
     await ctx.save("full_nuclear.pdf", book.pdf, "application/pdf", kind="pdf", meta=meta)
@@ -181,7 +183,7 @@ async def finalizing(
 
 
 @contextmanager
-def _rate_limited_as(limit_key: str) -> Generator[None]:
+def _replace_rate_limit_key(limit_key: str) -> Generator[None]:
     """Replace the key of a `RateLimited` error by the key with which the tasks were submitted.
 
     The error then pauses all tasks that use the same provider.
@@ -192,7 +194,7 @@ def _rate_limited_as(limit_key: str) -> Generator[None]:
         raise RateLimited(limit_key, error.retry_after) from None
 
 
-def _find_chapter(slug: str) -> Chapter:
+def _get_chapter(slug: str) -> Chapter:
     if slug not in CHAPTERS_BY_SLUG:
         raise Reject(f"The chapter {slug!r} does not exist.")
     return CHAPTERS_BY_SLUG[slug]
@@ -206,14 +208,14 @@ async def _render_chapters(
     book: bool,
 ) -> RenderedPdf:
     title = "The whole story" if book else chapters[0][0].title
-    people = [_format_person(params.person1), _format_person(params.person2)]
+    people = [_build_person_content(params.person1), _build_person_content(params.person2)]
     content = {
         "people": people,
-        "systems": [remove_unprintable(name.replace("_", " ")) for name in params.systems],
-        "chapters": [_format_chapter(chapter, text) for chapter, text in chapters],
+        "systems": [remove_unprintable_characters(name.replace("_", " ")) for name in params.systems],
+        "chapters": [_build_chapter_content(chapter, text) for chapter, text in chapters],
     }
     names = " and ".join(person["name"] for person in people)
-    author = remove_unprintable(chapters[0][1].author)
+    author = remove_unprintable_characters(chapters[0][1].author)
     metadata = PdfMetadata(title=f"{title}: {names}", author=author, language=params.language)
     template = BOOK_TEMPLATE if book else CHAPTER_TEMPLATE
     try:
@@ -224,20 +226,23 @@ async def _render_chapters(
         raise Reject(str(error)) from error
 
 
-def _format_chapter(chapter: Chapter, text: ChapterText) -> dict[str, Any]:
+def _build_chapter_content(chapter: Chapter, text: ChapterText) -> dict[str, Any]:
     paragraphs = [paragraph.strip() for paragraph in text.text.split("\n\n")]
     return {
         "number": chapter.number,
         "title": chapter.title,
         "question": chapter.question,
-        "by": remove_unprintable(text.author),
+        "by": remove_unprintable_characters(text.author),
         "paragraphs": [paragraph for paragraph in paragraphs if paragraph],
     }
 
 
-def _format_person(person: Person) -> dict[str, str]:
+def _build_person_content(person: Person) -> dict[str, str]:
     details = ", ".join(detail for detail in (person.birth_date, person.birth_place) if detail)
-    return {"name": remove_unprintable(person.name) or "?", "about": remove_unprintable(details)}
+    return {
+        "name": remove_unprintable_characters(person.name) or "?",
+        "about": remove_unprintable_characters(details),
+    }
 
 
 @job(REPORT_TYPE, params=ReportParams, public=True)

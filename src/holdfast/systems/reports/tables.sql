@@ -5,14 +5,14 @@
 create or replace function {}.visible_report_user() returns text
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return holdfast.calling_user();
+  return holdfast.get_end_user_id();
 end $$;
 
 -- The time at which an id was created.
 create or replace function {}.report_id_time(p_id uuid) returns timestamptz
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return holdfast.id_time(p_id);
+  return holdfast.get_id_time(p_id);
 end $$;
 
 create or replace view {}.jobs with (security_barrier) as

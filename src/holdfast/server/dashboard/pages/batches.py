@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.engine import artifacts, jobs, search
 from holdfast.formatting import format_count
 from holdfast.model import Artifact
-from holdfast.server.api.batches import describe_batch
+from holdfast.server.api.batches import build_batch_manifest
 from holdfast.server.api.zip_archives import ZipEntry, make_zip_entry, zip_response
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, DashboardSite, PageRequest
@@ -58,7 +58,7 @@ async def download_batch_zip(request: PageRequest) -> Response:
 
     async def load_manifest() -> dict[str, Any]:
         async with request.site.transaction() as connection:
-            return await describe_batch(connection, UUID(batch["id"]))
+            return await build_batch_manifest(connection, UUID(batch["id"]))
 
     entries = _iterate_zip_entries(request.site, where, first_page)
     return zip_response(entries, f"{batch['id']}.zip", load_manifest)

@@ -15,7 +15,7 @@ BUILT_IN_TEMPLATES: Final[dict[str, Path]] = {
 DEFAULT_TEMPLATE: Final = "minimal"
 
 
-def find_templates(folder: Path | None) -> dict[str, Path]:
+def read_template_paths(folder: Path | None) -> dict[str, Path]:
     """Return the built-in templates and the .typ and .html files in the user's folder, by name."""
     if folder is None:
         return BUILT_IN_TEMPLATES

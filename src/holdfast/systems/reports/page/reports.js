@@ -4,7 +4,7 @@ import {
 
 const ROOT = "/api/jobs";
 const PHASES = ["calculating", "text", "pdf", "audio", "finalizing"];
-const FINAL_STATUSES = ["complete", "failed", "cancelled"];
+const FINAL_EXPORT_STATUSES = ["complete", "failed", "cancelled"];
 const CHAPTER_COUNT = 16;
 let shownId = null;
 let playingChapter = null;
@@ -47,7 +47,7 @@ async function showReport(id) {
   const onEvent = (_, report) => {
     if (shownId === id) renderProgress(report);
   };
-  await streamEvents(`${ROOT}/${id}/stream`, onEvent, FINAL_STATUSES).catch(showError);
+  await streamEvents(`${ROOT}/${id}/stream`, onEvent, FINAL_EXPORT_STATUSES).catch(showError);
   if (shownId === id) await loadReport();
   await loadReports();
 }
@@ -61,7 +61,7 @@ async function loadReport() {
 
 function renderProgress(report, loadNewFiles = true) {
   const { percent, phase, docsComplete, docsTotal, message } = report.progress;
-  const finished = FINAL_STATUSES.includes(report.status);
+  const finished = FINAL_EXPORT_STATUSES.includes(report.status);
   const complete = report.status === "complete";
   find("#percent").textContent = `${Math.round(percent)} %`;
   find("#document-count").textContent = `${docsComplete} of ${docsTotal} documents`;
