@@ -133,7 +133,7 @@ async def download_in_child(url: str, settings: Settings) -> tuple[float, int]:
 
 INSERT_EXPIRED_FILES = """
     insert into holdfast.artifacts (id, job_id, owner, kind, name, key, content_type, size, sha256, status,
-      counted, created_at, touched_at, expires_at)
+      counted_in_usage, created_at, touched_at, expires_at)
     select holdfast.new_id(), gen_random_uuid(), 'o' || n % 100, 'file', 'n' || n, 'k/' || n || '/a',
       'text/plain', 1, repeat('0', 64), 'visible', true, now(), now(), now()
     from generate_series($1::int, $2::int) n"""
@@ -192,7 +192,7 @@ async def run_measurement(name: str, small: bool) -> None:
     server = embedded.start_server(settings)
     database = f"bench_{os.getpid()}"
     await scratch.create_template_database(server.url, database, settings)
-    url = scratch.url_of_database(server.url, database)
+    url = scratch.build_database_url(server.url, database)
     with tempfile.TemporaryDirectory(dir=settings.home) as folder:
         bench_settings = load_settings({"storage_url": folder, "service_key": "bench-key"})
         async with Client(url.reveal(), settings=bench_settings) as client:

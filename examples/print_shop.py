@@ -68,7 +68,7 @@ async def control_jobs() -> None:
     await client.limits.put("printers", queue="print", max_running=2)  # across all workers
     await client.pause_queue("print", reason="out of paper", by="ann")
     job = await client.submit(draw(7))
-    print([(each.reason, each.details.get("why")) for each in await job.explain()])
+    print([(each.reason, each.details.get("paused_reason")) for each in await job.explain()])
     await client.resume_queue("print")
     await job.result()
     await (await client.submit(draw(8), delay=timedelta(hours=1))).cancel(reason="changed my mind")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-NO_VALUE = "-"
+MISSING_VALUE_TEXT = "-"
 MAX_REASON_CHARS = 500
 STATE_SYMBOLS = {
     "queued": "○", "waiting": "◌", "scheduled": "◷", "ready": "○", "retrying": "↻", "running": "●",
@@ -23,20 +23,20 @@ STATE_COLOURS = {
     "retrying": "yellow", "quiet": "yellow", "partial": "yellow", "draining": "yellow", "cancelled": "dim",
 }  # fmt: skip
 _SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
-_LONG_UNITS = ((86400, 129_600, "day"), (3600, 5400, "hour"), (60, 90, "minute"), (1, 0, "second"))
+_LONG_DURATION_UNITS = ((86400, 129_600, "day"), (3600, 5400, "hour"), (60, 90, "minute"), (1, 0, "second"))
 
 
 # Numbers
 
 
-def format_number(value: float | None, *, missing: str = NO_VALUE) -> str:
+def format_number(value: float | None, *, missing: str = MISSING_VALUE_TEXT) -> str:
     """Format a number with thousands separators, and one decimal if it is not whole: `1,204`, `0.5`."""
     if value is None:
         return missing
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def format_compact_number(value: float | None, *, missing: str = NO_VALUE) -> str:
+def format_compact_number(value: float | None, *, missing: str = MISSING_VALUE_TEXT) -> str:
     """Format a count in few characters: `1,204`, `24.1k`, `3.2M`."""
     if value is None:
         return missing
@@ -46,7 +46,9 @@ def format_compact_number(value: float | None, *, missing: str = NO_VALUE) -> st
     return f"{value:,.0f}"
 
 
-def format_bounded_count(value: float | None, exact: bool = True, *, missing: str = NO_VALUE) -> str:
+def format_bounded_count(
+    value: float | None, exact: bool = True, *, missing: str = MISSING_VALUE_TEXT
+) -> str:
     """Format a count that may have stopped at a limit: `>10k` if it is not exact."""
     text = format_compact_number(value, missing=missing)
     return text if exact else f">{text}"
@@ -57,7 +59,7 @@ def format_count(count: float | None, noun: str, plural: str | None = None) -> s
     return f"{format_number(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
-def format_size(size_bytes: float | None, *, missing: str = NO_VALUE) -> str:
+def format_size(size_bytes: float | None, *, missing: str = MISSING_VALUE_TEXT) -> str:
     """Format a number of bytes in decimal units: `512 B`, `1.5 MB`."""
     if size_bytes is None:
         return missing
@@ -88,7 +90,7 @@ def seconds_between(start: Any, end: Any) -> float | None:
     return None if first is None or last is None else (last - first).total_seconds()
 
 
-def format_duration(duration: float | timedelta | None, *, missing: str = NO_VALUE) -> str:
+def format_duration(duration: float | timedelta | None, *, missing: str = MISSING_VALUE_TEXT) -> str:
     """Format a duration for a table cell: `34ms`, `0.2s`, `41s`, `4m`, `3h`, `6d`."""
     if duration is None:
         return missing
@@ -109,7 +111,7 @@ def format_duration(duration: float | timedelta | None, *, missing: str = NO_VAL
 def format_long_duration(duration: float | timedelta) -> str:
     """Format a duration for a sentence: `5 minutes`, `1 hour`."""
     seconds = abs(duration.total_seconds() if isinstance(duration, timedelta) else duration)
-    size, unit = next((size, unit) for size, start, unit in _LONG_UNITS if seconds >= start)
+    size, unit = next((size, unit) for size, start, unit in _LONG_DURATION_UNITS if seconds >= start)
     return format_count(round(seconds / size), unit)
 
 
@@ -124,14 +126,14 @@ def format_relative_time(seconds_ahead: float) -> str:
 def format_age(value: Any, now: datetime | None = None) -> str:
     """Format how long ago a time was: `5m`. A time in the future has the age zero."""
     age = seconds_between(value, now or datetime.now(UTC))
-    return NO_VALUE if age is None else format_duration(max(0.0, age))
+    return MISSING_VALUE_TEXT if age is None else format_duration(max(0.0, age))
 
 
 def format_time_until(value: Any, now: datetime | None = None) -> str:
     """Format how far ahead a time is: `in 5m`, or `now` once it has passed."""
     ahead = seconds_between(now or datetime.now(UTC), value)
     if ahead is None:
-        return NO_VALUE
+        return MISSING_VALUE_TEXT
     return f"in {format_duration(ahead)}" if ahead > 0 else "now"
 
 
@@ -220,22 +222,22 @@ def describe_reason(reason: Mapping[str, Any], now: datetime | None = None) -> R
     A reason may also carry the `queue` and the `attempt` of its task, as `explain_tasks` adds them.
     """
     now = now or datetime.now(UTC)
-    describe = _DESCRIPTIONS.get(str(reason.get("reason")))
+    describe = _DESCRIBE_FUNCTION_BY_REASON.get(str(reason.get("reason")))
     text, label, time = describe(reason, now) if describe else (str(dict(reason)), "", None)
     shown = sanitize_text(text, MAX_REASON_CHARS).rstrip(".")
     holders = tuple(str(holder) for holder in reason.get("held_by") or ())
     return ReasonText(shown, label, parse_time(time), holders, now)
 
 
-_Description = tuple[str, str, Any]
+_ReasonParts = tuple[str, str, Any]
 
 
-def _describe_ended(reason: Mapping[str, Any], _: datetime) -> _Description:
+def _describe_ended_task(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
     error = format_error(reason)
     return f"The task has ended{f': {error}' if error else ''}", "ended", reason.get("at")
 
 
-def _describe_scheduled(reason: Mapping[str, Any], now: datetime) -> _Description:
+def _describe_scheduled_task(reason: Mapping[str, Any], now: datetime) -> _ReasonParts:
     until, error = reason.get("until"), format_error(reason)
     if (seconds_between(until, now) or 0) > 1:
         return "Due, but no worker has claimed the task yet", "was due", until
@@ -246,46 +248,46 @@ def _describe_scheduled(reason: Mapping[str, Any], now: datetime) -> _Descriptio
     return "Scheduled for later", "starts", until
 
 
-def _describe_dependency(reason: Mapping[str, Any], _: datetime) -> _Description:
+def _describe_unmet_dependency(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
     return f"Waiting for task {reason.get('task')}, which is {reason.get('status')}", "", None
 
 
-def _describe_running(reason: Mapping[str, Any], now: datetime) -> _Description:
+def _describe_running_task(reason: Mapping[str, Any], now: datetime) -> _ReasonParts:
     age = format_long_duration(max(0.0, seconds_between(reason.get("since"), now) or 0))
     worker = f"worker {reason['worker']}" if reason.get("worker") else "a worker"
     return f"Running for {age} on {worker}", "lease expires", reason.get("lease_until")
 
 
-def _describe_paused(reason: Mapping[str, Any], _: datetime) -> _Description:
+def _describe_paused_queue(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
     queue = f"Queue {reason['queue']}" if reason.get("queue") else "The queue"
     by = f" by {reason['by']}" if reason.get("by") else ""
-    why = f": {reason['why']}" if reason.get("why") else ""
-    return f"{queue} is paused{by}{why}", "resumes", reason.get("until")
+    note = f": {reason['paused_reason']}" if reason.get("paused_reason") else ""
+    return f"{queue} is paused{by}{note}", "resumes", reason.get("until")
 
 
-def _describe_no_worker(reason: Mapping[str, Any], _: datetime) -> _Description:
+def _describe_missing_worker(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
     return f"No live worker serves queue {reason.get('queue')} and runs {reason.get('type')} tasks", "", None
 
 
-def _describe_paused_limit(reason: Mapping[str, Any], _: datetime) -> _Description:
-    return f"{_name_limit(reason)} is paused", "resumes", reason.get("until")
+def _describe_paused_limit(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
+    return f"{_format_limit_name(reason)} is paused", "resumes", reason.get("until")
 
 
-def _describe_full_limit(reason: Mapping[str, Any], _: datetime) -> _Description:
+def _describe_full_limit(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
     in_use = f"{reason.get('running')} of {reason.get('max_running')} in use"
-    return f"{_name_limit(reason)} is full: {in_use}", "", None
+    return f"{_format_limit_name(reason)} is full: {in_use}", "", None
 
 
-def _describe_rate(reason: Mapping[str, Any], _: datetime) -> _Description:
-    return f"{_name_limit(reason)} has reached its rate", "next start", reason.get("until")
+def _describe_rate_limit(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
+    return f"{_format_limit_name(reason)} has reached its rate", "next start", reason.get("until")
 
 
-def _describe_expired(reason: Mapping[str, Any], _: datetime) -> _Description:
+def _describe_missed_deadline(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
     text = "The task did not start before its deadline and will be cancelled"
     return text, "the deadline was", reason.get("start_before")
 
 
-def _describe_queued(reason: Mapping[str, Any], now: datetime) -> _Description:
+def _describe_queued_task(reason: Mapping[str, Any], now: datetime) -> _ReasonParts:
     age = seconds_between(reason.get("since"), now)
     ready = "Ready" if age is None else f"Ready for {format_long_duration(max(0.0, age))}"
     ahead = int(reason.get("ahead") or 0)
@@ -294,23 +296,23 @@ def _describe_queued(reason: Mapping[str, Any], now: datetime) -> _Description:
     return f"{ready}, {position}; all workers are busy", "", None
 
 
-def _name_limit(reason: Mapping[str, Any]) -> str:
+def _format_limit_name(reason: Mapping[str, Any]) -> str:
     key = reason.get("key")
     if not reason.get("limit"):
         return f"Key {key}"
     return f"Limit {reason['limit']} for key {key}" if key else f"Limit {reason['limit']}"
 
 
-_DESCRIPTIONS = {
-    "ended": _describe_ended,
-    "scheduled": _describe_scheduled,
-    "dependency": _describe_dependency,
-    "running": _describe_running,
-    "paused": _describe_paused,
-    "no_worker": _describe_no_worker,
+_DESCRIBE_FUNCTION_BY_REASON = {
+    "ended": _describe_ended_task,
+    "scheduled": _describe_scheduled_task,
+    "dependency": _describe_unmet_dependency,
+    "running": _describe_running_task,
+    "paused": _describe_paused_queue,
+    "no_worker": _describe_missing_worker,
     "asleep": _describe_paused_limit,
     "limit": _describe_full_limit,
-    "rate": _describe_rate,
-    "expired": _describe_expired,
-    "queued": _describe_queued,
+    "rate": _describe_rate_limit,
+    "expired": _describe_missed_deadline,
+    "queued": _describe_queued_task,
 }

@@ -194,7 +194,7 @@ def test_retry_keeps_the_job_and_rerun_submits_a_new_one(shell: Shell) -> None:
     [new] = shell.json("job", "show", again["id"])
     assert (new["params"], new["owner"]) == ({"n": 2, "extra": "x"}, "ann")
     assert new["labels"] == {"team": "media"}
-    assert shell.query(lambda c: job_detail.get_job_reruns(c, UUID(again["id"])))["of"] == job_id
+    assert shell.query(lambda c: job_detail.get_rerun_links(c, UUID(again["id"])))["of"] == job_id
     assert shell.json("job", "show", job_id)[0]["params"] == {"n": 1}
     printed = json.loads(shell("job", "rerun", job_id, "--print"))
     assert printed["args"] == {"n": 1}
@@ -285,7 +285,7 @@ def test_search_starts_a_bulk_action(shell: Shell) -> None:
     [bulk] = shell.json(
         "job", "retry", "--search", "state:failed", "--yes", "--all-at-once", "--reason", "mended"
     )
-    assert (bulk["total"], bulk["why"]) == (3, "mended")
+    assert (bulk["total"], bulk["reason"]) == (3, "mended")
     assert [row["id"] for row in shell.json("bulk", "list")] == [bulk["id"]]
     shell("bulk", "watch", bulk["id"])
     assert {row["status"] for row in shell.json("job", "list")} == {"queued"}

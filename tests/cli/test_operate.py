@@ -223,7 +223,7 @@ def test_bulk_retry_stops_if_the_first_batch_fails_again(shell: Shell) -> None:
         stop.set()
         worker.join()
     assert (result["status"], result["done"]) == ("stopped", 10)
-    assert result["stopped_why"]
+    assert result["stop_reason"]
 
 
 def test_worker_receives_its_command(shell: Shell) -> None:

@@ -44,7 +44,7 @@ def test_file_ttl_is_extended(shell: Shell) -> None:
         staged = await artifacts.stage_artifact_without_task(
             connection, {"name": "a", "content_type": "text/plain"}
         )
-        await artifacts.record_artifact(connection, staged.id, None, size=1, sha256="0" * 64, meta={})
+        await artifacts.record_artifact_upload(connection, staged.id, None, size=1, sha256="0" * 64, meta={})
         return staged.id
 
     file = str(shell.query(put))

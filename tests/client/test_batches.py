@@ -121,7 +121,7 @@ async def test_explain_says_why_a_job_is_not_running(client: Client) -> None:
     await client.pause_queue("pages", reason="moving house", by="ann")
     job = await client.submit(page(1))
     reasons = {each.reason: each for each in await job.explain()}
-    assert reasons["paused"].details["why"] == "moving house"
+    assert reasons["paused"].details["paused_reason"] == "moving house"
     assert (reasons["paused"].task, reasons["paused"].status) == ("page", "ready")
     assert "no_worker" in reasons
     assert await client.resume_queue("pages")

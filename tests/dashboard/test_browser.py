@@ -176,12 +176,12 @@ async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
             "fingerprint": f"x {text}"[:200],
         }
         await hand.exchange([build_outcome(task, "fail", error)])
-        await queues.pause_queue_until(conn, name, None, why=text[:200], by=name)
+        await queues.pause_queue_until(conn, name, None, reason=text[:200], by=name)
         safe = text.replace("/", "_").replace("\u0001", "").replace("\u0007", "").replace("\u001b", "")[:200]
         staged = await artifacts.stage_artifact_without_task(
             conn, {"name": safe, "content_type": "text/html", "job": str(job.id)}
         )
-        await artifacts.record_artifact(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
+        await artifacts.record_artifact_upload(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
         await conn.execute("select pgmq.send('clips', $1::jsonb)", json.dumps({text: text}))
         await saved_views.put_saved_view(conn, name, "jobs", text[:500].replace("\0", ""), by="ann")
     return {
@@ -383,7 +383,7 @@ def test_bulk_action_on_selected_rows(
         checkbox.check()
     page.get_by_role("button", name="Cancel…").click()
     expect(page.locator("h1")).to_have_text("Cancel 3 jobs")
-    page.locator('input[name="why"]').fill("not needed")
+    page.locator('input[name="reason"]').fill("not needed")
     page.get_by_role("button", name="Cancel 3 jobs").click()
     expect(page.locator(".page-header .state")).to_have_text("done")
     expect(page.locator("tbody")).to_contain_text("cancelled")

@@ -87,7 +87,7 @@ def test_text() -> None:
                 "reason": "paused",
                 "queue": "mail",
                 "by": "ann",
-                "why": "429 storm",
+                "paused_reason": "429 storm",
                 "until": NOW + timedelta(hours=2),
             },
             "Queue mail is paused by ann: 429 storm; resumes in 2h.",

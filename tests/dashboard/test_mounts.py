@@ -121,7 +121,7 @@ async def test_host_application_identifies_users(services: AppServices) -> None:
         settings = (await client.get("/ops/settings", headers={"x-user": "ann"})).text
         token = re.search(r'name="token" value="([^"]+)"', settings)
         assert token is not None
-        form = {"token": token[1], "name": "q", "span": "1h", "why": "x"}
+        form = {"token": token[1], "name": "q", "span": "1h", "reason": "x"}
         response = await client.post("/ops/queue/pause", data=form, headers={"x-user": "ann", **same_origin})
         assert response.status_code in {200, 404}  # of the page after the redirect
         refused = await client.post("/ops/queue/pause", data=form, headers={"x-user": "sue", **same_origin})

@@ -36,7 +36,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/jobs/{id}/cancel": {"reason": "test"},
     "/jobs/{id}/rerun": {"args": "{}"},
     "/error/ignore": {"cause": "KeyError x.py:f", "span": "1h"},
-    "/bulk": {"verb": "retry", "q": "task:no_such_type", "why": "test", "ramp": "10"},
+    "/bulk": {"verb": "retry", "q": "task:no_such_type", "reason": "test", "ramp": "10"},
     "/bulk/{id}/control": {"verb": "pause"},
     "/bulk/{id}/undo": {},
     "/batches/{id}/cancel": {},
@@ -109,7 +109,7 @@ async def create_file(conn: Connection) -> UUID:
     staged = await artifacts.stage_artifact_without_task(
         conn, {"name": "spare.txt", "content_type": "text/plain"}
     )
-    await artifacts.record_artifact(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
+    await artifacts.record_artifact_upload(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
     return staged.id
 
 
@@ -271,7 +271,7 @@ def test_support_role_sees_its_tenant_and_no_payload(dashboard: DashboardServer)
     with dashboard.sign_in("operator", "acme") as client:
         for verb in ("cancel", "retry", "rerun"):
             assert dashboard.post_form(client, f"/jobs/{theirs}/{verb}", args="{}").status_code == 404
-        dashboard.post_form(client, "/bulk", verb="cancel", q="task:legacy", why="mine only")
+        dashboard.post_form(client, "/bulk", verb="cancel", q="task:legacy", reason="mine only")
         dashboard.run_query(bulk_actions.advance_bulk_actions)
     assert dashboard.run_query(lambda conn: jobs.get_job(conn, theirs))["status"] == "queued"  # type: ignore[index]
     assert dashboard.run_query(lambda conn: jobs.get_job(conn, mine))["status"] == "cancelled"  # type: ignore[index]
@@ -304,12 +304,12 @@ def test_bulk_retry_and_undo(dashboard: DashboardServer) -> None:
             "without a reason"
         )
         response = dashboard.post_form(
-            client, "/bulk", verb="retry", q="task:bulky", why="fixed", ramp="10, 100", stop="20"
+            client, "/bulk", verb="retry", q="task:bulky", reason="fixed", ramp="10, 100", stop="20"
         )
         path = response.headers["location"].removeprefix("/dashboard")
         bulk_id = UUID(path.rpartition("/")[2])
         dashboard.run_query(bulk_actions.advance_bulk_actions)
-        assert "wave 1" in client.get(path).text
+        assert "stage 1" in client.get(path).text
 
         async def start_some(conn: Connection) -> None:
             await ManualWorker(conn, "bulky", ["bulky"]).take(4)
@@ -367,7 +367,7 @@ def test_submit_form_names_the_invalid_field(dashboard: DashboardServer) -> None
 def test_job_in_a_paused_queue_explains_why(dashboard: DashboardServer) -> None:
     job = submit_job(dashboard, queue="pausing")
     with dashboard.sign_in("operator") as client:
-        dashboard.post_form(client, "/queue/pause", name="pausing", span="1h", why="429 storm")
+        dashboard.post_form(client, "/queue/pause", name="pausing", span="1h", reason="429 storm")
 
         async def count_claimed(conn: Connection) -> int:
             return len(await ManualWorker(conn, "pausing", ["pausing"]).take(5))
@@ -426,7 +426,7 @@ def test_files_are_downloaded_as_attachments(dashboard: DashboardServer) -> None
 
         await open_store(dashboard.settings).put(staged.key, read_chunks())
         digest = hashlib.sha256(text).hexdigest()
-        await artifacts.record_artifact(conn, staged.id, None, size=len(text), sha256=digest, meta={})
+        await artifacts.record_artifact_upload(conn, staged.id, None, size=len(text), sha256=digest, meta={})
         return str(staged.id), batch
 
     file, batch = dashboard.run_query(create_html_file)

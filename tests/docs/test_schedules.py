@@ -41,7 +41,7 @@ async def test_schedules_example_runs(url: Secret, conn: Connection) -> None:
 
         async def job_succeeded() -> bool:
             return bool(
-                await conn.fetchval("select holdfast.job_status($1::text::uuid) = 'succeeded'", job_id)
+                await conn.fetchval("select holdfast.get_job_status($1::text::uuid) = 'succeeded'", job_id)
             )
 
         await wait_until(job_succeeded)

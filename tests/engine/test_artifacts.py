@@ -31,7 +31,7 @@ async def stage(
 async def record(
     conn: Connection, staged: artifacts.StagedArtifact, task: LeasedTask | None, size: int = 10
 ) -> Artifact:
-    return await artifacts.record_artifact(conn, staged.id, task, size=size, sha256=SHA, meta={})
+    return await artifacts.record_artifact_upload(conn, staged.id, task, size=size, sha256=SHA, meta={})
 
 
 async def save(
@@ -70,7 +70,7 @@ async def facts_agree(conn: Connection) -> None:
     wrong = await conn.fetch(
         "select u.owner, u.bytes, u.files from holdfast.usage u where (u.bytes, u.files) <> ("
         " select coalesce(sum(f.size), 0), count(f.id) from holdfast.artifacts f"
-        " where f.owner = u.owner and f.counted)"
+        " where f.owner = u.owner and f.counted_in_usage)"
     )
     assert wrong == []
 
@@ -147,7 +147,7 @@ async def test_a_stale_attempt_can_neither_stage_nor_record_nor_show(conn: Conne
         assert str(each.job_id) in each.key
     assert done.key != fresh.key
     with expect_error("HF001"):  # another attempt's file, with a good lease of one's own
-        await artifacts.record_artifact(conn, staged.id, new, size=1, sha256=SHA, meta={})
+        await artifacts.record_artifact_upload(conn, staged.id, new, size=1, sha256=SHA, meta={})
 
 
 async def test_the_same_name_again_takes_the_place_of_the_first(conn: Connection, db: Database) -> None:
@@ -246,7 +246,7 @@ async def test_what_expired_is_gone_and_can_be_made_again(
         with pytest.raises(GoneError, match="expired"):
             await artifacts.get_artifact(conn, saved.id)
         with pytest.raises(GoneError):
-            await artifacts.count_artifact_download(conn, saved.id)
+            await artifacts.increment_artifact_downloads(conn, saved.id)
     assert bucket.deleted == [saved.key]
     assert (await artifacts.regenerate_artifact(conn, saved.id))["job_id"] == str(job)
     again = await hand.one()
@@ -359,10 +359,10 @@ async def test_meta_is_checked(conn: Connection) -> None:
     staged = await artifacts.stage_artifact_without_task(conn, {"name": "a"})
     for meta in ({"pages": -1}, {"duration": "long"}, {"x": "y" * 9000}):
         with expect_error("HF004"):
-            await artifacts.record_artifact(conn, staged.id, None, size=1, sha256=SHA, meta=meta)
+            await artifacts.record_artifact_upload(conn, staged.id, None, size=1, sha256=SHA, meta=meta)
     good: dict[str, Any] = {"pages": 3, "duration": 1.5, "width": 10, "height": 20, "title": "x"}
     assert (
-        await artifacts.record_artifact(conn, staged.id, None, size=1, sha256=SHA, meta=good)
+        await artifacts.record_artifact_upload(conn, staged.id, None, size=1, sha256=SHA, meta=good)
     ).meta == good
 
 
@@ -381,12 +381,12 @@ async def test_each_owner_sees_and_deletes_their_own(conn: Connection) -> None:
         assert await names(conn) == ["mine"]
         assert await names(conn, owner="bob") == ["mine"]
         assert [row["name"] for row in await conn.fetch("select name from holdfast.artifacts")] == ["mine"]
-        assert (await artifacts.count_artifact_download(conn, mine.id)).downloads == 1
+        assert (await artifacts.increment_artifact_downloads(conn, mine.id)).downloads == 1
         for each in (theirs, staged):
             with pytest.raises(NotFoundError):
                 await artifacts.get_artifact(conn, each.id)
             with pytest.raises(NotFoundError):
-                await artifacts.count_artifact_download(conn, each.id)
+                await artifacts.increment_artifact_downloads(conn, each.id)
             assert not await artifacts.delete_artifact(conn, each.id)
         assert await artifacts.delete_artifact(conn, mine.id)
         assert await names(conn) == []

@@ -194,7 +194,7 @@ async def test_a_list_that_stops_early_reports_it(conn: Connection) -> None:
 
 OTHERS = """
 insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, labels)
-select holdfast.new_id(), l.id, nextval('holdfast.positions'), holdfast.now() + n * interval '1 second',
+select holdfast.new_id(), l.id, nextval('holdfast.task_positions'), holdfast.now() + n * interval '1 second',
   $3::text, '{}', '{"y": "2"}'
 from generate_series(1, $1::int) as n, (select id from holdfast.lanes where type = $2 limit 1) as l
 """

@@ -34,7 +34,7 @@ async def work(conn: Connection, kind: str) -> int:
 async def started(
     conn: Connection, verb: bulk_actions.BulkVerb = "retry", text: str = "", ramp: BulkRamp | None = None
 ) -> UUID:
-    return await bulk_actions.start_bulk_action(conn, verb, text, by="ann", why="mended", ramp=ramp)
+    return await bulk_actions.start_bulk_action(conn, verb, text, by="ann", reason="mended", ramp=ramp)
 
 
 async def bulk(conn: Connection, bulk_id: UUID) -> BulkAction:
@@ -49,16 +49,16 @@ async def test_a_thousand_failed_jobs_go_back_in_waves(conn: Connection) -> None
     assert (preview.count, preview.exact) == (1000, True)
     action = await started(conn, text="task:t")
     late = await failed(conn, 1)
-    waves: list[int] = []
+    stages: list[int] = []
     while (await bulk(conn, action)).open:
         await bulk_actions.advance_bulk_actions(conn)
-        assert await bulk_actions.advance_bulk_actions(conn) == 0 or len(waves) >= 2, (
-            "the next wave came before this one had ended"
+        assert await bulk_actions.advance_bulk_actions(conn) == 0 or len(stages) >= 2, (
+            "the next stage came before this one had ended"
         )
-        waves.append(await work(conn, "succeed"))
+        stages.append(await work(conn, "succeed"))
     now = await bulk(conn, action)
-    assert waves[:2] == [10, 100]
-    assert (now.status, now.total, now.done, now.passed, now.again, sum(waves)) == (
+    assert stages[:2] == [10, 100]
+    assert (now.status, now.total, now.done, now.skipped, now.failed_again, sum(stages)) == (
         "done",
         1000,
         1000,
@@ -77,7 +77,12 @@ async def test_it_stops_when_the_first_wave_fails_again(conn: Connection) -> Non
     await work(conn, "fail")
     assert await bulk_actions.advance_bulk_actions(conn) == 0
     now = await bulk(conn, action)
-    assert (now.status, now.stopped_why, now.done, now.again) == ("stopped", "10 of 10 failed again.", 10, 10)
+    assert (now.status, now.stop_reason, now.done, now.failed_again) == (
+        "stopped",
+        "10 of 10 failed again.",
+        10,
+        10,
+    )
     assert await bulk_actions.advance_bulk_actions(conn) == 0
 
 
@@ -96,7 +101,7 @@ async def test_a_few_that_fail_again_do_not_stop_it(conn: Connection) -> None:
 
 async def test_pause_resume_stop(conn: Connection) -> None:
     await failed(conn, 30)
-    action = await started(conn, ramp=BulkRamp(waves=(5,)))
+    action = await started(conn, ramp=BulkRamp(stage_sizes=(5,)))
     assert await bulk_actions.advance_bulk_actions(conn) == 5
     assert await bulk_actions.control_bulk_action(conn, action, "pause")
     assert not await bulk_actions.control_bulk_action(conn, action, "pause")
@@ -167,12 +172,12 @@ async def test_what_changed_in_the_meantime_is_left_alone(conn: Connection) -> N
     await jobs.retry_job(conn, first)
     await bulk_actions.advance_bulk_actions(conn)
     now = await bulk(conn, action)
-    assert (now.done, now.passed, now.status) == (2, 1, "done")
+    assert (now.done, now.skipped, now.status) == (2, 1, "done")
 
 
 async def test_so_many_a_second(conn: Connection, clock: Clock) -> None:
     await failed(conn, 30)
-    await started(conn, ramp=BulkRamp(waves=(), per_s=2))
+    await started(conn, ramp=BulkRamp(stage_sizes=(), max_jobs_per_s=2))
     assert await bulk_actions.advance_bulk_actions(conn, limit=10) == 10
     assert await bulk_actions.advance_bulk_actions(conn, limit=10) == 0
     due = await conn.fetch("select due_at from holdfast.tasks order by due_at")
@@ -182,10 +187,10 @@ async def test_so_many_a_second(conn: Connection, clock: Clock) -> None:
 
 
 async def test_a_reason_is_needed(conn: Connection) -> None:
-    with expect_error("HF004", "why"):
-        await bulk_actions.start_bulk_action(conn, "retry", "", by="ann", why=" ")
+    with expect_error("HF004", "reason"):
+        await bulk_actions.start_bulk_action(conn, "retry", "", by="ann", reason=" ")
     with expect_error("HF004", "verb"):
-        await bulk_actions.start_bulk_action(conn, "explode", "", by="ann", why="x")  # type: ignore[arg-type]
+        await bulk_actions.start_bulk_action(conn, "explode", "", by="ann", reason="x")  # type: ignore[arg-type]
     assert await bulk_actions.list_bulk_actions(conn) == []
 
 

@@ -42,7 +42,7 @@ async def test_limits(conn: Connection) -> None:
     assert len(await hand.take(9)) == 1
     assert await limits.delete_limit(conn, "x")
     assert not await limits.delete_limit(conn, "x")
-    await limits.pause_queue(conn, QUEUE, why="w", by="b")
+    await limits.pause_queue(conn, QUEUE, reason="w", by="b")
     assert await hand.take(9) == []
     assert await limits.resume_queue(conn, QUEUE)
     assert not await limits.resume_queue(conn, QUEUE)

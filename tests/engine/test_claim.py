@@ -184,7 +184,7 @@ async def test_a_cursor_from_another_world_costs_time_and_no_task(conn: Connecti
 
 
 async def test_the_stored_cursor_follows_far_behind(conn: Connection) -> None:
-    await conn.execute("select setval('holdfast.positions', 50000)")
+    await conn.execute("select setval('holdfast.task_positions', 50000)")
     hand = ManualWorker(conn)
 
     async def stored() -> bool:

@@ -273,13 +273,13 @@ async def test_looking_back_finds_the_same(conn: Connection) -> None:
 )
 async def test_what_is_no_cron_expression_is_refused(conn: Connection, cron: str) -> None:
     with expect_error("HF004", "cron"):
-        await conn.fetch("select * from holdfast.list_next_times($1)", cron)
+        await conn.fetch("select * from holdfast.list_next_run_times($1)", cron)
 
 
 @pytest.mark.parametrize("zone", ["Mars/Phobos", "Foo+3", "EST5EDT4,M3", "", "Europe/Madird", "x" * 500])
 async def test_unknown_zones_are_refused(conn: Connection, zone: str) -> None:
     with expect_error("HF004", "timezone"):
-        await conn.fetch("select * from holdfast.list_next_times('0 0 * * *', p_timezone => $1)", zone)
+        await conn.fetch("select * from holdfast.list_next_run_times('0 0 * * *', p_timezone => $1)", zone)
 
 
 async def test_short_names(conn: Connection) -> None:
@@ -295,6 +295,6 @@ async def test_short_names(conn: Connection) -> None:
     }
     for name, first in named.items():
         result = await conn.fetchval(
-            "select t from holdfast.list_next_times($1, p_count => 1, p_after => $2) as t", name, after
+            "select t from holdfast.list_next_run_times($1, p_count => 1, p_after => $2) as t", name, after
         )
         assert result == datetime.fromisoformat(f"{first}Z"), name

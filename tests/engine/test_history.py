@@ -49,7 +49,7 @@ async def test_succeeded_jobs_are_deleted_after_a_day_and_failed_ones_after_a_we
     await run(conn)
     bad = await submit_job(conn)
     await run(conn, "reject")
-    assert await conn.fetchval("select count(*) from only holdfast.history_rest") == 0
+    assert await conn.fetchval("select count(*) from only holdfast.history_default") == 0
     for _ in range(2):
         await clock.advance(timedelta(days=1, minutes=1))
         await run_ticks(conn)
@@ -86,7 +86,7 @@ async def test_without_days_nothing_is_lost_and_rows_are_deleted(conn: Connectio
     created = await submit_job(conn)
     await run(conn)
     assert (await read_job(conn, created))["status"] == "succeeded"
-    assert await conn.fetchval("select count(*) from only holdfast.history_rest") == 1
+    assert await conn.fetchval("select count(*) from only holdfast.history_default") == 1
     await clock.advance(timedelta(days=1, minutes=1))
     await run_ticks(conn)
     assert await jobs.get_job(conn, created) is None

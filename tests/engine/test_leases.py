@@ -113,8 +113,8 @@ def _writes(task: LeasedTask, conn: Connection) -> dict[str, Callable[[], Awaita
         "snooze": "select holdfast.snooze_task($1, $2, $3, 1)",
         "release": "select holdfast.release_task($1, $2, $3)",
         "progress": "select holdfast.progress($1, $2, $3, 50)",
-        "save step": "select holdfast.save_step($1, $2, $3, 's', '1')",
-        "get steps": "select holdfast.get_steps($1, $2, $3)",
+        "save step": "select holdfast.save_step_result($1, $2, $3, 's', '1')",
+        "get steps": "select holdfast.get_step_results($1, $2, $3)",
         "children": """select holdfast.add_tasks($1, $2, $3, '[{"type": "x", "name": "x"}]')""",
         "assert": "select holdfast.assert_lease($1, $2, $3)",
     }
@@ -147,7 +147,7 @@ async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: C
     assert response.lost == {created}
     assert response.cancelled == ({created} if loss == "cancelled" else frozenset())
     assert await read_task_row(conn, created) == before
-    assert await conn.fetchval("select count(*) from holdfast.steps") == 0
+    assert await conn.fetchval("select count(*) from holdfast.step_results") == 0
 
 
 async def test_every_write_of_the_holder_is_accepted(conn: Connection) -> None:
@@ -203,12 +203,12 @@ async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Conn
     await submit_job(conn)
     hand = ManualWorker(conn)
     first = await hand.one()
-    assert await leases.get_steps(conn, first) == {}
-    assert await leases.save_step(conn, first, "a", b'{"x": 1}') == {"x": 1}
+    assert await leases.get_step_results(conn, first) == {}
+    assert await leases.save_step_result(conn, first, "a", b'{"x": 1}') == {"x": 1}
     await hand.finish(first, "release")
     second = await hand.one()
-    assert await leases.get_steps(conn, second) == {"a": {"x": 1}}
-    assert await leases.save_step(conn, second, "a", b"2") == {"x": 1}
+    assert await leases.get_step_results(conn, second) == {"a": {"x": 1}}
+    assert await leases.save_step_result(conn, second, "a", b"2") == {"x": 1}
 
 
 # Every pair of operations on one task: the first one is held open, the second starts, then the first ends.

@@ -83,7 +83,9 @@ async def test_two_that_sample_at_once_count_once(db: Database, clock: Clock) ->
     ("seconds", "bucket"), [(0, 1), (0.0005, 1), (0.0011, 2), (0.0025, 3), (1, 11), (1e6, 24)]
 )
 async def test_buckets(conn: Connection, seconds: float, bucket: int) -> None:
-    assert await conn.fetchval("select holdfast.histogram_bucket($1)", timedelta(seconds=seconds)) == bucket
+    assert (
+        await conn.fetchval("select holdfast.find_histogram_bucket($1)", timedelta(seconds=seconds)) == bucket
+    )
 
 
 async def test_quantiles_lie_within_their_bucket(conn: Connection) -> None:
@@ -91,20 +93,21 @@ async def test_quantiles_lie_within_their_bucket(conn: Connection) -> None:
     counts[10] = 90  # 0.512 to 1.024 s
     counts[13] = 10  # 4.1 to 8.2 s
     p50, p95 = await conn.fetchrow(
-        "select holdfast.histogram_quantile($1, 0.5), holdfast.histogram_quantile($1, 0.95)", counts
+        "select holdfast.compute_histogram_quantile($1, 0.5), holdfast.compute_histogram_quantile($1, 0.95)",
+        counts,
     )  # type: ignore[misc]
     assert 0.512 <= p50 <= 1.024
     assert 4.096 <= p95 <= 8.192
-    assert await conn.fetchval("select holdfast.histogram_quantile($1, 0.5)", [0] * 24) is None
+    assert await conn.fetchval("select holdfast.compute_histogram_quantile($1, 0.5)", [0] * 24) is None
 
 
 async def test_a_pause_ends_by_itself_and_says_until_when(conn: Connection, clock: Clock) -> None:
     task = await submit_job(conn)
     until = await conn.fetchval("select holdfast.now() + interval '10 minutes'")
-    await queues.pause_queue_until(conn, "q", until, why="storm", by="ann")
+    await queues.pause_queue_until(conn, "q", until, reason="storm", by="ann")
     assert await ManualWorker(conn).take(1) == []
     (why, *_) = (await explain.explain_task(conn, task))["reasons"]
-    assert (why["reason"], why["by"], why["why"], why["until"] is not None) == (
+    assert (why["reason"], why["by"], why["paused_reason"], why["until"] is not None) == (
         "paused",
         "ann",
         "storm",
@@ -117,13 +120,13 @@ async def test_a_pause_ends_by_itself_and_says_until_when(conn: Connection, cloc
     await run_ticks(conn)
     assert len(await ManualWorker(conn).take(1)) == 1
     # A later pause without an end is not touched by the end of the former one.
-    await limits.pause_queue(conn, "q", why="again")
+    await limits.pause_queue(conn, "q", reason="again")
     await submit_job(conn)
     await clock.advance(timedelta(hours=1))
     await run_ticks(conn)
     assert await ManualWorker(conn).take(5) == []
     with expect_error("HF004", "until"):
-        await queues.pause_queue_until(conn, "q", until, why=None, by="ann")
+        await queues.pause_queue_until(conn, "q", until, reason=None, by="ann")
 
 
 async def test_a_job_as_its_page_shows_it(conn: Connection) -> None:

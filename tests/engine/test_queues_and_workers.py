@@ -18,7 +18,7 @@ async def test_queues_with_what_waits_and_who_serves_them(conn: Connection, cloc
     for _ in range(3):
         await submit_job(conn)
     await submit_job(conn, queue="other", delay_s=60)
-    await limits.pause_queue(conn, "third", why="maintenance", by="ann")
+    await limits.pause_queue(conn, "third", reason="maintenance", by="ann")
     await ManualWorker(conn).take(1)
     await clock.advance(timedelta(seconds=90))
     by_queue = {row["queue"]: row for row in await queues.list_task_queues(conn)}

@@ -24,7 +24,7 @@ SHA = hashlib.sha256(b"").hexdigest()
 
 async def put(conn: Connection, count: int, **file: Any) -> Artifact:
     staged = await artifacts.stage_artifact_without_task(conn, {"name": "a", "owner": "ann", **file})
-    return await artifacts.record_artifact(conn, staged.id, None, size=count, sha256=SHA, meta={})
+    return await artifacts.record_artifact_upload(conn, staged.id, None, size=count, sha256=SHA, meta={})
 
 
 async def at_once(db: Database, count: int, work: Callable[[Connection], Awaitable[object]]) -> list[str]:
@@ -49,7 +49,9 @@ async def test_bytes_and_files_are_never_exceeded_together(conn: Connection, db:
     waiting = iter(staged)
 
     async def record(connection: Connection) -> None:
-        await artifacts.record_artifact(connection, next(waiting).id, None, size=90, sha256=SHA, meta={})
+        await artifacts.record_artifact_upload(
+            connection, next(waiting).id, None, size=90, sha256=SHA, meta={}
+        )
 
     answers = await at_once(db, 30, record)
     assert sorted(answers) == ["HF007"] * 19 + ["ok"] * 11
@@ -104,7 +106,7 @@ async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -
         assert staged.max_bytes == 40
     with pytest.raises(QuotaExceededError, match="60 of 100 used"):
         async with db.connection() as connection:
-            await artifacts.record_artifact(connection, staged.id, None, size=41, sha256=SHA, meta={})
+            await artifacts.record_artifact_upload(connection, staged.id, None, size=41, sha256=SHA, meta={})
     await submit_job(conn, owner="ann")
     with pytest.raises(TooManyRequestsError, match="1 of 1 used"):
         async with db.connection() as connection:
@@ -132,7 +134,7 @@ async def test_an_attempt_that_lost_leaves_its_room_to_the_next(conn: Connection
     for _ in range(3):
         task = await hand.one()
         staged = await artifacts.stage_artifact(conn, task, {"name": "a"})
-        await artifacts.record_artifact(conn, staged.id, task, size=80, sha256=SHA, meta={})
+        await artifacts.record_artifact_upload(conn, staged.id, task, size=80, sha256=SHA, meta={})
         await hand.finish(task, "release")
     assert (await quotas.get_usage(conn, "ann"))["bytes"]["used"] == 80
 

@@ -246,10 +246,10 @@ async def test_bad_schedules_are_refused(conn: Connection, field: str, arguments
 
 async def test_intervals_do_not_drift(conn: Connection) -> None:
     after = datetime(2026, 1, 1, tzinfo=UTC)
-    times = await schedules.list_next_times(conn, every_s=0.1 * 21, count=1000, after=after)
+    times = await schedules.list_next_run_times(conn, every_s=0.1 * 21, count=1000, after=after)
     assert times[-1] - after == timedelta(milliseconds=2100 * 1000)
     with pytest.raises((HoldfastError, asyncpg.PostgresError)):
-        await schedules.list_next_times(conn, every_s=60, count=10_000)
+        await schedules.list_next_run_times(conn, every_s=60, count=10_000)
 
 
 async def test_a_schedule_as_it_is_shown(conn: Connection) -> None:

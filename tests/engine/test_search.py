@@ -206,7 +206,7 @@ async def test_a_walk_that_stops_early_says_so_and_goes_on_from_there(conn: Conn
     before, truncated = None, 0
     for _ in range(50):
         call = "select holdfast.search_jobs($1, $2, 5, 100)"
-        page = msgspec.json.decode(await conn.fetchval(call, where, before), type=search.SearchPage)
+        page = msgspec.json.decode(await conn.fetchval(call, where, before), type=search.JobSearchPage)
         seen += [UUID(row["id"]) for row in page.rows]
         truncated += page.truncated
         before = page.next
@@ -266,7 +266,7 @@ async def test_causes(conn: Connection, clock: Clock) -> None:
     assert await find_matches(conn, f'cause:"{cause}"') == slow[::-1]
     until = await conn.fetchval("select holdfast.now() + interval '1 hour'")
     await error_groups.ignore_error_group(
-        conn, cause, until=until, by="ann", why="known", link="https://e.example/1"
+        conn, cause, until=until, by="ann", reason="known", link="https://e.example/1"
     )
     assert [g["type"] for g in await error_groups.list_error_groups(conn)] == ["KeyError"]
     assert len(await error_groups.list_error_groups(conn, ignored=True)) == 2
@@ -279,7 +279,7 @@ async def test_a_word_is_looked_for_in_fewer_rows_and_the_page_says_in_how_many(
     words = {"nowhere": 25_000, "state:failed": 100_000, "args.a:b": 100_000}
     for text, max_rows in words.items():
         assert (await search.search_jobs(conn, text)).scan == max_rows
-    ask = "select holdfast.search_row_limit('{\"text\": {}}', $1)"
+    ask = "select holdfast.compute_search_row_limit('{\"text\": {}}', $1)"
     # Whoever acts on all that fit counts as many as will be acted on.
     assert [await conn.fetchval(ask, max_scanned) for max_scanned in (None, 10, 1_000_000)] == [
         25_000,

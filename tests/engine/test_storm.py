@@ -76,7 +76,7 @@ async def act(
             "select holdfast.add_tasks($1, $2, $3, $4)", task.id, task.attempt, task.nonce, CHILD
         )
     elif task and what == "step":
-        await leases.save_step(conn, task, "s", b"1")
+        await leases.save_step_result(conn, task, "s", b"1")
 
 
 async def worker(url: Secret, number: int, created: list[Any], turns: int) -> None:

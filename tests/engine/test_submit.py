@@ -56,7 +56,7 @@ async def test_ids_are_uuid7_that_rise_and_carry_the_shard(conn: Connection) -> 
         assert each.version == 7
         assert each.variant == "specified in RFC 4122"
         assert each.bytes[9] == 7
-    response = await conn.fetchval("select holdfast.id_time($1)", new_jobs[0])
+    response = await conn.fetchval("select holdfast.get_id_time($1)", new_jobs[0])
     assert abs(response - datetime.now(UTC)) < timedelta(minutes=1)
 
 

@@ -81,7 +81,9 @@ async def output(conn: Connection, function: str, job: object) -> asyncpg.Postgr
 
 @pytest.mark.parametrize("more", PLAIN + NOT_PLAIN, ids=lambda more: msgspec.json.encode(more)[:40].decode())
 async def test_both_ways_make_the_same_rows(conn: Connection, more: dict[str, Any]) -> None:
-    plain = await conn.fetchval("select holdfast.is_plain_task($1)", msgspec.json.encode(body(more)).decode())
+    plain = await conn.fetchval(
+        "select holdfast.is_plain_single_task_job($1)", msgspec.json.encode(body(more)).decode()
+    )
     assert plain == (more in PLAIN)
     long = await jobs.submit(conn, body(more))
     for _ in range(2):
@@ -140,7 +142,7 @@ async def test_users_submit_only_public_types(conn: Connection) -> None:
 async def test_an_old_snapshot_goes_the_long_way(conn: Connection) -> None:
     await submit_job(conn)
     async with conn.transaction(isolation="repeatable_read"):
-        assert not await conn.fetchval("select holdfast.is_plain_task($1)", '{"type": "t"}')
+        assert not await conn.fetchval("select holdfast.is_plain_single_task_job($1)", '{"type": "t"}')
         await jobs.submit_standalone(conn, body({}))
     assert len(await ManualWorker(conn).take(5)) == 2
 
@@ -154,7 +156,7 @@ async def test_usual_submits_of_a_client_are_plain_tasks(url: Secret, conn: Conn
     client = Client(url.reveal())
     for options in ({}, {"owner": "ann"}, {"priority": 3}, {"labels": {"a": "b"}}, {"limit_key": "k"}):
         text = client._encode_request(send("ann"), options).decode()  # type: ignore[arg-type]
-        assert await conn.fetchval("select holdfast.is_plain_task($1)", text), text
+        assert await conn.fetchval("select holdfast.is_plain_single_task_job($1)", text), text
 
 
 MORE_LANES = """

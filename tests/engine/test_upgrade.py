@@ -18,7 +18,7 @@ from manual_worker import run_ticks
 
 from holdfast.engine import install, schema
 from holdfast.engine.connection import Connection
-from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.engine.schema import SchemaFiles, SchemaMigration
 from holdfast.settings import Secret, Settings
 
 RELEASED = schema.load_packaged_schema()
@@ -50,7 +50,7 @@ TRANSIENT_ERRORS = (
 
 def next_release() -> SchemaFiles:
     """The baseline, a migration of busy tables, and a new text for every function."""
-    migration = Migration(RELEASED.latest + 1, "next", CHANGE_BUSY_TABLES)
+    migration = SchemaMigration(RELEASED.latest_version + 1, "next", CHANGE_BUSY_TABLES)
     functions = tuple(
         replace(function, sql=function.sql.replace(FUNCTION_BODY, NEXT_FUNCTION_BODY))
         for function in RELEASED.functions
@@ -136,7 +136,7 @@ async def test_the_baseline_is_upgraded_under_load(empty_url: Secret, settings: 
     submitter = asyncio.create_task(submit_until(empty_url, stop_submitting))
     await _wait_for_more_history(conn, 300, worker_runs)
     applied = await install.migrate_database(empty_url, settings, files=next_release())
-    assert applied.versions == (RELEASED.latest + 1,)
+    assert applied.versions == (RELEASED.latest_version + 1,)
     assert applied.functions
     await _wait_for_more_history(conn, 300, worker_runs)
     stop_submitting.set()
@@ -191,5 +191,7 @@ async def _assert_nothing_lost(conn: Connection, job_ids: list[UUID], workers: l
 
 
 async def _job_statuses(conn: Connection, job_ids: list[UUID]) -> list[str]:
-    rows = await conn.fetch("select holdfast.job_status(j) as status from unnest($1::uuid[]) as j", job_ids)
+    rows = await conn.fetch(
+        "select holdfast.get_job_status(j) as status from unnest($1::uuid[]) as j", job_ids
+    )
     return [row["status"] for row in rows]

@@ -151,9 +151,9 @@ async def test_a_worker_runs_it_without_looking_again(
     conn: Connection, second: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker looks again once and then sleeps for longer than the test may take."""
-    monkeypatch.setattr(fetcher, "FALLING_ASLEEP_DELAYS_S", (0.05,))
-    monkeypatch.setattr(fetcher, "LISTENING_POLL_INTERVAL_S", 600.0)
-    monkeypatch.setattr(fetcher, "BLIND_POLL_INTERVAL_S", 600.0)
+    monkeypatch.setattr(fetcher, "POLL_DELAYS_BEFORE_SLEEP_S", (0.05,))
+    monkeypatch.setattr(fetcher, "POLL_INTERVAL_WITH_LISTENER_S", 600.0)
+    monkeypatch.setattr(fetcher, "POLL_INTERVAL_WITHOUT_LISTENER_S", 600.0)
     stop = asyncio.Event()
     running = asyncio.create_task(WorkerRuntime(db, {nothing.name: nothing}).run(stop))
     asleep = "select count(*) = 1 from holdfast.workers where sleeping"
@@ -168,7 +168,7 @@ async def test_a_worker_runs_it_without_looking_again(
         await conn.execute("update holdfast.workers set sleeping = true")
 
     async def done() -> bool:
-        return bool(await conn.fetchval("select holdfast.job_status($1)", created) == "succeeded")
+        return bool(await conn.fetchval("select holdfast.get_job_status($1)", created) == "succeeded")
 
     await wait_until(done, what="the task to run")
     stop.set()

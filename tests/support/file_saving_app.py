@@ -18,7 +18,7 @@ FAST_RETRY_POLICY = RetryPolicy(retries=8, base=timedelta(milliseconds=10), cap=
 SMALL_BYTES, LARGE_BYTES = 40_000, 9_000_000  # one upload part, and more than one
 PHASES = ("started", "uploading", "uploaded", "recorded", "saved")
 
-_original_record = artifacts.record_artifact
+_original_record = artifacts.record_artifact_upload
 
 
 def record_phase(*fields: object) -> None:
@@ -40,7 +40,7 @@ async def record_artifact_slowly(*args: Any, **kwargs: Any) -> Any:
 
 
 if "RECORD" in os.environ:  # only in the processes that are killed, not in the tests that import this module
-    artifacts.record_artifact = record_artifact_slowly
+    artifacts.record_artifact_upload = record_artifact_slowly
 
 
 def make_content(name: str, size: int) -> bytes:

@@ -263,7 +263,7 @@ async def _create_waiting_jobs(conn: Connection) -> None:
         conn,
         "ai",
         await conn.fetchval("select holdfast.now() + interval '1 hour'"),
-        why="429 storm",
+        reason="429 storm",
         by="ann",
     )
 
@@ -331,7 +331,9 @@ async def _create_files(conn: Connection, job: UUID, store: ObjectStore | None) 
         if store is not None:
             await store.put(staged.key, read_chunks())
         digest = hashlib.sha256(content).hexdigest()
-        await artifacts.record_artifact(conn, staged.id, None, size=len(content), sha256=digest, meta={})
+        await artifacts.record_artifact_upload(
+            conn, staged.id, None, size=len(content), sha256=digest, meta={}
+        )
         ids[name] = staged.id
     return ids
 
@@ -382,7 +384,8 @@ async def _create_stats(conn: Connection, rng: random.Random) -> None:
             counts[row[6] + 4] = max(row[4] // 12, 1)
             values.append((*row[:6], counts))
         await conn.executemany(
-            """insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, waits, runs)
+            """insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed,
+              wait_histogram, run_histogram)
             values ($1::int, to_timestamp(floor(extract(epoch from holdfast.now()) / $1::int) * $1::int)
               - $2::int * $1::int * interval '1 second', $3, $4, $5, $6, $7, $7) on conflict do nothing""",
             values,

@@ -198,7 +198,7 @@ async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_l
 
 async def test_waits_are_counted_from_the_submit(conn: Connection) -> None:
     created = await conn.fetchval(
-        "select holdfast.new_id(holdfast.id_prefix(holdfast.now()), holdfast.shard_byte_hex())"
+        "select holdfast.new_id(holdfast.build_id_prefix(holdfast.now()), holdfast.get_shard_byte_hex())"
     )
     assert abs(read_submit_time(created) - time.time()) < 60
 

@@ -189,7 +189,9 @@ async def check_effects(jobs: Jobs) -> None:
     client, conn = jobs.client, jobs.conn
     stepped = await jobs.fetch_task("steps")
     assert (stepped["phase"], stepped["percent"]) == ("stepping", 25.0)
-    steps = await conn.fetch("select name, value from holdfast.steps where task_id = $1", jobs.ids["steps"])
+    steps = await conn.fetch(
+        "select name, value from holdfast.step_results where task_id = $1", jobs.ids["steps"]
+    )
     assert [(step["name"], json.loads(step["value"])) for step in steps] == [("double", 42)]
     job = await client.get(jobs.ids["submits"])
     children = sorted((task.type, task.status) for task in job.tasks if task.type == "child")

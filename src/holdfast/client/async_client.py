@@ -74,7 +74,7 @@ class AsyncClient(JobSubmission):
     async def pause_queue(self, queue: str, *, reason: str | None = None, by: str | None = None) -> None:
         """Stop workers from claiming tasks of a queue until it is resumed. Running tasks continue."""
         async with self._connections.connection() as connection:
-            await pause_queue(connection, queue, why=reason, by=by)
+            await pause_queue(connection, queue, reason=reason, by=by)
 
     async def resume_queue(self, queue: str) -> bool:
         """Let workers claim tasks of a paused queue again. Return False if it was not paused."""

@@ -16,7 +16,7 @@ from holdfast.client.ids import parse_id
 from holdfast.definitions.context_types import FileReader
 from holdfast.definitions.validation import check_duration, check_option_names
 from holdfast.engine import artifacts, quotas
-from holdfast.engine.artifacts import StagedArtifact, SweepResult
+from holdfast.engine.artifacts import ArtifactSweepResult, StagedArtifact
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.storage import ObjectStore, open_store
@@ -25,7 +25,7 @@ from holdfast.storage.content import (
     ContentReader,
     VerifiedFileReader,
     discard_object,
-    merge_metadata,
+    merge_file_metadata,
     upload_content,
 )
 from holdfast.storage.file_names import check_file_name, resolve_content_type
@@ -154,13 +154,13 @@ class Files:
         )
         try:
             async with self._connections.connection() as connection:
-                return await artifacts.record_artifact(
+                return await artifacts.record_artifact_upload(
                     connection,
                     staged.id,
                     None,
                     size=reader.byte_count,
                     sha256=reader.sha256,
-                    meta=merge_metadata(reader.media_metadata, options.get("meta")),
+                    meta=merge_file_metadata(reader.media_metadata, options.get("meta")),
                 )
         except HoldfastError as error:
             if error.sqlstate:  # the database refused the row, so nothing refers to the object
@@ -197,7 +197,7 @@ class Files:
             )
         if self._signer is None:
             self._signer = LinkSigner.from_settings(self._connections.settings)
-        return "/files/" + quote(self._signer.sign(artifact, expires, inline=inline))
+        return "/files/" + quote(self._signer.create_token(artifact, expires, inline=inline))
 
     async def regenerate(self, file: UUID | str) -> UUID:
         """Run the task that saved the file again, and return the id of its job."""
@@ -210,7 +210,7 @@ class Files:
         async with self._connections.connection() as connection:
             return await quotas.get_usage(connection, owner)
 
-    async def sweep(self) -> SweepResult:
+    async def sweep(self) -> ArtifactSweepResult:
         """Delete the content of expired, deleted, replaced and lost files. Workers do this regularly."""
         return await artifacts.sweep_artifacts(await self._connections.open_database(), self._delete_objects)
 

@@ -10,7 +10,7 @@ from holdfast.client.connections import ClientConnections
 from holdfast.client.handles import JobHandle
 from holdfast.client.jobs import JobOperations
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.schedules import Missed, Schedule, schedule
+from holdfast.definitions.schedules import MissedRunPolicy, Schedule, schedule
 from holdfast.definitions.tasks import Call
 from holdfast.definitions.validation import check_duration, check_option_names
 from holdfast.engine import schedules
@@ -40,7 +40,7 @@ class ScheduleOptions(TypedDict, total=False):
     cron: str | None
     every: timedelta | None
     timezone: str
-    missed: Missed
+    missed: MissedRunPolicy
     max_catch_up: int
     owner: str | None
     unique: bool
@@ -130,7 +130,7 @@ class Schedules:
             check_duration(every, "every")
         every_s = None if every is None else every.total_seconds()
         async with self._connections.connection() as connection:
-            return await schedules.list_next_times(
+            return await schedules.list_next_run_times(
                 connection, cron=cron, every_s=every_s, timezone=timezone, count=count, after=after
             )
 

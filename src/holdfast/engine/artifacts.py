@@ -34,10 +34,10 @@ class StagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 class _StoredArtifact(Artifact, frozen=True, kw_only=True):
     status: Literal["visible", "gone"]
-    why: Literal["expired", "deleted", "replaced"] | None = None
+    deletion_reason: Literal["expired", "deleted", "replaced"] | None = None
 
 
-class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
+class ArtifactSweepResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows a sweep marked for deletion, by reason, and how many objects it deleted."""
 
     expired: int = 0
@@ -46,7 +46,7 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int = 0
 
 
-class _TickResult(msgspec.Struct):
+class _ArtifactTickResult(msgspec.Struct):
     expired: int
     lost: int
     replaced: int
@@ -56,7 +56,7 @@ class _TickResult(msgspec.Struct):
 _artifact_decoder = msgspec.json.Decoder(Artifact)
 _stored_artifact_decoder = msgspec.json.Decoder(_StoredArtifact)
 _staged_artifact_decoder = msgspec.json.Decoder(StagedArtifact)
-_tick_result_decoder = msgspec.json.Decoder(_TickResult)
+_tick_result_decoder = msgspec.json.Decoder(_ArtifactTickResult)
 
 
 async def stage_artifact(connection: Connection, lease: Lease, file: Mapping[str, Json]) -> StagedArtifact:
@@ -80,7 +80,7 @@ async def touch_artifact_upload(connection: Connection, file_id: UUID) -> bool:
     return bool(await connection.fetchval("select holdfast.touch_artifact_upload($1)", file_id))
 
 
-async def record_artifact(
+async def record_artifact_upload(
     connection: Connection,
     file_id: UUID,
     lease: Lease | None,
@@ -91,7 +91,7 @@ async def record_artifact(
 ) -> Artifact:
     """Record that the upload is complete and charge the owner's quota. You can repeat the call."""
     text = await connection.fetchval(
-        "select holdfast.record_artifact($1, $2, $3, $4, $5, $6)",
+        "select holdfast.record_artifact_upload($1, $2, $3, $4, $5, $6)",
         file_id,
         lease.attempt if lease else None,
         lease.nonce if lease else None,
@@ -104,15 +104,17 @@ async def record_artifact(
 
 async def get_artifact(connection: Connection, file_id: UUID) -> Artifact:
     """Return a visible file. Raises NotFoundError, or GoneError for a file that existed."""
-    return _decode_visible(await connection.fetchval("select holdfast.get_artifact($1)", file_id))
+    return _decode_visible_artifact(await connection.fetchval("select holdfast.get_artifact($1)", file_id))
 
 
-async def count_artifact_download(connection: Connection, file_id: UUID) -> Artifact:
+async def increment_artifact_downloads(connection: Connection, file_id: UUID) -> Artifact:
     """Count a download and return the file, with the errors of `get_artifact`."""
-    return _decode_visible(await connection.fetchval("select holdfast.count_artifact_download($1)", file_id))
+    return _decode_visible_artifact(
+        await connection.fetchval("select holdfast.increment_artifact_downloads($1)", file_id)
+    )
 
 
-def _decode_visible(text: str | None) -> Artifact:
+def _decode_visible_artifact(text: str | None) -> Artifact:
     if text is None:
         raise NotFoundError("This file does not exist.", field="id")
     artifact = _stored_artifact_decoder.decode(text)
@@ -123,7 +125,7 @@ def _decode_visible(text: str | None) -> Artifact:
             "replaced": "was replaced by a newer one",
         }
         raise GoneError(
-            f"The file {reasons.get(artifact.why or '', 'is gone')}.",
+            f"The file {reasons.get(artifact.deletion_reason or '', 'is gone')}.",
             fix=f"Regenerate it: retry the task of job {artifact.job_id} that created it.",
             field="id",
         )
@@ -195,13 +197,13 @@ async def sweep_artifacts(
     delete_objects: Callable[[Sequence[str]], Awaitable[None]],
     *,
     limit: int = MAX_SWEEP_ROWS,
-) -> SweepResult:
+) -> ArtifactSweepResult:
     """Mark expired, abandoned and replaced files and delete the objects of marked files until none is left.
 
     Each round handles up to `limit` rows. After a crash the next sweep takes the same rows again, five
     minutes later.
     """
-    total = SweepResult()
+    total = ArtifactSweepResult()
     while True:
         async with database.connection() as connection:
             tick = _tick_result_decoder.decode(
@@ -213,7 +215,7 @@ async def sweep_artifacts(
             async with database.connection() as connection:
                 call = "select holdfast.confirm_artifact_deletions($1)"
                 await connection.fetchval(call, [row["id"] for row in rows])
-        total = SweepResult(
+        total = ArtifactSweepResult(
             expired=total.expired + tick.expired,
             lost=total.lost + tick.lost,
             replaced=total.replaced + tick.replaced,

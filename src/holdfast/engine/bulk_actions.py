@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, encode_json, fetch_objects
-from holdfast.engine.search import JobCount, build_filter
+from holdfast.engine.search import JobCount, build_search_filter
 from holdfast.search import SearchQuery
 
 BulkVerb = Literal["retry", "cancel"]
@@ -18,10 +18,10 @@ BulkCommand = Literal["pause", "resume", "stop"]
 
 
 class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
-    """An action on many jobs.
+    """A bulk retry or bulk cancellation: its search, its progress and its outcomes.
 
-    Of the `known` outcomes, `again` jobs failed again. `pending` jobs have not ended. `passed` jobs were
-    skipped because they had changed.
+    Of the `known` outcomes, `failed_again` jobs failed again. `pending` jobs have not ended. `skipped` jobs
+    were skipped because they had changed.
     """
 
     id: UUID
@@ -29,20 +29,20 @@ class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["running", "paused", "stopped", "done", "undone"]
     search: str
     by: str = msgspec.field(name="started_by")
-    why: str
+    reason: str
     total: int
     done: int
-    passed: int
-    again: int
+    skipped: int
+    failed_again: int
     undone: int
-    wave: int
-    ramp: list[int]
-    per_s: float | None
-    stop_share: float
-    stopped_why: str | None
+    stage: int
+    stage_sizes: list[int]
+    max_jobs_per_s: float | None
+    max_failed_share: float
+    stop_reason: str | None
     owner: str | None
     created_at: datetime
-    waved_at: datetime | None
+    stage_started_at: datetime | None
     finished_at: datetime | None
     known: int = 0
     pending: int = 0
@@ -56,21 +56,21 @@ class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
 class BulkRamp(msgspec.Struct, frozen=True, kw_only=True):
     """How a bulk retry starts: sizes of the first stages, maximum rate, and when it stops by itself.
 
-    The action stops when more than `stop_share` of the retried jobs fail again.
+    The action stops when more than `max_failed_share` of the retried jobs fail again.
     """
 
-    waves: tuple[int, ...] = (10, 100)
-    per_s: float | None = None
-    stop_share: float = 0.2
+    stage_sizes: tuple[int, ...] = (10, 100)
+    max_jobs_per_s: float | None = None
+    max_failed_share: float = 0.2
     limit: int | None = None
 
     @property
     def options(self) -> JsonObject:
         """The options of `start_bulk_action` in SQL."""
         options = {
-            "ramp": list(self.waves),
-            "per_s": self.per_s,
-            "stop_share": self.stop_share,
+            "stage_sizes": list(self.stage_sizes),
+            "max_jobs_per_s": self.max_jobs_per_s,
+            "max_failed_share": self.max_failed_share,
             "limit": self.limit,
         }
         return {name: value for name, value in options.items() if value is not None}
@@ -81,7 +81,7 @@ async def preview_bulk_action(
 ) -> JobCount:
     """Count the jobs that the action would affect."""
     call = "select holdfast.preview_bulk_action($1, $2)"
-    text = await connection.fetchval(call, verb, build_filter(query, owner))
+    text = await connection.fetchval(call, verb, build_search_filter(query, owner))
     return msgspec.json.decode(text, type=JobCount)
 
 
@@ -91,7 +91,7 @@ async def start_bulk_action(
     query: SearchQuery | str,
     *,
     by: str,
-    why: str,
+    reason: str,
     ramp: BulkRamp | None = None,
     owner: str | None = None,
 ) -> UUID:
@@ -99,7 +99,9 @@ async def start_bulk_action(
     text = query if isinstance(query, str) else query.text
     options = encode_json((ramp or BulkRamp()).options)
     call = "select holdfast.start_bulk_action($1, $2, $3, $4, $5, $6)"
-    bulk_id = await connection.fetchval(call, verb, build_filter(query, owner), text, by, why, options)
+    bulk_id = await connection.fetchval(
+        call, verb, build_search_filter(query, owner), text, by, reason, options
+    )
     return cast("UUID", bulk_id)
 
 

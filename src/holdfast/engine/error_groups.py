@@ -43,9 +43,9 @@ async def ignore_error_group(
     *,
     until: datetime | None,
     by: str,
-    why: str | None = None,
+    reason: str | None = None,
     link: str | None = None,
 ) -> None:
     """Ignore an error group until a time; None ends the ignoring."""
     call = "select holdfast.ignore_error_group($1, $2, $3, $4, $5)"
-    await connection.execute(call, cause, until, by, why, link)
+    await connection.execute(call, cause, until, by, reason, link)

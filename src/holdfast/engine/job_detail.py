@@ -32,14 +32,14 @@ async def get_job_submission(connection: Connection, job_id: UUID) -> JsonObject
     return decode_object(await connection.fetchval("select holdfast.get_job_submission($1)", job_id))
 
 
-async def record_rerun(connection: Connection, old_id: UUID, new_id: UUID, actor: str) -> None:
+async def record_job_rerun(connection: Connection, old_id: UUID, new_id: UUID, actor: str) -> None:
     """Record that `actor` started job `new_id` as a rerun of job `old_id`."""
-    await connection.execute("select holdfast.record_rerun($1, $2, $3)", old_id, new_id, actor)
+    await connection.execute("select holdfast.record_job_rerun($1, $2, $3)", old_id, new_id, actor)
 
 
-async def get_job_reruns(connection: Connection, job_id: UUID) -> JsonObject:
+async def get_rerun_links(connection: Connection, job_id: UUID) -> JsonObject:
     """Return {of, to}: the job that this one is a rerun of, and the reruns of this one."""
-    return decode_object(await connection.fetchval("select holdfast.get_job_reruns($1)", job_id))
+    return decode_object(await connection.fetchval("select holdfast.get_rerun_links($1)", job_id))
 
 
 async def find_jobs_by_id_prefix(connection: Connection, prefix: str, *, limit: int = 10) -> list[UUID]:

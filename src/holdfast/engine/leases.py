@@ -37,7 +37,7 @@ _HEARTBEAT_TASKS = "select holdfast.heartbeat_tasks($1, $2, $3, $4, $5)"
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to write about a task, for one attempt."""
+    """The lease of a task: a worker must present it to change the task during one attempt."""
 
     id: UUID
     attempt: int
@@ -45,7 +45,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeasedTask(Lease, frozen=True, kw_only=True):
-    """A task that this worker has leased. `job_id` is None when the task is the whole job."""
+    """A claimed task and its lease. `job_id` is None if the job has only this task."""
 
     job_id: UUID | None
     name: str | None
@@ -62,7 +62,7 @@ class LeasedTask(Lease, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended. `body` is JSON text: the output, or what this outcome needs (finish.sql)."""
+    """How an attempt ended. `body` is JSON text: the output, or the fields of the outcome (finish.sql)."""
 
     id: UUID
     attempt: int
@@ -72,7 +72,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`answers` are in the order of the outcomes. `next_s` is when to ask again, if no task was claimed."""
+    """The claimed tasks and one answer per reported outcome, in the order of the outcomes.
+
+    `next_s` is the number of seconds until the next claim if no task was claimed.
+    """
 
     answers: Sequence[OutcomeAnswer]
     tasks: Sequence[LeasedTask]
@@ -82,13 +85,13 @@ class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Leases that are no longer held. `cancelled` are those of them whose task was cancelled."""
+    """Ids of the tasks whose lease the worker lost. `cancelled` are the lost tasks that were cancelled."""
 
     lost: frozenset[UUID] = frozenset()
     cancelled: frozenset[UUID] = frozenset()
 
 
-class _Header(msgspec.Struct):
+class _ClaimHeader(msgspec.Struct):
     nonce: int
     lanes: dict[int, tuple[str, str, float, float, int]]
     cursors: msgspec.Raw
@@ -98,13 +101,13 @@ class _Header(msgspec.Struct):
 
 
 _ok_answer: list[OutcomeAnswer] = ["ok"]
-_header_decoder = msgspec.json.Decoder(_Header)
+_header_decoder = msgspec.json.Decoder(_ClaimHeader)
 _heartbeat_decoder = msgspec.json.Decoder(HeartbeatResponse)
 _json_decoder = msgspec.json.Decoder()
 
 
 class ClaimRequest(TypedDict, total=False):
-    """Arguments of `finish_and_claim`. `cursors` is the text of the last response."""
+    """Arguments of `finish_and_claim`. `cursors` is the value of `cursors` in the last response."""
 
     worker: Required[str]
     outcomes: Sequence[Outcome]
@@ -116,11 +119,11 @@ class ClaimRequest(TypedDict, total=False):
 
 async def finish_and_claim(connection: Connection, **request: Unpack[ClaimRequest]) -> ClaimResponse:
     """Report the outcomes of finished tasks and claim tasks for the free slots, in one round trip."""
-    return (await send_claim(connection, **request)).read()
+    return (await finish_and_claim_undecoded(connection, **request)).read()
 
 
-class UnreadClaimResponse:
-    """A response that has arrived. To decode it takes as long as to start the tasks that it brings."""
+class UndecodedClaimResponse:
+    """A claim response that is not decoded yet, because decoding takes as long as starting its tasks."""
 
     __slots__ = ("_header", "_outcomes", "_rows")
 
@@ -148,10 +151,12 @@ class UnreadClaimResponse:
         )
 
 
-async def send_claim(connection: Connection, **request: Unpack[ClaimRequest]) -> UnreadClaimResponse:
-    """Do the same as `finish_and_claim`, for callers with something to do before they decode the response."""
+async def finish_and_claim_undecoded(
+    connection: Connection, **request: Unpack[ClaimRequest]
+) -> UndecodedClaimResponse:
+    """Report outcomes and claim tasks like `finish_and_claim`, but return the response undecoded."""
     outcomes, types = request.get("outcomes", ()), request.get("types")
-    statement, arguments = _build_statement(outcomes)
+    statement, arguments = _build_claim_statement(outcomes)
     rows = await connection.fetch(
         statement,
         request["worker"],
@@ -161,10 +166,10 @@ async def send_claim(connection: Connection, **request: Unpack[ClaimRequest]) ->
         None if types is None else list(types),
         request.get("cursors") or "{}",
     )
-    return UnreadClaimResponse(rows, len(outcomes))
+    return UndecodedClaimResponse(rows, len(outcomes))
 
 
-def _build_statement(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:
+def _build_claim_statement(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ...]]:
     """Return the statement and its arguments about outcomes.
 
     Most batches are of one claim and have succeeded without output. Then only their ids are sent, as text,
@@ -192,7 +197,7 @@ def _build_statement(outcomes: Sequence[Outcome]) -> tuple[str, tuple[object, ..
     )
 
 
-def _decode_tasks(rows: Sequence[Record], header: _Header) -> list[LeasedTask]:
+def _decode_tasks(rows: Sequence[Record], header: _ClaimHeader) -> list[LeasedTask]:
     decode, lanes, nonce = _json_decoder.decode, header.lanes, header.nonce
     tasks: list[LeasedTask] = []
     for row in rows:
@@ -228,7 +233,7 @@ async def heartbeat_tasks(
     held: Collection[Lease],
     progress: Mapping[UUID, Progress] | None = None,
 ) -> HeartbeatResponse:
-    """Renew all leases in one statement and report progress. The response names only lost leases."""
+    """Renew the leases of running tasks, report their progress, and return the lost leases."""
     ordered = sorted(held, key=lambda lease: lease.id)
     reports = {str(i): msgspec.structs.asdict(p) for i, p in (progress or {}).items()}
     response = await connection.fetchval(
@@ -254,10 +259,10 @@ async def release_unreceived_tasks(
 
 
 async def heartbeat_worker(
-    connection: Connection, worker: str, about: Mapping[str, Json]
+    connection: Connection, worker: str, report: Mapping[str, Json]
 ) -> WorkerCommand | None:
     """Save what the worker reports about itself, and return its command."""
-    text = msgspec.json.encode(about).decode()
+    text = msgspec.json.encode(report).decode()
     command: WorkerCommand | None = await connection.fetchval(
         "select holdfast.heartbeat_worker($1, $2)", worker, text
     )
@@ -275,17 +280,17 @@ async def mark_worker_lost(connection: Connection, worker: str) -> None:
 
 
 async def set_worker_command(connection: Connection, worker: str, command: WorkerCommand | None) -> bool:
-    """Tell a worker to drain or to stop. Return whether the worker is alive."""
+    """Tell a worker to drain or to stop. None withdraws the command. Return whether the worker is alive."""
     return bool(await connection.fetchval("select holdfast.set_worker_command($1, $2)", worker, command))
 
 
 async def assert_lease(connection: Connection, lease: Lease) -> None:
-    """Raise LeaseLostError unless the lease is held; hold it until this transaction ends."""
+    """Lock a lease until the transaction ends. Raise LeaseLostError if the worker lost the lease."""
     await connection.execute("select holdfast.assert_lease($1, $2, $3)", lease.id, lease.attempt, lease.nonce)
 
 
 async def complete_task(connection: Connection, lease: Lease, output: bytes | None = None) -> None:
-    """Record success in the caller's transaction, so that it commits together with the caller's writes."""
+    """Complete a task in the caller's transaction, together with the caller's own writes."""
     await connection.execute(
         "select holdfast.complete_task($1, $2, $3, $4)",
         lease.id,
@@ -298,7 +303,7 @@ async def complete_task(connection: Connection, lease: Lease, output: bytes | No
 async def report_progress(
     connection: Connection, lease: Lease, percent: float | None, phase: str | None, message: str | None
 ) -> None:
-    """Save the progress of one task, with an event of its own."""
+    """Store the progress of one task and emit a progress event."""
     await connection.execute(
         "select holdfast.progress($1, $2, $3, $4, $5, $6)",
         lease.id,
@@ -310,29 +315,29 @@ async def report_progress(
     )
 
 
-async def get_steps(connection: Connection, lease: Lease) -> dict[str, Json]:
+async def get_step_results(connection: Connection, lease: Lease) -> dict[str, Json]:
     """Return the saved steps of the task: values by name."""
     text = await connection.fetchval(
-        "select holdfast.get_steps($1, $2, $3)", lease.id, lease.attempt, lease.nonce
+        "select holdfast.get_step_results($1, $2, $3)", lease.id, lease.attempt, lease.nonce
     )
     return cast("dict[str, Any]", _json_decoder.decode(text))
 
 
-async def save_step(
+async def save_step_result(
     connection: Connection, lease: Lease, name: str, value: bytes, files: Sequence[UUID] = ()
 ) -> Json:
-    """Save the value of a step and the files that it saved. Return the stored value: the first one stays."""
+    """Store the result of a step and its files. Return the stored result, which is never overwritten."""
     arguments = [lease.id, lease.attempt, lease.nonce, name, value.decode()]
     if files:
-        query = "select holdfast.save_step_with_files($1, $2, $3, $4, $5, $6)"
+        query = "select holdfast.save_step_result_with_files($1, $2, $3, $4, $5, $6)"
         text = await connection.fetchval(query, *arguments, list(files))
     else:
-        text = await connection.fetchval("select holdfast.save_step($1, $2, $3, $4, $5)", *arguments)
+        text = await connection.fetchval("select holdfast.save_step_result($1, $2, $3, $4, $5)", *arguments)
     return None if text is None else _json_decoder.decode(text)
 
 
 async def add_tasks(connection: Connection, lease: Lease, tasks: bytes) -> dict[str, UUID]:
-    """Add tasks, a JSON list, to the job of a running task. Return their ids by name. Safe to repeat."""
+    """Add child tasks (a JSON list) to the job of a running task. Return their ids by name. Idempotent."""
     text = await connection.fetchval(
         "select holdfast.add_tasks($1, $2, $3, $4)", lease.id, lease.attempt, lease.nonce, tasks.decode()
     )

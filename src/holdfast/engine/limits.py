@@ -35,10 +35,10 @@ async def delete_limit(connection: Connection, name: str) -> bool:
 
 
 async def pause_queue(
-    connection: Connection, queue: str, *, why: str | None = None, by: str | None = None
+    connection: Connection, queue: str, *, reason: str | None = None, by: str | None = None
 ) -> None:
     """Stop claims from the queue until it is resumed. Running tasks go on."""
-    await connection.execute("select holdfast.pause_queue($1, $2, $3)", queue, why, by)
+    await connection.execute("select holdfast.pause_queue($1, $2, $3)", queue, reason, by)
 
 
 async def resume_queue(connection: Connection, queue: str) -> bool:

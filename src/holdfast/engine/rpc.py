@@ -25,7 +25,7 @@ HIDDEN_FUNCTIONS = frozenset(
     {
         "create_service_key", "verify_service_key", "list_service_keys", "revoke_service_key",
         "issue_stream_ticket", "redeem_stream_ticket", "verify_stream_pass", "record_audit_entry",
-        "watch_jobs", "read_event_positions", "list_watched_events", "check_unfinished_job_limit",
+        "watch_jobs", "get_last_event_numbers", "list_watched_events", "check_unfinished_job_limit",
         "create_webhook", "get_webhook_target", "put_inbound_webhook", "get_inbound_webhook",
     }
 )  # fmt: skip
@@ -147,7 +147,7 @@ def _quote_literal(text: str) -> str:
     return f"E'{escaped}'"
 
 
-def _build_statement(function: SqlFunction, argument_names: Sequence[str], *, as_text: bool) -> str:
+def _build_call_statement(function: SqlFunction, argument_names: Sequence[str], *, as_text: bool) -> str:
     types = dict(function.arguments)
     qualified_name = f"{_quote_identifier(function.schema)}.{_quote_identifier(function.name)}"
     quoted = {name: _quote_identifier(name) for name in argument_names}
@@ -175,7 +175,7 @@ async def call_function(
     With `as_text` the values are texts that PostgreSQL parses, as those of a query string are. Raises
     SqlCallError.
     """
-    statement = _build_statement(function, sorted(arguments), as_text=as_text)
+    statement = _build_call_statement(function, sorted(arguments), as_text=as_text)
     try:
         result = await connection.fetchval(statement, encode_json(arguments))
     except asyncpg.PostgresError as error:

@@ -13,7 +13,7 @@ from holdfast.engine.jobs import SubmitResult
 from holdfast.model import Json, StoredSchedule
 
 _schedule_decoder = msgspec.json.Decoder(StoredSchedule)
-_PARAMETER_NAMES = ("name", "job", "cron", "every_s", "timezone", "missed", "max_catch_up", "owner")
+_SCHEDULE_PARAMETER_NAMES = ("name", "job", "cron", "every_s", "timezone", "missed", "max_catch_up", "owner")
 
 
 class ScheduleRegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,16 +27,16 @@ class ScheduleRegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 async def put_schedule(connection: Connection, schedule: Mapping[str, Json]) -> StoredSchedule:
     """Create or change the schedule of that name. Its next time stays unless its times change."""
-    return _schedule_decoder.decode(await _call_with_schedule(connection, "put_schedule", schedule))
+    return _schedule_decoder.decode(await _call_schedule_function(connection, "put_schedule", schedule))
 
 
 async def create_schedule(connection: Connection, schedule: Mapping[str, Json]) -> StoredSchedule:
     """Create a schedule. Raise ConflictError if the name exists."""
-    return _schedule_decoder.decode(await _call_with_schedule(connection, "create_schedule", schedule))
+    return _schedule_decoder.decode(await _call_schedule_function(connection, "create_schedule", schedule))
 
 
-async def _call_with_schedule(connection: Connection, function: str, schedule: Mapping[str, Json]) -> str:
-    arguments = {name: schedule[name] for name in _PARAMETER_NAMES if schedule.get(name) is not None}
+async def _call_schedule_function(connection: Connection, function: str, schedule: Mapping[str, Json]) -> str:
+    arguments = {name: schedule[name] for name in _SCHEDULE_PARAMETER_NAMES if schedule.get(name) is not None}
     arguments["job"] = msgspec.json.encode(schedule["job"]).decode()
     parameters = ", ".join(f"p_{name} => ${number}" for number, name in enumerate(arguments, 1))
     call = f"select holdfast.{function}({parameters})"
@@ -94,7 +94,7 @@ async def preview_schedule(connection: Connection, name: str, count: int = 10) -
     return [row["t"] for row in rows]
 
 
-async def list_next_times(
+async def list_next_run_times(
     connection: Connection,
     *,
     cron: str | None = None,
@@ -105,7 +105,7 @@ async def list_next_times(
 ) -> list[datetime]:
     """Return the next times of a cron expression or an interval, without a stored schedule."""
     rows: list[Any] = await connection.fetch(
-        "select t from holdfast.list_next_times($1, $2, $3, $4, $5) as t",
+        "select t from holdfast.list_next_run_times($1, $2, $3, $4, $5) as t",
         cron,
         every_s,
         timezone,

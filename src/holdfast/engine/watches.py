@@ -25,9 +25,9 @@ async def watch_jobs(connection: Connection, watcher: str, jobs: Sequence[UUID])
     await connection.execute("select holdfast.watch_jobs($1, $2)", watcher, list(jobs))
 
 
-async def read_event_positions(connection: Connection, jobs: Sequence[UUID]) -> list[EventPosition]:
+async def get_last_event_numbers(connection: Connection, jobs: Sequence[UUID]) -> list[EventPosition]:
     """Return status and last event number of each of these jobs."""
-    rows = await connection.fetch("select * from holdfast.read_event_positions($1)", list(jobs))
+    rows = await connection.fetch("select * from holdfast.get_last_event_numbers($1)", list(jobs))
     return [EventPosition(**dict(row)) for row in rows]
 
 

@@ -13,10 +13,10 @@ from holdfast.engine.connection import Connection
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """An outbound webhook.
+    """An outbound webhook: a URL that receives the events of jobs.
 
-    `failing_since` is the time of the first failed delivery after the last success. `off_at` and `off_why`
-    say when and why it was switched off.
+    `failing_since` is the time of the first failed delivery after the last success. `disabled_at` and
+    `disabled_reason` say when and why the webhook was disabled.
     """
 
     id: UUID
@@ -29,8 +29,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     failing_since: datetime | None
     failures: int
     last_error: str | None
-    off_at: datetime | None
-    off_why: str | None
+    disabled_at: datetime | None
+    disabled_reason: str | None
 
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +86,11 @@ async def delete_webhook(connection: Connection, webhook_id: UUID) -> bool:
 
 
 async def set_webhook_active(
-    connection: Connection, webhook_id: UUID, *, on: bool, why: str | None = None
+    connection: Connection, webhook_id: UUID, *, on: bool, reason: str | None = None
 ) -> bool:
     """Switch a webhook on, which clears its failures, or off. Returns False when there is none."""
     call = "select holdfast.set_webhook_active($1, $2, $3)"
-    return bool(await connection.fetchval(call, webhook_id, on, why))
+    return bool(await connection.fetchval(call, webhook_id, on, reason))
 
 
 async def record_webhook_delivery(

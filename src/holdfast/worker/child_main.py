@@ -37,7 +37,7 @@ from holdfast.worker.attempts import Attempt
 from holdfast.worker.child_modules import import_definitions
 from holdfast.worker.child_protocol import (
     ChildLogLine,
-    ChildStart,
+    ChildStartMessage,
     GatewayRequest,
     GatewayResponse,
     TaskAssignment,
@@ -54,7 +54,7 @@ from holdfast.worker.runner import run_task
 from holdfast.worker.thread_pool import TaskThreadPool
 
 MIN_PROGRESS_INTERVAL_S: Final = 0.1
-MAX_LOG_MESSAGE_CHARS: Final = 10_000
+MAX_FORWARDED_LOG_CHARS: Final = 10_000
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -109,12 +109,12 @@ class PipeGateway:
     async def report(self, _: Lease, percent: float | None, phase: str | None, message: str | None) -> None:
         await self._request("report", percent, phase, message)
 
-    async def get_steps(self, _: Lease) -> dict[str, Json]:
-        steps: dict[str, Json] = await self._request("get_steps")
+    async def get_step_results(self, _: Lease) -> dict[str, Json]:
+        steps: dict[str, Json] = await self._request("get_step_results")
         return steps
 
-    async def save_step(self, _: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
-        return await self._request("save_step", name, value, list(files))
+    async def save_step_result(self, _: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
+        return await self._request("save_step_result", name, value, list(files))
 
     async def add_tasks(self, _: Lease, tasks: bytes) -> dict[str, UUID]:
         ids: dict[str, str] = await self._request("add_tasks", tasks)
@@ -142,7 +142,7 @@ class ChildContext(TaskContext):
             self.send_progress()
 
     def send_progress(self) -> None:
-        progress = self.unreported()
+        progress = self.get_unreported_progress()
         if progress is not None:
             self._progress_sent_at = time.monotonic()
             self._pipe.send(b"P", progress)
@@ -155,7 +155,7 @@ class ChildContext(TaskContext):
 
     def _append_log(self, message: str, level: LogLevel, fields: Mapping[str, Any]) -> None:
         values = {name: value if _is_msgpack_scalar(value) else str(value) for name, value in fields.items()}
-        line = ChildLogLine(level=level, message=str(message)[:MAX_LOG_MESSAGE_CHARS], fields=values)
+        line = ChildLogLine(level=level, message=str(message)[:MAX_FORWARDED_LOG_CHARS], fields=values)
         self._pipe.send(b"L", line)
 
 
@@ -165,7 +165,7 @@ def _is_msgpack_scalar(value: object) -> bool:
     )
 
 
-class ChildHost:
+class ChildTaskRunner:
     """Runs the tasks that the worker assigns, one at a time."""
 
     def __init__(
@@ -181,7 +181,7 @@ class ChildHost:
         self._attempt: Attempt | None = None
         self._tracing: Tracing | None = None
 
-    async def run(self, start: ChildStart) -> None:
+    async def run(self, start: ChildStartMessage) -> None:
         settings = load_settings(start.settings, environ={})
         self._tracing = get_tracing(settings.tracing)
         sentry.start_error_reports(settings.sentry_dsn)
@@ -219,7 +219,7 @@ class ChildHost:
             self._attempt = None
         emit_exception_event(attempt, outcome)
         context.send_progress()
-        self._pipe.send(b"V", _build_report(outcome, completed=context.completed))
+        self._pipe.send(b"V", _build_task_report(outcome, completed=context.completed))
 
     def _receive_messages(self) -> None:
         """Read the pipe, in a thread."""
@@ -240,7 +240,7 @@ class ChildHost:
             self._assignments.put_nowait(None)
 
 
-def _build_report(outcome: TaskOutcome | None, *, completed: bool) -> TaskReport:
+def _build_task_report(outcome: TaskOutcome | None, *, completed: bool) -> TaskReport:
     if outcome is None:
         return TaskReport(completed=completed)
     return TaskReport(kind=outcome.kind, body=outcome.body, error=outcome.error, completed=completed)
@@ -254,7 +254,7 @@ def exit_with_worker(worker_pid: int) -> None:
         os._exit(1)
 
 
-def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStart]:
+def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStartMessage]:
     """Open the pipe before the application is imported, so that nothing in it can outlive the worker."""
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which tells the child what to do
@@ -262,18 +262,18 @@ def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStart]:
     (kind, body), *_ = pipe.receive()
     if kind != b"S":
         raise SystemExit(2)
-    start = msgspec.msgpack.decode(body, type=ChildStart)
+    start = msgspec.msgpack.decode(body, type=ChildStartMessage)
     exit_with_worker(start.worker_pid)
     return pipe, start
 
 
 def run_child(
-    pipe: WorkerPipe, start: ChildStart, tasks: Mapping[str, AnyTask], lifespan: Lifespan[Any] | None
+    pipe: WorkerPipe, start: ChildStartMessage, tasks: Mapping[str, AnyTask], lifespan: Lifespan[Any] | None
 ) -> None:
     """Run tasks until the worker ends this process."""
 
     async def run_host() -> None:
-        await ChildHost(pipe, tasks, lifespan).run(start)
+        await ChildTaskRunner(pipe, tasks, lifespan).run(start)
 
     asyncio.run(run_host())
     sys.stdout.flush()

@@ -21,10 +21,15 @@ from holdfast import telemetry
 from holdfast.engine.connection import Database
 from holdfast.model import Progress
 from holdfast.settings import Settings
-from holdfast.worker.attempts import RELEASED, TIME_LIMIT, UNRENEWED, Attempt
+from holdfast.worker.attempts import (
+    STOP_REASON_RELEASED,
+    STOP_REASON_TIME_LIMIT,
+    STOP_REASON_UNRENEWED,
+    Attempt,
+)
 from holdfast.worker.child_protocol import (
     ChildLogLine,
-    ChildStart,
+    ChildStartMessage,
     GatewayRequest,
     GatewayResponse,
     TaskAssignment,
@@ -35,19 +40,26 @@ from holdfast.worker.child_protocol import (
 from holdfast.worker.context import TaskContext
 from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.memory import measure_private_memory
-from holdfast.worker.outcomes import TaskOutcome, build_failure, outcome_of_stop
+from holdfast.worker.outcomes import TaskOutcome, build_error_outcome, build_stop_outcome
 
-MAX_START_S: Final = 120.0
-MAX_END_S: Final = 5.0
-MEMORY_CHECK_INTERVAL_S: Final = 0.1
-MAX_OUTPUT_LINES: Final = 60
+CHILD_START_TIMEOUT_S: Final = 120.0
+CHILD_EXIT_TIMEOUT_S: Final = 5.0
+CHILD_MEMORY_CHECK_INTERVAL_S: Final = 0.1
+MAX_CHILD_OUTPUT_LINES: Final = 60
 # How long the code in a child may take to stop by itself before the child is killed, by stop reason. After a
 # lost lease it has no time at all, because another worker may already run the task.
-STOP_GRACE_S: Final = {TIME_LIMIT: 1.0, "cancelled": 2.0, RELEASED: 3.0, UNRENEWED: 0.5}
-GATEWAY_METHODS: Final = frozenset({"report", "get_steps", "save_step", "add_tasks", "submit"})
+STOP_GRACE_BY_REASON_S: Final = {
+    STOP_REASON_TIME_LIMIT: 1.0,
+    "cancelled": 2.0,
+    STOP_REASON_RELEASED: 3.0,
+    STOP_REASON_UNRENEWED: 0.5,
+}
+ALLOWED_GATEWAY_METHODS: Final = frozenset(
+    {"report", "get_step_results", "save_step_result", "add_tasks", "submit"}
+)
 
 
-class ChildDied(Exception):  # noqa: N818  (an event, not a mistake in this code)
+class ChildDiedError(Exception):
     """The child process is gone: it crashed, or the worker killed it."""
 
     def __init__(
@@ -62,10 +74,10 @@ class ChildDied(Exception):  # noqa: N818  (an event, not a mistake in this code
     def to_outcome(self, attempt: Attempt, *, started: bool) -> TaskOutcome | None:
         """Return the crash of the task, or the outcome of its stop if the worker killed the child."""
         if attempt.stop_reason is not None:
-            return outcome_of_stop(attempt, detail=", did not stop, and was killed")
+            return build_stop_outcome(attempt, detail=", did not stop, and was killed")
         if not started:
             error = RuntimeError(f"the child process did not start: {self.reason}")
-            return build_failure("fail", error, message="\n".join([str(error), *self.lines]))
+            return build_error_outcome("fail", error, message="\n".join([str(error), *self.lines]))
         message = (
             f"The child process that ran the task {self.reason}. "
             f"Its memory peaked at {_format_mib(self.peak_bytes)}."
@@ -100,7 +112,7 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._frames = FrameDecoder()
-        self._lines: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+        self._lines: deque[str] = deque(maxlen=MAX_CHILD_OUTPUT_LINES)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._exit_reason: asyncio.Future[str] = self._loop.create_future()
@@ -123,7 +135,7 @@ class ChildProcess:
     async def start(self) -> None:
         """Start the process and wait until its application is imported and its lifespan is open.
 
-        Raises ChildDied when it exits or takes too long.
+        Raises ChildDiedError when it exits or takes too long.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -139,33 +151,33 @@ class ChildProcess:
             )
         self._socket = ours
         self._loop.add_reader(ours, self._read)
-        for work in (self._wait_for_exit, self._copy_output):
+        for work in (self._wait_for_exit, self._collect_output_lines):
             threading.Thread(target=work, name=f"child-{self.pid}", daemon=True).start()
-        self._send_message(b"S", self._build_start())
+        self._send_message(b"S", self._build_start_message())
         telemetry.emit("worker.child_started", worker=os.getpid(), pid=self.pid)
-        await self._wait_unless_gone(self._ready, MAX_START_S)
+        await self._wait_while_alive(self._ready, CHILD_START_TIMEOUT_S)
         if not self._ready.done():
-            late = f"was not ready within {MAX_START_S:.0f} s"
+            late = f"was not ready within {CHILD_START_TIMEOUT_S:.0f} s"
             reason = self._exit_reason.result() if self._exit_reason.done() else late
             self.kill()
-            raise self._build_death(reason)
+            raise self._build_died_error(reason)
 
-    def _build_start(self) -> ChildStart:
-        return ChildStart(
+    def _build_start_message(self) -> ChildStartMessage:
+        return ChildStartMessage(
             url=self._database.url.reveal(),
-            settings=_settings_to_text(self._database.settings),
+            settings=_convert_settings_to_text(self._database.settings),
             worker_pid=os.getpid(),
             modules=list(self._modules),
             import_path=[path or os.getcwd() for path in sys.path],  # noqa: PTH109  ("" is the current folder)
         )
 
-    async def _wait_unless_gone(self, future: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    async def _wait_while_alive(self, future: asyncio.Future[Any], timeout_s: float | None = None) -> None:
         """Wait until the future is done or the process is gone."""
         both: set[asyncio.Future[Any]] = {future, self._exit_reason}
         await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def run(self, attempt: Attempt) -> TaskOutcome | None:
-        """Run one task in the process and return its outcome. Raises ChildDied when the process dies."""
+        """Run one task in the process and return its outcome. Raises ChildDiedError when the process dies."""
         self.task_count += 1
         self._attempt, self._report = attempt, self._loop.create_future()
         self._peak_bytes, self._exceeded_bytes = 0, None
@@ -174,9 +186,9 @@ class ChildProcess:
         self._send_message(b"T", TaskAssignment(claimed=attempt.claimed, deadline=deadline))
         watcher = asyncio.create_task(self._watch_memory(attempt.task.memory))
         try:
-            await self._wait_unless_gone(self._report)
+            await self._wait_while_alive(self._report)
             if not self._report.done():
-                raise self._build_death(await self._exit_reason)
+                raise self._build_died_error(await self._exit_reason)
             return self._read_report(attempt, self._report.result())
         finally:
             watcher.cancel()
@@ -192,8 +204,8 @@ class ChildProcess:
 
     def stop(self, reason: str) -> None:
         """Ask the task to stop; kill the process if it does not in time."""
-        grace_s = STOP_GRACE_S.get(reason, 0.0)
-        if self._attempt is not None and reason == UNRENEWED:
+        grace_s = STOP_GRACE_BY_REASON_S.get(reason, 0.0)
+        if self._attempt is not None and reason == STOP_REASON_UNRENEWED:
             grace_s = min(grace_s, self._attempt.claimed.lease_s * 0.05)
         if grace_s > 0:
             self._send(b"X", reason.encode())
@@ -211,7 +223,7 @@ class ChildProcess:
             return
         self._send(b"Q", b"")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(MAX_END_S):
+            async with asyncio.timeout(CHILD_EXIT_TIMEOUT_S):
                 await asyncio.shield(self._exit_reason)
         self.kill()
         await self._exit_reason
@@ -256,7 +268,11 @@ class ChildProcess:
     async def _handle_request(self, context: TaskContext, request: GatewayRequest) -> None:
         """Call the engine gateway for the code in the child, with the worker's connections."""
         try:
-            if request.method not in GATEWAY_METHODS or context.gateway is None or context.lease is None:
+            if (
+                request.method not in ALLOWED_GATEWAY_METHODS
+                or context.gateway is None
+                or context.lease is None
+            ):
                 raise ValueError(f"unknown gateway method: {request.method}")
             value: Any = await getattr(context.gateway, request.method)(context.lease, *request.args)
             response = GatewayResponse(number=request.number, value=convert_ids_to_text(value))
@@ -303,7 +319,7 @@ class ChildProcess:
             peak=self._peak_bytes,
         )
 
-    def _copy_output(self) -> None:
+    def _collect_output_lines(self) -> None:
         process = cast("subprocess.Popen[bytes]", self._process)
         if process.stdout is None:
             return
@@ -321,13 +337,13 @@ class ChildProcess:
                 self._exceeded_bytes = max_bytes
                 self.kill()
                 return
-            await asyncio.sleep(MEMORY_CHECK_INTERVAL_S)
+            await asyncio.sleep(CHILD_MEMORY_CHECK_INTERVAL_S)
 
-    def _build_death(self, reason: str) -> ChildDied:
-        return ChildDied(reason, self._peak_bytes, list(self._lines), max_bytes=self._exceeded_bytes)
+    def _build_died_error(self, reason: str) -> ChildDiedError:
+        return ChildDiedError(reason, self._peak_bytes, list(self._lines), max_bytes=self._exceeded_bytes)
 
 
-def _settings_to_text(settings: Settings) -> dict[str, str]:
+def _convert_settings_to_text(settings: Settings) -> dict[str, str]:
     """Convert settings to the text that a child parses. The database URL is sent by itself."""
     texts: dict[str, str] = {}
     for name in settings.__dataclass_fields__:

@@ -29,7 +29,7 @@ from holdfast.storage.content import (
     ContentReader,
     VerifiedFileReader,
     discard_object,
-    merge_metadata,
+    merge_file_metadata,
     upload_content,
 )
 from holdfast.storage.file_names import check_file_name, resolve_content_type
@@ -76,13 +76,13 @@ class TaskFiles:
         await upload_content(store, staged.key, reader, name=name, content_type=content_type)
         try:
             async with self._database.connection() as connection:
-                recorded = await artifacts.record_artifact(
+                recorded = await artifacts.record_artifact_upload(
                     connection,
                     staged.id,
                     lease,
                     size=reader.byte_count,
                     sha256=reader.sha256,
-                    meta=merge_metadata(reader.media_metadata, options.get("meta")),
+                    meta=merge_file_metadata(reader.media_metadata, options.get("meta")),
                 )
         except HoldfastError as error:
             if error.sqlstate:  # the engine refused it; after any other error it may have been recorded
@@ -102,14 +102,14 @@ class TaskFiles:
         async with self.store.open(artifact.key) as chunks:
             yield VerifiedFileReader(chunks, artifact)
 
-    async def try_sweep(self) -> None:
+    async def try_sweep_files(self) -> None:
         """Delete files that are no longer needed. If the store fails, the next call tries again."""
         try:
             await self.sweep()
         except (StorageError, SettingsError) as error:
             _log.warning("files could not be swept: %s", error)
 
-    async def sweep(self) -> artifacts.SweepResult:
+    async def sweep(self) -> artifacts.ArtifactSweepResult:
         """Delete expired files and files of attempts that did not succeed."""
         swept = await artifacts.sweep_artifacts(self._database, self._delete)
         if swept.deleted:

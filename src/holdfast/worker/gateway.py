@@ -22,13 +22,15 @@ class EngineGateway(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
-    async def report(
+    async def report_progress(
         self, lease: Lease, percent: float | None, phase: str | None, message: str | None, /
     ) -> None: ...
-    async def get_steps(self, lease: Lease, /) -> dict[str, Json]: ...
-    async def save_step(self, lease: Lease, name: str, value: bytes, files: Sequence[str], /) -> Json: ...
-    async def add_tasks(self, lease: Lease, tasks: bytes, /) -> dict[str, UUID]: ...
-    async def submit(self, lease: Lease, job: bytes, /) -> UUID: ...
+    async def get_step_results(self, lease: Lease, /) -> dict[str, Json]: ...
+    async def save_step_result(
+        self, lease: Lease, name: str, value: bytes, files: Sequence[str], /
+    ) -> Json: ...
+    async def add_child_tasks(self, lease: Lease, tasks: bytes, /) -> dict[str, UUID]: ...
+    async def submit_detached_job(self, lease: Lease, job: bytes, /) -> UUID: ...
 
 
 class DatabaseGateway:
@@ -36,27 +38,27 @@ class DatabaseGateway:
         self._database = database
         self.loop = loop
 
-    async def report(
+    async def report_progress(
         self, lease: Lease, percent: float | None, phase: str | None, message: str | None
     ) -> None:
         async with self._database.connection() as connection:
             await leases.report_progress(connection, lease, percent, phase, message)
 
-    async def get_steps(self, lease: Lease) -> dict[str, Json]:
+    async def get_step_results(self, lease: Lease) -> dict[str, Json]:
         async with self._database.connection() as connection:
-            return await leases.get_steps(connection, lease)
+            return await leases.get_step_results(connection, lease)
 
-    async def save_step(self, lease: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
+    async def save_step_result(self, lease: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
         async with self._database.connection() as connection:
-            return await leases.save_step(
+            return await leases.save_step_result(
                 connection, lease, name, value, [UUID(file_id) for file_id in files]
             )
 
-    async def add_tasks(self, lease: Lease, tasks: bytes) -> dict[str, UUID]:
+    async def add_child_tasks(self, lease: Lease, tasks: bytes) -> dict[str, UUID]:
         async with self._database.connection() as connection:
             return await leases.add_tasks(connection, lease, tasks)
 
-    async def submit(self, lease: Lease, job: bytes) -> UUID:
+    async def submit_detached_job(self, lease: Lease, job: bytes) -> UUID:
         """Submit a separate job, only while the lease is held."""
         async with self._database.transaction() as connection:
             await leases.assert_lease(connection, lease)

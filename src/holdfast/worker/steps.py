@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
-from holdfast.definitions.payloads import from_json, to_json
+from holdfast.definitions.payloads import convert_payload, encode_payload
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.model import Json
@@ -60,7 +60,7 @@ class StepStore:
         _check_step_name(name)
         async with self._load_lock:
             if self._results is None:
-                self._results = await self._gateway.get_steps(self._lease)
+                self._results = await self._gateway.get_step_results(self._lease)
         return name in self._results, self._results.get(name)
 
     async def save(self, name: str, result: object, file_ids: Sequence[str] = ()) -> Json:
@@ -68,8 +68,8 @@ class StepStore:
 
         Returns the stored result, which is the first one saved.
         """
-        text = to_json(result, what=f"step {name}")
-        stored = await self._gateway.save_step(self._lease, name, text, file_ids)
+        text = encode_payload(result, what=f"step {name}")
+        stored = await self._gateway.save_step_result(self._lease, name, text, file_ids)
         if self._results is not None:
             self._results[name] = stored
         return stored
@@ -87,7 +87,7 @@ def _check_step_name(name: str) -> None:
 
 def convert_step_result(fn: Callable[..., Any], name: str, value: Json) -> Any:
     """Convert a stored result to the return type of the step's function."""
-    return from_json(value, _get_return_type(fn), what=f"step {name}")
+    return convert_payload(value, _get_return_type(fn), what=f"step {name}")
 
 
 def _get_return_type(fn: Callable[..., Any]) -> Any:

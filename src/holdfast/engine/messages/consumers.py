@@ -18,15 +18,15 @@ from holdfast.model import Json, Message
 
 # A consumer reads without the policy's max_reads and moves exhausted messages to the dead letters itself,
 # because it has to call the `on_dead` handler for them.
-_READ = """
-select f.*, holdfast.message_receipt(f.msg_id, f.read_ct, f.last_read_at) as receipt,
+_READ_MESSAGES = """
+select f.*, holdfast.build_message_receipt(f.msg_id, f.read_ct, f.last_read_at) as receipt,
        (holdfast.get_message_policy($1)).max_reads, null::double precision as due_s
 from unnest(holdfast.read_messages_ignoring_policy($1, $2, $3, '{}')) f order by f.msg_id
 """
 # Registering the sleeping reader comes first, as messages/wakeups.sql requires. The case makes the read
 # depend on it.
-_REGISTER_AND_READ = """
-select f.*, holdfast.message_receipt(f.msg_id, f.read_ct, f.last_read_at) as receipt,
+_REGISTER_AND_READ_MESSAGES = """
+select f.*, holdfast.build_message_receipt(f.msg_id, f.read_ct, f.last_read_at) as receipt,
        (holdfast.get_message_policy($1)).max_reads,
        extract(epoch from w.due - holdfast.now())::double precision as due_s
 from (select holdfast.register_sleeping_reader($1, $4) as due) w
@@ -35,11 +35,11 @@ left join lateral unnest(holdfast.read_messages_ignoring_policy(
 order by f.msg_id
 """
 # The lock timeout applies to this statement only: a row that its reader has locked must not delay all others.
-_EXTEND = """
+_EXTEND_VISIBILITY = """
 select v as id from (select set_config('lock_timeout', $4, true) as s) l,
 lateral holdfast.set_message_vt($1, $2, $3, l.s is null) v
 """
-_FINISH = {
+_FINISH_STATEMENTS = {
     "archive": "select * from holdfast.archive_messages($1, $2, false) as id",
     "delete": "select * from holdfast.delete_messages($1, $2, false) as id",
 }
@@ -65,9 +65,9 @@ async def read_message_batch(
     arguments: list[Any] = [queue, vt.total_seconds(), qty]
     with translate_queue_errors(queue):
         if sleep is None:
-            rows = await connection.fetch(_READ, *arguments)
+            rows = await connection.fetch(_READ_MESSAGES, *arguments)
         else:
-            rows = await connection.fetch(_REGISTER_AND_READ, *arguments, sleep)
+            rows = await connection.fetch(_REGISTER_AND_READ_MESSAGES, *arguments, sleep)
     return MessageBatch(
         [message_from_row(queue, row) for row in rows if row["msg_id"] is not None],
         rows[0]["max_reads"] if rows else None,
@@ -86,7 +86,7 @@ async def extend_visibility(
     timeout = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
     try:
         with translate_queue_errors(queue):
-            rows = await connection.fetch(_EXTEND, queue, list(receipts), vt, timeout)
+            rows = await connection.fetch(_EXTEND_VISIBILITY, queue, list(receipts), vt, timeout)
     except asyncpg.LockNotAvailableError:
         return None
     return {row["id"] for row in rows}
@@ -97,7 +97,7 @@ async def finish_messages(
 ) -> set[int]:
     """Archive or delete the messages whose receipt is valid, and return their ids."""
     with translate_queue_errors(queue):
-        rows = await connection.fetch(_FINISH[how], queue, list(receipts))
+        rows = await connection.fetch(_FINISH_STATEMENTS[how], queue, list(receipts))
     return {row["id"] for row in rows}
 
 

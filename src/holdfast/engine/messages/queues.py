@@ -27,7 +27,7 @@ T = TypeVar("T")
 _json_decoder = msgspec.json.Decoder()
 _ids_decoder = msgspec.json.Decoder(list[int])
 
-_SEND = """
+_SEND_MESSAGES = """
 select coalesce(jsonb_agg(s.id), '[]')::text
 from (select {}::jsonb as a) p,
 lateral pgmq.send_batch(
@@ -41,32 +41,34 @@ lateral pgmq.send_batch(
 ) as s (id)
 """
 # Operations by receipt and by id in one statement, so that either all happen or none.
-_FENCED_AND_PLAIN = """
+_BY_RECEIPT_OR_ID = """
 select to_jsonb(
   array(select * from {fenced}) || array(select * from {plain}))::text
 from (select {{}}::jsonb as a) p
 """
-_RECEIPTS = "array(select jsonb_array_elements_text(p.a -> 'receipts'))"
-_PLAIN_IDS = "array(select e::bigint from jsonb_array_elements_text(p.a -> 'ids') e)"
-_AFTER = "make_interval(secs => (p.a ->> 'vt_s')::double precision)"
-_ARCHIVE = _FENCED_AND_PLAIN.format(
-    fenced=f"holdfast.archive_messages(p.a ->> 'queue', {_RECEIPTS})",
-    plain=f"pgmq.archive(p.a ->> 'queue', {_PLAIN_IDS})",
+_RECEIPTS_EXPRESSION = "array(select jsonb_array_elements_text(p.a -> 'receipts'))"
+_IDS_EXPRESSION = "array(select e::bigint from jsonb_array_elements_text(p.a -> 'ids') e)"
+_VT_EXPRESSION = "make_interval(secs => (p.a ->> 'vt_s')::double precision)"
+_ARCHIVE_MESSAGES = _BY_RECEIPT_OR_ID.format(
+    fenced=f"holdfast.archive_messages(p.a ->> 'queue', {_RECEIPTS_EXPRESSION})",
+    plain=f"pgmq.archive(p.a ->> 'queue', {_IDS_EXPRESSION})",
 )
-_DELETE = _FENCED_AND_PLAIN.format(
-    fenced=f"holdfast.delete_messages(p.a ->> 'queue', {_RECEIPTS})",
-    plain=f"pgmq.delete(p.a ->> 'queue', {_PLAIN_IDS})",
+_DELETE_MESSAGES = _BY_RECEIPT_OR_ID.format(
+    fenced=f"holdfast.delete_messages(p.a ->> 'queue', {_RECEIPTS_EXPRESSION})",
+    plain=f"pgmq.delete(p.a ->> 'queue', {_IDS_EXPRESSION})",
 )
-_SET_VT = _FENCED_AND_PLAIN.replace("select * from {plain}", "select v.msg_id from {plain} v").format(
-    fenced=f"holdfast.set_message_vt(p.a ->> 'queue', {_RECEIPTS}, {_AFTER})",
-    plain=f"pgmq.set_vt(p.a ->> 'queue', {_PLAIN_IDS}, holdfast.now() + {_AFTER})",
+_SET_MESSAGE_VT = _BY_RECEIPT_OR_ID.replace("select * from {plain}", "select v.msg_id from {plain} v").format(
+    fenced=f"holdfast.set_message_vt(p.a ->> 'queue', {_RECEIPTS_EXPRESSION}, {_VT_EXPRESSION})",
+    plain=f"pgmq.set_vt(p.a ->> 'queue', {_IDS_EXPRESSION}, holdfast.now() + {_VT_EXPRESSION})",
 )
 
-_PARTMAN_FIX = "Install the extension pg_partman, or create a queue without partitions, which stays fast too."
+_MISSING_PARTMAN_FIX = (
+    "Install the extension pg_partman, or create a queue without partitions, which stays fast too."
+)
 
-_READ = "select * from holdfast.read_messages($1, $2, $3, $4)"
-_POP = "select *, null as receipt from pgmq.pop($1, $2)"
-_PEEK = """
+_READ_MESSAGES = "select * from holdfast.read_messages($1, $2, $3, $4)"
+_POP_MESSAGES = "select *, null as receipt from pgmq.pop($1, $2)"
+_PEEK_MESSAGES = """
 select p.*, null as receipt, coalesce(e.error, p.headers #>> '{x-holdfast-dead,error}') as error, e.failed_at
 from holdfast.peek_messages($1, $2, $3, $4) p
 left join lateral holdfast.get_message_error($1, p.msg_id, p.enqueued_at) e on $3 = 'queue'
@@ -81,13 +83,13 @@ def translate_queue_errors(queue: str) -> Generator[None]:
         yield
     except asyncpg.PostgresError as error:
         text = str(error.args[0] if error.args else error)
-        translated = _translate_error(queue, error.sqlstate or "", text)
+        translated = _translate_queue_error(queue, error.sqlstate or "", text)
         if translated is None:
             raise
         raise translated from error
 
 
-def _translate_error(queue: str, code: str, message: str) -> errors.HoldfastError | None:
+def _translate_queue_error(queue: str, code: str, message: str) -> errors.HoldfastError | None:
     if code in {"42P01", "HF002"}:
         return errors.NotFoundError(
             f"Message queue {queue!r} does not exist.",
@@ -99,15 +101,18 @@ def _translate_error(queue: str, code: str, message: str) -> errors.HoldfastErro
             "Message queues are not installed in this database.", fix="Run `holdfast migrate`."
         )
     if code == "P0001":  # an error of the pgmq contract
-        fix = _PARTMAN_FIX if message.startswith("pg_partman is required") else None
+        fix = _MISSING_PARTMAN_FIX if message.startswith("pg_partman is required") else None
         return errors.InvalidError(f"Queue {queue!r}: {message}.", fix=fix, field="queue")
     return None
 
 
-def _build_statement(queue: str, statement: str, **argument: Json) -> JsonStatement[list[int]]:
+def _build_ids_statement(queue: str, statement: str, **argument: Json) -> JsonStatement[list[int]]:
     body = msgspec.json.encode({"queue": queue, **argument})
     return JsonStatement(
-        statement, body, _ids_decoder.decode, lambda code, message: _translate_error(queue, code, message)
+        statement,
+        body,
+        _ids_decoder.decode,
+        lambda code, message: _translate_queue_error(queue, code, message),
     )
 
 
@@ -133,9 +138,9 @@ def send_messages(
     delay: timedelta | datetime | None = None,
 ) -> JsonStatement[list[int]]:
     """Send messages and return their ids in order. `bodies` and `headers` are JSON texts."""
-    return _build_statement(
+    return _build_ids_statement(
         queue,
-        _SEND,
+        _SEND_MESSAGES,
         bodies=[msgspec.Raw(body) for body in bodies],
         headers=None if headers is None else [None if h is None else msgspec.Raw(h) for h in headers],
         visible_at=delay if isinstance(delay, datetime) else None,
@@ -145,19 +150,19 @@ def send_messages(
 
 def archive_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
     """Archive messages by receipt or by plain id, and return their ids."""
-    return _build_statement(queue, _ARCHIVE, receipts=receipts, ids=ids)
+    return _build_ids_statement(queue, _ARCHIVE_MESSAGES, receipts=receipts, ids=ids)
 
 
 def delete_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
     """Delete messages by receipt or by plain id, and return their ids."""
-    return _build_statement(queue, _DELETE, receipts=receipts, ids=ids)
+    return _build_ids_statement(queue, _DELETE_MESSAGES, receipts=receipts, ids=ids)
 
 
 def set_message_vt(
     queue: str, receipts: Sequence[str], ids: Sequence[int], vt: timedelta
 ) -> JsonStatement[list[int]]:
     """Keep messages invisible for `vt` from now, by receipt or by plain id, and return their ids."""
-    return _build_statement(queue, _SET_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
+    return _build_ids_statement(queue, _SET_MESSAGE_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
 
 
 def finish_message(queue: str, receipt: str, how: Literal["archive", "delete"]) -> JsonStatement[None]:
@@ -167,13 +172,13 @@ def finish_message(queue: str, receipt: str, how: Literal["archive", "delete"]) 
     return JsonStatement(statement.statement, statement.argument, lambda _: None, statement.translate_error)
 
 
-async def create_queue(connection: Connection, queue: str, *, unlogged: bool = False) -> None:
+async def create_message_queue(connection: Connection, queue: str, *, unlogged: bool = False) -> None:
     """Create a queue. Does nothing when it exists."""
     with translate_queue_errors(queue):
         await connection.execute(f"select pgmq.create{'_unlogged' if unlogged else ''}($1)", queue)
 
 
-async def create_partitioned_queue(
+async def create_partitioned_message_queue(
     connection: Connection, queue: str, *, interval: str, retention: str, premake: int
 ) -> None:
     """Create a partitioned queue. It needs the extension pg_partman."""
@@ -216,14 +221,16 @@ async def read_messages(
 ) -> list[Message[Json]]:
     """Read messages with receipts. `where` is a JSON text that the bodies must contain."""
     with translate_queue_errors(queue):
-        rows = await connection.fetch(_READ, queue, vt, qty, "{}" if where is None else where.decode())
+        rows = await connection.fetch(
+            _READ_MESSAGES, queue, vt, qty, "{}" if where is None else where.decode()
+        )
     return [message_from_row(queue, row) for row in rows]
 
 
 async def pop_messages(connection: Connection, queue: str, qty: int) -> list[Message[Json]]:
     """Read and delete messages."""
     with translate_queue_errors(queue):
-        rows = await connection.fetch(_POP, queue, qty)
+        rows = await connection.fetch(_POP_MESSAGES, queue, qty)
     return [message_from_row(queue, row) for row in rows]
 
 
@@ -232,7 +239,7 @@ async def peek_messages(
 ) -> list[Message[Json]]:
     """Return messages of a queue, its archive or its dead letters after an id, without reading them."""
     with translate_queue_errors(queue):
-        rows = await connection.fetch(_PEEK, queue, qty, place, after)
+        rows = await connection.fetch(_PEEK_MESSAGES, queue, qty, place, after)
     return [
         replace(message_from_row(queue, row), error=row["error"], failed_at=row["failed_at"]) for row in rows
     ]
@@ -286,7 +293,7 @@ async def list_message_metrics(connection: Connection, queue: str | None = None)
 async def get_message_policy(connection: Connection, queue: str) -> MessagePolicy:
     """Return the policy of a queue, or the defaults. Raises NotFoundError."""
     with translate_queue_errors(queue):
-        await connection.execute("select holdfast.get_message_tables($1)", queue)
+        await connection.execute("select holdfast.get_message_table_names($1)", queue)
         row = await connection.fetchrow("select * from holdfast.get_message_policy($1)", queue)
     assert row is not None  # noqa: S101  (the function returns one row)
     return _policy_from_row(row)

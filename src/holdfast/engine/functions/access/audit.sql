@@ -5,7 +5,7 @@ create or replace function holdfast.record_audit_entry(p_actor text, p_action te
 returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  insert into holdfast.audit (at, actor, action, target, detail)
+  insert into holdfast.audit_log (at, actor, action, target, detail)
   values (holdfast.now(), left(coalesce(p_actor, session_user), 200), holdfast.check_name(p_action, 'action'),
     left(p_target, 500),
     case when pg_column_size(p_detail) <= 16384 then p_detail end);
@@ -16,7 +16,7 @@ returns table (id bigint, at timestamptz, actor text, action text, target text, 
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query
-  select a.id, a.at, a.actor, a.action, a.target, a.detail from holdfast.audit a
+  select a.id, a.at, a.actor, a.action, a.target, a.detail from holdfast.audit_log a
   where p_before is null or a.id < p_before
   order by a.id desc limit least(greatest(coalesce(p_limit, 50), 1), 1000);
 end $$;

@@ -110,7 +110,7 @@ create or replace function holdfast.check_unfinished_job_limit(p_owner text, p_m
 returns void
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_unfinished bigint;
 begin
   if exists (
@@ -158,8 +158,9 @@ begin
     select i.job_id, i.watcher from holdfast.watched_jobs i where i.until < v_now limit p_limit for update skip locked);
   get diagnostics v_more = row_count;
   v_count := v_count + v_more;
-  delete from holdfast.audit a where a.id = any (array(
-    select i.id from holdfast.audit i where i.at < v_now - interval '400 days' limit p_limit for update skip locked));
+  delete from holdfast.audit_log a where a.id = any (array(
+    select i.id from holdfast.audit_log i where i.at < v_now - interval '400 days'
+      limit p_limit for update skip locked));
   get diagnostics v_more = row_count;
   return v_count + v_more;
 end $$;

@@ -13,7 +13,8 @@ declare
 begin
   for v_one in
     with freed as (
-      update holdfast.artifacts f set counted = false where f.id = any (p_ids) and f.counted returning f.owner, f.size
+      update holdfast.artifacts f set counted_in_usage = false where f.id = any (p_ids) and f.counted_in_usage
+        returning f.owner, f.size
     )
     select f.owner, sum(f.size)::bigint as bytes, count(*) as files from freed f group by f.owner order by f.owner
   loop
@@ -34,7 +35,8 @@ begin
   for v_one in
     with gone as (
       -- Visible files with an owner are always counted.
-      update holdfast.artifacts f set status = 'deleting', why = 'expired', touched_at = p_now, counted = false
+      update holdfast.artifacts f set status = 'deleting', deletion_reason = 'expired', touched_at = p_now,
+        counted_in_usage = false
       where f.id = any (v_ids) returning f.owner, f.size
     )
     select g.owner, sum(g.size)::bigint as bytes, count(*) as files from gone g where g.owner is not null
@@ -53,17 +55,18 @@ declare
   v_lost uuid[];
 begin
   with candidates as materialized (
-    select f.id, f.task_id, f.attempt, f.nonce, f.step, f.touched_at from holdfast.artifacts f
+    select f.id, f.task_id, f.attempt, f.nonce, f.step_name, f.touched_at from holdfast.artifacts f
     where f.status in ('uploading', 'staged') and f.touched_at < p_now - interval '30 seconds'
     order by f.touched_at limit p_limit for update skip locked
   ), checked as (
     update holdfast.artifacts f set
-      status = case when s.in_use then f.status else 'deleting' end, why = case when not s.in_use then 'lost' end,
+      status = case when s.in_use then f.status else 'deleting' end, deletion_reason = case when not s.in_use
+        then 'lost' end,
       touched_at = case when s.without_task then f.touched_at else p_now end
     from (
       select s.id, s.task_id is null as without_task,
         case when s.task_id is null then s.touched_at > p_now - interval '15 minutes'
-        when s.step is not null then exists (select from holdfast.tasks t where t.id = s.task_id
+        when s.step_name is not null then exists (select from holdfast.tasks t where t.id = s.task_id
           and t.status || '' in ('waiting', 'scheduled', 'ready', 'running'))
         else exists (select from holdfast.tasks t where t.id = s.task_id and t.attempt = s.attempt and t.nonce = s.nonce
           and t.status || '' = 'running') end as in_use
@@ -86,13 +89,13 @@ declare
   v_result jsonb := jsonb_build_object('expired', holdfast.expire_artifacts(null, v_now, p_limit),
     'lost', holdfast.mark_abandoned_artifacts(v_now, p_limit));
   v_ids uuid[] := array(
-    select f.id from holdfast.artifacts f where f.status = 'deleting' and f.counted limit p_limit
+    select f.id from holdfast.artifacts f where f.status = 'deleting' and f.counted_in_usage limit p_limit
       for update skip locked);
   v_count integer;
 begin
   perform holdfast.release_artifact_usage(v_ids, v_now);
   delete from holdfast.artifacts f where f.id = any (array(
-    select o.id from holdfast.artifacts o where o.status = 'gone' and o.why <> 'lost'
+    select o.id from holdfast.artifacts o where o.status = 'gone' and o.deletion_reason <> 'lost'
       and o.touched_at < v_now - interval '30 days'
     order by o.touched_at limit p_limit for update skip locked));
   get diagnostics v_count = row_count;
@@ -116,7 +119,7 @@ begin
       select d.id from holdfast.artifacts d where d.status = 'deleting' and d.touched_at <= v_now
       order by d.touched_at limit p_limit for update skip locked)
     || array(
-      select g.id from holdfast.artifacts g where g.status = 'gone' and g.why = 'lost'
+      select g.id from holdfast.artifacts g where g.status = 'gone' and g.deletion_reason = 'lost'
         and g.touched_at <= v_now - interval '1 day'
       order by g.touched_at limit p_limit for update skip locked))
   returning f.id, f.key;
@@ -130,7 +133,7 @@ declare
   v_count integer;
 begin
   perform from holdfast.artifacts f where f.id = any (p_ids) order by f.id for update;
-  delete from holdfast.artifacts f where f.id = any (p_ids) and f.status = 'gone' and f.why = 'lost';
+  delete from holdfast.artifacts f where f.id = any (p_ids) and f.status = 'gone' and f.deletion_reason = 'lost';
   update holdfast.artifacts f set status = 'gone', touched_at = v_now where f.id = any (p_ids)
     and f.status = 'deleting';
   get diagnostics v_count = row_count;

@@ -13,7 +13,7 @@ begin
     'usage', (select coalesce(jsonb_agg(to_jsonb(u) || jsonb_build_object('limit', q.bytes) order by u.bytes desc),
       '[]') from (
       select * from holdfast.usage u where p_owner is null or u.owner = p_owner order by u.bytes desc limit 20) as u
-      left join lateral holdfast.find_quota(u.owner) as q on true),
+      left join lateral holdfast.get_effective_quota(u.owner) as q on true),
     'expiring', (select jsonb_build_object('files', count(*), 'bytes', coalesce(sum(f.size), 0)) from (
       select f.size from holdfast.artifacts f where f.status = 'visible' and f.expires_at < holdfast.now(
         ) + interval '1 day'

@@ -1,6 +1,6 @@
 -- Artifacts: files in the object store. Table holdfast.artifacts describes the status of a row.
 --
--- A worker calls `stage_artifact` before an upload and `record_artifact` after it, both under its lease.
+-- A worker calls `stage_artifact` before an upload and `record_artifact_upload` after it, both under its lease.
 -- `publish_artifacts` makes recorded files visible in the transaction that accepts the success of the task. So a file
 -- is visible if and only if its task succeeded. An object key is never used twice: it contains the row's id, the
 -- attempt and a digest of the nonce.
@@ -51,7 +51,7 @@ begin
     perform holdfast.raise_error('HF004', 'meta must be an object of at most 8 KiB.', 'meta');
   end if;
   foreach v_field in array '{duration,pages,width,height}'::text[] loop
-    perform holdfast.parse_number(p_meta, v_field, 0, 1e12);
+    perform holdfast.parse_number_field(p_meta, v_field, 0, 1e12);
   end loop;
   return p_meta;
 end $$;
@@ -66,7 +66,8 @@ begin
     'expires_at', p_row.expires_at,
     'status', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'gone'
       when p_row.status = 'deleting' then 'gone' else p_row.status end,
-    'why', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'expired' else p_row.why end);
+    'deletion_reason', case when p_row.status = 'visible' and p_row.expires_at <= p_now then 'expired'
+      else p_row.deletion_reason end);
 end $$;
 
 -- Inserts the row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s.
@@ -76,9 +77,9 @@ create or replace function holdfast.insert_artifact(
 language plpgsql set search_path = '' as $$
 declare
   v_new holdfast.artifacts := p_template;
-  v_quota holdfast.quotas := holdfast.find_quota(p_template.owner);
+  v_quota holdfast.quotas := holdfast.get_effective_quota(p_template.owner);
   v_usage holdfast.usage;
-  v_size bigint := holdfast.parse_number(p_file, 'size', 0, 1e18);
+  v_size bigint := holdfast.parse_number_field(p_file, 'size', 0, 1e18);
 begin
   v_new.id := holdfast.new_id();
   v_new.job_id := coalesce(p_template.job_id, v_new.id);
@@ -93,7 +94,7 @@ begin
       quote_literal(left(v_new.kind, 60))), 'type',
         'Write a content type such as image/png or text/plain; charset=utf-8.');
   end if;
-  v_new.ttl_s := nullif(holdfast.parse_number(p_file, 'ttl_s', 0, 3155760000), 0);
+  v_new.ttl_s := nullif(holdfast.parse_number_field(p_file, 'ttl_s', 0, 3155760000), 0);
   v_new.key := concat_ws('/', coalesce(holdfast.build_object_key_part(v_new.owner, true), '-'), v_new.job_id,
     holdfast.build_object_key_part(v_new.kind, true),
     replace(v_new.id::text, '-', '') || '-' || coalesce(v_new.attempt, 0) || '-'
@@ -101,11 +102,11 @@ begin
         holdfast.build_object_key_part(v_new.name, false));
   v_new.meta := '{}';
   v_new.status := 'uploading';
-  v_new.counted := false;
+  v_new.counted_in_usage := false;
   v_new.downloads := 0;
   v_new.created_at := p_now;
   v_new.touched_at := p_now;
-  -- An early check that saves a useless upload; record_artifact decides.
+  -- An early check that saves a useless upload; record_artifact_upload decides.
   if coalesce(v_quota.bytes, v_quota.files) is not null then
     perform holdfast.expire_artifacts(v_new.owner, p_now, 1000);
     select * into v_usage from holdfast.usage u where u.owner = v_new.owner;
@@ -129,11 +130,11 @@ declare
   v_template holdfast.artifacts;
 begin
   perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
-  update holdfast.tasks t set files = true where t.id = p_task_id and t.files is null;
+  update holdfast.tasks t set has_staged_files = true where t.id = p_task_id and t.has_staged_files is null;
   -- The caller holds the lease, so unpublished files of other attempts are lost. Their quota is released at once.
-  update holdfast.artifacts f set status = 'deleting', why = 'lost', touched_at = v_now
+  update holdfast.artifacts f set status = 'deleting', deletion_reason = 'lost', touched_at = v_now
   where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce)
-    and f.step is null;
+    and f.step_name is null;
   if found then
     perform holdfast.release_artifact_usage(array(
       select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'deleting'), v_now);
@@ -177,7 +178,7 @@ begin
 end $$;
 
 -- Records that an upload is complete and charges the owner's quota. A repeated call changes nothing.
-create or replace function holdfast.record_artifact(
+create or replace function holdfast.record_artifact_upload(
   p_id uuid, p_attempt integer, p_nonce bigint, p_size bigint, p_sha256 text, p_meta jsonb default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -200,7 +201,7 @@ begin
   if v_row.status = 'uploading' then
     update holdfast.artifacts f set size = p_size, sha256 = p_sha256, meta = holdfast.check_artifact_meta(p_meta),
       status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now,
-        counted = f.owner is not null,
+        counted_in_usage = f.owner is not null,
       expires_at = case when f.task_id is null then
         v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second' end
     where f.id = p_id returning * into v_row;
@@ -227,7 +228,7 @@ begin
     select f.id, f.task_id, f.kind, f.name, row_number(
       ) over (partition by f.task_id, f.kind, f.name order by f.id desc) as place
     from ended e join holdfast.artifacts f on f.task_id = e.id
-      and ((f.attempt = e.attempt and f.nonce = e.nonce) or f.step is not null)
+      and ((f.attempt = e.attempt and f.nonce = e.nonce) or f.step_name is not null)
     where f.status = 'staged'
   ), published as (
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
@@ -235,7 +236,7 @@ begin
     from mine m where f.id = m.id and m.place = 1
     returning f.id, f.job_id, f.kind, f.name, f.content_type as type, f.size, f.expires_at
   ), replaced as (
-    update holdfast.artifacts f set status = 'deleting', why = 'replaced', touched_at = p_now
+    update holdfast.artifacts f set status = 'deleting', deletion_reason = 'replaced', touched_at = p_now
     from mine m
     where f.task_id = m.task_id and f.kind = m.kind and f.name = m.name
       and ((m.place = 1 and f.status = 'visible') or (m.place > 1 and f.id = m.id))
@@ -277,12 +278,12 @@ end $$;
 create or replace function holdfast.get_artifact(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   return (
   select holdfast.build_artifact_json(f, holdfast.now()) from holdfast.artifacts f
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged')
-    and f.why is distinct from 'lost');
+    and f.deletion_reason is distinct from 'lost');
 end $$;
 
 -- Lists visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous
@@ -292,7 +293,7 @@ create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid d
 returns setof jsonb
 language plpgsql stable security definer set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
   v_job uuid := p_where ->> 'job';
   v_batch uuid := p_where ->> 'batch';
@@ -325,15 +326,15 @@ begin
   where t.id = p_task_id and t.attempt = p_attempt and t.nonce = p_nonce and f.name = p_name
     and ((f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now))
       or (f.status = 'staged' and f.task_id = p_task_id
-        and ((f.attempt = p_attempt and f.nonce = p_nonce) or f.step is not null)))
+        and ((f.attempt = p_attempt and f.nonce = p_nonce) or f.step_name is not null)))
   order by f.id desc limit 1);
 end $$;
 
 -- Counts a download and returns the file as get_artifact does.
-create or replace function holdfast.count_artifact_download(p_id uuid) returns jsonb
+create or replace function holdfast.increment_artifact_downloads(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   update holdfast.artifacts f set downloads = f.downloads + 1
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status = 'visible'
@@ -345,10 +346,10 @@ end $$;
 create or replace function holdfast.delete_artifact(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
 begin
-  update holdfast.artifacts f set status = 'deleting', why = 'deleted', touched_at = v_now
+  update holdfast.artifacts f set status = 'deleting', deletion_reason = 'deleted', touched_at = v_now
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status = 'visible';
   if not found then
     return false;
@@ -372,13 +373,13 @@ begin
     || holdfast.retry_job((v_file ->> 'job_id')::uuid, array[v_name]);
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'stage_artifact', 'record_artifact', 'find_artifact_by_name',
+call holdfast.grant_execute('holdfast_worker', 'stage_artifact', 'record_artifact_upload', 'find_artifact_by_name',
   'get_artifact',
   'list_artifacts');
-call holdfast.grant_execute('service_role', 'stage_artifact', 'record_artifact', 'find_artifact_by_name',
+call holdfast.grant_execute('service_role', 'stage_artifact', 'record_artifact_upload', 'find_artifact_by_name',
   'get_artifact',
-  'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'count_artifact_download',
+  'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'increment_artifact_downloads',
   'delete_artifact', 'regenerate_artifact');
-call holdfast.grant_execute('authenticated', 'get_artifact', 'list_artifacts', 'count_artifact_download',
+call holdfast.grant_execute('authenticated', 'get_artifact', 'list_artifacts', 'increment_artifact_downloads',
   'delete_artifact',
   'regenerate_artifact');

@@ -15,7 +15,7 @@ end $$;
 
 -- The only owner that an end user may act as. Null for services and workers, which may act for every owner. The
 -- setting `role` names the caller even inside a function that runs with its owner's rights.
-create or replace function holdfast.calling_user() returns text
+create or replace function holdfast.get_end_user_id() returns text
 language plpgsql stable set search_path = '' as $$
 declare
   v_role text := nullif(current_setting('role', true), 'none');

@@ -5,7 +5,7 @@
 -- where it belongs.
 
 -- The part of an id that depends on the time.
-create or replace function holdfast.id_prefix(p_now timestamptz) returns text
+create or replace function holdfast.build_id_prefix(p_now timestamptz) returns text
 language plpgsql immutable strict parallel safe set search_path = '' as $$
 declare
   v_us bigint := extract(epoch from p_now) * 1000000;
@@ -15,7 +15,7 @@ begin
 end $$;
 
 -- The number of this shard as two hexadecimal digits.
-create or replace function holdfast.shard_byte_hex() returns text
+create or replace function holdfast.get_shard_byte_hex() returns text
 language plpgsql stable set search_path = '' as $$
 declare
   v_shard integer := (select (value #>> '{}')::int & 255 from holdfast.options where name = 'shard');
@@ -35,11 +35,11 @@ create or replace function holdfast.new_id() returns uuid
 language plpgsql volatile set search_path = '' as $$
 begin
   return (
-  select holdfast.new_id(holdfast.id_prefix(holdfast.now()), holdfast.shard_byte_hex()));
+  select holdfast.new_id(holdfast.build_id_prefix(holdfast.now()), holdfast.get_shard_byte_hex()));
 end $$;
 
 -- The time at which an id was created.
-create or replace function holdfast.id_time(p_id uuid) returns timestamptz
+create or replace function holdfast.get_id_time(p_id uuid) returns timestamptz
 language plpgsql immutable strict parallel safe set search_path = '' as $$
 begin
   return (

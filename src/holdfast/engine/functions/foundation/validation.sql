@@ -23,7 +23,7 @@ begin
 end $$;
 
 -- Read a number from a JSON object, or raise HF004 if it is outside the range. Null if the field is missing.
-create or replace function holdfast.parse_number(p_body jsonb, p_field text, p_min double precision,
+create or replace function holdfast.parse_number_field(p_body jsonb, p_field text, p_min double precision,
   p_max double precision)
 returns double precision
 language plpgsql immutable set search_path = '' as $$
@@ -45,7 +45,7 @@ begin
 end $$;
 
 -- Read a time from a JSON object, or raise HF004. Null if the field is missing.
-create or replace function holdfast.parse_time(p_body jsonb, p_field text) returns timestamptz
+create or replace function holdfast.parse_time_field(p_body jsonb, p_field text) returns timestamptz
 language plpgsql stable set search_path = '' as $$
 declare
   v_value timestamptz;

@@ -13,21 +13,21 @@ create or replace function holdfast.open_batch(p_name text default null, p_callb
 returns uuid
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_id uuid := holdfast.new_id();
 begin
   if v_user is not null and p_callback is not null then
-    perform holdfast.check_public_types(p_callback);
+    perform holdfast.check_user_may_submit_types(p_callback);
   end if;
   insert into holdfast.batches (id, name, owner, callback) values (v_id, p_name, coalesce(v_user, p_owner), p_callback);
   return v_id;
 end $$;
 
 -- Add jobs to an open batch.
-create or replace function holdfast.join_batch(p_batch text, p_count integer) returns void
+create or replace function holdfast.add_jobs_to_batch(p_batch text, p_count integer) returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   if p_batch is null then
     return;
@@ -44,7 +44,7 @@ end $$;
 create or replace function holdfast.close_batch(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
 begin
   update holdfast.batches b set closed_at = v_now, event_seq = b.event_seq + 1
@@ -63,12 +63,13 @@ create or replace function holdfast.get_batch(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (
-  select to_jsonb(b) - 'callback' || jsonb_build_object('status', holdfast.batch_status(b)) from holdfast.batches b
-  where b.id = p_id and b.owner is not distinct from coalesce(holdfast.calling_user(), b.owner));
+  select to_jsonb(b) - 'callback' || jsonb_build_object('status', holdfast.get_batch_status(b)) from holdfast.batches b
+  where b.id = p_id and b.owner is not distinct from coalesce(holdfast.get_end_user_id(), b.owner));
 end $$;
 
--- Count ended members per batch, batches in the order of their ids. p_effects is the argument of apply_end_effects.
-create or replace function holdfast.count_ended_members(p_effects jsonb, p_now timestamptz) returns void
+-- Count ended members per batch, batches in the order of their ids. p_effects is the argument of
+-- apply_task_end_effects.
+create or replace function holdfast.add_ended_jobs_to_batches(p_effects jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_batch record;
@@ -88,7 +89,7 @@ begin
 end $$;
 
 -- Subtract an ended member that runs again: its batch is no longer complete.
-create or replace function holdfast.uncount_restarted_member(p_batch uuid, p_status text, p_now timestamptz)
+create or replace function holdfast.subtract_restarted_job_from_batch(p_batch uuid, p_status text, p_now timestamptz)
   returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -102,7 +103,7 @@ begin
 end $$;
 
 -- open, running, succeeded, failed or cancelled.
-create or replace function holdfast.batch_status(p_batch holdfast.batches) returns text
+create or replace function holdfast.get_batch_status(p_batch holdfast.batches) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when p_batch.finished_at is not null then case when p_batch.failed > 0 then 'failed'
@@ -117,7 +118,7 @@ begin
   insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
   select b.id, b.event_seq, p_now, p_now + interval '7 days', b.owner, case when b.finished_at is null then 'progress'
     else 'batch' end,
-    jsonb_build_object('status', holdfast.batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed,
+    jsonb_build_object('status', holdfast.get_batch_status(b), 'total', b.total, 'ended', b.ended, 'failed', b.failed,
       'cancelled', b.cancelled)
   from holdfast.batches b where b.id = p_id;
 end $$;

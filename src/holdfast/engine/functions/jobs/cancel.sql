@@ -5,31 +5,31 @@
 create or replace function holdfast.cancel_job(p_id uuid, p_reason text default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_cancelled boolean;
 begin
-  if not holdfast.may_see_job(p_id, v_user) then
+  if not holdfast.can_user_see_job(p_id, v_user) then
     perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
-  v_cancelled := holdfast.cancel_one_job(p_id, p_reason, holdfast.now());
-  return jsonb_build_object('cancelled', v_cancelled, 'status', holdfast.job_status(p_id));
+  v_cancelled := holdfast.cancel_job_if_live(p_id, p_reason, holdfast.now());
+  return jsonb_build_object('cancelled', v_cancelled, 'status', holdfast.get_job_status(p_id));
 end $$;
 
 -- Cancel a job and return whether this call did it. Takes locks in the order of leases/leases.sql.
-create or replace function holdfast.cancel_one_job(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
+create or replace function holdfast.cancel_job_if_live(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
 language plpgsql set search_path = '' as $$
 declare
   v_task holdfast.tasks;
-  v_error jsonb := holdfast.build_error('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.')));
+  v_error jsonb := holdfast.build_task_error('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.')));
   v_lanes bigint[];
   v_ended uuid[];
 begin
   select * into v_task from holdfast.tasks t where t.id = p_job_id and t.job_id is null for update;
   if found then
-    perform holdfast.apply_end_effects(case when v_task.status = 'running' then array[v_task.lane_id] end,
+    perform holdfast.apply_task_end_effects(case when v_task.status = 'running' then array[v_task.lane_id] end,
       holdfast.end_task(v_task, 'cancelled', null, v_error, false, p_now), p_now);
     perform holdfast.notify_job_waiters(array[p_job_id]);
-    perform holdfast.notify_cancelled(v_task.status = 'running');
+    perform holdfast.notify_workers_of_cancellation(v_task.status = 'running');
     return true;
   end if;
   perform from holdfast.jobs j where j.id = p_job_id and j.finished_at is null for update;
@@ -50,14 +50,14 @@ begin
   into v_ended, v_lanes from ended e;
   -- All live tasks have ended, so the dependencies between them have nothing left to decide.
   update holdfast.dependencies e set satisfied = true where e.job_id = p_job_id and not e.satisfied;
-  perform holdfast.apply_end_effects(v_lanes, holdfast.count_ended_tasks(v_ended, p_now), p_now);
-  perform holdfast.notify_cancelled(v_lanes is not null);
+  perform holdfast.apply_task_end_effects(v_lanes, holdfast.add_ended_tasks_to_job_counts(v_ended, p_now), p_now);
+  perform holdfast.notify_workers_of_cancellation(v_lanes is not null);
   return true;
 end $$;
 
 -- Let workers check their leases at once instead of with their next heartbeat. One notification, however many jobs
 -- were cancelled.
-create or replace function holdfast.notify_cancelled(p_running boolean) returns void
+create or replace function holdfast.notify_workers_of_cancellation(p_running boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
   if p_running then
@@ -69,16 +69,16 @@ end $$;
 create or replace function holdfast.cancel_task(p_id uuid, p_reason text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
   v_job uuid := (select t.job_id from holdfast.tasks t where t.id = p_id);
   v_task holdfast.tasks;
 begin
-  if not holdfast.may_see_job(coalesce(v_job, p_id), v_user) then
+  if not holdfast.can_user_see_job(coalesce(v_job, p_id), v_user) then
     perform holdfast.raise_error('HF002', format('Task %s does not exist.', p_id), 'id');
   end if;
   if v_job is null then
-    return holdfast.cancel_one_job(p_id, p_reason, v_now);
+    return holdfast.cancel_job_if_live(p_id, p_reason, v_now);
   end if;
   perform pg_current_xact_id();
   perform from holdfast.jobs j where j.id = v_job for update;
@@ -88,10 +88,10 @@ begin
     return false;
   end if;
   perform holdfast.end_task(v_task, 'cancelled', null,
-    holdfast.build_error('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.'))), false, v_now);
-  perform holdfast.apply_end_effects(case when v_task.status = 'running' then array[v_task.lane_id] end,
+    holdfast.build_task_error('cancel', jsonb_build_object('message', coalesce(p_reason, 'Cancelled.'))), false, v_now);
+  perform holdfast.apply_task_end_effects(case when v_task.status = 'running' then array[v_task.lane_id] end,
     holdfast.resolve_dependencies(array[p_id], v_now), v_now);
-  perform holdfast.notify_cancelled(v_task.status = 'running');
+  perform holdfast.notify_workers_of_cancellation(v_task.status = 'running');
   return true;
 end $$;
 

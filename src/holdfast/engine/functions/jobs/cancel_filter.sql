@@ -143,7 +143,7 @@ create or replace function holdfast.cancel_jobs_chunk(
 returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_owner text := coalesce(v_user, p_filter ->> 'owner');
   v_sources text[] := holdfast.list_cancel_sources(p_filter, v_owner);
   v_limit integer := least(greatest(coalesce(p_limit, 1000), 1), 100000);
@@ -181,10 +181,10 @@ begin
     exit when v_from is not null;
   end loop;
   for v_id in select i from unnest(v_singles) as i order by i loop
-    v_count := v_count + holdfast.cancel_one_job(v_id, p_reason, holdfast.now())::int;
+    v_count := v_count + holdfast.cancel_job_if_live(v_id, p_reason, holdfast.now())::int;
   end loop;
   for v_id in select i from unnest(v_jobs) as i order by i loop
-    v_count := v_count + holdfast.cancel_one_job(v_id, p_reason, holdfast.now())::int;
+    v_count := v_count + holdfast.cancel_job_if_live(v_id, p_reason, holdfast.now())::int;
   end loop;
   return jsonb_build_object('cancelled', v_count, 'next', v_from);
 end $$;

@@ -30,11 +30,11 @@ begin
     v_existing := v_existing || holdfast.insert_graph_tasks(v_job, v_new, '{}', (
       select j.owner from holdfast.jobs j where j.id = v_job), v_now, v_existing);
     update holdfast.jobs j set total = j.total + jsonb_array_length(v_new), weight = j.weight + (
-      select sum(coalesce(holdfast.parse_number(t, 'weight', 0, 1e9), 1)) from jsonb_array_elements(v_new) as t)
+      select sum(coalesce(holdfast.parse_number_field(t, 'weight', 0, 1e9), 1)) from jsonb_array_elements(v_new) as t)
     where j.id = v_job;
     -- Parents may have ended before their children were added.
     v_effects := holdfast.resolve_added_dependencies(v_job, v_now);
-    perform holdfast.apply_end_effects(null, v_effects, v_now);
+    perform holdfast.apply_task_end_effects(null, v_effects, v_now);
   end if;
   return (select jsonb_object_agg(n.name, v_existing -> n.name)
     from (select coalesce(t ->> 'name', t ->> 'type') as name from jsonb_array_elements(p_tasks) as t) as n);

@@ -7,7 +7,7 @@
 -- need not wait for the others. Children that end this way are handled the same way in the next round.
 
 -- Resolve the dependencies below ended tasks, level by level. Returns the effects of jobs that ended, for
--- apply_end_effects.
+-- apply_task_end_effects.
 create or replace function holdfast.resolve_dependencies(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
@@ -18,11 +18,11 @@ begin
     v_round := holdfast.satisfy_dependencies(v_round, p_now);
     v_all := v_all || v_round;
   end loop;
-  return holdfast.count_ended_tasks(v_all, p_now);
+  return holdfast.add_ended_tasks_to_job_counts(v_all, p_now);
 end $$;
 
 -- What an ended parent means to a child: 0 run, 1 skip, 2 cancel, 3 fail.
-create or replace function holdfast.dependency_outcome(p_on_failure text, p_parent holdfast.tasks) returns integer
+create or replace function holdfast.rate_dependency_outcome(p_on_failure text, p_parent holdfast.tasks) returns integer
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when p_parent.status = 'succeeded' or p_on_failure = 'run' then 0
@@ -41,26 +41,26 @@ begin
     update holdfast.dependencies e set satisfied = true
     from holdfast.tasks p
     where e.parent_id = any (p_parents) and not e.satisfied and p.id = e.parent_id
-    returning e.child_id, holdfast.dependency_outcome(e.on_failure, p) as outcome
+    returning e.child_id, holdfast.rate_dependency_outcome(e.on_failure, p) as outcome
   ), affected as (
     select child_id, count(*)::int as n, max(outcome) = 3 as fails from marked group by child_id
   ), decided as (
     -- Until the last parent has ended only a failure decides; then all parents do.
-    select c.id, d.n, v.name as parent, case when c.waits = d.n or d.fails then v.outcome end as outcome
+    select c.id, d.n, v.name as parent, case when c.pending_parents = d.n or d.fails then v.outcome end as outcome
     from affected d
     join holdfast.tasks c on c.id = d.child_id and c.status || '' = 'waiting'
     left join lateral (
-      select p.name, holdfast.dependency_outcome(e.on_failure, p) as outcome from holdfast.dependencies e
+      select p.name, holdfast.rate_dependency_outcome(e.on_failure, p) as outcome from holdfast.dependencies e
         join holdfast.tasks p on p.id = e.parent_id
       where e.child_id = c.id and p.finished_at is not null order by 2 desc, p.finished_at limit 1
     ) as v on true
   ), moved as (
     update holdfast.tasks c set
-      waits = c.waits - j.n,
+      pending_parents = c.pending_parents - j.n,
       status = case when j.outcome = 3 then 'failed' when j.outcome > 0 then 'cancelled' when j.outcome is null
         then 'waiting'
         when c.due_at > p_now then 'scheduled' else 'ready' end,
-      pos = case when j.outcome = 0 and c.due_at <= p_now then nextval('holdfast.positions') end,
+      pos = case when j.outcome = 0 and c.due_at <= p_now then nextval('holdfast.task_positions') end,
       due_at = case when j.outcome = 0 then greatest(c.due_at, p_now) else c.due_at end,
       finished_at = case when j.outcome > 0 then p_now end,
       error = case when j.outcome > 0 then jsonb_build_object(
@@ -80,7 +80,7 @@ begin
 end $$;
 
 -- Add ended tasks to the counts of their jobs, once per job, with one event. Returns the effects of jobs that ended.
-create or replace function holdfast.count_ended_tasks(p_ended uuid[], p_now timestamptz) returns jsonb
+create or replace function holdfast.add_ended_tasks_to_job_counts(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_job record;
@@ -125,7 +125,7 @@ begin
   select (case when p_total > 0 then 100 * p_done / p_total else 0 end)::real);
 end $$;
 
--- End a job whose tasks have all ended. Returns its effects for apply_end_effects.
+-- End a job whose tasks have all ended. Returns its effects for apply_task_end_effects.
 create or replace function holdfast.end_job(p_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
@@ -133,14 +133,14 @@ declare
 begin
   update holdfast.jobs j set
     status = s.status, percent = case when s.status in ('succeeded', 'partial') then 100 else j.percent end,
-    finished_at = p_now, keep_until = p_now + holdfast.default_retention(s.status), event_seq = j.event_seq + 1,
+    finished_at = p_now, keep_until = p_now + holdfast.get_default_retention(s.status), event_seq = j.event_seq + 1,
     error = case when s.status in ('failed', 'partial') then (
       select t.error - 'traceback' || jsonb_build_object('task', t.name) from holdfast.tasks t
       where t.job_id = p_id and t.status = 'failed' order by t.error ->> 'type' = 'ParentFailed', t.finished_at
         limit 1) end
   from (
     select case
-      when i.failed > 0 and i.partial and i.succeeded > 0 then 'partial'
+      when i.failed > 0 and i.allow_partial and i.succeeded > 0 then 'partial'
       when i.failed > 0 then 'failed' when i.cancelled > 0 then 'cancelled' else 'succeeded' end as status
     from holdfast.jobs i where i.id = p_id
   ) as s

@@ -17,7 +17,7 @@ create or replace view holdfast.all_tasks as
   from holdfast.history h join holdfast.task_policies k on k.id = h.policy_id;
 
 -- The status of a live or ended task.
-create or replace function holdfast.task_status(p_id uuid) returns text
+create or replace function holdfast.get_task_status(p_id uuid) returns text
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -26,7 +26,7 @@ begin
 end $$;
 
 -- The status of a single task as the status of a job.
-create or replace function holdfast.task_status_as_job_status(p_status text) returns text
+create or replace function holdfast.convert_task_status_to_job_status(p_status text) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
@@ -34,16 +34,16 @@ begin
 end $$;
 
 -- The status of a job; null if it does not exist.
-create or replace function holdfast.job_status(p_id uuid) returns text
+create or replace function holdfast.get_job_status(p_id uuid) returns text
 language plpgsql stable set search_path = '' as $$
 begin
   return (
   select coalesce((select j.status from holdfast.jobs j where j.id = p_id),
-    holdfast.task_status_as_job_status(holdfast.task_status(p_id))));
+    holdfast.convert_task_status_to_job_status(holdfast.get_task_status(p_id))));
 end $$;
 
 -- {name: id} of the tasks of a job.
-create or replace function holdfast.task_ids_by_name(p_job_id uuid) returns jsonb
+create or replace function holdfast.get_task_ids_by_name(p_job_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -51,7 +51,7 @@ begin
 end $$;
 
 -- Whether a caller may see a job: services may see all, users their own.
-create or replace function holdfast.may_see_job(p_job_id uuid, p_user text) returns boolean
+create or replace function holdfast.can_user_see_job(p_job_id uuid, p_user text) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -67,7 +67,7 @@ end $$;
 create or replace function holdfast.get_job(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_job holdfast.jobs;
   v_task holdfast.all_tasks;
   v_tasks jsonb;
@@ -78,7 +78,7 @@ begin
     from holdfast.all_tasks t where t.id in (
       select i.id from holdfast.tasks i where i.job_id = p_id union all select h.id from holdfast.history h
         where h.job_id = p_id);
-    return holdfast.job_to_json(v_job) || jsonb_build_object('tasks', v_tasks, 'output', holdfast.job_output(p_id));
+    return holdfast.job_to_json(v_job) || jsonb_build_object('tasks', v_tasks, 'output', holdfast.get_job_output(p_id));
   end if;
   select * into v_task from holdfast.all_tasks t
   where t.id = p_id and t.single and (v_user is null or t.owner = v_user) order by t.finished_at desc nulls first
@@ -91,7 +91,7 @@ begin
 end $$;
 
 -- The output of a job of several tasks, as described at get_job.
-create or replace function holdfast.job_output(p_id uuid) returns jsonb
+create or replace function holdfast.get_job_output(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -132,7 +132,7 @@ begin
   select jsonb_build_object('id', p_job.id, 'type', p_job.type, 'owner', p_job.owner, 'status', p_job.status,
     'progress', holdfast.progress_to_json(p_job.percent, p_job.phase, p_job.message), 'labels', p_job.labels, 'params',
       p_job.params,
-    'error', p_job.error, 'created_at', holdfast.id_time(p_job.id), 'started_at', p_job.started_at,
+    'error', p_job.error, 'created_at', holdfast.get_id_time(p_job.id), 'started_at', p_job.started_at,
     'finished_at', p_job.finished_at, 'event_seq', p_job.event_seq,
     'counts', jsonb_build_object('total', p_job.total, 'succeeded', p_job.succeeded, 'failed', p_job.failed,
       'cancelled', p_job.cancelled, 'skipped', p_job.skipped)));
@@ -143,11 +143,12 @@ language plpgsql stable set search_path = '' as $$
 begin
   return (
   select jsonb_build_object('id', p_task.id, 'type', p_task.type, 'owner', p_task.owner,
-    'status', holdfast.task_status_as_job_status(p_task.status),
+    'status', holdfast.convert_task_status_to_job_status(p_task.status),
     'progress', holdfast.progress_to_json(case when p_task.status = 'succeeded' then 100
       else coalesce(p_task.percent, 0) end::real,
       p_task.phase, p_task.message),
-    'labels', p_task.labels, 'params', p_task.args, 'error', p_task.error, 'created_at', holdfast.id_time(p_task.id),
+    'labels', p_task.labels, 'params', p_task.args, 'error', p_task.error, 'created_at',
+      holdfast.get_id_time(p_task.id),
     'started_at', p_task.started_at, 'finished_at', p_task.finished_at, 'event_seq', coalesce(p_task.event_seq, 0),
     'counts', jsonb_build_object('total', 1, 'succeeded', (p_task.status = 'succeeded')::int,
       'failed', (p_task.status = 'failed')::int, 'cancelled', (p_task.status = 'cancelled')::int, 'skipped', 0)));

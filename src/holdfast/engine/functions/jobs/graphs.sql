@@ -81,10 +81,10 @@ begin
   perform holdfast.check_name(coalesce(t ->> 'name', t ->> 'type'), 'name'), holdfast.check_name(t ->> 'type', 'type')
     from jsonb_array_elements(v_tasks) as t;
   perform holdfast.validate_graph(v_tasks, '{}');
-  insert into holdfast.jobs (id, type, owner, partial, total, weight, params, labels, unique_key, batch_id)
+  insert into holdfast.jobs (id, type, owner, allow_partial, total, weight, params, labels, unique_key, batch_id)
   select p_id, holdfast.check_name(coalesce(p_job ->> 'type', v_tasks #>> '{0,type}'), 'type'), p_owner,
     coalesce((p_job ->> 'partial')::boolean, false), count(*),
-    sum(coalesce(holdfast.parse_number(t, 'weight', 0, 1e9), 1)),
+    sum(coalesce(holdfast.parse_number_field(t, 'weight', 0, 1e9), 1)),
     nullif(p_job -> 'params', 'null'), nullif(p_job -> 'labels', 'null'), p_job ->> 'unique_key',
       (p_job ->> 'batch')::uuid
   from jsonb_array_elements(v_tasks) as t;
@@ -97,7 +97,7 @@ create or replace function holdfast.insert_graph_tasks(
   p_job_id uuid, p_tasks jsonb, p_job jsonb, p_owner text, p_now timestamptz, p_existing jsonb) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
-  v_shard text := holdfast.shard_byte_hex();
+  v_shard text := holdfast.get_shard_byte_hex();
   v_names jsonb;
   v_lanes bigint[];
 begin
@@ -105,20 +105,22 @@ begin
     select t.ord, t.body, holdfast.find_lane_for_task(t.body, p_job, p_owner) as lane_id,
       holdfast.parse_due_time(t.body, p_job, p_now) as due_at,
       nullif(case when jsonb_typeof(t.body -> 'after') = 'array'
-        then jsonb_array_length(t.body -> 'after') end, 0) as waits
+        then jsonb_array_length(t.body -> 'after') end, 0) as pending_parents
     from jsonb_array_elements(p_tasks) with ordinality as t (body, ord)
     order by t.ord
   ), inserted as (
-    insert into holdfast.tasks as t (id, job_id, lane_id, pos, due_at, status, args, name, owner, waits, weight,
+    insert into holdfast.tasks as t (id, job_id, lane_id, pos, due_at, status, args, name, owner, pending_parents,
+      weight,
       start_before)
     -- A microsecond apart, so that the ids of a job's tasks are in the given order.
-    select holdfast.new_id(holdfast.id_prefix(p_now + g.ord * interval '1 microsecond'), v_shard), p_job_id, g.lane_id,
-      case when g.waits is null and g.due_at <= p_now then nextval('holdfast.positions') end,
+    select holdfast.new_id(holdfast.build_id_prefix(p_now + g.ord * interval '1 microsecond'), v_shard), p_job_id,
+      g.lane_id,
+      case when g.pending_parents is null and g.due_at <= p_now then nextval('holdfast.task_positions') end,
       greatest(g.due_at, p_now),
-      case when g.waits is not null then 'waiting' when g.due_at <= p_now then 'ready' else 'scheduled' end,
-      holdfast.parse_args(g.body), coalesce(g.body ->> 'name', g.body ->> 'type'), p_owner, g.waits,
-      holdfast.parse_number(g.body, 'weight', 0, 1e9),
-      coalesce(holdfast.parse_time(g.body, 'expires_at'), holdfast.parse_time(p_job, 'expires_at'))
+      case when g.pending_parents is not null then 'waiting' when g.due_at <= p_now then 'ready' else 'scheduled' end,
+      holdfast.parse_args(g.body), coalesce(g.body ->> 'name', g.body ->> 'type'), p_owner, g.pending_parents,
+      holdfast.parse_number_field(g.body, 'weight', 0, 1e9),
+      coalesce(holdfast.parse_time_field(g.body, 'expires_at'), holdfast.parse_time_field(p_job, 'expires_at'))
     from input g
     returning t.id, t.name, t.lane_id, t.status
   )
@@ -130,9 +132,9 @@ begin
   from holdfast.parse_dependencies(p_tasks) e
   on conflict do nothing;
   -- A parent that is named twice is one dependency: count the rows, not the names.
-  update holdfast.tasks t set waits = e.n
+  update holdfast.tasks t set pending_parents = e.n
   from (select child_id, count(*)::int as n from holdfast.dependencies where job_id = p_job_id group by child_id) as e
-  where t.id = e.child_id and t.waits <> e.n and v_names ? t.name;
+  where t.id = e.child_id and t.pending_parents <> e.n and v_names ? t.name;
   perform holdfast.wake_workers(v_lanes);
   return v_names;
 end $$;

@@ -1,7 +1,7 @@
 -- History: move ended tasks to the history, and delete them when their time is over. partitions.sql manages the days.
 
 -- How long jobs are kept unless their queue says otherwise.
-create or replace function holdfast.default_retention(p_status text) returns interval
+create or replace function holdfast.get_default_retention(p_status text) returns interval
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
@@ -9,13 +9,13 @@ begin
 end $$;
 
 -- How long a queue keeps jobs that ended with this status.
-create or replace function holdfast.retention_for(p_status text, p_queue text) returns interval
+create or replace function holdfast.get_job_retention(p_status text, p_queue text) returns interval
 language plpgsql stable set search_path = '' as $$
 begin
   return (
   select coalesce((
     select (case when p_status = 'failed' then q.keep_failed_s else q.keep_s end) * interval '1 second'
-    from holdfast.queues q where q.name = p_queue), holdfast.default_retention(p_status)));
+    from holdfast.queues q where q.name = p_queue), holdfast.get_default_retention(p_status)));
 end $$;
 
 -- Move ended tasks to the history. `p_status` is the status of the job for tasks of a graph, so that all of them are
@@ -32,7 +32,8 @@ begin
     failures, crashes, priority, status, args, output, error, name, owner, limit_key, weight, percent, phase, message,
     event_seq, labels, batch_id)
   select g.id, g.job_id, l.policy_id, g.nonce, g.worker_id, g.due_at, g.started_at, g.finished_at,
-    greatest(g.finished_at, holdfast.now()) + holdfast.retention_for(coalesce(p_status, g.status), l.queue), g.attempt,
+    greatest(g.finished_at, holdfast.now()) + holdfast.get_job_retention(coalesce(p_status, g.status), l.queue),
+      g.attempt,
     g.failures, g.crashes, l.priority, g.status, g.args, g.output, g.error, g.name, g.owner, l.limit_key, g.weight,
       g.percent,
     g.phase, g.message, g.event_seq, g.labels, g.batch_id
@@ -87,20 +88,20 @@ declare
   v_count integer := 0;
   v_deleted integer;
 begin
-  delete from holdfast.history_rest r where r.ctid = any (array(
-    select h.ctid from holdfast.history_rest h where h.keep_until < p_now limit p_limit for update skip locked));
+  delete from holdfast.history_default r where r.ctid = any (array(
+    select h.ctid from holdfast.history_default h where h.keep_until < p_now limit p_limit for update skip locked));
   get diagnostics v_deleted = row_count;
   v_count := v_count + v_deleted;
-  delete from holdfast.attempts_rest r where r.ctid = any (array(
-    select h.ctid from holdfast.attempts_rest h where h.keep_until < p_now limit p_limit for update skip locked));
+  delete from holdfast.attempts_default r where r.ctid = any (array(
+    select h.ctid from holdfast.attempts_default h where h.keep_until < p_now limit p_limit for update skip locked));
   get diagnostics v_deleted = row_count;
   v_count := v_count + v_deleted;
-  delete from holdfast.events_rest r where r.ctid = any (array(
-    select h.ctid from holdfast.events_rest h where h.keep_until < p_now limit p_limit for update skip locked));
+  delete from holdfast.events_default r where r.ctid = any (array(
+    select h.ctid from holdfast.events_default h where h.keep_until < p_now limit p_limit for update skip locked));
   get diagnostics v_deleted = row_count;
   v_count := v_count + v_deleted;
-  delete from holdfast.logs_rest r where r.ctid = any (array(
-    select h.ctid from holdfast.logs_rest h where h.keep_until < p_now limit p_limit for update skip locked));
+  delete from holdfast.logs_default r where r.ctid = any (array(
+    select h.ctid from holdfast.logs_default h where h.keep_until < p_now limit p_limit for update skip locked));
   get diagnostics v_deleted = row_count;
   v_count := v_count + v_deleted;
   delete from holdfast.idempotency_keys k where (k.scope, k.key) in (
@@ -114,8 +115,8 @@ begin
     select o.id from holdfast.batches o where o.keep_until < p_now limit p_limit for update skip locked);
   get diagnostics v_deleted = row_count;
   v_count := v_count + v_deleted;
-  delete from holdfast.steps s where (s.task_id, s.name) in (
-    select o.task_id, o.name from holdfast.steps o
+  delete from holdfast.step_results s where (s.task_id, s.name) in (
+    select o.task_id, o.name from holdfast.step_results o
     where o.at < p_now - interval '1 hour' and not exists (select from holdfast.tasks t where t.id = o.task_id)
     limit p_limit for update skip locked);
   get diagnostics v_deleted = row_count;

@@ -6,11 +6,12 @@
 
 -- Ids that match, at most p_limit + 1. `floor` is the id below which not every row was read; null if no scan had to
 -- stop.
-create or replace function holdfast.find_listed_job_ids(p_filter jsonb, p_before uuid, p_limit integer, p_scan integer,
+create or replace function holdfast.find_filtered_job_ids(p_filter jsonb, p_before uuid, p_limit integer,
+  p_scan integer,
   out ids uuid[], out floor uuid)
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
-  v_owner text := coalesce(holdfast.calling_user(), p_filter ->> 'owner');
+  v_owner text := coalesce(holdfast.get_end_user_id(), p_filter ->> 'owner');
   v_status text := p_filter ->> 'status';
   v_type text := p_filter ->> 'type';
   v_queue text := p_filter ->> 'queue';
@@ -84,7 +85,7 @@ declare
   v_page record;
   v_more boolean;
 begin
-  select * into v_page from holdfast.find_listed_job_ids(coalesce(p_filter, '{}'),
+  select * into v_page from holdfast.find_filtered_job_ids(coalesce(p_filter, '{}'),
     coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), v_limit,
     least(greatest(coalesce(p_scan, 100000), 100), 1000000));
   v_more := cardinality(v_page.ids) > v_limit;
@@ -125,7 +126,7 @@ end $$;
 create or replace function holdfast.find_jobs_by_id_prefix(p_prefix text, p_limit integer default 10) returns setof uuid
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_hex text := replace(lower(p_prefix), '-', '');
   v_from uuid;
   v_to uuid;

@@ -27,7 +27,7 @@ begin
   loop
     perform pg_advisory_xact_lock(hashtext('holdfast.logs'), hashtext(v_attempt.job_id::text));
     insert into holdfast.logs (n, task_id, job_id, attempt, seq, at, keep_until, owner, level, message, fields)
-    select nextval('holdfast.log_lines'), v_attempt.id, v_attempt.job_id, v_attempt.attempt, l.seq, l.at,
+    select nextval('holdfast.log_line_numbers'), v_attempt.id, v_attempt.job_id, v_attempt.attempt, l.seq, l.at,
       v_now + interval '7 days',
       v_attempt.owner, l.level, left(l.message, 4000), nullif(l.fields, 'null')
     from (
@@ -52,7 +52,7 @@ returns table (n bigint, task_id uuid, attempt integer, seq integer, at timestam
 language plpgsql stable security definer set search_path = '' as $$
 #variable_conflict use_column
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_levels text[] := '{debug,info,warning,error}';
   v_limit integer := least(greatest(coalesce(p_limit, 500), 1), 5000);
 begin

@@ -31,7 +31,7 @@ end $$;
 create or replace function holdfast.save_task_progress(p_id uuid, p_body jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_percent double precision := holdfast.parse_number(p_body, 'percent', '-infinity', 'infinity');
+  v_percent double precision := holdfast.parse_number_field(p_body, 'percent', '-infinity', 'infinity');
   v_before record;
   v_after record;
 begin
@@ -104,7 +104,7 @@ create or replace function holdfast.list_job_events(p_job_id uuid, p_after bigin
 returns table (seq bigint, at timestamptz, kind text, body jsonb)
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   return query
   select e.seq, e.at, e.kind, e.body from holdfast.events e

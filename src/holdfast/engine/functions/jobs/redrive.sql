@@ -19,7 +19,8 @@ declare
   v_count integer := 0;
   v_id uuid;
 begin
-  select * into v_failed from holdfast.find_failed_jobs(p_filter, least(greatest(coalesce(p_limit, 1000), 1), 100000));
+  select * into v_failed from holdfast.find_failed_job_ids(p_filter, least(greatest(coalesce(p_limit, 1000), 1),
+    100000));
   if not p_dry_run then
     foreach v_id in array v_failed.ids loop
       v_count := v_count + sign((holdfast.retry_job(v_id, null,
@@ -28,18 +29,18 @@ begin
   end if;
   return jsonb_build_object('matched', cardinality(v_failed.ids), 'restarted', v_count)
     || case when v_failed.next is null then '{}' else jsonb_build_object('more', true, 'next', v_failed.next, 'until',
-      coalesce(holdfast.parse_time(p_filter, 'until'), holdfast.now())) end;
+      coalesce(holdfast.parse_time_field(p_filter, 'until'), holdfast.now())) end;
 end $$;
 
 -- The jobs, at most p_limit, and the time from which on others were not read; null: all were read.
-create or replace function holdfast.find_failed_jobs(p_filter jsonb, p_limit integer, out ids uuid[],
+create or replace function holdfast.find_failed_job_ids(p_filter jsonb, p_limit integer, out ids uuid[],
   out next timestamptz)
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
-  v_user text := holdfast.calling_user();
-  v_since timestamptz := coalesce(holdfast.parse_time(p_filter, 'since'), '-infinity');
-  v_until timestamptz := coalesce(holdfast.parse_time(p_filter, 'until'), 'infinity');
-  v_from timestamptz := coalesce(holdfast.parse_time(p_filter, 'from'), '-infinity');
+  v_user text := holdfast.get_end_user_id();
+  v_since timestamptz := coalesce(holdfast.parse_time_field(p_filter, 'since'), '-infinity');
+  v_until timestamptz := coalesce(holdfast.parse_time_field(p_filter, 'until'), 'infinity');
+  v_from timestamptz := coalesce(holdfast.parse_time_field(p_filter, 'from'), '-infinity');
   v_has_filter boolean := v_user is not null or p_filter ?| '{owner,error_type,fingerprint}';
   v_policy_count bigint := case when p_filter ?| '{queue,type}' then (select count(*) from holdfast.task_policies k
     where (not p_filter ? 'queue' or k.queue = p_filter ->> 'queue')
@@ -51,13 +52,14 @@ declare
   v_times timestamptz[];
 begin
   with failed_tasks as materialized (
-    select * from holdfast.list_failed_by_ids(array(select jsonb_array_elements_text(p_filter -> 'ids')::uuid))
+    select * from holdfast.list_failed_tasks_by_job_ids(array(
+      select jsonb_array_elements_text(p_filter -> 'ids')::uuid))
       where p_filter ? 'ids'
     union all
-    select * from holdfast.list_failed_by_cause(p_filter ->> 'fingerprint', v_from, v_max_rows)
+    select * from holdfast.list_failed_tasks_by_cause(p_filter ->> 'fingerprint', v_from, v_max_rows)
       where p_filter ? 'fingerprint' and not p_filter ? 'ids'
     union all
-    select * from holdfast.list_failed_by_time(p_filter, greatest(v_since, v_from), v_until, v_max_rows)
+    select * from holdfast.list_failed_tasks_by_time(p_filter, greatest(v_since, v_from), v_until, v_max_rows)
       where not p_filter ?| '{ids,fingerprint}'
   ), ends as materialized (
     select min(e.last) as at from (select max(w.at) as last from failed_tasks w
@@ -84,7 +86,7 @@ begin
 end $$;
 
 -- Failed tasks in the order of their time.
-create or replace function holdfast.list_failed_by_time(p_filter jsonb, p_from timestamptz, p_until timestamptz,
+create or replace function holdfast.list_failed_tasks_by_time(p_filter jsonb, p_from timestamptz, p_until timestamptz,
   p_max_rows integer)
 returns table (scan bigint, rows_read bigint, at timestamptz, task_id uuid, job_id uuid, policy_id bigint, owner text,
   finished_at timestamptz, error jsonb)
@@ -126,7 +128,7 @@ end $$;
 
 -- Failed tasks of an error cause. Any attempt with the cause counts, as in the groups that the dashboard shows. A
 -- task with many such attempts is returned many times.
-create or replace function holdfast.list_failed_by_cause(p_cause text, p_from timestamptz, p_max_rows integer)
+create or replace function holdfast.list_failed_tasks_by_cause(p_cause text, p_from timestamptz, p_max_rows integer)
 returns table (scan bigint, rows_read bigint, at timestamptz, task_id uuid, job_id uuid, policy_id bigint, owner text,
   finished_at timestamptz, error jsonb)
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
@@ -151,7 +153,7 @@ begin
 end $$;
 
 -- Failed tasks of the given jobs.
-create or replace function holdfast.list_failed_by_ids(p_ids uuid[])
+create or replace function holdfast.list_failed_tasks_by_job_ids(p_ids uuid[])
 returns table (scan bigint, rows_read bigint, at timestamptz, task_id uuid, job_id uuid, policy_id bigint, owner text,
   finished_at timestamptz, error jsonb)
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$

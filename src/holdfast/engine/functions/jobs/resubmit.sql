@@ -6,20 +6,20 @@
 create or replace function holdfast.get_job_submission(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_job holdfast.jobs;
   v_tasks jsonb;
 begin
-  if not holdfast.may_see_job(p_id, v_user) then
+  if not holdfast.can_user_see_job(p_id, v_user) then
     perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
   select * into v_job from holdfast.jobs j where j.id = p_id;
   if not found or exists (select from holdfast.all_tasks t where t.id = p_id) then
-    return holdfast.build_task_submission(p_id) || jsonb_strip_nulls(jsonb_build_object(
+    return holdfast.get_task_submission(p_id) || jsonb_strip_nulls(jsonb_build_object(
       'owner', coalesce(v_job.owner, (select t.owner from holdfast.all_tasks t where t.id = p_id limit 1)),
       'labels', coalesce(v_job.labels, (select t.labels from holdfast.all_tasks t where t.id = p_id limit 1))));
   end if;
-  select jsonb_agg(holdfast.build_task_submission(t.id) || jsonb_strip_nulls(jsonb_build_object('name', t.name,
+  select jsonb_agg(holdfast.get_task_submission(t.id) || jsonb_strip_nulls(jsonb_build_object('name', t.name,
     'weight', t.weight,
     'after', (select jsonb_agg(jsonb_build_object('name', p.name, 'on_failure', e.on_failure))
       from holdfast.dependencies e join holdfast.all_tasks p on p.id = e.parent_id where e.child_id = t.id)))
@@ -27,15 +27,16 @@ begin
   from holdfast.all_tasks t
   where t.id in (select i.id from holdfast.tasks i where i.job_id = p_id union all select h.id from holdfast.history h
     where h.job_id = p_id)
-    and holdfast.id_time(t.id) <= holdfast.id_time(p_id) + interval '1 millisecond'
+    and holdfast.get_id_time(t.id) <= holdfast.get_id_time(p_id) + interval '1 millisecond'
       + v_job.total * interval '1 microsecond';
   return jsonb_strip_nulls(jsonb_build_object('type', v_job.type, 'owner', v_job.owner,
-    'partial', nullif(v_job.partial, false), 'labels', v_job.labels)) || jsonb_build_object('params', v_job.params,
+    'partial', nullif(v_job.allow_partial, false), 'labels', v_job.labels)) || jsonb_build_object('params',
+      v_job.params,
       'tasks', v_tasks);
 end $$;
 
 -- One task as an argument of `submit`.
-create or replace function holdfast.build_task_submission(p_id uuid) returns jsonb
+create or replace function holdfast.get_task_submission(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (

@@ -7,13 +7,13 @@ create or replace function holdfast.retry_job(p_id uuid, p_from text[] default n
 returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
   v_due timestamptz := v_now + least(greatest(coalesce(p_delay_s, 0), 0), 315360000) * interval '1 second';
   v_before record;
   v_count integer := 0;
 begin
-  if not holdfast.may_see_job(p_id, v_user) then
+  if not holdfast.can_user_see_job(p_id, v_user) then
     perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
   perform pg_current_xact_id();
@@ -27,13 +27,13 @@ begin
     where t.id = p_id and t.status || '' in ('failed', 'cancelled', 'succeeded') for update;
     if found then
       v_count := 1;
-      perform holdfast.reset_task(p_id, v_due, null, v_now);
+      perform holdfast.reset_task_for_retry(p_id, v_due, null, v_now);
     end if;
   end if;
   if v_count > 0 and v_before.ended then
-    perform holdfast.uncount_restarted_member(v_before.batch_id, v_before.status, v_now);
+    perform holdfast.subtract_restarted_job_from_batch(v_before.batch_id, v_before.status, v_now);
   end if;
-  return jsonb_build_object('restarted', v_count, 'status', holdfast.job_status(p_id));
+  return jsonb_build_object('restarted', v_count, 'status', holdfast.get_job_status(p_id));
 end $$;
 
 -- Run tasks of a job of several tasks again.
@@ -50,7 +50,7 @@ begin
     if cardinality(v_task_ids) < cardinality(p_from) then
       perform holdfast.raise_error('HF004', 'from names a task that is not part of the job.', 'from');
     end if;
-    v_task_ids := holdfast.add_descendants(v_task_ids);
+    v_task_ids := holdfast.list_tasks_with_descendants(v_task_ids);
   end if;
   if exists (select from holdfast.tasks t where t.id = any (v_task_ids)
     and t.status || '' in ('waiting', 'scheduled', 'ready', 'running')) then
@@ -60,28 +60,31 @@ begin
   update holdfast.dependencies e set satisfied = not (e.parent_id = any (v_task_ids))
     and p.status || '' in ('succeeded', 'failed', 'cancelled')
   from holdfast.tasks p where e.child_id = any (v_task_ids) and p.id = e.parent_id;
-  perform holdfast.reset_task(i, p_due, (
+  perform holdfast.reset_task_for_retry(i, p_due, (
       select count(*) filter (where not e.satisfied)::int from holdfast.dependencies e
         where e.child_id = i having count(*) > 0), p_now)
     from unnest(v_task_ids) as i;
-  perform holdfast.recount_job(p_id, p_now);
+  perform holdfast.recount_job_tasks(p_id, p_now);
   return cardinality(v_task_ids);
 end $$;
 
 -- Make an ended task waiting, scheduled or ready again.
-create or replace function holdfast.reset_task(p_id uuid, p_due timestamptz, p_waits integer, p_now timestamptz)
+create or replace function holdfast.reset_task_for_retry(p_id uuid, p_due timestamptz, p_pending_parents integer,
+  p_now timestamptz)
   returns void
 language plpgsql set search_path = '' as $$
 begin
   update holdfast.tasks t set
-    status = case when p_waits > 0 then 'waiting' when p_due > p_now then 'scheduled' else 'ready' end,
-    pos = case when coalesce(p_waits, 0) = 0 and p_due <= p_now then nextval('holdfast.positions') end,
-    due_at = greatest(p_due, p_now), waits = p_waits, failures = 0, crashes = 0, snoozes = null, nonce = null,
+    status = case when p_pending_parents > 0 then 'waiting' when p_due > p_now then 'scheduled' else 'ready' end,
+    pos = case when coalesce(p_pending_parents, 0) = 0 and p_due <= p_now then nextval('holdfast.task_positions') end,
+    due_at = greatest(p_due, p_now), pending_parents = p_pending_parents, failures = 0, crashes = 0, snoozes = null,
+      nonce = null,
       lease_until = null,
     finished_at = null, output = null, error = null, percent = null, phase = null, message = null,
     -- Files of a saved step become visible with the attempt that succeeds.
-    files = coalesce(t.files, (select true from holdfast.artifacts f where f.task_id = p_id and f.status = 'staged'
-      and f.step is not null limit 1))
+    has_staged_files = coalesce(t.has_staged_files, (select true from holdfast.artifacts f where f.task_id = p_id
+      and f.status = 'staged'
+      and f.step_name is not null limit 1))
   where t.id = p_id;
   perform holdfast.wake_workers(array(select t.lane_id from holdfast.tasks t where t.id = p_id and t.status = 'ready'));
 end $$;
@@ -98,7 +101,7 @@ begin
     insert into holdfast.tasks (id, job_id, lane_id, nonce, worker_id, due_at, started_at, finished_at, attempt,
       failures, crashes,
       status, args, output, error, name, owner, weight, percent, phase, message, event_seq, labels, batch_id)
-    select g.id, g.job_id, holdfast.find_or_create_lane_of_policy(g.policy_id, g.priority, g.limit_key, g.owner),
+    select g.id, g.job_id, holdfast.find_or_create_lane_for_policy(g.policy_id, g.priority, g.limit_key, g.owner),
       g.nonce, g.worker_id, g.due_at, g.started_at,
       g.finished_at, g.attempt, g.failures, g.crashes, g.status, g.args, g.output, g.error, g.name, g.owner, g.weight,
         g.percent,
@@ -111,7 +114,7 @@ begin
 end $$;
 
 -- The given tasks and all that depend on them.
-create or replace function holdfast.add_descendants(p_ids uuid[]) returns uuid[]
+create or replace function holdfast.list_tasks_with_descendants(p_ids uuid[]) returns uuid[]
 language plpgsql stable set search_path = '' as $$
 begin
   return array(
@@ -124,7 +127,7 @@ begin
 end $$;
 
 -- Compute the counts of a job again after some of its tasks were reset.
-create or replace function holdfast.recount_job(p_id uuid, p_now timestamptz) returns void
+create or replace function holdfast.recount_job_tasks(p_id uuid, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_job holdfast.jobs;

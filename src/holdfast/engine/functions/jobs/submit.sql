@@ -13,10 +13,10 @@
 create or replace function holdfast.submit(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
   v_owner text := coalesce(v_user, p_job ->> 'owner');
-  v_id uuid := holdfast.new_id(holdfast.id_prefix(v_now), holdfast.shard_byte_hex());
+  v_id uuid := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex());
   v_existing uuid;
   v_tasks jsonb := p_job -> 'tasks';
   v_names jsonb;
@@ -29,7 +29,7 @@ begin
     if p_job ->> 'owner' <> v_user then
       perform holdfast.raise_error('HF005', 'You can submit jobs only for yourself.', 'owner');
     end if;
-    perform holdfast.check_public_types(p_job);
+    perform holdfast.check_user_may_submit_types(p_job);
   end if;
   if p_job ? 'check' then
     if p_job -> 'check' = 'true' then
@@ -42,7 +42,7 @@ begin
   end if;
   if p_job ?| '{key,unique_key}' then
     v_existing := coalesce(
-      holdfast.reserve_key('key:' || coalesce(v_owner, ''), p_job ->> 'key', v_id,
+      holdfast.reserve_idempotency_key('key:' || coalesce(v_owner, ''), p_job ->> 'key', v_id,
         case when p_job ? 'key' then holdfast.hash_job_body(p_job) end, false),
       holdfast.reserve_unique_key(p_job, v_owner, v_id, v_now));
   end if;
@@ -50,8 +50,8 @@ begin
     delete from holdfast.idempotency_keys k where k.scope = 'key:' || coalesce(v_owner, '') and k.key = p_job ->> 'key'
       and k.job_id = v_id;
     return jsonb_build_object('id', v_existing, 'created', false, 'status',
-      coalesce(holdfast.job_status(v_existing), 'forgotten'),
-      'tasks', holdfast.task_ids_by_name(v_existing));
+      coalesce(holdfast.get_job_status(v_existing), 'forgotten'),
+      'tasks', holdfast.get_task_ids_by_name(v_existing));
   end if;
   if v_owner is not null and exists (select from holdfast.quotas) then
     perform holdfast.charge_operations(v_owner, 1, v_now);
@@ -67,7 +67,7 @@ begin
     v_names := holdfast.insert_graph(v_id, p_job, v_owner, v_now);
   end if;
   if p_job ? 'batch' then
-    perform holdfast.join_batch(p_job ->> 'batch', 1);
+    perform holdfast.add_jobs_to_batch(p_job ->> 'batch', 1);
   end if;
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks', v_names);
 end $$;
@@ -86,12 +86,13 @@ begin
   end if;
   insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels, unique_key,
     batch_id)
-  values (p_id, v_lane, case when v_due <= p_now then nextval('holdfast.positions') end,
+  values (p_id, v_lane, case when v_due <= p_now then nextval('holdfast.task_positions') end,
     greatest(v_due, p_now), case when v_due <= p_now then 'ready' else 'scheduled' end,
     case when pg_column_size(p_task) > 262144 then holdfast.parse_args(p_task)
       else p_task -> 'args' end, p_task ->> 'name', p_owner,
     case when p_task ? 'expires_at' or v_job ? 'expires_at'
-      then coalesce(holdfast.parse_time(p_task, 'expires_at'), holdfast.parse_time(v_job, 'expires_at')) end,
+      then coalesce(holdfast.parse_time_field(p_task, 'expires_at'), holdfast.parse_time_field(v_job,
+        'expires_at')) end,
     nullif(v_job -> 'labels', 'null'), v_job ->> 'unique_key', (v_job ->> 'batch')::uuid);
   if v_due <= p_now then
     perform holdfast.wake_workers(array[v_lane]);

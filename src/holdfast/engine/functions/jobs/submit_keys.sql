@@ -2,7 +2,7 @@
 
 -- Reserve a key for a job, or return the job that holds it, which may already be deleted. The loser of a race waits
 -- here for the commit or rollback of the winner.
-create or replace function holdfast.reserve_key(
+create or replace function holdfast.reserve_idempotency_key(
   p_scope text, p_key text, p_job_id uuid, p_hash bytea, p_active_only boolean) returns uuid
 language plpgsql set search_path = '' as $$
 declare
@@ -15,17 +15,18 @@ begin
     perform holdfast.raise_error('HF004', 'key must be 1 to 1000 bytes long.', 'key');
   end if;
   loop
-    insert into holdfast.idempotency_keys (scope, key, job_id, hash, active_only, keep_until)
+    insert into holdfast.idempotency_keys (scope, key, job_id, body_hash, active_only, keep_until)
     values (p_scope, p_key, p_job_id, p_hash, p_active_only, case when not p_active_only
       then holdfast.now() + interval '7 days' end)
     on conflict do nothing;
     if found then
       return null;
     end if;
-    select k.job_id, k.hash into v_existing from holdfast.idempotency_keys k where k.scope = p_scope and k.key = p_key;
+    select k.job_id, k.body_hash into v_existing from holdfast.idempotency_keys k where k.scope = p_scope
+      and k.key = p_key;
     exit when found;
   end loop;
-  if not p_active_only and v_existing.hash <> p_hash then
+  if not p_active_only and v_existing.body_hash <> p_hash then
     perform holdfast.raise_error('HF003', format('The key %s was used for a job with a different body.',
       quote_literal(left(p_key, 80))), 'key', 'Use a new key, or submit the same body again.');
   end if;
@@ -39,9 +40,9 @@ create or replace function holdfast.reserve_unique_key(p_job jsonb, p_owner text
   returns uuid
 language plpgsql set search_path = '' as $$
 declare
-  v_throttle interval := holdfast.parse_number(p_job, 'throttle_s', 0.001, 315360000) * interval '1 second';
+  v_throttle interval := holdfast.parse_number_field(p_job, 'throttle_s', 0.001, 315360000) * interval '1 second';
   v_scope text := case when v_throttle is null then 'unique:' else 'throttle:' end || coalesce(p_owner, '');
-  v_existing uuid := holdfast.reserve_key(v_scope, p_job ->> 'unique_key', p_id, ''::bytea, true);
+  v_existing uuid := holdfast.reserve_idempotency_key(v_scope, p_job ->> 'unique_key', p_id, ''::bytea, true);
   v_until timestamptz;
 begin
   if v_existing is not null and (v_throttle is not null or p_job ? 'debounce_s') then

@@ -5,23 +5,23 @@
 create or replace function holdfast.submit_many(p_jobs jsonb) returns setof jsonb
 language plpgsql security definer set search_path = '' set jit = off as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   if jsonb_typeof(p_jobs) is distinct from 'array' then
     perform holdfast.raise_error('HF004', 'jobs must be a list.', 'jobs');
   end if;
-  if v_user is null and holdfast.are_uniform_jobs(p_jobs) then
+  if v_user is null and holdfast.differ_only_in_args(p_jobs) then
     return query select * from holdfast.insert_uniform_jobs(p_jobs, (p_jobs -> 0) - 'args');
-  elsif v_user is null and holdfast.are_simple_jobs(p_jobs) then
+  elsif v_user is null and holdfast.are_plain_single_task_jobs(p_jobs) then
     return query select jsonb_build_object('id', i, 'created', true, 'status', 'queued')
-      from holdfast.insert_jobs(p_jobs) as i;
+      from holdfast.insert_single_task_jobs(p_jobs) as i;
   else
     return query select holdfast.submit(j) from jsonb_array_elements(p_jobs) as j;
   end if;
 end $$;
 
 -- Whether all jobs are single tasks without keys, batch and checks.
-create or replace function holdfast.are_simple_jobs(p_jobs jsonb) returns boolean
+create or replace function holdfast.are_plain_single_task_jobs(p_jobs jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
@@ -30,7 +30,7 @@ begin
 end $$;
 
 -- Whether the jobs are simple and differ only in their arguments, as most bulk submits do.
-create or replace function holdfast.are_uniform_jobs(p_jobs jsonb) returns boolean
+create or replace function holdfast.differ_only_in_args(p_jobs jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 declare
   v_options jsonb := case when jsonb_typeof(p_jobs -> 0) = 'object' then (p_jobs -> 0) - 'args' end;
@@ -46,13 +46,13 @@ create or replace function holdfast.insert_uniform_jobs(p_jobs jsonb, p_options 
 language plpgsql set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_id text := holdfast.new_id(holdfast.id_prefix(v_now), holdfast.shard_byte_hex())::text;
+  v_id text := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex())::text;
   v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
   v_owner text := p_options ->> 'owner';
   v_lane bigint;
   v_due timestamptz := holdfast.parse_due_time(p_options, null, v_now);
   v_ready boolean := v_due <= v_now;
-  v_before timestamptz := holdfast.parse_time(p_options, 'expires_at');
+  v_before timestamptz := holdfast.parse_time_field(p_options, 'expires_at');
 begin
   perform pg_current_xact_id();
   if v_owner is not null then
@@ -63,7 +63,8 @@ begin
   return query
   insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
   select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid, v_lane,
-    case when v_ready then nextval('holdfast.positions') end, greatest(v_due, v_now), case when v_ready then 'ready'
+    case when v_ready then nextval('holdfast.task_positions') end, greatest(v_due, v_now), case when v_ready
+      then 'ready'
       else 'scheduled' end,
     case when pg_column_size(e.body) > 262144 then holdfast.parse_args(e.body) else e.body -> 'args' end,
     p_options ->> 'name', v_owner, v_before, nullif(p_options -> 'labels', 'null')
@@ -75,11 +76,11 @@ begin
 end $$;
 
 -- Insert simple jobs.
-create or replace function holdfast.insert_jobs(p_jobs jsonb) returns setof uuid
+create or replace function holdfast.insert_single_task_jobs(p_jobs jsonb) returns setof uuid
 language plpgsql set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_id text := holdfast.new_id(holdfast.id_prefix(v_now), holdfast.shard_byte_hex())::text;
+  v_id text := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex())::text;
   v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
   v_lanes bigint[];
 begin
@@ -91,11 +92,12 @@ begin
   insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
   select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid,
     case when cardinality(v_lanes) = 1 then v_lanes[1] else v_lanes[e.ord] end,
-    case when d.due_at is null or d.due_at <= v_now then nextval('holdfast.positions') end, greatest(d.due_at, v_now),
+    case when d.due_at is null or d.due_at <= v_now then nextval('holdfast.task_positions') end, greatest(d.due_at,
+      v_now),
     case when d.due_at is null or d.due_at <= v_now then 'ready' else 'scheduled' end,
     case when pg_column_size(e.body) > 262144 then holdfast.parse_args(e.body) else e.body -> 'args' end,
     e.body ->> 'name', e.body ->> 'owner',
-    case when e.body ? 'expires_at' then holdfast.parse_time(e.body, 'expires_at') end,
+    case when e.body ? 'expires_at' then holdfast.parse_time_field(e.body, 'expires_at') end,
       nullif(e.body -> 'labels', 'null')
   from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
   cross join lateral (select case when e.body ?| '{run_at,delay_s}'
@@ -113,7 +115,7 @@ declare
 begin
   with input as materialized (
     select e.ord, coalesce(e.body ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
-      coalesce(case when e.body ? 'priority' then holdfast.parse_number(e.body, 'priority', -100, 100) end,
+      coalesce(case when e.body ? 'priority' then holdfast.parse_number_field(e.body, 'priority', -100, 100) end,
         0)::smallint as priority,
       e.body ->> 'limit_key' as limit_key,
       case when coalesce(e.body ->> 'queue', 'default') = any (v_fair) then e.body ->> 'owner' end as owner,

@@ -23,8 +23,8 @@ begin
     return p_now;
   end if;
   return coalesce(
-    holdfast.parse_time(p_task, 'run_at'),
-    p_now + holdfast.parse_number(p_task, 'delay_s', 0, 315360000) * interval '1 second', p_now);
+    holdfast.parse_time_field(p_task, 'run_at'),
+    p_now + holdfast.parse_number_field(p_task, 'delay_s', 0, 315360000) * interval '1 second', p_now);
 end $$;
 
 -- The arguments of a task, or HF004 if they are longer than 256 KiB.
@@ -48,13 +48,14 @@ begin
   return holdfast.find_or_create_lane(
     coalesce(p_task ->> 'queue', p_job ->> 'queue', 'default'),
     holdfast.check_name(p_task ->> 'type', 'type'),
-    coalesce(holdfast.parse_number(p_task, 'priority', -100, 100), holdfast.parse_number(p_job, 'priority', -100, 100),
+    coalesce(holdfast.parse_number_field(p_task, 'priority', -100, 100), holdfast.parse_number_field(p_job, 'priority',
+      -100, 100),
       0)::smallint,
     coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.parse_policy(p_task), p_owner);
 end $$;
 
 -- End users may submit only the task types that the option `public_types` lists.
-create or replace function holdfast.check_public_types(p_job jsonb) returns void
+create or replace function holdfast.check_user_may_submit_types(p_job jsonb) returns void
 language plpgsql stable set search_path = '' as $$
 declare
   v_allowed jsonb := coalesce((select value from holdfast.options where name = 'public_types'), '[]');
@@ -83,8 +84,8 @@ begin
     perform holdfast.raise_error('HF004',
       'debounce_s is only for a job of one task without throttle_s, run_at and delay_s.', 'debounce_s');
   end if;
-  perform holdfast.parse_number(p_job, 'debounce_s', 0.001, 315360000),
-    holdfast.parse_number(p_job, 'throttle_s', 0.001, 315360000);
+  perform holdfast.parse_number_field(p_job, 'debounce_s', 0.001, 315360000),
+    holdfast.parse_number_field(p_job, 'throttle_s', 0.001, 315360000);
   return p_job || case when p_job ? 'debounce_s' then jsonb_build_object('delay_s', p_job -> 'debounce_s')
     else '{}' end;
 end $$;

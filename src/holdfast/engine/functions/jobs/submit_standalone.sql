@@ -5,7 +5,7 @@
 -- (leases/wakeups.sql). Every other job takes the path of `submit`, and the result is the same on both paths.
 
 -- Whether a job is a single task that a service submits to run now, about which only its lane must be found.
-create or replace function holdfast.is_plain_task(p_job jsonb) returns boolean
+create or replace function holdfast.is_plain_single_task_job(p_job jsonb) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
   return case when jsonb_typeof(p_job) = 'object' then
@@ -26,10 +26,11 @@ declare
   v_queue text := coalesce(p_job ->> 'queue', 'default');
   v_id uuid;
 begin
-  if holdfast.is_plain_task(p_job) then
+  if holdfast.is_plain_single_task_job(p_job) then
     perform pg_current_xact_id();
     insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, owner, labels)
-    select holdfast.new_id(holdfast.id_prefix(l.now), holdfast.shard_byte_hex()), l.id, nextval('holdfast.positions'),
+    select holdfast.new_id(holdfast.build_id_prefix(l.now), holdfast.get_shard_byte_hex()), l.id,
+      nextval('holdfast.task_positions'),
       l.now, 'ready',
       p_job -> 'args', p_job ->> 'owner', nullif(p_job -> 'labels', 'null')
     from (

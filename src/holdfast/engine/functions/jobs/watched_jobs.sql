@@ -58,18 +58,19 @@ begin
 end $$;
 
 -- The last event and the status of jobs, by primary key: the caller compares them with what it has already sent.
-create or replace function holdfast.read_event_positions(p_jobs uuid[]) returns table (id uuid, seq bigint, status text)
+create or replace function holdfast.get_last_event_numbers(p_jobs uuid[]) returns table (id uuid, seq bigint,
+  status text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query
   select j.id, j.event_seq, j.status from holdfast.jobs j where j.id = any (p_jobs)
   union all
-  select t.id, coalesce(t.event_seq, 0), holdfast.task_status_as_job_status(t.status) from holdfast.tasks t
+  select t.id, coalesce(t.event_seq, 0), holdfast.convert_task_status_to_job_status(t.status) from holdfast.tasks t
     where t.id = any (p_jobs) and t.job_id is null
   union all
   select h.id, coalesce(h.event_seq, 0), h.status from holdfast.history h where h.id = any (p_jobs) and h.job_id is null
   union all
-  select b.id, b.event_seq, holdfast.batch_status(b) from holdfast.batches b where b.id = any (p_jobs);
+  select b.id, b.event_seq, holdfast.get_batch_status(b) from holdfast.batches b where b.id = any (p_jobs);
 end $$;
 
 -- Events of several jobs, each after its own sequence number.
@@ -98,5 +99,5 @@ begin
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'register_job_waiter');
-call holdfast.grant_execute('service_role', 'register_job_waiter', 'watch_jobs', 'read_event_positions',
+call holdfast.grant_execute('service_role', 'register_job_waiter', 'watch_jobs', 'get_last_event_numbers',
   'list_watched_events');

@@ -1,15 +1,15 @@
 -- Claim: given a number of free slots, lease tasks.
 --
--- The cursor. A task that becomes ready takes the next position, so the positions below the lowest ready one of a
--- lane are finished. A claim that starts at a cursor there never reads the dead index entries that an old snapshot
--- keeps. The caller keeps one hint per lane, [safe, seen, xid, at, exact, looked, idle], and only sends it back.
--- Scans start at `safe`. `seen` is the lowest ready position at the time `at`, when `xid` was the next transaction
--- id. Once every transaction older than that has ended, no task can appear below `seen`: later transactions take
--- higher positions, because they have their id before their first position. Then `exact` and `safe` move up to
--- `seen`, or to the lowest ready position of now if that is lower, as after a claim that rolled back. A transaction
--- that stays open would hold the cursor back for its whole life, so `safe` moves on after a quarter of a second. To
--- find what such a transaction commits later, a scan starts at the stored cursor, which is exact, every five seconds,
--- and five times a second while the lane is empty. `tick` checks the stored cursors.
+-- The cursor. A task that becomes ready takes the next position, so the positions below the lowest ready one of a lane
+-- are finished. A claim that starts at a cursor there never reads the dead index entries that an old snapshot keeps.
+-- The caller keeps one hint per lane, [scan_start, seen_pos, xid, at, exact, rescanned, idle], and only sends it back.
+-- Scans start at `scan_start`. `seen_pos` is the lowest ready position at the time `at`, when `xid` was the next
+-- transaction id. Once every transaction older than that has ended, no task can appear below `seen_pos`: later
+-- transactions take higher positions, because they have their id before their first position. Then `exact` and
+-- `scan_start` move up to `seen_pos`, or to the lowest ready position of now if that is lower, as after a claim that
+-- rolled back. A transaction that stays open would hold the cursor back for its whole life, so `scan_start` moves on
+-- after a quarter of a second. To find what such a transaction commits later, a scan starts at the stored cursor, which
+-- is exact, every five seconds, and five times a second while the lane is empty. `tick` checks the stored cursors.
 --
 -- Rotations. Lanes with a limit key or a fair owner are many, so their hints are stored in the database. The lanes of
 -- one queue, type and priority form a rotation and take turns in it. The caller sends back only how far it got in
@@ -23,7 +23,7 @@
 -- to ask again. Lanes come in the order of their rank. While there are rotations, the lanes of one rank take turns:
 -- each gives a part of the slots, the next lane of its rotation first, and slots that are left go to lanes that have
 -- more. Without rotations each lane gives all it has, the lane with the oldest task first.
-create or replace function holdfast.claim(
+create or replace function holdfast.claim_ready_tasks(
   p_worker_id bigint, p_slots integer, p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
   parents jsonb, header jsonb)
@@ -66,10 +66,10 @@ begin
   for v_lane in select * from holdfast.rank_plain_lanes(p_queues, p_types, p_cursors, p_now) loop
     v_plain_ids := v_plain_ids || v_lane.id;
     v_plain_hints := v_plain_hints || v_lane.hint;
-    if v_lane.sure > v_lane.stored + v_min_cursor_advance then
-      perform holdfast.store_lane_cursor(v_lane.id, v_lane.sure);
+    if v_lane.exact_cursor > v_lane.stored_cursor + v_min_cursor_advance then
+      perform holdfast.store_lane_cursor(v_lane.id, v_lane.exact_cursor);
     end if;
-    if v_lane.head is not null then
+    if v_lane.first_ready_pos is not null then
       v_lanes := v_lanes || v_lane;
     end if;
   end loop;
@@ -83,7 +83,7 @@ begin
     v_has_turns := v_rotating <> '{}';
     if v_has_turns then
       v_lanes := array(select u from unnest(v_lanes || v_rotating) as u
-        order by u.rank desc, u.turn nulls first, u.head);
+        order by u.rank desc, u.turn nulls first, u.first_ready_pos);
     end if;
     -- Serve the lanes rank by rank: v_first to v_last have the same rank and take turns.
     v_first := 1;
@@ -128,7 +128,7 @@ begin
     'cursors', coalesce((select jsonb_object_agg(h.lane_id, h.hint)
       from unnest(v_plain_ids, v_plain_hints) as h (lane_id, hint)), '{}')
       || case when v_rotations is null then '{}' else jsonb_build_object('rotations', v_rotations) end);
-  if v_left > 0 and exists (select from unnest(v_scanned) as u where u.id is null and not u.looked) then
+  if v_left > 0 and exists (select from unnest(v_scanned) as u where u.id is null and not u.rescanned) then
     header := header || jsonb_build_object('next_s', v_ask_again_at_once_s); -- not all lanes were read
   end if;
   return next;
@@ -141,36 +141,42 @@ language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan s
   set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
-  if exists (select from unnest(p_lanes) as u where u.write and u.in_rotation) then
+  if exists (select from unnest(p_lanes) as u where u.should_write and u.in_rotation) then
     with served as materialized (
       select u.*, n.place from unnest(p_lanes) as u
       left join lateral (select t.ctid as place from holdfast.lane_cursors t where t.lane_id = u.id
         order by t.version desc limit 1) as n on true
-      where u.write and u.in_rotation
+      where u.should_write and u.in_rotation
     ), inserted as (
-      insert into holdfast.lane_cursors (lane_id, served_at, cursor, safe, seen, seen_xid, seen_at, looked_at)
-      select s.id, p_now, s.sure, s.safe, s.head, s.xid, p_now, p_now from served s where s.place is null
+      insert into holdfast.lane_cursors (lane_id, served_at, cursor, scan_start, seen_pos, seen_xid, seen_at,
+        rescanned_at)
+      select s.id, p_now, s.exact_cursor, s.scan_start, s.first_ready_pos, s.next_xid, p_now, p_now from served s
+        where s.place is null
     ), locked as materialized (
       select t.ctid as place, s.id from served s join holdfast.lane_cursors t on t.ctid = s.place
         for update of t skip locked
     )
-    update holdfast.lane_cursors t set version = t.version + 1, served_at = p_now, cursor = s.sure, safe = s.safe,
-      seen = case when s.renewed then s.head else t.seen end, seen_xid = case when s.renewed then s.xid
+    update holdfast.lane_cursors t set version = t.version + 1, served_at = p_now, cursor = s.exact_cursor,
+      scan_start = s.scan_start,
+      seen_pos = case when s.renew_seen_pos then s.first_ready_pos else t.seen_pos end, seen_xid = case
+        when s.renew_seen_pos then s.next_xid
         else t.seen_xid end,
-      seen_at = case when s.renewed then p_now else t.seen_at end, looked_at = case when s.looked then p_now
-        else t.looked_at end
+      seen_at = case when s.renew_seen_pos then p_now else t.seen_at end, rescanned_at = case when s.rescanned
+        then p_now
+        else t.rescanned_at end
     from locked f join served s on s.id = f.id
     where t.ctid = f.place;
   end if;
-  if exists (select from unnest(p_lanes) as u where u.write and not u.in_rotation) then
+  if exists (select from unnest(p_lanes) as u where u.should_write and not u.in_rotation) then
     update holdfast.lanes l set served_at = p_now from (
-      select i.id from holdfast.lanes i where i.id = any (array(select u.id from unnest(p_lanes) as u where u.write
+      select i.id from holdfast.lanes i where i.id = any (array(select u.id from unnest(p_lanes) as u
+        where u.should_write
         and not u.in_rotation))
       order by i.id for update skip locked) as f
     where l.id = f.id;
   end if;
   return (
-    select coalesce(jsonb_object_agg(u.id, jsonb_build_array(u.queue, u.type, u.lease_s, u.timeout_s, u.attempts)),
+    select coalesce(jsonb_object_agg(u.id, jsonb_build_array(u.queue, u.type, u.lease_s, u.timeout_s, u.max_attempts)),
       '{}')
     from unnest(p_lanes) as u);
 end $$;

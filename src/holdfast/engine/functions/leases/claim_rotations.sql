@@ -1,7 +1,7 @@
 -- Rotations: lanes with a limit key or a fair owner, which take turns. claim.sql explains the protocol.
 
 -- The rotations of these queues: a queue, a type and a priority. Steps from one to the next in the index.
-create or replace function holdfast.list_rotations(p_queues text[], p_types text[])
+create or replace function holdfast.list_lane_rotations(p_queues text[], p_types text[])
   returns table (queue text, type text, priority smallint)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -28,10 +28,10 @@ begin
 end $$;
 
 -- The next p_max_lanes lanes of each rotation that have work and are not at a limit. The rotation is read by lane id
--- from where the caller's last claim stopped, which makes the lanes take turns, and no further than p_max_visits
--- lanes at a time, however many there are. A caller without a cursor starts anywhere. If a rotation gave less than
--- p_max_lanes, one more row without an id says where the scan ended: `stored` is the last lane, `looked` whether it
--- was the whole rotation.
+-- from where the caller's last claim stopped, which makes the lanes take turns, and no further than p_max_visits lanes
+-- at a time, however many there are. A caller without a cursor starts anywhere. If a rotation gave less than
+-- p_max_lanes, one more row without an id says where the scan ended: `stored_cursor` is the last lane, `rescanned`
+-- whether it was the whole rotation.
 create or replace function holdfast.rank_rotation_lanes(
   p_queues text[], p_types text[], p_rotations jsonb, p_max_lanes integer, p_max_visits integer, p_now timestamptz)
 returns setof holdfast.claim_lane
@@ -42,13 +42,14 @@ declare
   v_from bigint;
   v_count bigint;
 begin
-  for v_rotation in select * from holdfast.list_rotations(p_queues, p_types) loop
+  for v_rotation in select * from holdfast.list_lane_rotations(p_queues, p_types) loop
     v_name := jsonb_build_array(v_rotation.queue, v_rotation.type, v_rotation.priority)::text;
     v_from := coalesce((p_rotations ->> v_name)::bigint, floor(random() * (
       select l.id from holdfast.lanes l where l.queue = v_rotation.queue and l.type = v_rotation.type
         and l.priority = v_rotation.priority
         and (l.limit_key is not null or l.fair_owner is not null) order by l.id desc limit 1))::bigint);
-    return query select * from holdfast.rank_lanes_of_rotation(v_rotation.queue, v_rotation.type, v_rotation.priority,
+    return query select * from holdfast.rank_lanes_of_one_rotation(v_rotation.queue, v_rotation.type,
+      v_rotation.priority,
       v_name, v_from, p_max_lanes, p_max_visits, p_now);
     get diagnostics v_count = row_count;
     if v_count < p_max_lanes then
@@ -89,7 +90,7 @@ end $$;
 -- The lanes of one rotation. Waiting counts from when a lane was last served, so that a long backlog gains nothing.
 -- The hints of these lanes are in `lane_cursors`, the newest version first. They are written by every second claim,
 -- and when they have become old.
-create or replace function holdfast.rank_lanes_of_rotation(
+create or replace function holdfast.rank_lanes_of_one_rotation(
   p_queue text, p_type text, p_priority smallint, p_rotation text, p_from bigint, p_max_lanes integer,
     p_max_visits integer, p_now timestamptz)
 returns setof holdfast.claim_lane
@@ -108,7 +109,7 @@ declare
   v_max_hint_age_s constant double precision := 5;
   v_oldest bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
   v_next bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-  v_top bigint := (select last_value from holdfast.positions);
+  v_top bigint := (select last_value from holdfast.task_positions);
   v_ageing_s double precision := coalesce((select q.ageing_s from holdfast.queues q where q.name = p_queue),
     v_default_ageing_s);
 begin
@@ -127,10 +128,11 @@ begin
       ) as r limit p_max_visits
     ) as l
     cross join lateral (
-      select t.pos as head, t.due_at, h.look, h.served_at, h.cursor, h.safe, h.seen, h.seen_xid, h.seen_at
+      select t.pos as first_ready_pos, t.due_at, h.rescan, h.served_at, h.cursor, h.scan_start, h.seen_pos, h.seen_xid,
+        h.seen_at
       from (
-        select coalesce(o.cursor, l.cursor) as cursor, o.served_at, o.safe, o.seen, o.seen_xid, o.seen_at,
-          coalesce(o.looked_at < p_now - v_rescan_interval or o.seen > v_top, true) as look
+        select coalesce(o.cursor, l.cursor) as cursor, o.served_at, o.scan_start, o.seen_pos, o.seen_xid, o.seen_at,
+          coalesce(o.rescanned_at < p_now - v_rescan_interval or o.seen_pos > v_top, true) as rescan
         from (values (1)) as n
         left join lateral (select t.* from holdfast.lane_cursors t where t.lane_id = l.id order by t.version desc
           limit 1) as o on true
@@ -138,7 +140,8 @@ begin
       ) as h
       cross join lateral (
         select t.pos, t.due_at from holdfast.tasks t
-        where t.lane_id = l.id and t.status = 'ready' and t.pos >= case when h.look then h.cursor else h.safe end
+        where t.lane_id = l.id and t.status = 'ready' and t.pos >= case when h.rescan then h.cursor
+          else h.scan_start end
         order by t.pos limit 1) as t
       where not exists (
         select from unnest(l.limit_ids) as u (id)
@@ -146,27 +149,28 @@ begin
           limit 1) as i
         join holdfast.limit_rules r on r.name = i.rule
         where i.running >= r.max_running or i.paused_until > p_now
-          or holdfast.available_tokens(i.tokens, i.refilled_at, r.rate, r.burst, p_now) < 1)
-        and not exists (select from holdfast.paused_keys r where r.key = l.limit_key and r.until > p_now)
+          or holdfast.compute_available_tokens(i.tokens, i.refilled_at, r.rate, r.burst, p_now) < 1)
+        and not exists (select from holdfast.paused_limit_keys r where r.key = l.limit_key and r.until > p_now)
       offset 0
     ) as t
     limit p_max_lanes
   ), aged as (
-    select f.*, f.seen is not null and f.seen <= v_top as fresh,
+    select f.*, f.seen_pos is not null and f.seen_pos <= v_top as fresh,
       f.seen_xid <= v_oldest as over, f.seen_xid <= v_oldest or f.seen_at < p_now - v_max_cursor_hold as passed
     from candidates f
   )
   select f.id, f.queue, f.type, true, f.limit_ids, f.limits_assigned,
-    least(k.lease_s, k.timeout_s + holdfast.lease_grace_s()), k.timeout_s, k.attempts,
+    least(k.lease_s, k.timeout_s + holdfast.get_lease_grace_s()), k.timeout_s, k.max_attempts,
     f.priority + floor(extract(epoch from p_now - greatest(f.due_at,
       f.served_at))::double precision / v_ageing_s) as rank,
-    f.served_at, f.cursor, f.head,
-    greatest(least(case when f.look then f.cursor else f.safe end, f.head), case when f.fresh
-      then least(f.safe, f.head) end,
-      case when f.fresh and f.passed then least(f.head, f.seen) end),
-    greatest(least(f.cursor, f.head), case when f.fresh and f.over then least(f.head, f.seen) end),
-    not f.fresh or f.passed, f.look, v_next, null::jsonb, p_rotation, f.turn,
-    f.look or random() < v_write_probability or coalesce(f.served_at < p_now - least(v_max_hint_age_s,
+    f.served_at, f.cursor, f.first_ready_pos,
+    greatest(least(case when f.rescan then f.cursor else f.scan_start end, f.first_ready_pos), case when f.fresh
+      then least(f.scan_start, f.first_ready_pos) end,
+      case when f.fresh and f.passed then least(f.first_ready_pos, f.seen_pos) end),
+    greatest(least(f.cursor, f.first_ready_pos), case when f.fresh and f.over then least(f.first_ready_pos,
+      f.seen_pos) end),
+    not f.fresh or f.passed, f.rescan, v_next, null::jsonb, p_rotation, f.turn,
+    f.rescan or random() < v_write_probability or coalesce(f.served_at < p_now - least(v_max_hint_age_s,
       v_ageing_s / 4) * interval '1 second', true)
   from aged f
   join holdfast.task_policies k on k.id = f.policy_id
@@ -181,7 +185,7 @@ begin
   return coalesce(p_rotations, '{}') || coalesce((
     select jsonb_object_agg(r.rotation, coalesce(r.first_unserved - 1, r.ended, r.served)) from (
       select u.rotation, (array_agg(u.id order by u.turn) filter (where u.id <> all (p_served)))[1] as first_unserved,
-        max(u.stored) filter (where u.id is null) as ended, (array_agg(u.id
+        max(u.stored_cursor) filter (where u.id is null) as ended, (array_agg(u.id
           order by u.turn desc) filter (where u.id is not null))[1] as served
       from unnest(p_lanes) as u group by u.rotation
     ) as r where coalesce(r.first_unserved, r.ended, r.served) is not null), '{}');

@@ -23,7 +23,7 @@ begin
   perform holdfast.sweep_due_tasks(v_now);
   return query
   with batch as materialized (
-    select * from holdfast.claim(v_worker, p_max_tasks, v_queues, p_task_types, '{}', v_now)
+    select * from holdfast.claim_ready_tasks(v_worker, p_max_tasks, v_queues, p_task_types, '{}', v_now)
   )
   select b.id, coalesce(b.job_id, b.id), coalesce(b.name, h.header #>> array['lanes', b.lane_id::text, '1']),
     h.header #>> array['lanes', b.lane_id::text, '1'], h.header #>> array['lanes', b.lane_id::text, '0'], b.attempt,
@@ -61,7 +61,7 @@ begin
     perform holdfast.progress(p_task_id, p_attempt, p_nonce, p_percent, p_phase, p_message);
   end if;
   update holdfast.tasks t set lease_until = least(v_now + k.lease_s * interval '1 second',
-    t.started_at + (k.timeout_s + holdfast.lease_grace_s()) * interval '1 second')
+    t.started_at + (k.timeout_s + holdfast.get_lease_grace_s()) * interval '1 second')
   from holdfast.lanes l join holdfast.task_policies k on k.id = l.policy_id
   where t.id = p_task_id and t.attempt = p_attempt and t.nonce = p_nonce and t.status || '' = 'running'
     and l.id = t.lane_id

@@ -17,20 +17,22 @@ declare
   v_singles record;
   v_others record;
 begin
-  select * into v_singles from holdfast.complete_single_tasks(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies, p_now);
+  select * into v_singles from holdfast.complete_single_task_jobs(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies,
+    p_now);
   perform holdfast.notify_job_waiters(p_ids);
   if cardinality(v_singles.done) = cardinality(p_ids) then
-    perform holdfast.apply_end_effects(v_singles.lanes, v_singles.effects, p_now);
+    perform holdfast.apply_task_end_effects(v_singles.lanes, v_singles.effects, p_now);
     return null;
   end if;
   select * into v_others from holdfast.finish_remaining_tasks(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies,
     v_singles.done, p_now);
-  perform holdfast.apply_end_effects(v_singles.lanes || v_others.lanes, v_singles.effects || v_others.effects, p_now);
+  perform holdfast.apply_task_end_effects(v_singles.lanes || v_others.lanes, v_singles.effects || v_others.effects,
+    p_now);
   return v_others.answers;
 end $$;
 
 -- Jobs of one task that succeeded, all at once: move them from `tasks` to the history.
-create or replace function holdfast.complete_single_tasks(
+create or replace function holdfast.complete_single_task_jobs(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_now timestamptz,
   out done bigint[], out lanes bigint[], out effects jsonb)
 language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
@@ -59,16 +61,17 @@ begin
   )
   select coalesce(array_agg(g.ord), '{}'), array_agg(g.lane_id),
     jsonb_agg(jsonb_build_object('id', g.id, 'owner', g.owner, 'event_seq', g.event_seq, 'unique_key', g.unique_key,
-        'batch_id', g.batch_id, 'status', 'succeeded', 'files', g.files, 'attempt', g.attempt, 'nonce', g.nonce))
+        'batch_id', g.batch_id, 'status', 'succeeded', 'files', g.has_staged_files, 'attempt', g.attempt, 'nonce',
+          g.nonce))
       filter (where coalesce(g.owner, g.unique_key) is not null or g.event_seq is not null or g.batch_id is not null
-        or g.files)
+        or g.has_staged_files)
   into done, lanes, effects from deleted g;
   -- Checked after the tasks are locked: a rule that is created meanwhile waits for this transaction, or this one
   -- waited for it.
   if not exists (select from holdfast.limit_rules) then
     lanes := null;
   end if;
-  effects := case when effects is null then '[]' else holdfast.emit_end_events(effects, p_now) end;
+  effects := case when effects is null then '[]' else holdfast.emit_task_end_events(effects, p_now) end;
 end $$;
 
 -- All other outcomes: failures, snoozes, tasks of graphs, and stale or repeated outcomes.
@@ -132,7 +135,8 @@ begin
       answer := 'stale';
     end if;
   elsif v_task.status = 'running' then
-    select o.lane, o.ended, o.effects into lane, ended, effects from holdfast.apply_outcome(v_task, p_outcome, p_body,
+    select o.lane, o.ended, o.effects into lane, ended, effects from holdfast.apply_attempt_outcome(v_task, p_outcome,
+      p_body,
       true, p_now) as o;
   elsif not holdfast.is_repeated_outcome(p_outcome, v_task.status, v_task.outcome) then
     answer := 'stale';
@@ -151,16 +155,17 @@ end $$;
 
 -- Apply the effects of ended tasks on other tables, in the lock order: limit counters, then batches, then keys, then
 -- files. p_effects is a list of {id, owner, event_seq, unique_key, batch_id, status, percent} and of the other
--- objects that apply_outcome adds.
-create or replace function holdfast.apply_end_effects(p_lanes bigint[], p_effects jsonb, p_now timestamptz) returns void
+-- objects that apply_attempt_outcome adds.
+create or replace function holdfast.apply_task_end_effects(p_lanes bigint[], p_effects jsonb, p_now timestamptz)
+  returns void
 language plpgsql set search_path = '' as $$
 begin
   if cardinality(p_lanes) > 0 then
-    perform holdfast.decrement_limits(p_lanes);
+    perform holdfast.decrement_limit_counters(p_lanes);
   end if;
   if p_effects <> '[]' then
     perform holdfast.pause_limit_keys(p_effects);
-    perform holdfast.count_ended_members(p_effects, p_now);
+    perform holdfast.add_ended_jobs_to_batches(p_effects, p_now);
     delete from holdfast.idempotency_keys k
     using jsonb_to_recordset(p_effects) as a (id uuid, owner text, unique_key text)
     where k.scope = 'unique:' || coalesce(a.owner, '') and k.key = a.unique_key and k.job_id = a.id;
@@ -171,8 +176,8 @@ begin
 end $$;
 
 -- Write the event of jobs of one task that ended; jobs that no one can watch have none. Returns its argument, as
--- apply_end_effects reads it.
-create or replace function holdfast.emit_end_events(p_effects jsonb, p_now timestamptz) returns jsonb
+-- apply_task_end_effects reads it.
+create or replace function holdfast.emit_task_end_events(p_effects jsonb, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 begin
   insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)

@@ -11,7 +11,7 @@ declare
   v_lane holdfast.claim_lane;
   v_lanes holdfast.claim_lane[] := '{}';
   v_ids bigint[] := '{}';
-  v_safes bigint[] := '{}';
+  v_scan_starts bigint[] := '{}';
   v_leases double precision[] := '{}';
   v_limited boolean := false;
   v_has_watchers boolean := exists (select from holdfast.watched_jobs);
@@ -25,16 +25,16 @@ begin
     end if;
     v_lanes := v_lanes || v_lane;
     v_ids := v_ids || v_lane.id;
-    v_safes := v_safes || v_lane.safe;
+    v_scan_starts := v_scan_starts || v_lane.scan_start;
     v_leases := v_leases || v_lane.lease_s;
     v_limited := v_limited or v_lane.limit_ids is not null;
   end loop;
   if v_limited then
-    return query select t.* from holdfast.lease_and_count_tasks(v_ids, v_safes,
-      holdfast.lock_limits_of_lanes(v_lanes, p_max_per_lane, p_now), v_leases, p_max_tasks,
+    return query select t.* from holdfast.lease_limited_tasks(v_ids, v_scan_starts,
+      holdfast.lock_limits_and_count_free_slots(v_lanes, p_max_per_lane, p_now), v_leases, p_max_tasks,
       p_nonce, p_worker_id, p_now) as t where not v_has_watchers or holdfast.notify_task_started(t.id, t.job_id);
   else
-    return query select t.* from holdfast.lease_ready_tasks(v_ids, v_safes,
+    return query select t.* from holdfast.lease_ready_tasks(v_ids, v_scan_starts,
       array_fill(p_max_per_lane, array[cardinality(v_ids)]), v_leases, p_max_tasks, p_nonce,
       p_worker_id, p_now) as t where not v_has_watchers or holdfast.notify_task_started(t.id, t.job_id);
   end if;
@@ -44,7 +44,7 @@ end $$;
 -- own: as a subquery of the update it could run again for each row and pick everything. The rows are found again by
 -- their ctid, which is locked.
 create or replace function holdfast.lease_ready_tasks(
-  p_lanes bigint[], p_safes bigint[], p_wants integer[], p_leases double precision[], p_max_tasks integer,
+  p_lanes bigint[], p_scan_starts bigint[], p_wants integer[], p_leases double precision[], p_max_tasks integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
   parents jsonb, header jsonb)
@@ -53,10 +53,11 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 begin
   return query
   with picked as materialized (
-    select f.place, u.lease from unnest(p_lanes, p_safes, p_wants, p_leases) as u (lane_id, safe, want, lease)
+    select f.place, u.lease from unnest(p_lanes, p_scan_starts, p_wants, p_leases) as u (lane_id, scan_start, want,
+      lease)
     cross join lateral (
       select t.ctid as place from holdfast.tasks t
-      where t.lane_id = u.lane_id and t.status = 'ready' and t.pos >= u.safe
+      where t.lane_id = u.lane_id and t.status = 'ready' and t.pos >= u.scan_start
         and (t.start_before is null or t.start_before > p_now)
       order by t.pos limit u.want
       for update skip locked
@@ -68,7 +69,8 @@ begin
       lease_until = p_now + p.lease * interval '1 second'
     from picked p
     where t.ctid = p.place
-    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.waits, t.pos, t.owner, t.labels
+    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.pending_parents, t.pos, t.owner,
+      t.labels
   ), first_starts as (
     select j.id from holdfast.jobs j
     where j.id in (select t.job_id from leased t where t.job_id is not null) and j.status = 'queued'
@@ -83,15 +85,15 @@ begin
       from started_jobs o
   )
   select t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes::int, t.args,
-    case when t.waits is not null then holdfast.read_parent_outputs(t.id) end,
+    case when t.pending_parents is not null then holdfast.read_parent_outputs(t.id) end,
     case when t.owner is not null or t.labels is not null or t.job_id is not null
       then holdfast.build_task_header(t.job_id, t.owner, t.labels) end
   from leased t order by t.pos;
 end $$;
 
 -- The same as lease_ready_tasks, and add the tasks to the counters of their lanes, which the caller has locked.
-create or replace function holdfast.lease_and_count_tasks(
-  p_lanes bigint[], p_safes bigint[], p_wants integer[], p_leases double precision[], p_max_tasks integer,
+create or replace function holdfast.lease_limited_tasks(
+  p_lanes bigint[], p_scan_starts bigint[], p_wants integer[], p_leases double precision[], p_max_tasks integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
   parents jsonb, header jsonb)
@@ -100,7 +102,8 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 begin
   return query
   with leased as materialized (
-    select t.* from holdfast.lease_ready_tasks(p_lanes, p_safes, p_wants, p_leases, p_max_tasks, p_nonce, p_worker_id,
+    select t.* from holdfast.lease_ready_tasks(p_lanes, p_scan_starts, p_wants, p_leases, p_max_tasks, p_nonce,
+      p_worker_id,
       p_now) as t
   ), used as (
     select i.id, sum(c.n)::int as n
@@ -110,7 +113,7 @@ begin
     group by i.id
   ), counted as (
     update holdfast.limit_counters l set running = l.running + u.n, version = l.version + 1,
-      tokens = holdfast.available_tokens(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - u.n,
+      tokens = holdfast.compute_available_tokens(l.tokens, l.refilled_at, r.rate, r.burst, p_now) - u.n,
       refilled_at = case when r.rate is not null then p_now end
     from used u
     cross join lateral (select i.ctid as place, i.rule from holdfast.limit_counters i where i.id = u.id

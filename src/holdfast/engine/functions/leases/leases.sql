@@ -34,7 +34,7 @@ begin
     perform holdfast.sweep_due_tasks(v_now);
   end if;
   for id, job_id, lane_id, name, attempt, crashes, args, parents, header in
-    select * from holdfast.claim(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now)
+    select * from holdfast.claim_ready_tasks(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now)
   loop
     if id is null then
       select w.command, w.sleeping into v_command, v_sleeping from holdfast.workers w where w.id = v_worker;
@@ -43,7 +43,7 @@ begin
         perform holdfast.find_or_create_worker(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;
       if p_slots > 0 and header -> 'got' = '0' and not header ? 'next_s' then
-        header := header || jsonb_build_object('next_s', holdfast.seconds_until_next_event(p_queues, p_types, v_now));
+        header := header || jsonb_build_object('next_s', holdfast.get_seconds_until_next_due(p_queues, p_types, v_now));
       end if;
     end if;
     return next;
@@ -93,7 +93,7 @@ begin
     select * from unnest(p_ids, p_attempts, p_nonces) as u (id, attempt, nonce) order by u.id
   ), locked as materialized (
     select t.id, least(v_now + k.lease_s * interval '1 second',
-      t.started_at + (k.timeout_s + holdfast.lease_grace_s()) * interval '1 second') as lease_until
+      t.started_at + (k.timeout_s + holdfast.get_lease_grace_s()) * interval '1 second') as lease_until
     from input g, holdfast.tasks t, holdfast.lanes l, holdfast.task_policies k
     where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running'
       and l.id = t.lane_id and k.id = l.policy_id
@@ -109,7 +109,7 @@ begin
   return jsonb_build_object(
     'lost', coalesce((select jsonb_agg(i) from unnest(p_ids) as i where i <> all (v_held)), '[]'),
     'cancelled', coalesce((select jsonb_agg(i) from unnest(p_ids) as i
-      where i <> all (v_held) and holdfast.task_status(i) = 'cancelled'), '[]'));
+      where i <> all (v_held) and holdfast.get_task_status(i) = 'cancelled'), '[]'));
 end $$;
 
 -- For a transaction of the user: succeed only while the lease is held, and hold it until the commit.
@@ -128,7 +128,7 @@ end $$;
 
 -- How long a lease may outlast the time limit of its attempt, so that the worker reports the timeout itself. Not
 -- pinned to a search_path, so that it is inlined as a constant.
-create or replace function holdfast.lease_grace_s() returns double precision
+create or replace function holdfast.get_lease_grace_s() returns double precision
 language sql immutable parallel safe as $$ select 5::pg_catalog.float8 $$;
 
 call holdfast.grant_execute('holdfast_worker', 'finish_and_claim', 'heartbeat_tasks', 'assert_lease',

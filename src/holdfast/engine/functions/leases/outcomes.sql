@@ -1,7 +1,7 @@
 -- Outcomes: what the outcome of an attempt means to its task.
 
 -- Apply an outcome to a running task that the caller has locked.
-create or replace function holdfast.apply_outcome(
+create or replace function holdfast.apply_attempt_outcome(
   p_task holdfast.tasks, p_outcome text, p_body jsonb, p_by_holder boolean, p_now timestamptz,
   out lane bigint, out ended boolean, out effects jsonb)
 language plpgsql set search_path = '' as $$
@@ -11,20 +11,20 @@ declare
 begin
   select k.* into strict v_policy from holdfast.lanes l join holdfast.task_policies k on k.id = l.policy_id
     where l.id = p_task.lane_id;
-  v_status := holdfast.final_status_of(p_task, v_policy, p_outcome, p_body);
+  v_status := holdfast.compute_final_task_status(p_task, v_policy, p_outcome, p_body);
   perform holdfast.insert_attempt(p_task, p_outcome, p_body, p_now);
   if v_status is null then
     perform holdfast.reschedule_task(p_task, v_policy, p_outcome, p_body, p_by_holder, p_now);
   else
     effects := holdfast.end_task(p_task, v_status, case p_outcome when 'succeed' then p_body end,
-      case when v_status <> 'succeeded' then holdfast.build_error(p_outcome, p_body) end, p_by_holder, p_now);
+      case when v_status <> 'succeeded' then holdfast.build_task_error(p_outcome, p_body) end, p_by_holder, p_now);
   end if;
   if p_outcome = 'limited' then
     effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'key',
       p_body ->> 'key', 'paused_until',
       p_now + coalesce(holdfast.parse_delay_seconds(p_body, 'retry_after_s'), 1) * interval '1 second'));
   end if;
-  if p_outcome = 'succeed' and p_task.files then
+  if p_outcome = 'succeed' and p_task.has_staged_files then
     effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_object('files', true, 'id', p_task.id,
       'attempt', p_task.attempt,
       'nonce', p_task.nonce));
@@ -34,7 +34,7 @@ begin
 end $$;
 
 -- The final status that an outcome leads to. Null: the task runs again.
-create or replace function holdfast.final_status_of(p_task holdfast.tasks, p_policy holdfast.task_policies,
+create or replace function holdfast.compute_final_task_status(p_task holdfast.tasks, p_policy holdfast.task_policies,
   p_outcome text, p_body jsonb)
 returns text
 language plpgsql set search_path = '' as $$
@@ -46,8 +46,8 @@ begin
     when 'cancel' then return 'cancelled';
     when 'reject' then return 'failed';
     when 'fail' then
-      return case when p_task.failures + 1 >= p_policy.attempts or p_body -> 'retry' = 'false' then 'failed' end;
-    when 'crash' then return case when p_task.crashes + 1 >= p_policy.crashes then 'failed' end;
+      return case when p_task.failures + 1 >= p_policy.max_attempts or p_body -> 'retry' = 'false' then 'failed' end;
+    when 'crash' then return case when p_task.crashes + 1 >= p_policy.max_crashes then 'failed' end;
     when 'snooze', 'limited' then return case when p_task.snoozes >= v_max_snoozes then 'failed' end;
     when 'release' then return null;
     else perform holdfast.raise_error('HF004', format('%s is not an outcome.', quote_nullable(p_outcome)), 'kind',
@@ -57,7 +57,7 @@ begin
 end $$;
 
 -- An error as it is stored: cleaned and truncated, so that recording a failure cannot fail.
-create or replace function holdfast.build_error(p_outcome text, p_body jsonb) returns jsonb
+create or replace function holdfast.build_task_error(p_outcome text, p_body jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   return (
@@ -82,7 +82,7 @@ begin
     p_task.worker_id, p_task.started_at, p_now, p_now + interval '30 days', p_task.owner,
     e.error ->> 'type', e.error ->> 'message', e.error ->> 'traceback',
     coalesce(left(p_body ->> 'fingerprint', 200), e.error ->> 'type')
-  from (select case when p_outcome <> 'release' then holdfast.build_error(p_outcome, p_body) end as error) as e
+  from (select case when p_outcome <> 'release' then holdfast.build_task_error(p_outcome, p_body) end as error) as e
   where p_outcome in ('fail', 'reject', 'crash', 'cancel', 'release');
 end $$;
 
@@ -98,7 +98,7 @@ declare
 begin
   return (
   select greatest(
-    least(p_policy.cap_s, p_policy.base_s * power(2, least(p_failures, v_max_doublings)))
+    least(p_policy.backoff_cap_s, p_policy.backoff_base_s * power(2, least(p_failures, v_max_doublings)))
       * (1 + p_policy.jitter * (2 * random() - 1)),
     least(coalesce(p_retry_after, 0), v_max_retry_after_s)) * interval '1 second');
 end $$;
@@ -130,11 +130,11 @@ begin
   update holdfast.tasks t set
     status = case when v_delay > interval '0' then 'scheduled' else 'ready' end,
     due_at = p_now + v_delay,
-    pos = case when v_delay > interval '0' then t.pos else nextval('holdfast.positions') end,
+    pos = case when v_delay > interval '0' then t.pos else nextval('holdfast.task_positions') end,
     failures = t.failures + (p_outcome = 'fail')::int,
     crashes = t.crashes + (p_outcome = 'crash')::int,
     snoozes = case when p_outcome in ('snooze', 'limited') then coalesce(t.snoozes, 0) + 1 else t.snoozes end,
-    error = case when p_outcome in ('fail', 'crash') then holdfast.build_error(p_outcome, p_body) - 'traceback'
+    error = case when p_outcome in ('fail', 'crash') then holdfast.build_task_error(p_outcome, p_body) - 'traceback'
       else t.error end,
     nonce = case when p_by_holder then t.nonce end, outcome = p_outcome, lease_until = null
   where t.id = p_task.id;
@@ -160,7 +160,7 @@ begin
     return '[]';
   end if;
   perform holdfast.archive_tasks(array[p_task.id], null);
-  return holdfast.emit_end_events(jsonb_build_array(jsonb_build_object('id', p_task.id, 'owner', p_task.owner,
+  return holdfast.emit_task_end_events(jsonb_build_array(jsonb_build_object('id', p_task.id, 'owner', p_task.owner,
     'event_seq',
     p_task.event_seq, 'unique_key', p_task.unique_key, 'batch_id', p_task.batch_id, 'status', p_status, 'percent',
       p_task.percent)), p_now);

@@ -70,16 +70,16 @@ end $$;
 
 -- Save what a worker reports about itself (host, process id, slots, running tasks, event loop lag, memory) and return
 -- its command.
-create or replace function holdfast.heartbeat_worker(p_worker text, p_about jsonb default null) returns text
+create or replace function holdfast.heartbeat_worker(p_worker text, p_report jsonb default null) returns text
 language plpgsql security definer set search_path = '' as $$
 declare
   v_id bigint := holdfast.find_or_create_worker(p_worker, null, null, null, holdfast.now());
   v_command text;
 begin
-  if pg_column_size(p_about) > 16384 then
-    perform holdfast.raise_error('HF004', 'The report of a worker is longer than 16 KiB.', 'about');
+  if pg_column_size(p_report) > 16384 then
+    perform holdfast.raise_error('HF004', 'The report of a worker is longer than 16 KiB.', 'report');
   end if;
-  update holdfast.workers w set about = coalesce(p_about, w.about), seen_at = holdfast.now() where w.id = v_id
+  update holdfast.workers w set report = coalesce(p_report, w.report), seen_at = holdfast.now() where w.id = v_id
     returning w.command into v_command;
   return v_command;
 end $$;

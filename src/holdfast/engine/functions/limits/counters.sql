@@ -6,7 +6,7 @@
 
 -- The tokens of a rate limit at p_now. Not pinned to a search_path, so that it is inlined; every name in it is
 -- qualified or built in.
-create or replace function holdfast.available_tokens(
+create or replace function holdfast.compute_available_tokens(
   p_tokens double precision, p_refilled_at timestamptz, p_rate double precision, p_burst double precision,
     p_now timestamptz)
 returns double precision
@@ -18,7 +18,8 @@ $$;
 
 -- How many tasks each lane may give, at most p_max_per_lane. Locks the counters of all lanes at once and skips
 -- counters that another transaction has locked; a lane gives no task unless all of its counters could be locked.
-create or replace function holdfast.lock_limits_of_lanes(p_lanes holdfast.claim_lane[], p_max_per_lane integer,
+create or replace function holdfast.lock_limits_and_count_free_slots(p_lanes holdfast.claim_lane[],
+  p_max_per_lane integer,
   p_now timestamptz) returns integer[]
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off
   set enable_bitmapscan = off as $$
@@ -34,7 +35,8 @@ begin
     cross join lateral (select l.id, l.version from holdfast.limit_counters l where l.id = w.id order by l.version desc
       limit 1) as n
   ), locked as materialized (
-    select l.id, least(r.max_running - l.running, floor(holdfast.available_tokens(l.tokens, l.refilled_at, r.rate,
+    select l.id, least(r.max_running - l.running, floor(holdfast.compute_available_tokens(l.tokens, l.refilled_at,
+      r.rate,
       r.burst, p_now))::int,
       case when l.paused_until > p_now then 0 end) as free
     from newest n join holdfast.limit_counters l on l.id = n.id and l.version >= n.version join holdfast.limit_rules r
@@ -59,7 +61,7 @@ end $$;
 
 -- Subtract ended leases from the counters of their lanes. One statement in the order of ids, after all tasks and jobs
 -- have been locked.
-create or replace function holdfast.decrement_limits(p_lanes bigint[]) returns void
+create or replace function holdfast.decrement_limit_counters(p_lanes bigint[]) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off
   set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -160,6 +162,7 @@ begin
     update holdfast.limit_counters i set paused_until = greatest(i.paused_until, t.until) from limited t
       where i.id = any (t.limit_ids) and i.key = t.key
   )
-  insert into holdfast.paused_keys as k (key, until) select t.key, max(t.until) from limited t group by 1 order by 1
+  insert into holdfast.paused_limit_keys as k (key, until) select t.key, max(t.until) from limited t group by 1
+    order by 1
   on conflict (key) do update set until = greatest(k.until, excluded.until);
 end $$;

@@ -111,7 +111,7 @@ begin
   delete from holdfast.limit_counters i where i.id = any (v_idle_ids)
     and i.id not in (select u from holdfast.lanes l cross join lateral unnest(l.limit_ids) as u);
   get diagnostics v_count = row_count;
-  delete from holdfast.paused_keys k where k.until < p_now;
+  delete from holdfast.paused_limit_keys k where k.until < p_now;
   return v_count;
 end $$;
 

@@ -5,7 +5,7 @@
 -- of a small table.
 
 -- The quota that applies to an owner; all columns are null if there is none.
-create or replace function holdfast.find_quota(p_owner text) returns holdfast.quotas
+create or replace function holdfast.get_effective_quota(p_owner text) returns holdfast.quotas
 language plpgsql stable set search_path = '' as $$
 declare
   v_quota holdfast.quotas;
@@ -41,8 +41,8 @@ end $$;
 create or replace function holdfast.get_usage(p_owner text default null) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_owner text := coalesce(holdfast.calling_user(), p_owner);
-  v_quota holdfast.quotas := holdfast.find_quota(v_owner);
+  v_owner text := coalesce(holdfast.get_end_user_id(), p_owner);
+  v_quota holdfast.quotas := holdfast.get_effective_quota(v_owner);
   v_usage holdfast.usage;
 begin
   select * into v_usage from holdfast.usage u where u.owner = v_owner;
@@ -70,7 +70,7 @@ create or replace function holdfast.charge_storage(p_owner text, p_bytes bigint,
   returns void
 language plpgsql set search_path = '' as $$
 declare
-  v_quota holdfast.quotas := holdfast.find_quota(p_owner);
+  v_quota holdfast.quotas := holdfast.get_effective_quota(p_owner);
   v_usage holdfast.usage;
 begin
   insert into holdfast.usage as u (owner, bytes, files) values (p_owner, greatest(p_bytes, 0), greatest(p_files, 0))

@@ -9,7 +9,7 @@ language plpgsql set search_path = ''
 as $$
 declare
   v_policy holdfast.message_policies := holdfast.get_message_policy(p_queue);
-  v_tables record := holdfast.get_message_tables(p_queue);
+  v_tables record := holdfast.get_message_table_names(p_queue);
   -- The error is truncated, so that the header stays small.
   v_header jsonb := jsonb_build_object(
     'queue', p_queue, 'died_at', holdfast.now(), 'error', left(coalesce(p_error, ''), 4000));
@@ -26,7 +26,7 @@ begin
   else
     v_target := format('insert into %s (vt, message, headers)
       select clock_timestamp(), message, headers from dead_letters order by msg_id',
-      (holdfast.get_message_tables(v_policy.dead_letter_queue)).p_messages);
+      (holdfast.get_message_table_names(v_policy.dead_letter_queue)).p_messages);
   end if;
   execute format(
     'with deleted as (
@@ -42,7 +42,7 @@ begin
      ), stored as (%s)
      select coalesce(array_agg(msg_id order by msg_id), ''{}'') from deleted',
     v_tables.p_messages, holdfast.build_receipt_condition(), v_target)
-    into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, v_header, p_queue;
+    into v_moved using holdfast.parse_receipt_message_ids(p_receipts), p_receipts, v_header, p_queue;
   perform holdfast.delete_message_errors(p_queue, v_moved);
   return query select unnest(v_moved);
 end
@@ -56,15 +56,15 @@ create or replace function holdfast.requeue_messages(
 language plpgsql set search_path = ''
 as $$
 declare
-  v_target text := (holdfast.get_message_tables(p_queue)).p_messages;
+  v_target text := (holdfast.get_message_table_names(p_queue)).p_messages;
   v_dead_queue text := (holdfast.get_message_policy(p_queue)).dead_letter_queue;
   v_source text;
   v_condition text := 'true';
 begin
   if p_from = 'archive' or (p_from = 'dead' and v_dead_queue is null) then
-    v_source := (holdfast.get_message_tables(p_queue)).p_archive;
+    v_source := (holdfast.get_message_table_names(p_queue)).p_archive;
   elsif p_from = 'dead' then
-    v_source := (holdfast.get_message_tables(v_dead_queue)).p_messages;
+    v_source := (holdfast.get_message_table_names(v_dead_queue)).p_messages;
   else
     raise exception 'Invalid source %; messages are requeued from "dead" or "archive".',
       coalesce(quote_literal(p_from), 'null')
@@ -108,10 +108,10 @@ declare
   v_condition text := 'true';
 begin
   v_source := case
-    when p_from = 'queue' then (holdfast.get_message_tables(p_queue)).p_messages
+    when p_from = 'queue' then (holdfast.get_message_table_names(p_queue)).p_messages
     when p_from = 'archive' or (p_from = 'dead' and v_dead_queue is null)
-      then (holdfast.get_message_tables(p_queue)).p_archive
-    when p_from = 'dead' then (holdfast.get_message_tables(v_dead_queue)).p_messages
+      then (holdfast.get_message_table_names(p_queue)).p_archive
+    when p_from = 'dead' then (holdfast.get_message_table_names(v_dead_queue)).p_messages
   end;
   if v_source is null then
     raise exception 'Invalid place %; messages are in "queue", "archive" or "dead".',

@@ -40,7 +40,7 @@ begin
   execute format(
     'delete from %1$s where msg_id = any (array(
        select msg_id from %1$s where archived_at < $1 order by archived_at limit $2 for update skip locked))',
-    (holdfast.get_message_tables(p_policy.queue_name)).p_archive)
+    (holdfast.get_message_table_names(p_policy.queue_name)).p_archive)
     using holdfast.now() - p_policy.archive_retention, p_limit;
   get diagnostics v_count = row_count;
   return v_count;
@@ -60,28 +60,28 @@ begin
     return 0;
   end if;
   execute format(
-    'select array_agg(holdfast.message_receipt(msg_id, read_ct, last_read_at)) from (
+    'select array_agg(holdfast.build_message_receipt(msg_id, read_ct, last_read_at)) from (
        select msg_id, read_ct, last_read_at from %1$s
         where msg_id = any (array(select msg_id from %1$s where msg_id >= $4 order by msg_id limit 10000))
           and read_ct >= $1 and vt <= $2 and last_read_at is not null
         order by msg_id limit $3 for update skip locked) exhausted',
-    (holdfast.get_message_tables(p_policy.queue_name)).p_messages)
+    (holdfast.get_message_table_names(p_policy.queue_name)).p_messages)
     into v_exhausted using p_policy.max_reads, holdfast.now(
-      ), p_limit, holdfast.find_lowest_message_id(p_policy.queue_name);
+      ), p_limit, holdfast.get_lowest_message_id_hint(p_policy.queue_name);
   return (select count(*) from holdfast.move_to_dead_letters(
     p_policy.queue_name, v_exhausted, 'read max_reads times without being finished'));
 end
 $$;
 
 -- Returns an id below which there are no messages, according to the read hints.
-create or replace function holdfast.find_lowest_message_id(p_queue text) returns bigint
+create or replace function holdfast.get_lowest_message_id_hint(p_queue text) returns bigint
 language plpgsql set search_path = ''
 as $$
 begin
-  if to_regprocedure('pgmq._get_floor(text)') is null then
+  if to_regprocedure('pgmq._get_read_floor(text)') is null then
     return -9223372036854775808;
   end if;
-  return pgmq._get_floor(p_queue);
+  return pgmq._get_read_floor(p_queue);
 end
 $$;
 
@@ -116,14 +116,14 @@ declare
   v_dead_queue text;
 begin
   if p_queue is not null then
-    perform holdfast.get_message_tables(p_queue);
+    perform holdfast.get_message_table_names(p_queue);
   end if;
   for v_queue in
     select m.queue_name from pgmq.list_queues() m
      where (p_queue is null or lower(m.queue_name) = lower(p_queue)) and holdfast.message_queue_exists(m.queue_name)
        order by 1
   loop
-    v_tables := holdfast.get_message_tables(v_queue);
+    v_tables := holdfast.get_message_table_names(v_queue);
     v_dead_queue := (holdfast.get_message_policy(v_queue)).dead_letter_queue;
     return query execute format(
       'select $1, count(*), count(*) filter (where vt <= $2), count(*) filter (where vt > $2 and read_ct > 0),
@@ -134,7 +134,7 @@ begin
          from %1$s',
       v_tables.p_messages, v_tables.p_archive,
       case when v_dead_queue is null then v_tables.p_archive
-        else (holdfast.get_message_tables(v_dead_queue)).p_messages end,
+        else (holdfast.get_message_table_names(v_dead_queue)).p_messages end,
       v_tables.p_messages) using v_queue, holdfast.now();
   end loop;
 end

@@ -53,7 +53,7 @@ begin
     if holdfast.message_queue_exists(v_queue) then
       execute format('select coalesce(array_agg(m.msg_id), ''{}'') from %s m join holdfast.message_errors e
           on e.queue_name = $1 and e.msg_id = m.msg_id and e.sent_at = m.enqueued_at where m.msg_id = any ($2)',
-        (holdfast.get_message_tables(v_queue)).p_messages) into v_existing using v_queue, v_ids;
+        (holdfast.get_message_table_names(v_queue)).p_messages) into v_existing using v_queue, v_ids;
     end if;
     update holdfast.message_errors set checked_at = holdfast.now(
       ) where queue_name = v_queue and msg_id = any (v_existing);

@@ -34,7 +34,7 @@ as $$
 declare
   v_policy holdfast.message_policies;
 begin
-  perform holdfast.get_message_tables(p_queue);
+  perform holdfast.get_message_table_names(p_queue);
   if lower(p_dead_letter_queue) = lower(p_queue) then
     raise exception 'A queue cannot be its own dead-letter queue.'
       using errcode = 'HF004', column = 'dead_letter_queue', hint = 'Choose another queue.';
@@ -73,7 +73,7 @@ language sql stable set search_path = ''
 as $$ select to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, 'q'))) is not null $$;
 
 -- Returns the quoted names of the tables of a queue, or raises HF002.
-create or replace function holdfast.get_message_tables(p_queue text, out p_messages text, out p_archive text)
+create or replace function holdfast.get_message_table_names(p_queue text, out p_messages text, out p_archive text)
 language plpgsql stable set search_path = ''
 as $$
 begin
@@ -87,6 +87,6 @@ end
 $$;
 
 call holdfast.grant_execute('holdfast_worker', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
-  'get_message_tables');
+  'get_message_table_names');
 call holdfast.grant_execute('service_role', 'get_message_policy', 'put_message_policy', 'message_queue_exists',
-  'get_message_tables');
+  'get_message_table_names');

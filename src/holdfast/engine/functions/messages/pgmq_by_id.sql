@@ -7,7 +7,7 @@ create or replace function pgmq.archive(queue_name text, msg_ids bigint[]) retur
 language plpgsql
 as $$
 begin
-  return query execute pgmq._statement_call('archive', queue_name) using msg_ids;
+  return query execute pgmq._build_statement_call('archive', queue_name) using msg_ids;
 end
 $$;
 
@@ -23,7 +23,7 @@ create or replace function pgmq.delete(queue_name text, msg_ids bigint[]) return
 language plpgsql
 as $$
 begin
-  return query execute pgmq._statement_call('delete', queue_name) using msg_ids;
+  return query execute pgmq._build_statement_call('delete', queue_name) using msg_ids;
 end
 $$;
 
@@ -102,7 +102,7 @@ begin
   if v_head is null then
     return;
   end if;
-  return query execute pgmq._statement_call('pop', queue_name) using v_head, v_now, qty;
+  return query execute pgmq._build_statement_call('pop', queue_name) using v_head, v_now, qty;
 end
 $$;
 

@@ -12,8 +12,8 @@ declare
   -- A trigger that pgmq created has no arguments.
   v_queue text := coalesce(tg_argv[0], substr(tg_table_name, 3));
   v_interval bigint := coalesce(tg_argv[1], '0')::bigint * 1000;
-  v_last regclass := pgmq._hint_sequence(v_queue, 'n');
-  v_now bigint := pgmq._now_microseconds();
+  v_last regclass := pgmq._find_read_hint_sequence(v_queue, 'n');
+  v_now bigint := pgmq._get_now_microseconds();
 begin
   if v_interval > 0 and v_last is not null then
     if v_now < coalesce(pg_sequence_last_value(v_last), 0) + v_interval then
@@ -51,7 +51,7 @@ create or replace function pgmq._replace_notify_trigger(p_queue text, p_interval
 language plpgsql set search_path = ''
 as $$
 declare
-  v_table regclass := pgmq._queue_table(p_queue, 'q');
+  v_table regclass := pgmq._get_queue_table(p_queue, 'q');
   v_last text := pgmq.format_table_name(p_queue, 'n');
 begin
   if to_regclass(format('pgmq.%I', v_last)) is null then

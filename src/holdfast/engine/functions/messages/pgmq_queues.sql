@@ -38,7 +38,7 @@ as $$
 $$;
 
 -- Returns the table of a queue, or raises the error of the contract: 42P01 with the name in it, 22004 for a null name.
-create or replace function pgmq._queue_table(p_queue text, p_prefix text) returns regclass
+create or replace function pgmq._get_queue_table(p_queue text, p_prefix text) returns regclass
 language plpgsql stable
 as $$
 begin
@@ -65,11 +65,11 @@ end
 $$;
 
 -- Creates the sequences with the read hints of a queue.
-create or replace function pgmq._create_hint_sequences(p_queue text) returns void
+create or replace function pgmq._create_read_hint_sequences(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
 declare
-  v_table regclass := pgmq._queue_table(p_queue, 'q');
+  v_table regclass := pgmq._get_queue_table(p_queue, 'q');
   v_unlogged boolean;
   v_owner text;
   v_name text;
@@ -208,7 +208,7 @@ begin
       case when p_unlogged then 'unlogged' end, v_name);
     perform pgmq._secure_table(format('pgmq.%I', v_name)::regclass);
   end if;
-  perform pgmq._create_hint_sequences(p_queue);
+  perform pgmq._create_read_hint_sequences(p_queue);
   perform pgmq._grant_sequences(format('pgmq.%I', v_name)::regclass);
   perform pgmq._create_archive_table(p_queue);
   perform pgmq._create_statement_functions(p_queue);
@@ -265,7 +265,7 @@ create or replace function pgmq.purge_queue(queue_name text) returns bigint
 language plpgsql set search_path = ''
 as $$
 declare
-  v_table regclass := pgmq._queue_table(queue_name, 'q');
+  v_table regclass := pgmq._get_queue_table(queue_name, 'q');
   v_count bigint;
 begin
   -- Locked before counting, so that the result is the number of deleted messages.
@@ -292,7 +292,7 @@ create or replace function pgmq.metrics(queue_name text) returns pgmq.metrics_re
 language plpgsql set search_path = ''
 as $$
 declare
-  v_table regclass := pgmq._queue_table(queue_name, 'q');
+  v_table regclass := pgmq._get_queue_table(queue_name, 'q');
   v_default regclass := to_regclass(format('pgmq.%I', pgmq.format_table_name(queue_name, 'q') || '_default'));
   v_result pgmq.metrics_result;
 begin
@@ -301,7 +301,7 @@ begin
             extract(epoch from now() - min(enqueued_at))::integer, 0::bigint, now(),
             count(*) filter (where vt <= now()), null::bigint
        from %s', v_table) into v_result using queue_name;
-  v_result.total_messages := coalesce(pg_sequence_last_value(pgmq._id_sequence(v_table)), 0);
+  v_result.total_messages := coalesce(pg_sequence_last_value(pgmq._get_id_sequence(v_table)), 0);
   if (select relkind = 'p' from pg_catalog.pg_class where oid = v_table) and v_default is not null then
     execute format('select count(*) from %s', v_default) into v_result.default_partition_length;
   end if;
@@ -323,6 +323,6 @@ $$;
 
 -- Returns the sequence of msg_id. It is looked up in the catalog, because a queue called x_msg_id_seq can have the
 -- usual name.
-create or replace function pgmq._id_sequence(p_table regclass) returns regclass
+create or replace function pgmq._get_id_sequence(p_table regclass) returns regclass
 language plpgsql stable
 as $$ begin return pg_get_serial_sequence(p_table::text, 'msg_id')::regclass; end $$;

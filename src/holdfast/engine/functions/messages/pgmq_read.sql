@@ -18,13 +18,13 @@
 -- least hourly. So a wrong hint costs time, but never a message.
 --
 -- The cursor moves to the first message that was visible, read or not, so a rolled-back read needs no repair. The floor
--- moves in several steps (_mark_floor, _publish_floor), because ids do not commit in order and a delete may roll back.
--- Its state in between is in a session setting, which PostgreSQL restores when a transaction aborts. A reader that sees
--- only part of the rows (row level security, an older snapshot, a filter) moves no hint. A reader without rights on the
--- sequences uses no hint.
+-- moves in several steps (_mark_read_floor, _publish_read_floor), because ids do not commit in order and a delete may
+-- roll back. Its state in between is in a session setting, which PostgreSQL restores when a transaction aborts. A
+-- reader that sees only part of the rows (row level security, an older snapshot, a filter) moves no hint. A reader
+-- without rights on the sequences uses no hint.
 
 -- Returns a hint sequence of a queue, or null when the caller may not use it.
-create or replace function pgmq._hint_sequence(p_queue text, p_letter text) returns regclass
+create or replace function pgmq._find_read_hint_sequence(p_queue text, p_letter text) returns regclass
 language plpgsql stable
 as $$
 declare
@@ -38,7 +38,7 @@ $$;
 -- Returns whether the caller sees every row: row level security is not active, or a policy shows every row and none
 -- restricts it. So workers and other roles with such a policy, which _secure_table creates, read with hints as the
 -- owner does.
-create or replace function pgmq._sees_all_rows(p_table regclass) returns boolean
+create or replace function pgmq._caller_sees_all_rows(p_table regclass) returns boolean
 language plpgsql stable
 as $$
 begin
@@ -51,7 +51,8 @@ end
 $$;
 
 -- Returns the first visible message at or after an id.
-create or replace function pgmq._first_visible_id(p_table regclass, p_from bigint, p_now timestamptz, p_filter jsonb)
+create or replace function pgmq._find_first_visible_id(p_table regclass, p_from bigint, p_now timestamptz,
+  p_filter jsonb)
 returns bigint
 language plpgsql
 as $$
@@ -66,7 +67,7 @@ end
 $$;
 
 -- Returns the first message at or after an id, visible or not.
-create or replace function pgmq._first_id(p_table regclass, p_from bigint) returns bigint
+create or replace function pgmq._find_first_id(p_table regclass, p_from bigint) returns bigint
 language plpgsql
 as $$
 declare
@@ -78,12 +79,12 @@ begin
 end
 $$;
 
-create or replace function pgmq._now_microseconds() returns bigint
+create or replace function pgmq._get_now_microseconds() returns bigint
 language plpgsql
 as $$ begin return extract(epoch from clock_timestamp()) * 1000000; end $$;
 
 -- Moves a hint, unless another session has moved it since it was read.
-create or replace function pgmq._move_hint(p_hint regclass, p_was bigint, p_to bigint) returns void
+create or replace function pgmq._advance_read_hint(p_hint regclass, p_was bigint, p_to bigint) returns void
 language plpgsql
 as $$
 begin
@@ -98,20 +99,20 @@ create or replace function pgmq._find_read_start(p_queue text, p_now timestamptz
 language plpgsql
 as $$
 declare
-  v_table regclass := pgmq._queue_table(p_queue, 'q');
-  v_hints regclass[] := array[pgmq._hint_sequence(p_queue, 'c'), pgmq._hint_sequence(p_queue, 'f'),
-    pgmq._hint_sequence(p_queue, 'z')];
+  v_table regclass := pgmq._get_queue_table(p_queue, 'q');
+  v_hints regclass[] := array[pgmq._find_read_hint_sequence(p_queue, 'c'), pgmq._find_read_hint_sequence(p_queue, 'f'),
+    pgmq._find_read_hint_sequence(p_queue, 'z')];
   v_state bigint[];
   v_cursor bigint;
   v_floor bigint;
-  v_clock bigint := pgmq._now_microseconds();
+  v_clock bigint := pgmq._get_now_microseconds();
   v_full bigint;
   v_head bigint;
 begin
-  if array_position(v_hints, null) is not null or not pgmq._sees_all_rows(v_table)
+  if array_position(v_hints, null) is not null or not pgmq._caller_sees_all_rows(v_table)
     or current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
   then
-    return pgmq._first_visible_id(v_table, -9223372036854775808, p_now, p_filter);
+    return pgmq._find_first_visible_id(v_table, -9223372036854775808, p_now, p_filter);
   end if;
   v_cursor := coalesce(pg_sequence_last_value(v_hints[1]), 0);
   v_floor := coalesce(pg_sequence_last_value(v_hints[2]), 0);
@@ -124,14 +125,14 @@ begin
     if v_state is null or v_clock >= v_state[1] then
       return pgmq._find_read_start_from_floor(v_table, v_hints, v_state, p_now, p_filter);
     end if;
-    v_head := pgmq._first_visible_id(v_table, v_cursor, p_now, p_filter);
+    v_head := pgmq._find_first_visible_id(v_table, v_cursor, p_now, p_filter);
   else
-    v_head := pgmq._first_visible_id(v_table, least(v_cursor, v_floor), p_now, p_filter);
+    v_head := pgmq._find_first_visible_id(v_table, least(v_cursor, v_floor), p_now, p_filter);
   end if;
   if v_head is null then
-    return pgmq._recheck_empty_queue(v_table, v_hints, v_cursor, p_now, p_filter);
+    return pgmq._find_read_start_after_empty_read(v_table, v_hints, v_cursor, p_now, p_filter);
   elsif p_filter = '{}' then
-    perform pgmq._move_hint(v_hints[1], v_cursor, v_head);
+    perform pgmq._advance_read_hint(v_hints[1], v_cursor, v_head);
   end if;
   return v_head;
 end
@@ -139,20 +140,20 @@ $$;
 
 -- Called when no message was visible. If the ids have restarted, the hints are useless. If the cursor is far from the
 -- end of the ids, it moves there, after one more look with a snapshot that is newer than that end.
-create or replace function pgmq._recheck_empty_queue(
+create or replace function pgmq._find_read_start_after_empty_read(
   p_table regclass, p_hints regclass[], p_cursor bigint, p_now timestamptz, p_filter jsonb
 ) returns bigint
 language plpgsql
 as $$
 declare
-  v_end bigint := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
+  v_end bigint := coalesce(pg_sequence_last_value(pgmq._get_id_sequence(p_table)), 0) + 1;
   v_head bigint;
 begin
   if p_cursor > v_end then
     return pgmq._find_read_start_without_hints(p_table, p_hints, p_now, p_filter);
   elsif v_end - p_cursor > 256 and p_filter = '{}' then
-    v_head := pgmq._first_visible_id(p_table, p_cursor, p_now, p_filter);
-    perform pgmq._move_hint(p_hints[1], p_cursor, coalesce(v_head, v_end));
+    v_head := pgmq._find_first_visible_id(p_table, p_cursor, p_now, p_filter);
+    perform pgmq._advance_read_hint(p_hints[1], p_cursor, coalesce(v_head, v_end));
   end if;
   return v_head;
 end
@@ -166,19 +167,19 @@ create or replace function pgmq._find_read_start_from_floor(
 language plpgsql
 as $$
 declare
-  v_started bigint := pgmq._now_microseconds();
+  v_started bigint := pgmq._get_now_microseconds();
   v_cursor bigint := coalesce(pg_sequence_last_value(p_hints[1]), 0);
   v_head bigint;
   v_cost bigint;
 begin
-  p_state := pgmq._publish_floor(p_table, p_hints[2], coalesce(p_state, '{0}'));
-  v_head := pgmq._first_visible_id(p_table, coalesce(pg_sequence_last_value(p_hints[2]), 0), p_now, p_filter);
-  v_cost := pgmq._now_microseconds() - v_started;
+  p_state := pgmq._publish_read_floor(p_table, p_hints[2], coalesce(p_state, '{0}'));
+  v_head := pgmq._find_first_visible_id(p_table, coalesce(pg_sequence_last_value(p_hints[2]), 0), p_now, p_filter);
+  v_cost := pgmq._get_now_microseconds() - v_started;
   if v_head is not null and p_filter = '{}' then
-    p_state := pgmq._mark_floor(p_table, p_state);
-    perform pgmq._move_hint(p_hints[1], v_cursor, v_head);
+    p_state := pgmq._mark_read_floor(p_table, p_state);
+    perform pgmq._advance_read_hint(p_hints[1], v_cursor, v_head);
   elsif v_head is null then
-    v_head := pgmq._recheck_empty_queue(p_table, p_hints, v_cursor, p_now, p_filter);
+    v_head := pgmq._find_read_start_after_empty_read(p_table, p_hints, v_cursor, p_now, p_filter);
   end if;
   p_state[1] := v_started + greatest(20000, 30 * v_cost);
   perform set_config('holdfast.q' || p_table::oid, p_state::text, false);
@@ -188,14 +189,14 @@ $$;
 
 -- Moves the floor, first half: one transaction sets a mark above all ids assigned so far. A later transaction stores
 -- its transaction id, which is higher than that of every sender whose message id is below the mark.
-create or replace function pgmq._mark_floor(p_table regclass, p_state bigint[]) returns bigint[]
+create or replace function pgmq._mark_read_floor(p_table regclass, p_state bigint[]) returns bigint[]
 language plpgsql
 as $$
 declare
   v_mine bigint := pg_current_xact_id()::text::bigint;
 begin
   if p_state[2] is null then
-    p_state[2] := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
+    p_state[2] := coalesce(pg_sequence_last_value(pgmq._get_id_sequence(p_table)), 0) + 1;
     p_state[3] := v_mine;
   elsif p_state[4] is null and p_state[3] <> v_mine then
     p_state[4] := v_mine;
@@ -207,7 +208,8 @@ $$;
 -- Second half: when no transaction up to that id is running, the lowest existing message, or the mark if there is none
 -- below it, is a valid floor. A transaction that has written may see its own uncommitted deletes, so its result stays
 -- in the session setting, which an abort restores, until a later transaction.
-create or replace function pgmq._publish_floor(p_table regclass, p_hint regclass, p_state bigint[]) returns bigint[]
+create or replace function pgmq._publish_read_floor(p_table regclass, p_hint regclass, p_state bigint[])
+  returns bigint[]
 language plpgsql
 as $$
 declare
@@ -221,7 +223,7 @@ begin
     end if;
     v_low := case when p_state[7] = v_floor then p_state[5] end;
   elsif p_state[4] is not null and pg_snapshot_xmin(pg_current_snapshot())::text::bigint > p_state[4] then
-    v_low := least(pgmq._first_id(p_table, v_floor), p_state[2]);
+    v_low := least(pgmq._find_first_id(p_table, v_floor), p_state[2]);
     if v_mine is not null then
       return p_state[1:4] || array[v_low, v_mine, v_floor];
     end if;
@@ -229,7 +231,7 @@ begin
     return p_state;
   end if;
   if v_low > v_floor then
-    perform pgmq._move_hint(p_hint, v_floor, v_low);
+    perform pgmq._advance_read_hint(p_hint, v_floor, v_low);
   end if;
   return p_state[1:1];
 end
@@ -244,7 +246,7 @@ language plpgsql
 as $$
 declare
   v_lowest constant bigint := -9223372036854775808;
-  v_started bigint := pgmq._now_microseconds();
+  v_started bigint := pgmq._get_now_microseconds();
   v_cursor bigint := coalesce(pg_sequence_last_value(p_hints[1]), 0);
   v_floor bigint := coalesce(pg_sequence_last_value(p_hints[2]), 0);
   v_end bigint;
@@ -253,20 +255,20 @@ declare
   v_cost bigint;
 begin
   perform setval(p_hints[3], v_started + 10000000);
-  v_end := coalesce(pg_sequence_last_value(pgmq._id_sequence(p_table)), 0) + 1;
-  v_lowest_id := least(pgmq._first_id(p_table, v_lowest), v_end);
-  v_head := pgmq._first_visible_id(p_table, coalesce(v_lowest_id, v_lowest), p_now, p_filter);
-  v_cost := pgmq._now_microseconds() - v_started;
+  v_end := coalesce(pg_sequence_last_value(pgmq._get_id_sequence(p_table)), 0) + 1;
+  v_lowest_id := least(pgmq._find_first_id(p_table, v_lowest), v_end);
+  v_head := pgmq._find_first_visible_id(p_table, coalesce(v_lowest_id, v_lowest), p_now, p_filter);
+  v_cost := pgmq._get_now_microseconds() - v_started;
   if v_cost > 100000 then
     perform setval(p_hints[3], v_started + least(100 * v_cost, 3000000000));
   end if;
   if v_lowest_id < v_floor then
-    perform pgmq._move_hint(p_hints[2], v_floor, v_lowest_id);
+    perform pgmq._advance_read_hint(p_hints[2], v_floor, v_lowest_id);
   end if;
   if v_head is not null and p_filter = '{}' then
-    perform pgmq._move_hint(p_hints[1], v_cursor, v_head);
+    perform pgmq._advance_read_hint(p_hints[1], v_cursor, v_head);
   elsif v_cursor > v_end then
-    perform pgmq._move_hint(p_hints[1], v_cursor, v_end);
+    perform pgmq._advance_read_hint(p_hints[1], v_cursor, v_end);
   end if;
   return v_head;
 end
@@ -291,11 +293,11 @@ begin
     return;
   elsif p_filter <> '{}' then
     return query execute replace(
-      pgmq._statement_text('read', pgmq._queue_table(p_queue, 'q')), 'vt <= $2 order',
+      pgmq._build_statement_text('read', pgmq._get_queue_table(p_queue, 'q')), 'vt <= $2 order',
         'vt <= $2 and message @> $5 order')
       using v_head, p_now, p_qty, p_vt, p_filter;
   else
-    return query execute pgmq._statement_call('read', p_queue) using v_head, p_now, p_qty, p_vt;
+    return query execute pgmq._build_statement_call('read', p_queue) using v_head, p_now, p_qty, p_vt;
   end if;
 end
 $$;

@@ -11,16 +11,16 @@
 -- equal group names in two queues do not conflict, and no reader waits.
 
 -- Returns the id at which the messages of a queue start.
-create or replace function pgmq._get_floor(p_queue text) returns bigint
+create or replace function pgmq._get_read_floor(p_queue text) returns bigint
 language plpgsql
 as $$
 declare
-  v_floor regclass := pgmq._hint_sequence(p_queue, 'f');
-  v_full regclass := pgmq._hint_sequence(p_queue, 'z');
+  v_floor regclass := pgmq._find_read_hint_sequence(p_queue, 'f');
+  v_full regclass := pgmq._find_read_hint_sequence(p_queue, 'z');
 begin
-  if v_floor is null or v_full is null or pgmq._now_microseconds() >= coalesce(pg_sequence_last_value(v_full), 0)
+  if v_floor is null or v_full is null or pgmq._get_now_microseconds() >= coalesce(pg_sequence_last_value(v_full), 0)
     or coalesce(pg_sequence_last_value(v_floor), 0)
-      > coalesce(pg_sequence_last_value(pgmq._id_sequence(pgmq._queue_table(p_queue, 'q'))), 0)
+      > coalesce(pg_sequence_last_value(pgmq._get_id_sequence(pgmq._get_queue_table(p_queue, 'q'))), 0)
   then
     return -9223372036854775808;
   end if;
@@ -29,7 +29,7 @@ end
 $$;
 
 -- Returns how many of the first p_window messages exist, and the visible heads among them.
-create or replace function pgmq._find_heads_in_prefix(
+create or replace function pgmq._find_group_heads_in_prefix(
   p_queue text, p_now timestamptz, p_window bigint, out p_count bigint, out p_heads bigint[]
 )
 language plpgsql
@@ -43,12 +43,12 @@ begin
      )
      select (select count(*) from prefix), (select array_agg(msg_id order by msg_id) from heads where vt <= $3)',
     format('pgmq.%I', pgmq.format_table_name(p_queue, 'q')))
-    into p_count, p_heads using pgmq._get_floor(p_queue), p_window, p_now;
+    into p_count, p_heads using pgmq._get_read_floor(p_queue), p_window, p_now;
 end
 $$;
 
 -- Returns the visible heads of the whole queue, group by group along the index.
-create or replace function pgmq._find_heads_by_index(p_queue text, p_now timestamptz) returns bigint[]
+create or replace function pgmq._find_group_heads_by_index(p_queue text, p_now timestamptz) returns bigint[]
 language plpgsql
 as $$
 declare
@@ -89,10 +89,10 @@ declare
 begin
   loop
     if v_window > 10000 and v_index is not null then
-      v_heads := pgmq._find_heads_by_index(p_queue, p_now);
+      v_heads := pgmq._find_group_heads_by_index(p_queue, p_now);
       v_complete := true;
     else
-      select p_count, p_heads into v_count, v_heads from pgmq._find_heads_in_prefix(p_queue, p_now, v_window);
+      select p_count, p_heads into v_count, v_heads from pgmq._find_group_heads_in_prefix(p_queue, p_now, v_window);
       v_complete := v_count < v_window;
     end if;
     if v_complete or cardinality(v_heads) >= p_max_groups then
@@ -133,14 +133,14 @@ begin
      )
      select array_agg(msg_id order by %s) from (
        select * from members where $2 is null or rank <= $2 order by %s limit $2) selected',
-    pgmq._group_members_query(v_table, p_queue), v_order, v_order)
+    pgmq._build_group_members_query(v_table, p_queue), v_order, v_order)
     into v_ids using p_now, p_qty, v_groups, p_heads[1];
   return v_ids;
 end
 $$;
 
 -- Returns the query for the messages of groups: without the index one walk for all groups, with it one per group.
-create or replace function pgmq._group_members_query(p_table text, p_queue text) returns text
+create or replace function pgmq._build_group_members_query(p_table text, p_queue text) returns text
 language plpgsql stable
 as $$
 begin
@@ -161,7 +161,7 @@ end
 $$;
 
 -- Reads messages by id, in the order of the array.
-create or replace function pgmq._read_by_ids(p_queue text, p_ids bigint[], p_vt integer, p_now timestamptz)
+create or replace function pgmq._read_messages_by_ids(p_queue text, p_ids bigint[], p_vt integer, p_now timestamptz)
 returns setof pgmq.message_record
 language plpgsql
 as $$
@@ -178,7 +178,8 @@ begin
 end
 $$;
 
-create or replace function pgmq._read_groups(p_queue text, p_vt integer, p_qty integer, p_by text, p_now timestamptz)
+create or replace function pgmq._read_message_groups(p_queue text, p_vt integer, p_qty integer, p_by text,
+  p_now timestamptz)
 returns setof pgmq.message_record
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -190,7 +191,7 @@ begin
   if p_qty < 0 then
     raise exception 'LIMIT must not be negative' using errcode = '2201W';
   end if;
-  perform pgmq._queue_table(p_queue, 'q');
+  perform pgmq._get_queue_table(p_queue, 'q');
   v_heads := pgmq._lock_group_heads(p_queue, p_now, p_qty);
   if p_by = 'head' or (p_by = 'rank' and cardinality(v_heads) >= p_qty) then
     v_ids := v_heads;
@@ -200,24 +201,27 @@ begin
   if p_by = 'group' then
     v_ids := array(select unnest(v_ids) order by 1);
   end if;
-  return query select * from pgmq._read_by_ids(p_queue, v_ids, p_vt, p_now);
+  return query select * from pgmq._read_messages_by_ids(p_queue, v_ids, p_vt, p_now);
 end
 $$;
 
 create or replace function pgmq.read_grouped(queue_name text, vt integer, qty integer)
 returns setof pgmq.message_record
 language plpgsql
-as $$ begin return query select * from pgmq._read_groups(queue_name, vt, qty, 'group', clock_timestamp()); end $$;
+as $$ begin return query select * from pgmq._read_message_groups(queue_name, vt, qty, 'group',
+  clock_timestamp()); end $$;
 
 create or replace function pgmq.read_grouped_rr(queue_name text, vt integer, qty integer)
 returns setof pgmq.message_record
 language plpgsql
-as $$ begin return query select * from pgmq._read_groups(queue_name, vt, qty, 'rank', clock_timestamp()); end $$;
+as $$ begin return query select * from pgmq._read_message_groups(queue_name, vt, qty, 'rank',
+  clock_timestamp()); end $$;
 
 create or replace function pgmq.read_grouped_head(queue_name text, vt integer, qty integer)
 returns setof pgmq.message_record
 language plpgsql
-as $$ begin return query select * from pgmq._read_groups(queue_name, vt, qty, 'head', clock_timestamp()); end $$;
+as $$ begin return query select * from pgmq._read_message_groups(queue_name, vt, qty, 'head',
+  clock_timestamp()); end $$;
 
 create or replace function pgmq.create_fifo_index(queue_name text) returns void
 language plpgsql set search_path = ''

@@ -12,12 +12,12 @@ declare
   v_deadline timestamptz := clock_timestamp() + make_interval(secs => coalesce(p_seconds, 0));
   v_interval_s double precision := greatest(coalesce(p_interval_ms, 100), 1) / 1000.0;
 begin
-  perform pgmq._queue_table(p_queue, 'q');
+  perform pgmq._get_queue_table(p_queue, 'q');
   while clock_timestamp() < v_deadline loop
     if p_by = 'plain' then
       return query select * from pgmq._read_messages(p_queue, p_vt, p_qty, p_filter, clock_timestamp());
     else
-      return query select * from pgmq._read_groups(p_queue, p_vt, p_qty, p_by, clock_timestamp());
+      return query select * from pgmq._read_message_groups(p_queue, p_vt, p_qty, p_by, clock_timestamp());
     end if;
     exit when found;
     perform pg_sleep(greatest(0, least(v_interval_s, extract(epoch from v_deadline - clock_timestamp()))));

@@ -20,7 +20,7 @@ language plpgsql
 as $$
 begin
   perform pgmq._check_message_batch(p_messages, p_headers);
-  return query execute pgmq._statement_call('send', p_queue) using p_vt, p_messages, p_headers;
+  return query execute pgmq._build_statement_call('send', p_queue) using p_vt, p_messages, p_headers;
 end
 $$;
 
@@ -71,7 +71,7 @@ begin
   if coalesce(cardinality(msgs), 0) = 0 then
     perform pgmq._check_message_batch(msgs, null);
   end if;
-  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp(), msgs, null::jsonb[];
+  return query execute pgmq._build_statement_call('send', queue_name) using clock_timestamp(), msgs, null::jsonb[];
 end
 $$;
 
@@ -80,7 +80,7 @@ language plpgsql
 as $$
 begin
   perform pgmq._check_message_batch(msgs, headers);
-  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp(), msgs, headers;
+  return query execute pgmq._build_statement_call('send', queue_name) using clock_timestamp(), msgs, headers;
 end
 $$;
 
@@ -91,7 +91,7 @@ begin
   if coalesce(cardinality(msgs), 0) = 0 then
     perform pgmq._check_message_batch(msgs, null);
   end if;
-  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp(
+  return query execute pgmq._build_statement_call('send', queue_name) using clock_timestamp(
     ) + make_interval(secs => delay), msgs, null::jsonb[];
 end
 $$;
@@ -103,7 +103,7 @@ begin
   if coalesce(cardinality(msgs), 0) = 0 then
     perform pgmq._check_message_batch(msgs, null);
   end if;
-  return query execute pgmq._statement_call('send', queue_name) using delay, msgs, null::jsonb[];
+  return query execute pgmq._build_statement_call('send', queue_name) using delay, msgs, null::jsonb[];
 end
 $$;
 
@@ -113,7 +113,7 @@ language plpgsql
 as $$
 begin
   perform pgmq._check_message_batch(msgs, headers);
-  return query execute pgmq._statement_call('send', queue_name) using clock_timestamp(
+  return query execute pgmq._build_statement_call('send', queue_name) using clock_timestamp(
     ) + make_interval(secs => delay), msgs, headers;
 end
 $$;
@@ -124,6 +124,6 @@ language plpgsql
 as $$
 begin
   perform pgmq._check_message_batch(msgs, headers);
-  return query execute pgmq._statement_call('send', queue_name) using delay, msgs, headers;
+  return query execute pgmq._build_statement_call('send', queue_name) using delay, msgs, headers;
 end
 $$;

@@ -9,7 +9,7 @@
 -- Returns the text of a statement. It updates the rows that it has locked by ctid, which needs no index; in a
 -- partitioned table, where ctids repeat, by msg_id. A row that moved between snapshot and lock is left for the next
 -- read. The array is computed once, so no more rows are locked than requested.
-create or replace function pgmq._statement_text(p_statement text, p_table regclass) returns text
+create or replace function pgmq._build_statement_text(p_statement text, p_table regclass) returns text
 language plpgsql stable set search_path = ''
 as $$
 declare
@@ -45,7 +45,7 @@ begin
 end
 $$;
 
-create or replace function pgmq._statement_argument_types(p_statement text) returns text
+create or replace function pgmq._list_statement_argument_types(p_statement text) returns text
 language sql immutable set search_path = ''
 as $$
   select case p_statement
@@ -60,20 +60,20 @@ create or replace function pgmq._create_statement_functions(p_queue text) return
 language plpgsql set search_path = ''
 as $$
 declare
-  v_table regclass := pgmq._queue_table(p_queue, 'q');
+  v_table regclass := pgmq._get_queue_table(p_queue, 'q');
   v_owner text := (select pg_get_userbyid(relowner) from pg_catalog.pg_class where oid = v_table);
   v_statement text;
   v_signature text;
 begin
   foreach v_statement in array array['send', 'read', 'pop', 'archive', 'delete'] loop
-    v_signature := pgmq._statement_signature(v_statement, p_queue);
+    v_signature := pgmq._build_statement_signature(v_statement, p_queue);
     execute format(
       'create or replace function %s returns setof %s
          language plpgsql set plan_cache_mode = force_generic_plan %s as %L',
       v_signature, case when v_statement in ('read', 'pop') then 'pgmq.message_record' else 'bigint' end,
       case when v_statement <> 'send' then
         'set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off' end,
-      format('begin return query %s; end', pgmq._statement_text(v_statement, v_table)));
+      format('begin return query %s; end', pgmq._build_statement_text(v_statement, v_table)));
     execute format('alter function %s owner to %I', v_signature, v_owner);
     execute format('grant execute on function %s to public', v_signature);
   end loop;
@@ -87,29 +87,29 @@ declare
   v_statement text;
 begin
   foreach v_statement in array array['send', 'read', 'pop', 'archive', 'delete'] loop
-    execute format('drop function if exists %s', pgmq._statement_signature(v_statement, p_queue));
+    execute format('drop function if exists %s', pgmq._build_statement_signature(v_statement, p_queue));
   end loop;
 end
 $$;
 
-create or replace function pgmq._statement_signature(p_statement text, p_queue text) returns text
+create or replace function pgmq._build_statement_signature(p_statement text, p_queue text) returns text
 language plpgsql stable
 as $$
 begin
   return format('pgmq.%I(%s)', pgmq.format_table_name(p_queue, '_' || p_statement || ':'),
-    pgmq._statement_argument_types(p_statement));
+    pgmq._list_statement_argument_types(p_statement));
 end
 $$;
 
 -- Returns the SQL that runs a statement on a queue, with the arguments of the statement as parameters.
-create or replace function pgmq._statement_call(p_statement text, p_queue text) returns text
+create or replace function pgmq._build_statement_call(p_statement text, p_queue text) returns text
 language plpgsql stable
 as $$
 declare
   v_name text := format('pgmq.%I', pgmq.format_table_name(p_queue, '_' || p_statement || ':'));
 begin
   if to_regproc(v_name) is null then
-    return pgmq._statement_text(p_statement, pgmq._queue_table(p_queue, 'q'));
+    return pgmq._build_statement_text(p_statement, pgmq._get_queue_table(p_queue, 'q'));
   end if;
   return 'select * from ' || v_name || case p_statement
     when 'send' then '($1, $2, $3)' when 'read' then '($1, $2, $3, $4)' when 'pop' then '($1, $2, $3)' else '($1)' end;

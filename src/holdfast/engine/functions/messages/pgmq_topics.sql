@@ -112,7 +112,7 @@ begin
 end
 $$;
 
-create or replace function pgmq._find_routed_queues(p_key text) returns setof text
+create or replace function pgmq._list_routed_queues(p_key text) returns setof text
 language plpgsql stable set search_path = ''
 as $$
 begin
@@ -135,7 +135,7 @@ begin
   elsif delay < 0 then
     raise exception 'delay cannot be negative, got: %', delay;
   end if;
-  for v_queue in select pgmq._find_routed_queues(routing_key) loop
+  for v_queue in select pgmq._list_routed_queues(routing_key) loop
     perform pgmq._send_message(v_queue, msg, headers, clock_timestamp() + make_interval(secs => delay));
     v_count := v_count + 1;
   end loop;
@@ -165,7 +165,7 @@ declare
 begin
   perform pgmq.validate_routing_key(routing_key);
   perform pgmq._check_message_batch(msgs, headers);
-  for v_queue in select pgmq._find_routed_queues(routing_key) loop
+  for v_queue in select pgmq._list_routed_queues(routing_key) loop
     return query select v_queue, s.id from pgmq._send_messages(v_queue, msgs, headers, delay) as s (id);
   end loop;
 end

@@ -7,13 +7,13 @@
 -- receipts. Visibility uses holdfast.now() here, and clock_timestamp() in the plain functions.
 
 -- Returns the receipt of a read.
-create or replace function holdfast.message_receipt(p_msg_id bigint, p_read_ct integer, p_read_at timestamptz)
+create or replace function holdfast.build_message_receipt(p_msg_id bigint, p_read_ct integer, p_read_at timestamptz)
 returns text
 language sql immutable parallel safe
 as $$ select p_msg_id || '.' || p_read_ct || '.' || (extract(epoch from p_read_at) * 1000000)::bigint $$;
 
 -- Returns the message ids of receipts, or raises HF004 for an invalid receipt.
-create or replace function holdfast.parse_receipt_ids(p_receipts text[]) returns bigint[]
+create or replace function holdfast.parse_receipt_message_ids(p_receipts text[]) returns bigint[]
 language plpgsql immutable set search_path = ''
 as $$
 declare
@@ -30,14 +30,15 @@ end
 $$;
 
 -- Raises HF001 for receipts without effect, unless p_strict is false.
-create or replace function holdfast.refuse_stale_receipts(p_queue text, p_receipts text[], p_done bigint[],
+create or replace function holdfast.raise_for_stale_receipts(p_queue text, p_receipts text[], p_done bigint[],
   p_strict boolean)
 returns void
 language plpgsql immutable set search_path = ''
 as $$
 declare
   v_stale bigint[] := array(
-    select distinct id from unnest(holdfast.parse_receipt_ids(p_receipts)) id where id <> all (p_done) order by 1);
+    select distinct id from unnest(holdfast.parse_receipt_message_ids(p_receipts)) id where id <> all (p_done)
+      order by 1);
 begin
   if p_strict and cardinality(v_stale) > 0 then
     raise exception 'Message % of queue % was read again by another reader, or is gone.', v_stale[1],
@@ -52,7 +53,7 @@ $$;
 create or replace function holdfast.build_receipt_condition() returns text
 language sql immutable
 as $$
-  select 'm.msg_id = any ($1) and holdfast.message_receipt(m.msg_id, m.read_ct, m.last_read_at) = any ($2)'
+  select 'm.msg_id = any ($1) and holdfast.build_message_receipt(m.msg_id, m.read_ct, m.last_read_at) = any ($2)'
 $$;
 
 -- Reads up to p_qty messages, each with a receipt. Moves messages that were read too often to the dead letters.
@@ -71,11 +72,11 @@ declare
   v_messages_read pgmq.message_record[];
   v_exhausted text[];
 begin
-  perform holdfast.get_message_tables(p_queue);
+  perform holdfast.get_message_table_names(p_queue);
   loop
     v_messages_read := holdfast.read_messages_ignoring_policy(p_queue, v_seconds, p_qty, p_filter);
     v_exhausted := array(
-      select holdfast.message_receipt(f.msg_id, f.read_ct, f.last_read_at) from unnest(v_messages_read) f
+      select holdfast.build_message_receipt(f.msg_id, f.read_ct, f.last_read_at) from unnest(v_messages_read) f
        where f.read_ct > v_policy.max_reads);
     if cardinality(v_exhausted) > 0 then
       perform holdfast.move_to_dead_letters(p_queue, v_exhausted, 'read more than max_reads times');
@@ -83,7 +84,7 @@ begin
     exit when cardinality(v_exhausted) = 0 or cardinality(v_exhausted) < cardinality(v_messages_read);
   end loop;
   return query
-  select f.*, holdfast.message_receipt(f.msg_id, f.read_ct, f.last_read_at)
+  select f.*, holdfast.build_message_receipt(f.msg_id, f.read_ct, f.last_read_at)
     from unnest(v_messages_read) f
    where f.read_ct <= coalesce(v_policy.max_reads, f.read_ct) order by f.msg_id;
 end
@@ -114,7 +115,7 @@ declare
   v_done bigint[];
   v_was_retried boolean;
 begin
-  select t.p_messages, t.p_archive into v_messages, v_archive from holdfast.get_message_tables(p_queue) t;
+  select t.p_messages, t.p_archive into v_messages, v_archive from holdfast.get_message_table_names(p_queue) t;
   execute format(
     'with deleted as (
        delete from %s m where %s
@@ -125,8 +126,8 @@ begin
      )
      select coalesce(array_agg(msg_id order by msg_id), ''{}''), bool_or(read_ct > 1) from kept',
     v_messages, holdfast.build_receipt_condition(), v_archive)
-    into v_done, v_was_retried using holdfast.parse_receipt_ids(p_receipts), p_receipts;
-  perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_done, p_strict);
+    into v_done, v_was_retried using holdfast.parse_receipt_message_ids(p_receipts), p_receipts;
+  perform holdfast.raise_for_stale_receipts(p_queue, p_receipts, v_done, p_strict);
   if v_was_retried then  -- only a message that was read twice can have an error
     perform holdfast.delete_message_errors(p_queue, v_done);
   end if;
@@ -146,9 +147,9 @@ begin
   execute format(
     'with deleted as (delete from %s m where %s returning m.msg_id, m.read_ct)
      select coalesce(array_agg(msg_id order by msg_id), ''{}''), bool_or(read_ct > 1) from deleted',
-    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.build_receipt_condition())
-    into v_done, v_was_retried using holdfast.parse_receipt_ids(p_receipts), p_receipts;
-  perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_done, p_strict);
+    (holdfast.get_message_table_names(p_queue)).p_messages, holdfast.build_receipt_condition())
+    into v_done, v_was_retried using holdfast.parse_receipt_message_ids(p_receipts), p_receipts;
+  perform holdfast.raise_for_stale_receipts(p_queue, p_receipts, v_done, p_strict);
   if v_was_retried then
     perform holdfast.delete_message_errors(p_queue, v_done);
   end if;
@@ -168,9 +169,9 @@ begin
   execute format(
     'with moved as (update %s m set vt = $3 where %s returning m.msg_id)
      select coalesce(array_agg(msg_id order by msg_id), ''{}'') from moved',
-    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.build_receipt_condition())
-    into v_done using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.now() + p_vt;
-  perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_done, p_strict);
+    (holdfast.get_message_table_names(p_queue)).p_messages, holdfast.build_receipt_condition())
+    into v_done using holdfast.parse_receipt_message_ids(p_receipts), p_receipts, holdfast.now() + p_vt;
+  perform holdfast.raise_for_stale_receipts(p_queue, p_receipts, v_done, p_strict);
   return query select unnest(v_done);
 end
 $$;
@@ -191,8 +192,8 @@ begin
           set vt = $3 + least($4, $5 * power(2, least(greatest(m.read_ct, 1), 40) - 1)) * (0.9 + 0.2 * random())
         where %s returning m.msg_id, m.vt, m.enqueued_at, m.read_ct)
      select coalesce(jsonb_agg(to_jsonb(moved) order by msg_id), ''[]'') from moved',
-    (holdfast.get_message_tables(p_queue)).p_messages, holdfast.build_receipt_condition())
-    into v_moved using holdfast.parse_receipt_ids(p_receipts), p_receipts, holdfast.now(
+    (holdfast.get_message_table_names(p_queue)).p_messages, holdfast.build_receipt_condition())
+    into v_moved using holdfast.parse_receipt_message_ids(p_receipts), p_receipts, holdfast.now(
       ), v_policy.backoff_cap, v_policy.backoff;
   perform holdfast.save_message_errors(p_queue, v_moved, p_error);
   return query select m.msg_id, m.vt from jsonb_to_recordset(v_moved) m (msg_id bigint, vt timestamptz) order by 1;
@@ -213,13 +214,13 @@ declare
   v_retried bigint[];
   v_until timestamptz[];
 begin
-  perform holdfast.parse_receipt_ids(p_receipts);  -- raises HF004 for an invalid receipt
+  perform holdfast.parse_receipt_message_ids(p_receipts);  -- raises HF004 for an invalid receipt
   v_exhausted := array(select r from unnest(p_receipts) r where split_part(r, '.', 2)::integer >= v_max_reads);
   v_dead := array(select holdfast.move_to_dead_letters(p_queue, v_exhausted, p_error));
   select coalesce(array_agg(r.msg_id), '{}'), array_agg(r.vt) into v_retried, v_until
     from holdfast.retry_messages(p_queue, array(select r from unnest(p_receipts) r where r <> all (v_exhausted)),
       p_error) r;
-  perform holdfast.refuse_stale_receipts(p_queue, p_receipts, v_dead || v_retried, p_strict);
+  perform holdfast.raise_for_stale_receipts(p_queue, p_receipts, v_dead || v_retried, p_strict);
   return query
   select r.id, 'retry', r.at from unnest(v_retried, v_until) r (id, at)
   union all
@@ -228,9 +229,11 @@ begin
 end
 $$;
 
-call holdfast.grant_execute('holdfast_worker', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
+call holdfast.grant_execute('holdfast_worker', 'build_message_receipt', 'parse_receipt_message_ids',
+  'raise_for_stale_receipts',
   'build_receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
   'set_message_vt', 'retry_messages', 'fail_messages');
-call holdfast.grant_execute('service_role', 'message_receipt', 'parse_receipt_ids', 'refuse_stale_receipts',
+call holdfast.grant_execute('service_role', 'build_message_receipt', 'parse_receipt_message_ids',
+  'raise_for_stale_receipts',
   'build_receipt_condition', 'read_messages', 'read_messages_ignoring_policy', 'archive_messages', 'delete_messages',
   'set_message_vt', 'retry_messages', 'fail_messages');

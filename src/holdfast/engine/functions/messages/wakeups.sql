@@ -33,7 +33,7 @@ create or replace function holdfast.enable_message_wakeups(p_queue text) returns
 language plpgsql security definer set search_path = ''
 as $$
 declare
-  v_table regclass := (holdfast.get_message_tables(p_queue)).p_messages::regclass;
+  v_table regclass := (holdfast.get_message_table_names(p_queue)).p_messages::regclass;
 begin
   execute format('create sequence if not exists holdfast.asleep_%s as bigint minvalue 0 start 0', v_table::oid);
   execute format('create sequence if not exists holdfast.notified_%s as bigint minvalue 0 start 0', v_table::oid);
@@ -49,7 +49,7 @@ create or replace function holdfast.disable_message_wakeups(p_queue text) return
 language plpgsql security definer set search_path = ''
 as $$
 declare
-  v_table regclass := (holdfast.get_message_tables(p_queue)).p_messages::regclass;
+  v_table regclass := (holdfast.get_message_table_names(p_queue)).p_messages::regclass;
 begin
   execute format('drop trigger if exists holdfast_wake on %s', v_table);
   execute format('drop sequence if exists holdfast.asleep_%s, holdfast.notified_%s', v_table::oid, v_table::oid);
@@ -63,7 +63,7 @@ returns timestamptz
 language plpgsql security definer set search_path = ''
 as $$
 declare
-  v_table regclass := (holdfast.get_message_tables(p_queue)).p_messages::regclass;
+  v_table regclass := (holdfast.get_message_table_names(p_queue)).p_messages::regclass;
   v_asleep regclass := holdfast.find_wakeup_sequence(v_table, 'asleep');
   v_until bigint := extract(epoch from clock_timestamp() + p_for) * 1000000;
   v_due timestamptz;
@@ -76,7 +76,7 @@ begin
     perform setval(v_asleep, v_until);
   end if;
   execute format('select min(vt) from (select vt from %s where msg_id >= $1 order by msg_id limit 1000) first', v_table)
-    into v_due using holdfast.find_lowest_message_id(p_queue);
+    into v_due using holdfast.get_lowest_message_id_hint(p_queue);
   return v_due;
 end
 $$;

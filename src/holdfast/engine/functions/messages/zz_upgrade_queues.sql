@@ -12,10 +12,10 @@ begin
        and c.relnamespace = 'pgmq'::regnamespace and c.relkind in ('r', 'p')
      where pg_has_role(current_user, c.relowner, 'usage')
   loop
-    perform pgmq._grant_table_to_workers(pgmq._queue_table(v_queue, 'q'));
+    perform pgmq._grant_table_to_workers(pgmq._get_queue_table(v_queue, 'q'));
     perform pgmq._grant_table_to_workers(to_regclass(format('pgmq.%I', pgmq.format_table_name(v_queue, 'a'))));
-    perform pgmq._create_hint_sequences(v_queue);
-    perform pgmq._grant_sequences(pgmq._queue_table(v_queue, 'q'));
+    perform pgmq._create_read_hint_sequences(v_queue);
+    perform pgmq._grant_sequences(pgmq._get_queue_table(v_queue, 'q'));
     perform pgmq._create_statement_functions(v_queue);
   end loop;
 end

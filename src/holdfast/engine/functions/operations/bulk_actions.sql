@@ -1,7 +1,7 @@
 -- Bulk actions: one action on many jobs, as a row that you can watch, pause, stop and undo.
 --
 -- The jobs are selected and stored once, at the start. Jobs that match later are not included. A retry runs in stages
--- (column `wave`): ten jobs, then a hundred, then the rest. A stage starts when the previous one has ended, or after
+-- (column `stage`): ten jobs, then a hundred, then the rest. A stage starts when the previous one has ended, or after
 -- ten minutes. The action stops by itself when too many jobs fail again. A cancel has no stages. `advance_bulk_actions`
 -- runs the next step of every running action in a bounded transaction. Workers call it after a notification, `tick`
 -- calls it, and a dashboard may.
@@ -26,28 +26,29 @@ begin
   return holdfast.count_jobs(holdfast.build_bulk_query(p_verb, p_query), 100000, 1000000);
 end $$;
 
--- Options: {ramp: [10, 100], per_s, stop_share, limit}. Returns the id of the action.
+-- Options: {stage_sizes: [10, 100], max_jobs_per_s, max_failed_share, limit}. Returns the id of the action.
 create or replace function holdfast.start_bulk_action(
-  p_verb text, p_query jsonb, p_search text, p_by text, p_why text, p_options jsonb default '{}') returns uuid
+  p_verb text, p_query jsonb, p_search text, p_by text, p_reason text, p_options jsonb default '{}') returns uuid
 language plpgsql security definer set search_path = '' as $$
 declare
   v_id uuid := holdfast.new_id();
   v_query jsonb := holdfast.build_bulk_query(p_verb, p_query);
-  v_max_rows integer := coalesce(holdfast.parse_number(p_options, 'limit', 1, 100000), 100000);
+  v_max_rows integer := coalesce(holdfast.parse_number_field(p_options, 'limit', 1, 100000), 100000);
   v_total bigint;
 begin
-  if coalesce(btrim(p_why), '') = '' then
-    perform holdfast.raise_error('HF004', 'A bulk action needs a reason.', 'why',
+  if coalesce(btrim(p_reason), '') = '' then
+    perform holdfast.raise_error('HF004', 'A bulk action needs a reason.', 'reason',
       'Pass a reason; the audit log shows it.');
   end if;
-  insert into holdfast.bulk_actions (id, verb, search, owner, started_by, why, total, created_at, per_s, stop_share,
-    ramp)
+  insert into holdfast.bulk_actions (id, verb, search, owner, started_by, reason, total, created_at, max_jobs_per_s,
+    max_failed_share,
+    stage_sizes)
   values (v_id, p_verb, left(p_search, 4000), p_query #>> '{owner,in,0}', coalesce(p_by, session_user),
-    left(p_why, 1000), 0, holdfast.now(),
-    holdfast.parse_number(p_options, 'per_s', 0.001, 1000000),
-      coalesce(holdfast.parse_number(p_options, 'stop_share', 0, 1), 0.2),
-    case when p_verb = 'cancel' then '{}' when jsonb_typeof(p_options -> 'ramp') = 'array' then array(
-      select greatest(1, r::numeric)::int from jsonb_array_elements_text(p_options -> 'ramp') as r limit 10)
+    left(p_reason, 1000), 0, holdfast.now(),
+    holdfast.parse_number_field(p_options, 'max_jobs_per_s', 0.001, 1000000),
+      coalesce(holdfast.parse_number_field(p_options, 'max_failed_share', 0, 1), 0.2),
+    case when p_verb = 'cancel' then '{}' when jsonb_typeof(p_options -> 'stage_sizes') = 'array' then array(
+      select greatest(1, r::numeric)::int from jsonb_array_elements_text(p_options -> 'stage_sizes') as r limit 10)
         else '{10,100}' end);
   insert into holdfast.bulk_jobs (bulk_id, job_id)
   select v_id, i from holdfast.search_job_ids(v_query, null, null, v_max_rows, 1000000) as i;
@@ -60,21 +61,22 @@ begin
   return v_id;
 end $$;
 
--- Counts the outcomes of the jobs of a stage, or of all stages when p_wave is null. Looks at the newest p_max_rows
+-- Counts the outcomes of the jobs of a stage, or of all stages when p_stage is null. Looks at the newest p_max_rows
 -- jobs.
-create or replace function holdfast.count_bulk_outcomes(p_id uuid, p_wave integer, p_max_rows integer,
-  out known bigint, out again bigint, out pending bigint)
+create or replace function holdfast.count_bulk_outcomes(p_id uuid, p_stage integer, p_max_rows integer,
+  out known bigint, out failed_again bigint, out pending bigint)
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
   select count(*) filter (where f.status in ('succeeded', 'failed', 'partial', 'cancelled') or f.failing),
     count(*) filter (where f.status in ('failed', 'partial') or f.failing),
       count(*) filter (where f.status in ('queued', 'running') and not f.failing)
-  into known, again, pending
+  into known, failed_again, pending
   from (
-    select coalesce(j.status, holdfast.task_status_as_job_status(t.status), h.status) as status,
+    select coalesce(j.status, holdfast.convert_task_status_to_job_status(t.status), h.status) as status,
       coalesce(t.failures + t.crashes > 0, false) or coalesce(j.failed > 0 and j.finished_at is null, false) as failing
-    from (select i.job_id from holdfast.bulk_jobs i where i.bulk_id = p_id and i.outcome = 'done' and i.wave is not null
-        and (p_wave is null or i.wave = p_wave) order by i.at desc limit p_max_rows) as i
+    from (select i.job_id from holdfast.bulk_jobs i where i.bulk_id = p_id and i.outcome = 'done'
+      and i.stage is not null
+        and (p_stage is null or i.stage = p_stage) order by i.at desc limit p_max_rows) as i
     left join holdfast.jobs j on j.id = i.job_id
     left join holdfast.tasks t on t.id = i.job_id and t.job_id is null
     left join lateral (select h.status from holdfast.history h where h.id = i.job_id and h.job_id is null
@@ -104,43 +106,46 @@ create or replace function holdfast.advance_bulk_action(
   p_bulk holdfast.bulk_actions, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
-  v_ramping boolean := p_bulk.wave > 0 and p_bulk.wave <= cardinality(p_bulk.ramp);
+  v_ramping boolean := p_bulk.stage > 0 and p_bulk.stage <= cardinality(p_bulk.stage_sizes);
   v_left bigint := 0;
   v_outcomes record;
   v_size integer;
 begin
   if v_ramping then
     -- A stage that is larger than one step continues until it is full.
-    v_left := p_bulk.ramp[p_bulk.wave] - (select count(*) from holdfast.bulk_jobs i where i.bulk_id = p_bulk.id
-      and i.wave = p_bulk.wave);
+    v_left := p_bulk.stage_sizes[p_bulk.stage] - (select count(*) from holdfast.bulk_jobs i where i.bulk_id = p_bulk.id
+      and i.stage = p_bulk.stage);
   end if;
-  if p_bulk.verb = 'retry' and p_bulk.wave > 0 and v_left <= 0 then
+  if p_bulk.verb = 'retry' and p_bulk.stage > 0 and v_left <= 0 then
     select * into v_outcomes from holdfast.count_bulk_outcomes(
-      p_bulk.id, case when v_ramping then p_bulk.wave end, 1000);
-    if v_outcomes.again > 0 and v_outcomes.again > p_bulk.stop_share * greatest(
+      p_bulk.id, case when v_ramping then p_bulk.stage end, 1000);
+    if v_outcomes.failed_again > 0 and v_outcomes.failed_again > p_bulk.max_failed_share * greatest(
       v_outcomes.known, least(10, p_bulk.total)) then
-      update holdfast.bulk_actions b set status = 'stopped', finished_at = p_now, again = v_outcomes.again,
-        stopped_why = format('%s of %s failed again.', v_outcomes.again, v_outcomes.known) where b.id = p_bulk.id;
+      update holdfast.bulk_actions b set status = 'stopped', finished_at = p_now,
+        failed_again = v_outcomes.failed_again,
+        stop_reason = format('%s of %s failed again.', v_outcomes.failed_again, v_outcomes.known)
+          where b.id = p_bulk.id;
       return 0;
     end if;
-    if v_ramping and v_outcomes.pending > 0 and p_bulk.waved_at > p_now - interval '10 minutes' then
-      update holdfast.bulk_actions b set again = v_outcomes.again where b.id = p_bulk.id
-        and b.again <> v_outcomes.again;
+    if v_ramping and v_outcomes.pending > 0 and p_bulk.stage_started_at > p_now - interval '10 minutes' then
+      update holdfast.bulk_actions b set failed_again = v_outcomes.failed_again where b.id = p_bulk.id
+        and b.failed_again <> v_outcomes.failed_again;
       return 0;
     end if;
   end if;
-  if p_bulk.waved_at > p_now then
+  if p_bulk.stage_started_at > p_now then
     return 0;
   end if;
-  v_size := case when v_left > 0 then v_left when p_bulk.wave < cardinality(p_bulk.ramp)
-    then p_bulk.ramp[p_bulk.wave + 1] else p_limit end;
-  return holdfast.run_bulk_stage(p_bulk, p_bulk.wave + (v_left <= 0 and p_bulk.wave <= cardinality(p_bulk.ramp))::int,
+  v_size := case when v_left > 0 then v_left when p_bulk.stage < cardinality(p_bulk.stage_sizes)
+    then p_bulk.stage_sizes[p_bulk.stage + 1] else p_limit end;
+  return holdfast.run_bulk_stage(p_bulk, p_bulk.stage + (v_left <= 0
+    and p_bulk.stage <= cardinality(p_bulk.stage_sizes))::int,
     least(v_size, p_limit), p_now);
 end $$;
 
 -- Processes the next p_size jobs: single tasks first, then others, each by id. This is the lock order of leases.sql.
 create or replace function holdfast.run_bulk_stage(
-  p_bulk holdfast.bulk_actions, p_wave integer, p_size integer, p_now timestamptz) returns integer
+  p_bulk holdfast.bulk_actions, p_stage integer, p_size integer, p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
@@ -153,32 +158,33 @@ begin
       order by i.job_id limit p_size for update) as i
     order by exists (select from holdfast.jobs j where j.id = i.job_id), i.job_id
   loop
-    v_changed := holdfast.apply_bulk_action(p_bulk, v_one.job_id, coalesce(v_count / p_bulk.per_s, 0));
-    update holdfast.bulk_jobs i set outcome = case when v_changed then 'done' else 'passed' end, wave = p_wave,
+    v_changed := holdfast.apply_bulk_action_to_job(p_bulk, v_one.job_id, coalesce(v_count / p_bulk.max_jobs_per_s, 0));
+    update holdfast.bulk_jobs i set outcome = case when v_changed then 'done' else 'skipped' end, stage = p_stage,
       at = p_now
     where i.bulk_id = p_bulk.id and i.job_id = v_one.job_id;
     v_done := v_done + v_changed::int;
     v_count := v_count + 1;
   end loop;
-  update holdfast.bulk_actions b set wave = p_wave, done = b.done + v_done, passed = b.passed + v_count - v_done,
-    waved_at = p_now + coalesce(v_count / p_bulk.per_s, 0) * interval '1 second',
-    again = (select o.again from holdfast.count_bulk_outcomes(b.id, null, 1000) as o),
-    status = case when v_count < p_size or b.done + b.passed + v_count >= b.total then 'done' else b.status end,
-    finished_at = case when v_count < p_size or b.done + b.passed + v_count >= b.total then p_now end
+  update holdfast.bulk_actions b set stage = p_stage, done = b.done + v_done, skipped = b.skipped + v_count - v_done,
+    stage_started_at = p_now + coalesce(v_count / p_bulk.max_jobs_per_s, 0) * interval '1 second',
+    failed_again = (select o.failed_again from holdfast.count_bulk_outcomes(b.id, null, 1000) as o),
+    status = case when v_count < p_size or b.done + b.skipped + v_count >= b.total then 'done' else b.status end,
+    finished_at = case when v_count < p_size or b.done + b.skipped + v_count >= b.total then p_now end
   where b.id = p_bulk.id;
   return v_count;
 end $$;
 
 -- Retries or cancels one job and returns whether it changed. A job that changed in the meantime, or is gone, is
 -- skipped.
-create or replace function holdfast.apply_bulk_action(
+create or replace function holdfast.apply_bulk_action_to_job(
   p_bulk holdfast.bulk_actions, p_job uuid, p_delay_s double precision) returns boolean
 language plpgsql set search_path = '' as $$
 begin
   if p_bulk.verb = 'cancel' then
-    return holdfast.cancel_one_job(p_job, format('%s (bulk, by %s)', p_bulk.why, p_bulk.started_by), holdfast.now());
+    return holdfast.cancel_job_if_live(p_job, format('%s (bulk, by %s)', p_bulk.reason, p_bulk.started_by),
+      holdfast.now());
   end if;
-  if holdfast.job_status(p_job) in ('failed', 'partial', 'cancelled') then
+  if holdfast.get_job_status(p_job) in ('failed', 'partial', 'cancelled') then
     return (holdfast.retry_job(p_job, null, p_delay_s) ->> 'restarted')::int > 0;
   end if;
   return false;
@@ -196,12 +202,12 @@ begin
   case p_verb
     when 'pause' then update holdfast.bulk_actions b set status = 'paused' where b.id = p_id and b.status = 'running';
     when 'resume' then
-      update holdfast.bulk_actions b set status = 'running', stopped_why = null where b.id = p_id
+      update holdfast.bulk_actions b set status = 'running', stop_reason = null where b.id = p_id
         and b.status = 'paused';
       perform pg_notify('holdfast', 'maintenance') where found;
       return found;
     when 'stop' then update holdfast.bulk_actions b set status = 'stopped', finished_at = holdfast.now(
-      ), stopped_why = 'Stopped by an operator.'
+      ), stop_reason = 'Stopped by an operator.'
       where b.id = p_id and b.status in ('running', 'paused');
     else perform holdfast.raise_error('HF004', format('Invalid command %s.', quote_nullable(p_verb)), 'verb',
       'Use pause, resume or stop.');
@@ -226,11 +232,12 @@ begin
   for v_one in
     select i.job_id, i.at from (select i.job_id, i.at from holdfast.bulk_jobs i where i.bulk_id = p_id
       and i.outcome = 'done'
-      and i.wave is not null and holdfast.is_bulk_job_unchanged(v_bulk.verb, i.job_id, i.at) order by i.job_id
+      and i.stage is not null and holdfast.is_job_unchanged_since_bulk_action(v_bulk.verb, i.job_id, i.at)
+        order by i.job_id
         limit p_limit) as i
     order by exists (select from holdfast.jobs j where j.id = i.job_id), i.job_id
   loop
-    v_changed := case v_bulk.verb when 'retry' then holdfast.cancel_one_job(v_one.job_id, 'Bulk action undone.',
+    v_changed := case v_bulk.verb when 'retry' then holdfast.cancel_job_if_live(v_one.job_id, 'Bulk action undone.',
       holdfast.now())
       else (holdfast.retry_job(v_one.job_id) ->> 'restarted')::int > 0 end;
     if v_changed then
@@ -245,13 +252,14 @@ begin
 end $$;
 
 -- Returns whether a job is as the action left it: it has not started, or it is still cancelled.
-create or replace function holdfast.is_bulk_job_unchanged(p_verb text, p_job uuid, p_at timestamptz) returns boolean
+create or replace function holdfast.is_job_unchanged_since_bulk_action(p_verb text, p_job uuid, p_at timestamptz)
+  returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
   if p_verb = 'cancel' then
-    return holdfast.job_status(p_job) = 'cancelled';
+    return holdfast.get_job_status(p_job) = 'cancelled';
   end if;
-  return holdfast.job_status(p_job) = 'queued' and not exists (
+  return holdfast.get_job_status(p_job) = 'queued' and not exists (
     select from holdfast.tasks t where (t.id = p_job or t.job_id = p_job)
       and (t.status || '' = 'running' or t.started_at >= p_at));
 end $$;
@@ -259,7 +267,8 @@ end $$;
 create or replace function holdfast.build_bulk_action_json(p_bulk holdfast.bulk_actions) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
-  return to_jsonb(p_bulk) || (select jsonb_build_object('known', o.known, 'again', o.again, 'pending', o.pending)
+  return to_jsonb(p_bulk) || (select jsonb_build_object('known', o.known, 'failed_again', o.failed_again, 'pending',
+    o.pending)
     from holdfast.count_bulk_outcomes(p_bulk.id, null, 10000) as o);
 end $$;
 
@@ -283,7 +292,7 @@ create or replace function holdfast.list_bulk_jobs(
   p_id uuid, p_after uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select (to_jsonb(i) - 'bulk_id') || jsonb_build_object('status', holdfast.job_status(i.job_id))
+  return query select (to_jsonb(i) - 'bulk_id') || jsonb_build_object('status', holdfast.get_job_status(i.job_id))
   from (select * from holdfast.bulk_jobs i where i.bulk_id = p_id
     and i.job_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
     order by i.job_id limit least(greatest(p_limit, 1), 1000)) as i;

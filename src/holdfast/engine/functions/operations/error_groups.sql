@@ -31,14 +31,14 @@ language plpgsql stable security definer set search_path = '' set jit = off set 
 declare
   v_now timestamptz := holdfast.now();
   v_since timestamptz := coalesce(p_since, v_now - interval '24 hours');
-  v_owner text := coalesce(holdfast.calling_user(), p_owner);
+  v_owner text := coalesce(holdfast.get_end_user_id(), p_owner);
 begin
   return query
   select g.body from (
     select jsonb_build_object('cause', c.fingerprint, 'attempts', n.count, 'exact', n.count < p_max_rows, 'first_at',
       n.first_at,
-      'last_at', n.last_at, 'trend', n.trend, 'ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'why',
-        i.why, 'link', i.link)
+      'last_at', n.last_at, 'trend', n.trend, 'ignored_until', i.ignored_until, 'ignored_by', i.ignored_by,
+        'ignored_reason', i.ignored_reason, 'link', i.link)
       || coalesce(holdfast.summarize_error_group(c.fingerprint, v_since, v_owner), '{}') as body, n.last_at
     from holdfast.list_error_fingerprints(v_since, 1000) as c (fingerprint)
     left join holdfast.error_causes i on i.fingerprint = c.fingerprint
@@ -80,8 +80,8 @@ begin
     'tasks', (select array_agg(distinct t.type) from holdfast.all_tasks t where t.id = any (v_tasks)),
     'queues', (select array_agg(distinct t.queue) from holdfast.all_tasks t where t.id = any (v_tasks)),
     'workers', (select array_agg(distinct w.name) from holdfast.workers w where w.id = any (v_workers)),
-    'versions', (select array_agg(distinct w.about ->> 'version') from holdfast.workers w
-      where w.id = any (v_workers) and w.about ->> 'version' is not null));
+    'versions', (select array_agg(distinct w.report ->> 'version') from holdfast.workers w
+      where w.id = any (v_workers) and w.report ->> 'version' is not null));
 end $$;
 
 -- Returns one error group with its newest attempts, or null when it was not seen since then.
@@ -92,7 +92,7 @@ language plpgsql stable security definer set search_path = '' set jit = off set 
 declare
   v_now timestamptz := holdfast.now();
   v_since timestamptz := coalesce(p_since, v_now - interval '7 days');
-  v_owner text := coalesce(holdfast.calling_user(), p_owner);
+  v_owner text := coalesce(holdfast.get_end_user_id(), p_owner);
   v_group jsonb;
 begin
   select jsonb_build_object('cause', p_cause, 'attempts', count(*), 'exact', count(*) < 10000, 'first_at',
@@ -104,14 +104,15 @@ begin
     return null;
   end if;
   return v_group || holdfast.summarize_error_group(p_cause, v_since, v_owner) || coalesce((
-      select jsonb_build_object('ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'why', i.why, 'link',
+      select jsonb_build_object('ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'ignored_reason',
+        i.ignored_reason, 'link',
         i.link)
       from holdfast.error_causes i where i.fingerprint = p_cause), '{}')
     || jsonb_build_object('samples', (
       select jsonb_agg(jsonb_build_object('task', a.task_id, 'job', a.job_id, 'attempt', a.attempt, 'outcome',
         a.outcome,
         'worker', (select w.name from holdfast.workers w where w.id = a.worker_id), 'version',
-        (select w.about ->> 'version' from holdfast.workers w where w.id = a.worker_id), 'started_at', a.started_at,
+        (select w.report ->> 'version' from holdfast.workers w where w.id = a.worker_id), 'started_at', a.started_at,
         'ended_at', a.ended_at, 'type', a.error_type, 'message', a.message, 'traceback', a.traceback,
         'name', (select t.name from holdfast.all_tasks t where t.id = a.task_id limit 1),
         'args', (select t.args from holdfast.all_tasks t where t.id = a.task_id limit 1)) order by a.ended_at desc)
@@ -122,7 +123,7 @@ end $$;
 
 -- Ignores an error group until a time; null ends the ignoring. p_link is the address of an issue about it.
 create or replace function holdfast.ignore_error_group(
-  p_cause text, p_until timestamptz default null, p_by text default null, p_why text default null,
+  p_cause text, p_until timestamptz default null, p_by text default null, p_reason text default null,
     p_link text default null) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -132,10 +133,10 @@ begin
   if p_link !~ '^https?://' then
     perform holdfast.raise_error('HF004', 'link must start with http:// or https://.', 'link');
   end if;
-  insert into holdfast.error_causes (fingerprint, ignored_until, ignored_by, why, link)
-  values (p_cause, p_until, p_by, left(p_why, 1000), left(p_link, 2000))
+  insert into holdfast.error_causes (fingerprint, ignored_until, ignored_by, ignored_reason, link)
+  values (p_cause, p_until, p_by, left(p_reason, 1000), left(p_link, 2000))
   on conflict (fingerprint) do update set ignored_until = excluded.ignored_until, ignored_by = excluded.ignored_by,
-    why = excluded.why,
+    ignored_reason = excluded.ignored_reason,
     link = coalesce(excluded.link, error_causes.link);
 end $$;
 

@@ -3,7 +3,7 @@
 create or replace function holdfast.explain_task(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_now timestamptz := holdfast.now();
   v_task holdfast.tasks;
   v_lane holdfast.lanes;
@@ -49,11 +49,12 @@ create or replace function holdfast.explain_ready_task(
   p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
 language plpgsql stable set search_path = '' as $$
 declare
-  v_why jsonb;
+  v_reasons jsonb;
 begin
-  select coalesce(jsonb_agg(f.why), '[]') into v_why from (
-    select jsonb_build_object('reason', 'paused', 'since', q.paused_at, 'by', q.paused_by, 'why', q.paused_reason,
-      'until', q.paused_until) as why
+  select coalesce(jsonb_agg(f.reason), '[]') into v_reasons from (
+    select jsonb_build_object('reason', 'paused', 'since', q.paused_at, 'by', q.paused_by, 'paused_reason',
+      q.paused_reason,
+      'until', q.paused_until) as reason
     from holdfast.queues q where q.name = p_lane.queue and q.paused_at is not null
     union all
     select jsonb_build_object('reason', 'no_worker', 'type', p_lane.type, 'queue', p_lane.queue)
@@ -65,7 +66,7 @@ begin
     from holdfast.limit_counters c where c.id = any (p_lane.limit_ids) and c.paused_until > p_now
     union all
     select jsonb_build_object('reason', 'asleep', 'key', k.key, 'until', k.until)
-    from holdfast.paused_keys k where k.key = p_lane.limit_key and k.until > p_now and not exists (
+    from holdfast.paused_limit_keys k where k.key = p_lane.limit_key and k.until > p_now and not exists (
       select from holdfast.limit_counters c where c.id = any (p_lane.limit_ids) and c.paused_until > p_now)
     union all
     select jsonb_build_object('reason', 'limit', 'limit', c.rule, 'key', c.key, 'running', c.running, 'max_running',
@@ -77,14 +78,15 @@ begin
     select jsonb_build_object('reason', 'rate', 'limit', c.rule, 'key', c.key, 'until',
       p_now + (1 - k.tokens) / r.rate * interval '1 second')
     from holdfast.limit_counters c join holdfast.limit_rules r on r.name = c.rule
-    cross join lateral (select holdfast.available_tokens(
+    cross join lateral (select holdfast.compute_available_tokens(
       c.tokens, c.refilled_at, r.rate, r.burst, p_now) as tokens) as k
     where c.id = any (p_lane.limit_ids) and k.tokens < 1
     union all
     select jsonb_build_object('reason', 'expired', 'start_before', p_task.start_before)
       where p_task.start_before <= p_now
   ) as f;
-  return case when v_why <> '[]' then v_why else jsonb_build_array(jsonb_build_object('reason', 'queued', 'ahead', (
+  return case when v_reasons <> '[]' then v_reasons
+    else jsonb_build_array(jsonb_build_object('reason', 'queued', 'ahead', (
     select count(*) from (select from holdfast.tasks t where t.lane_id = p_task.lane_id and t.status = 'ready'
       and t.pos >= p_lane.cursor and t.pos < p_task.pos limit 1000) as a), 'since', p_task.due_at)) end;
 end $$;
@@ -140,7 +142,7 @@ returns table (attempt integer, outcome text, worker text, started_at timestampt
   traceback text, fingerprint text)
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   return query
   select a.attempt, a.outcome, (select w.name from holdfast.workers w where w.id = a.worker_id), a.started_at,

@@ -48,7 +48,7 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 begin
   return query
   select (to_jsonb(a) - '{keep_until,owner,job_id,worker_id}'::text[]) || jsonb_build_object(
-    'worker', w.name, 'version', w.about ->> 'version', 'host', w.about ->> 'host',
+    'worker', w.name, 'version', w.report ->> 'version', 'host', w.report ->> 'host',
     'name', (select t.name from holdfast.all_tasks t where t.id = a.task_id limit 1))
   from (
     select a.* from holdfast.attempts a where a.task_id in (
@@ -60,23 +60,24 @@ begin
 end $$;
 
 -- Records that p_by started job p_new as a rerun of job p_old.
-create or replace function holdfast.record_rerun(p_old uuid, p_new uuid, p_by text) returns void
+create or replace function holdfast.record_job_rerun(p_old uuid, p_new uuid, p_by text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  insert into holdfast.reruns (new_id, old_id, started_by, at) values (p_new, p_old, p_by, holdfast.now())
+  insert into holdfast.reruns (new_job_id, old_job_id, started_by, at) values (p_new, p_old, p_by, holdfast.now())
     on conflict do nothing;
 end $$;
 
 -- Returns {of, to}: the job that this one is a rerun of, and the latest reruns of this one.
-create or replace function holdfast.get_job_reruns(p_id uuid) returns jsonb
+create or replace function holdfast.get_rerun_links(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return jsonb_build_object('of', (select r.old_id from holdfast.reruns r where r.new_id = p_id),
-    'to', (select coalesce(jsonb_agg(r.new_id order by r.new_id desc), '[]') from (
-      select r.new_id from holdfast.reruns r where r.old_id = p_id order by r.new_id desc limit 10) as r));
+  return jsonb_build_object('of', (select r.old_job_id from holdfast.reruns r where r.new_job_id = p_id),
+    'to', (select coalesce(jsonb_agg(r.new_job_id order by r.new_job_id desc), '[]') from (
+      select r.new_job_id from holdfast.reruns r where r.old_job_id = p_id order by r.new_job_id desc limit 10) as r));
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'get_job_detail', 'get_task_payload', 'list_job_attempts',
-  'get_job_reruns');
-call holdfast.grant_execute('service_role', 'get_job_detail', 'get_task_payload', 'list_job_attempts', 'get_job_reruns',
-  'record_rerun');
+  'get_rerun_links');
+call holdfast.grant_execute('service_role', 'get_job_detail', 'get_task_payload', 'list_job_attempts',
+  'get_rerun_links',
+  'record_job_rerun');

@@ -21,7 +21,7 @@ create or replace function holdfast.list_batches(p_owner text default null, p_be
   p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select to_jsonb(b) - 'callback' || jsonb_build_object('created_at', holdfast.id_time(b.id))
+  return query select to_jsonb(b) - 'callback' || jsonb_build_object('created_at', holdfast.get_id_time(b.id))
     from holdfast.batches b
   where (p_owner is null or b.owner = p_owner) and b.id < coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   order by b.id desc limit least(greatest(p_limit, 1), 1000);

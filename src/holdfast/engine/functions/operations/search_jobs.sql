@@ -3,7 +3,7 @@
 -- Returns how many rows of a table a search may scan. A word is searched in a text that is built for every row, which
 -- is several times slower than any other condition, so the default is lower then. A caller that asks for more than the
 -- default (a bulk action on all matches) gets it.
-create or replace function holdfast.search_row_limit(p_query jsonb, p_max_scanned integer) returns integer
+create or replace function holdfast.compute_search_row_limit(p_query jsonb, p_max_scanned integer) returns integer
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when p_query ? 'text' and coalesce(p_max_scanned, 100000) <= 100000
@@ -61,15 +61,15 @@ begin
       where t.job_id is null
         and (v.policies is null or t.lane_id in (select l.id from holdfast.lanes l
           where l.policy_id = any (v.policies)))
-        and (v.states is null or holdfast.list_searchable_states(t.status, t.failures + t.crashes) && v.states)
-        and (v.not_states is null or not holdfast.list_searchable_states(t.status,
+        and (v.states is null or holdfast.list_search_states_of_status(t.status, t.failures + t.crashes) && v.states)
+        and (v.not_states is null or not holdfast.list_search_states_of_status(t.status,
           t.failures + t.crashes) && v.not_states)
         and (v.not_owners is null or t.owner is null or t.owner <> all (v.not_owners))
         and (v.not_ids is null or t.id <> all (v.not_ids))
         and (v.workers is null or t.worker_id = any (v.workers))
         and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
-        and (v.errors is null or holdfast.error_matches(t.error, v.errors))
-        and (v.not_errors is null or not holdfast.error_matches(t.error, v.not_errors))
+        and (v.errors is null or holdfast.error_matches_search(t.error, v.errors))
+        and (v.not_errors is null or not holdfast.error_matches_search(t.error, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(t.id,
           (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) ~ all (v.patterns))
         and (v.not_patterns is null or holdfast.build_searchable_text(t.id,
@@ -88,7 +88,7 @@ begin
         and (v.max_wait is null or extract(epoch from coalesce(t.started_at, v.now) - t.due_at) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) <= v.max_run)
-        and (v.extra is null or holdfast.extra_filters_match(v.extra, array[t.args], array[t.output], t.labels))
+        and (v.extra is null or holdfast.matches_extra_filters(v.extra, array[t.args], array[t.output], t.labels))
       limit p_limit)
     union all
     (select h.id from (
@@ -105,8 +105,8 @@ begin
         and (v.not_ids is null or h.id <> all (v.not_ids))
         and (v.workers is null or h.worker_id = any (v.workers))
         and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
-        and (v.errors is null or holdfast.error_matches(h.error, v.errors))
-        and (v.not_errors is null or not holdfast.error_matches(h.error, v.not_errors))
+        and (v.errors is null or holdfast.error_matches_search(h.error, v.errors))
+        and (v.not_errors is null or not holdfast.error_matches_search(h.error, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(h.id,
           (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner, h.error) ~ all (v.patterns))
         and (v.not_patterns is null or holdfast.build_searchable_text(h.id,
@@ -126,7 +126,7 @@ begin
         and (v.max_wait is null or extract(epoch from coalesce(h.started_at, v.now) - h.due_at) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) <= v.max_run)
-        and (v.extra is null or holdfast.extra_filters_match(v.extra, array[h.args], array[h.output], h.labels))
+        and (v.extra is null or holdfast.matches_extra_filters(v.extra, array[h.args], array[h.output], h.labels))
       limit p_limit)
     union all
     (select j.id from (
@@ -134,12 +134,12 @@ begin
           and (v.owners is null or j.owner = any (v.owners)) and (v.ids is null or j.id = any (v.ids))
           and (v.batches is null or j.batch_id = any (v.batches))
         order by j.id desc limit case when v.unfiltered then null else p_max_scanned / 10 end) as j
-      where (v.states is null or holdfast.list_searchable_states(j.status, 0) && v.states
+      where (v.states is null or holdfast.list_search_states_of_status(j.status, 0) && v.states
         or (j.finished_at is null and exists (
           select from holdfast.tasks t where t.job_id = j.id
-            and holdfast.list_searchable_states(t.status, t.failures + t.crashes) && v.states
+            and holdfast.list_search_states_of_status(t.status, t.failures + t.crashes) && v.states
             and t.finished_at is null)))
-        and (v.not_states is null or not holdfast.list_searchable_states(j.status, 0) && v.not_states)
+        and (v.not_states is null or not holdfast.list_search_states_of_status(j.status, 0) && v.not_states)
         and (v.not_owners is null or j.owner is null or j.owner <> all (v.not_owners))
         and (v.not_ids is null or j.id <> all (v.not_ids))
         and (v.policies is null or (j.type = any (v.types) and not p_query ? 'queue')
@@ -154,8 +154,8 @@ begin
         and (v.result is null or j.output @> v.result
           or exists (select from holdfast.tasks t where t.job_id = j.id and t.output @> v.result)
           or exists (select from holdfast.history h where h.job_id = j.id and h.output @> v.result))
-        and (v.errors is null or holdfast.job_error_matches(j.id, j.error, v.errors))
-        and (v.not_errors is null or not holdfast.job_error_matches(j.id, j.error, v.not_errors))
+        and (v.errors is null or holdfast.job_error_matches_search(j.id, j.error, v.errors))
+        and (v.not_errors is null or not holdfast.job_error_matches_search(j.id, j.error, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner, j.error) ~ all (v.patterns))
         and (v.not_patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner,
             j.error) !~ all (v.not_patterns))
@@ -164,14 +164,14 @@ begin
         and (v.not_labels is null or (j.labels @> any (v.not_labels)) is not true)
         and (v.not_label_names is null or (j.labels ?| v.not_label_names) is not true)
         and (v.min_wait is null or extract(epoch
-          from coalesce(j.started_at, v.now) - holdfast.id_time(j.id)) >= v.min_wait)
+          from coalesce(j.started_at, v.now) - holdfast.get_id_time(j.id)) >= v.min_wait)
         and (v.max_wait is null or extract(epoch
-          from coalesce(j.started_at, v.now) - holdfast.id_time(j.id)) <= v.max_wait)
+          from coalesce(j.started_at, v.now) - holdfast.get_id_time(j.id)) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(j.finished_at, v.now) - j.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(j.finished_at, v.now) - j.started_at) <= v.max_run)
         and ((coalesce(v.min_attempt, v.max_attempt) is null
           and coalesce(v.args_any, v.not_args, v.result_any, v.not_result) is null
-          and v.extra is null) or holdfast.job_tasks_match(
+          and v.extra is null) or holdfast.job_tasks_match_search(
             j.id, j.params, j.labels, v.args_any, v.not_args, v.result_any, v.not_result,
             v.min_attempt, v.max_attempt, v.extra))
       limit p_limit)
@@ -188,7 +188,7 @@ begin
 end $$;
 
 -- Checks the conditions on the tasks of a job: one task must match each condition, and none an excluded one.
-create or replace function holdfast.job_tasks_match(
+create or replace function holdfast.job_tasks_match_search(
   p_job uuid, p_params jsonb, p_labels jsonb, p_args_any jsonb[], p_not_args jsonb[], p_result_any jsonb[],
     p_not_result jsonb[],
   p_min_attempt double precision, p_max_attempt double precision, p_extra jsonb) returns boolean
@@ -208,18 +208,18 @@ begin
     and (p_not_result is null or not exists (select from unnest(v_outputs) as a where a @> any (p_not_result)))
     and (p_min_attempt is null or v_attempt >= p_min_attempt)
     and (p_max_attempt is null or v_attempt <= p_max_attempt)
-    and (p_extra is null or holdfast.extra_filters_match(p_extra, v_args, v_outputs, p_labels));
+    and (p_extra is null or holdfast.matches_extra_filters(p_extra, v_args, v_outputs, p_labels));
 end $$;
 
 -- Returns whether the error of a job, or of one of its tasks, matches.
-create or replace function holdfast.job_error_matches(p_job uuid, p_error jsonb, p_words text[]) returns boolean
+create or replace function holdfast.job_error_matches_search(p_job uuid, p_error jsonb, p_words text[]) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
-  return holdfast.error_matches(p_error, p_words)
+  return holdfast.error_matches_search(p_error, p_words)
     or exists (select from holdfast.tasks t where t.job_id = p_job and t.error is not null
-      and holdfast.error_matches(t.error, p_words))
+      and holdfast.error_matches_search(t.error, p_words))
     or exists (select from holdfast.history h where h.job_id = p_job and h.error is not null
-      and holdfast.error_matches(h.error, p_words));
+      and holdfast.error_matches_search(h.error, p_words));
 end $$;
 
 -- Returns a page: {rows, next, truncated, scan}. `next` is p_before of the following page, null at the end. `truncated`
@@ -230,7 +230,7 @@ create or replace function holdfast.search_jobs(
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
-  v_max_scanned integer := holdfast.search_row_limit(p_query, p_max_scanned);
+  v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
   v_floor uuid := holdfast.find_search_floor(p_query, p_before, v_max_scanned);
   v_ids uuid[] := array(select i from holdfast.search_job_ids(
     p_query, p_before, v_floor, v_limit + 1, v_max_scanned) as i);
@@ -252,7 +252,7 @@ begin
         || jsonb_build_object('single', false, 'state', j.status, 'batch', j.batch_id,
         'queue', (select l.queue from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.job_id = j.id
           limit 1),
-        'due_at', holdfast.id_time(j.id)) as body
+        'due_at', holdfast.get_id_time(j.id)) as body
       from holdfast.jobs j where j.id = any (p_ids)
       union all
       select t.id, (holdfast.single_task_to_job_json(t) - 'event_seq')
@@ -273,12 +273,12 @@ returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_max_rows integer := least(greatest(coalesce(p_max_rows, 10000), 1), 100000);
-  v_max_scanned integer := holdfast.search_row_limit(p_query, p_max_scanned);
+  v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
   v_floor uuid := holdfast.find_search_floor(p_query, null, v_max_scanned);
   v_count bigint := (select count(*) from holdfast.search_job_ids(
     p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
 begin
-  if v_count > v_max_rows and p_query = '{}' and holdfast.calling_user() is null then
+  if v_count > v_max_rows and p_query = '{}' and holdfast.get_end_user_id() is null then
     return jsonb_build_object('count', greatest(v_count, (select sum(greatest(c.reltuples, 0))::bigint from pg_class c
       where c.oid in ('holdfast.tasks'::regclass, 'holdfast.jobs'::regclass)
         or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'holdfast.history'::regclass))), 'exact',

@@ -20,12 +20,12 @@ create or replace function holdfast.compile_search_query(
   out now timestamptz)
 language plpgsql stable set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   now := holdfast.now();
   before := least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
-    holdfast.find_smallest_id_at(p_query -> 'until', now));
-  since := coalesce(holdfast.find_smallest_id_at(p_query -> 'since', now), '00000000-0000-0000-0000-000000000000');
+    holdfast.build_smallest_id_at(p_query -> 'until', now));
+  since := coalesce(holdfast.build_smallest_id_at(p_query -> 'since', now), '00000000-0000-0000-0000-000000000000');
   owners := case when v_user is not null then array[v_user]
     else holdfast.jsonb_array_to_text_array(p_query #> '{owner,in}') end;
   not_owners := holdfast.jsonb_array_to_text_array(p_query #> '{owner,not}');
@@ -36,7 +36,7 @@ begin
   errors := holdfast.jsonb_array_to_text_array(p_query #> '{error,in}');
   not_errors := holdfast.jsonb_array_to_text_array(p_query #> '{error,not}');
   batches := holdfast.jsonb_array_to_text_array(p_query #> '{batch,in}')::uuid[];
-  ids := holdfast.find_searched_ids(p_query);
+  ids := holdfast.find_ids_named_by_query(p_query);
   not_ids := holdfast.jsonb_array_to_text_array(p_query #> '{job,not}')::uuid[];
   if p_query ?| '{queue,task}' then
     policies := array(select k.id from holdfast.task_policies k
@@ -85,11 +85,11 @@ begin
 end $$;
 
 -- Returns the smallest id of a time. Ids start with their time.
-create or replace function holdfast.find_smallest_id_at(p_time jsonb, p_now timestamptz) returns uuid
+create or replace function holdfast.build_smallest_id_at(p_time jsonb, p_now timestamptz) returns uuid
 language plpgsql stable set search_path = '' as $$
 declare
-  v_at timestamptz := coalesce(holdfast.parse_time(p_time, 'at'),
-    p_now - holdfast.parse_number(p_time, 'ago_s', 0, 4e9) * interval '1 second');
+  v_at timestamptz := coalesce(holdfast.parse_time_field(p_time, 'at'),
+    p_now - holdfast.parse_number_field(p_time, 'ago_s', 0, 4e9) * interval '1 second');
 begin
   if v_at is null then
     return null;
@@ -101,7 +101,7 @@ end $$;
 
 -- Returns the ids that the query selects by id, by idempotency key or by the cause of a failed attempt. Null means that
 -- it has no such condition.
-create or replace function holdfast.find_searched_ids(p_query jsonb) returns uuid[]
+create or replace function holdfast.find_ids_named_by_query(p_query jsonb) returns uuid[]
 language plpgsql stable set search_path = '' as $$
 declare
   v_ids uuid[] := holdfast.jsonb_array_to_text_array(p_query #> '{job,in}')::uuid[];
@@ -124,7 +124,7 @@ begin
 end $$;
 
 -- Returns the states under which a search finds a task.
-create or replace function holdfast.list_searchable_states(p_status text, p_failures integer) returns text[]
+create or replace function holdfast.list_search_states_of_status(p_status text, p_failures integer) returns text[]
 language sql immutable parallel safe as $$
   select case p_status
     when 'scheduled' then case when p_failures > 0 then array['scheduled', 'retrying', 'queued', 'alive']
@@ -137,7 +137,7 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Returns whether the error has one of these types, or contains one of these texts.
-create or replace function holdfast.error_matches(p_error jsonb, p_words text[]) returns boolean
+create or replace function holdfast.error_matches_search(p_error jsonb, p_words text[]) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
   return exists (select from unnest(p_words) as w where p_error ->> 'type' = w
@@ -178,7 +178,7 @@ begin
 end $$;
 
 -- Returns whether at least one element of each additional list matches.
-create or replace function holdfast.extra_filters_match(
+create or replace function holdfast.matches_extra_filters(
   p_extra jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin

@@ -43,7 +43,7 @@ declare
   v_one record;
 begin
   for v_one in
-    select t ->> 'name' as name, holdfast.parse_number(t -> 'options', 'limit', 1, 1000000)::int as max_running
+    select t ->> 'name' as name, holdfast.parse_number_field(t -> 'options', 'limit', 1, 1000000)::int as max_running
     from jsonb_array_elements(p_types) as t left join holdfast.task_types o on o.name = t ->> 'name'
     where (o.options ->> 'limit') is distinct from (t #>> '{options,limit}') order by t ->> 'name'
   loop

@@ -15,7 +15,7 @@ begin
 end $$;
 
 -- Returns the number of the bucket for a duration; each bucket is twice as wide as the previous one, from 1 ms.
-create or replace function holdfast.histogram_bucket(p_span interval) returns integer
+create or replace function holdfast.find_histogram_bucket(p_span interval) returns integer
 language sql immutable parallel safe as $$
   select case when p_span is null then null
     when pg_catalog.date_part('epoch', p_span) operator(pg_catalog.<) 0.001 then 1
@@ -24,7 +24,7 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Returns the duration in seconds below which p_share of the counted values lie; null for an empty histogram.
-create or replace function holdfast.histogram_quantile(
+create or replace function holdfast.compute_histogram_quantile(
   p_counts bigint[], p_share double precision) returns double precision
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -71,7 +71,8 @@ begin
   end if;
   insert into holdfast.options (name, value) values ('sampled_until', to_jsonb(v_until))
   on conflict (name) do update set value = excluded.value;
-  insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, cancelled, waits, runs)
+  insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, cancelled, wait_histogram,
+    run_histogram)
   select 60, f.at, f.queue, f.type, coalesce(sum(f.n) filter (where f.status = 'succeeded'), 0),
     coalesce(sum(f.n) filter (where f.status = 'failed'), 0),
       coalesce(sum(f.n) filter (where f.status = 'cancelled'), 0),
@@ -79,8 +80,8 @@ begin
           holdfast.build_histogram(array_agg(f.run), array_agg(f.n))
   from (
     select date_trunc('minute', e.finished_at) as at, k.queue, k.type, e.status,
-      holdfast.histogram_bucket(e.started_at - e.due_at) as wait,
-      holdfast.histogram_bucket(e.finished_at - e.started_at) as run, count(*) as n
+      holdfast.find_histogram_bucket(e.started_at - e.due_at) as wait,
+      holdfast.find_histogram_bucket(e.finished_at - e.started_at) as run, count(*) as n
     from (
       select h.policy_id, h.status, h.due_at, h.started_at, h.finished_at from holdfast.history h
       where h.finished_at >= v_from and h.finished_at < v_until
@@ -117,8 +118,9 @@ begin
   if v_from >= v_until then
     return;
   end if;
-  insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, cancelled, waits, runs)
-  select 900, s.at, s.queue, s.type, s.succeeded, s.failed, s.cancelled, s.waits, s.runs
+  insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, cancelled, wait_histogram,
+    run_histogram)
+  select 900, s.at, s.queue, s.type, s.succeeded, s.failed, s.cancelled, s.wait_histogram, s.run_histogram
   from holdfast.sum_throughput_samples(v_from, v_until, 900, 60, null, null, true) as s
   on conflict do nothing;
   delete from holdfast.metric_samples s where s.span_s = 60 and s.at < p_until - interval '26 hours';
@@ -131,25 +133,26 @@ create or replace function holdfast.sum_throughput_samples(
   p_from timestamptz, p_until timestamptz, p_step_s integer, p_span_s integer, p_queue text, p_type text,
     p_by_type boolean)
 returns table (at timestamptz, queue text, type text, succeeded bigint, failed bigint, cancelled bigint,
-  waits bigint[], runs bigint[])
+  wait_histogram bigint[], run_histogram bigint[])
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
   return query
   with picked as (
     select to_timestamp(floor(extract(epoch from s.at) / p_step_s) * p_step_s) as at,
       case when p_by_type then s.queue end as queue,
-      case when p_by_type then s.type end as type, s.succeeded, s.failed, s.cancelled, s.waits, s.runs
+      case when p_by_type then s.type end as type, s.succeeded, s.failed, s.cancelled, s.wait_histogram, s.run_histogram
     from holdfast.metric_samples s
     where s.span_s = p_span_s and s.at >= p_from and s.at < p_until and (p_queue is null or s.queue = p_queue)
       and (p_type is null or s.type = p_type)
   ), histograms as (
-    select f.at, f.queue, f.type, array_agg(f.wait order by f.n) as waits, array_agg(f.run order by f.n) as runs from (
+    select f.at, f.queue, f.type, array_agg(f.wait order by f.n) as wait_histogram, array_agg(f.run
+      order by f.n) as run_histogram from (
       select p.at, p.queue, p.type, u.n, sum(u.wait)::bigint as wait, sum(u.run)::bigint as run
-      from picked p cross join lateral unnest(p.waits, p.runs) with ordinality as u (wait, run, n)
+      from picked p cross join lateral unnest(p.wait_histogram, p.run_histogram) with ordinality as u (wait, run, n)
       group by p.at, p.queue, p.type, u.n) as f
     group by f.at, f.queue, f.type
   )
-  select c.at, c.queue, c.type, c.succeeded, c.failed, c.cancelled, h.waits, h.runs
+  select c.at, c.queue, c.type, c.succeeded, c.failed, c.cancelled, h.wait_histogram, h.run_histogram
   from (
     select p.at, p.queue, p.type, sum(p.succeeded)::bigint as succeeded, sum(p.failed)::bigint as failed,
       sum(p.cancelled)::bigint as cancelled
@@ -176,8 +179,10 @@ begin
       select o.value from holdfast.options o where o.name = 'sampled_until'),
     'points', (select coalesce(jsonb_agg(jsonb_build_object('at', s.at, 'succeeded', s.succeeded, 'failed', s.failed,
       'cancelled', s.cancelled,
-      'wait_p50', holdfast.histogram_quantile(s.waits, 0.5), 'wait_p95', holdfast.histogram_quantile(s.waits, 0.95),
-      'run_p50', holdfast.histogram_quantile(s.runs, 0.5), 'run_p95', holdfast.histogram_quantile(s.runs, 0.95))
+      'wait_p50', holdfast.compute_histogram_quantile(s.wait_histogram, 0.5), 'wait_p95',
+        holdfast.compute_histogram_quantile(s.wait_histogram, 0.95),
+      'run_p50', holdfast.compute_histogram_quantile(s.run_histogram, 0.5), 'run_p95',
+        holdfast.compute_histogram_quantile(s.run_histogram, 0.95))
         order by s.at), '[]')
       from holdfast.sum_throughput_samples(v_from, v_until, v_step, v_span, p_queue, p_type, false) as s),
     'depths', (select coalesce(jsonb_agg(jsonb_build_object('at', d.at, 'ready', d.ready, 'running', d.running)
@@ -207,9 +212,9 @@ begin
   )
   select jsonb_build_object('queue', f.queue, 'type', f.type, 'succeeded', sum(f.succeeded), 'failed', sum(f.failed),
     'cancelled', sum(f.cancelled),
-    'run_p50', holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.runs)), 0.5), 'run_p95',
-      holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.runs)), 0.95),
-    'wait_p95', holdfast.histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.waits)), 0.95),
+    'run_p50', holdfast.compute_histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.run_histogram)), 0.5), 'run_p95',
+      holdfast.compute_histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.run_histogram)), 0.95),
+    'wait_p95', holdfast.compute_histogram_quantile(holdfast.sum_histograms(jsonb_agg(f.wait_histogram)), 0.95),
     'last_ok_at', (select o.at from last_ok o where o.queue = f.queue and o.type = f.type), 'trend',
       jsonb_agg(jsonb_build_array(f.at, f.succeeded, f.failed) order by f.at))
   from (

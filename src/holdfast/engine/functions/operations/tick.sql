@@ -51,7 +51,7 @@ begin
     order by t.due_at limit p_limit
     for update skip locked
   ), ready as (
-    update holdfast.tasks t set status = 'ready', pos = nextval('holdfast.positions')
+    update holdfast.tasks t set status = 'ready', pos = nextval('holdfast.task_positions')
     from due d where t.id = d.id
     returning t.lane_id
   )
@@ -83,7 +83,8 @@ begin
     select * into v_task from holdfast.tasks t
     where t.id = v_one.id and t.status || '' = 'running' and t.lease_until <= p_now for update skip locked;
     continue when not found;
-    select * into v_end from holdfast.apply_outcome(v_task, case when v_one.overdue then 'fail' else 'crash' end,
+    select * into v_end from holdfast.apply_attempt_outcome(v_task, case when v_one.overdue then 'fail'
+      else 'crash' end,
       case when v_one.overdue then '{"type": "TimedOut", "message": "The attempt reached its time limit."}'::jsonb
         else '{"type": "WorkerLost", "message": "The worker stopped renewing its lease."}'::jsonb end, false, p_now);
     v_lanes := v_lanes || v_end.lane;
@@ -94,7 +95,7 @@ begin
     v_ids := v_ids || v_one.id;
   end loop;
   perform holdfast.notify_job_waiters(v_ids);
-  perform holdfast.apply_end_effects(v_lanes, v_effects, p_now);
+  perform holdfast.apply_task_end_effects(v_lanes, v_effects, p_now);
   return cardinality(v_ids);
 end $$;
 
@@ -147,13 +148,13 @@ begin
     v_ids := v_ids || v_one.id;
   end loop;
   perform holdfast.notify_job_waiters(v_ids);
-  perform holdfast.apply_end_effects(null, v_effects, p_now);
+  perform holdfast.apply_task_end_effects(null, v_effects, p_now);
   return cardinality(v_ids);
 end $$;
 
 -- Returns the seconds until the next task, lease, limit or schedule becomes due, which no notification announces; null
 -- when there is none.
-create or replace function holdfast.seconds_until_next_event(p_queues text[], p_types text[], p_now timestamptz)
+create or replace function holdfast.get_seconds_until_next_due(p_queues text[], p_types text[], p_now timestamptz)
 returns double precision
 language plpgsql stable set search_path = '' set jit = off set enable_seqscan = off as $$
 declare
@@ -183,7 +184,7 @@ begin
       order by i.version desc limit 1) as i
     join holdfast.limit_rules r on r.name = i.rule;
   end if;
-  v_limit := least(v_limit, (select min(k.until) from holdfast.paused_keys k where k.until > p_now));
+  v_limit := least(v_limit, (select min(k.until) from holdfast.paused_limit_keys k where k.until > p_now));
   v_due := least(v_due, v_lease, v_limit, v_schedule);
   return case when v_due is not null then greatest(extract(epoch from v_due - p_now), 0.01) end;
 end $$;

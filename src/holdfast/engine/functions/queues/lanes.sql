@@ -51,23 +51,24 @@ begin
   select k.id into v_policy_id from holdfast.task_policies k where k.queue = p_queue and k.type = p_type
     and k.policy = p_policy order by k.id limit 1;
   if v_policy_id is null then
-    insert into holdfast.task_policies (queue, type, policy, attempts, base_s, cap_s, jitter, timeout_s, lease_s,
-      crashes)
+    insert into holdfast.task_policies (queue, type, policy, max_attempts, backoff_base_s, backoff_cap_s, jitter,
+      timeout_s, lease_s,
+      max_crashes)
     values (p_queue, p_type, p_policy,
-      coalesce(holdfast.parse_number(p_policy, 'attempts', 1, 1000000), 5)::int,
-      coalesce(holdfast.parse_number(p_policy, 'base_s', 0, 31536000), 5),
-      coalesce(holdfast.parse_number(p_policy, 'cap_s', 0, 31536000), 900),
-      coalesce(holdfast.parse_number(p_policy, 'jitter', 0, 1), 0.2),
-      coalesce(holdfast.parse_number(p_policy, 'timeout_s', 0.001, 31536000), 600),
-      coalesce(holdfast.parse_number(p_policy, 'lease_s', 0.5, 86400), 60),
-      coalesce(holdfast.parse_number(p_policy, 'crashes', 1, 1000), 3)::int)
+      coalesce(holdfast.parse_number_field(p_policy, 'attempts', 1, 1000000), 5)::int,
+      coalesce(holdfast.parse_number_field(p_policy, 'base_s', 0, 31536000), 5),
+      coalesce(holdfast.parse_number_field(p_policy, 'cap_s', 0, 31536000), 900),
+      coalesce(holdfast.parse_number_field(p_policy, 'jitter', 0, 1), 0.2),
+      coalesce(holdfast.parse_number_field(p_policy, 'timeout_s', 0.001, 31536000), 600),
+      coalesce(holdfast.parse_number_field(p_policy, 'lease_s', 0.5, 86400), 60),
+      coalesce(holdfast.parse_number_field(p_policy, 'crashes', 1, 1000), 3)::int)
     returning id into v_policy_id;
   end if;
   return v_policy_id;
 end $$;
 
 -- The lane of a task that was in the history.
-create or replace function holdfast.find_or_create_lane_of_policy(p_policy_id bigint, p_priority smallint,
+create or replace function holdfast.find_or_create_lane_for_policy(p_policy_id bigint, p_priority smallint,
   p_limit_key text, p_owner text) returns bigint
 language plpgsql set search_path = '' as $$
 declare
@@ -111,7 +112,7 @@ begin
 end $$;
 
 -- When a lane was last served, or created.
-create or replace function holdfast.lane_last_served_at(p_lane holdfast.lanes) returns timestamptz
+create or replace function holdfast.get_lane_served_at(p_lane holdfast.lanes) returns timestamptz
 language plpgsql stable set search_path = '' as $$
 begin
   return coalesce((select t.served_at from holdfast.lane_cursors t where t.lane_id = p_lane.id order by t.version desc
@@ -130,7 +131,7 @@ begin
   if (select last_value from holdfast.last_lane_cleanup_s) > extract(epoch from p_now - interval '10 minutes')
     or not exists (
     select from holdfast.lanes l where (l.limit_key is not null or l.fair_owner is not null)
-      and (holdfast.lane_last_served_at(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
+      and (holdfast.get_lane_served_at(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
     return 0;
   end if;
   perform setval('holdfast.last_lane_cleanup_s', extract(epoch from p_now)::bigint);
@@ -150,7 +151,7 @@ begin
   where l.id in (
     select o.id from holdfast.lanes o
     where (o.limit_key is not null or o.fair_owner is not null) and o.closed_at is null
-      and holdfast.lane_last_served_at(o) < p_now - interval '1 hour' and o.id <> all (v_used)
+      and holdfast.get_lane_served_at(o) < p_now - interval '1 hour' and o.id <> all (v_used)
     order by o.id limit p_limit for update skip locked);
   return v_count + holdfast.remove_idle_limit_counters(p_now, p_limit);
 end $$;

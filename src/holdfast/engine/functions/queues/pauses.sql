@@ -2,13 +2,13 @@
 
 -- Pauses a queue. It resumes automatically at p_until.
 create or replace function holdfast.pause_queue_until(
-  p_queue text, p_until timestamptz, p_why text default null, p_by text default null) returns void
+  p_queue text, p_until timestamptz, p_reason text default null, p_by text default null) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   if p_until is not null and p_until <= holdfast.now() then
     perform holdfast.raise_error('HF004', 'until must be in the future.', 'until');
   end if;
-  perform holdfast.pause_queue(p_queue, p_why, p_by);
+  perform holdfast.pause_queue(p_queue, p_reason, p_by);
   update holdfast.queues q set paused_until = p_until where q.name = p_queue;
   perform pg_notify('holdfast', 'maintenance');
 end $$;

@@ -75,12 +75,12 @@ begin
 end $$;
 
 -- Stop claims from a queue until it is resumed. Tasks that run go on.
-create or replace function holdfast.pause_queue(p_queue text, p_why text default null, p_by text default null)
+create or replace function holdfast.pause_queue(p_queue text, p_reason text default null, p_by text default null)
   returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   insert into holdfast.queues (name, paused_at, paused_by, paused_reason)
-  values (holdfast.check_name(p_queue, 'queue'), holdfast.now(), coalesce(p_by, session_user), p_why)
+  values (holdfast.check_name(p_queue, 'queue'), holdfast.now(), coalesce(p_by, session_user), p_reason)
   on conflict (name) do update set paused_at = coalesce(queues.paused_at, excluded.paused_at),
     paused_by = excluded.paused_by,
     paused_reason = excluded.paused_reason;

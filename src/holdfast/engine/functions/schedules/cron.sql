@@ -138,7 +138,8 @@ end $$;
 
 -- The first moment after a gap: p_late is a time in the skipped hour as PostgreSQL reads it, by the offset from
 -- before.
-create or replace function holdfast.first_time_after_gap(p_late timestamptz, p_timezone text) returns timestamptz
+create or replace function holdfast.find_first_time_after_clock_gap(p_late timestamptz, p_timezone text)
+  returns timestamptz
 language plpgsql stable set search_path = '' as $$
 declare
   v_offset interval := (p_late at time zone p_timezone) - (p_late at time zone 'UTC');
@@ -183,7 +184,7 @@ begin
     l.late - (((l.late - interval '24 hours') at time zone p_timezone)
       - (w.wall - interval '24 hours')) as early offset 0) as e
   cross join lateral (
-    select case when e.there then l.late when not v_cron.elapsed then holdfast.first_time_after_gap(l.late,
+    select case when e.there then l.late when not v_cron.elapsed then holdfast.find_first_time_after_clock_gap(l.late,
       p_timezone) end as at
     where v_cron.elapsed or not e.there or e.early >= l.late or (e.early at time zone p_timezone) <> w.wall
     union all

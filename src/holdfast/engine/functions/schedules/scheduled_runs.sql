@@ -35,13 +35,13 @@ begin
 end $$;
 
 -- The times of a schedule that are due and get a job, oldest first.
-create or replace function holdfast.list_due_times(p_schedule holdfast.schedules, p_now timestamptz)
+create or replace function holdfast.list_due_schedule_times(p_schedule holdfast.schedules, p_now timestamptz)
   returns setof timestamptz
 language plpgsql stable set search_path = '' as $$
 begin
   return query
   select t.at from (
-    select b as at from holdfast.list_times_before(p_schedule.cron, p_schedule.every_s, p_schedule.timezone,
+    select b as at from holdfast.list_schedule_times_before(p_schedule.cron, p_schedule.every_s, p_schedule.timezone,
       p_schedule.anchor_at, p_now,
       p_schedule.next_at - interval '1 microsecond', case p_schedule.missed when 'catch_up'
         then p_schedule.max_catch_up else 1 end) as b
@@ -67,7 +67,7 @@ begin
     order by s.next_at limit p_limit for update skip locked
   loop
     v_next := null;
-    for v_at in select * from holdfast.list_due_times(v_schedule, v_now) loop
+    for v_at in select * from holdfast.list_due_schedule_times(v_schedule, v_now) loop
       begin
         v_schedule.last_job := (holdfast.submit(holdfast.build_scheduled_job(v_schedule, v_at)) ->> 'id')::uuid;
         v_schedule.last_error := null;
@@ -82,7 +82,8 @@ begin
     end loop;
     update holdfast.schedules s set last_at = v_schedule.last_at, last_job = v_schedule.last_job,
       last_error = v_schedule.last_error,
-      next_at = coalesce(v_next, (select t from holdfast.list_times_after(s.cron, s.every_s, s.timezone, s.anchor_at,
+      next_at = coalesce(v_next, (select t from holdfast.list_schedule_times_after(s.cron, s.every_s, s.timezone,
+        s.anchor_at,
         v_now, 1) as t), 'infinity')
     where s.name = v_schedule.name;
     exit when v_count >= p_limit;

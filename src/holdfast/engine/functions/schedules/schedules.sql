@@ -20,7 +20,7 @@ begin
     anchor_at, next_at, created_at, changed_at)
   values (p_name, p_cron, p_every_s, v_zone, p_missed, p_max_catch_up, p_job - 'owner',
     coalesce(p_owner, p_job ->> 'owner'), p_source, v_now,
-    (select t from holdfast.list_times_after(p_cron, p_every_s, v_zone, v_now, v_now, 1) as t), v_now, v_now)
+    (select t from holdfast.list_schedule_times_after(p_cron, p_every_s, v_zone, v_now, v_now, 1) as t), v_now, v_now)
   on conflict (name) do update set cron = excluded.cron, every_s = excluded.every_s, timezone = excluded.timezone,
     missed = excluded.missed,
     max_catch_up = excluded.max_catch_up, job = excluded.job, owner = excluded.owner, source = excluded.source,
@@ -68,7 +68,7 @@ create or replace function holdfast.validate_schedule(
   p_name text, p_job jsonb, p_cron text, p_every_s double precision, p_missed text, p_max_catch_up integer) returns void
 language plpgsql stable set search_path = '' as $$
 begin
-  perform holdfast.check_name(p_name, 'name'), holdfast.validate_timing(p_cron, p_every_s, 1);
+  perform holdfast.check_name(p_name, 'name'), holdfast.validate_schedule_timing(p_cron, p_every_s, 1);
   if p_missed is null or p_missed not in ('skip', 'coalesce', 'catch_up') then
     perform holdfast.raise_error('HF004', format('missed must be skip, coalesce or catch_up, got %s.',
       quote_nullable(p_missed)), 'missed');
@@ -110,7 +110,7 @@ create or replace function holdfast.list_schedules(p_owner text default null, p_
 returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_owner text := coalesce(holdfast.calling_user(), p_owner);
+  v_owner text := coalesce(holdfast.get_end_user_id(), p_owner);
 begin
   return query
   select holdfast.schedule_to_json(s) from holdfast.schedules s
@@ -129,7 +129,7 @@ end $$;
 create or replace function holdfast.get_schedule_or_raise(p_name text) returns holdfast.schedules
 language plpgsql stable set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_schedule holdfast.schedules;
 begin
   select * into v_schedule from holdfast.schedules s where s.name = p_name and (v_user is null or s.owner = v_user);
@@ -150,7 +150,8 @@ begin
     perform holdfast.raise_error('HF004', format('count must be from 1 to 1000, got %s.',
       coalesce(p_count::text, 'nothing')), 'count');
   end if;
-  return query select * from holdfast.list_times_after(v_schedule.cron, v_schedule.every_s, v_schedule.timezone,
+  return query select * from holdfast.list_schedule_times_after(v_schedule.cron, v_schedule.every_s,
+    v_schedule.timezone,
     v_schedule.anchor_at, holdfast.now(), p_count);
 end $$;
 
@@ -171,7 +172,7 @@ language plpgsql security definer set search_path = '' as $$
 begin
   perform holdfast.get_schedule_or_raise(p_name);
   update holdfast.schedules s set paused_at = null, paused_by = null,
-    next_at = coalesce((select t from holdfast.list_times_after(s.cron, s.every_s, s.timezone, s.anchor_at,
+    next_at = coalesce((select t from holdfast.list_schedule_times_after(s.cron, s.every_s, s.timezone, s.anchor_at,
       holdfast.now(), 1) as t), 'infinity')
   where s.name = p_name and s.paused_at is not null;
   if not found then

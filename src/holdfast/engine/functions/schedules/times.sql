@@ -66,7 +66,7 @@ end $$;
 
 -- The same for schedules with a cron expression or an interval. An interval is counted from its anchor, so that it
 -- does not drift.
-create or replace function holdfast.list_times_after(
+create or replace function holdfast.list_schedule_times_after(
   p_cron text, p_every_s double precision, p_timezone text, p_anchor timestamptz, p_after timestamptz, p_count integer)
 returns setof timestamptz
 language plpgsql stable set search_path = '' as $$
@@ -82,7 +82,7 @@ begin
   end if;
 end $$;
 
-create or replace function holdfast.list_times_before(
+create or replace function holdfast.list_schedule_times_before(
   p_cron text, p_every_s double precision, p_timezone text, p_anchor timestamptz, p_until timestamptz,
     p_after timestamptz, p_count integer)
 returns setof timestamptz
@@ -101,7 +101,7 @@ begin
 end $$;
 
 -- The times of a cron expression or an interval that is not stored.
-create or replace function holdfast.list_next_times(
+create or replace function holdfast.list_next_run_times(
   p_cron text default null, p_every_s double precision default null, p_timezone text default 'UTC',
     p_count integer default 10,
   p_after timestamptz default null)
@@ -110,13 +110,14 @@ language plpgsql stable security definer set search_path = '' as $$
 declare
   v_after timestamptz := coalesce(p_after, holdfast.now());
 begin
-  perform holdfast.validate_timing(p_cron, p_every_s, p_count);
-  return query select * from holdfast.list_times_after(p_cron, p_every_s, holdfast.check_timezone(p_timezone), v_after,
+  perform holdfast.validate_schedule_timing(p_cron, p_every_s, p_count);
+  return query select * from holdfast.list_schedule_times_after(p_cron, p_every_s, holdfast.check_timezone(p_timezone),
+    v_after,
     v_after, p_count);
 end $$;
 
 -- Raise HF004 unless there is either a valid cron expression or a valid interval.
-create or replace function holdfast.validate_timing(p_cron text, p_every_s double precision, p_count integer)
+create or replace function holdfast.validate_schedule_timing(p_cron text, p_every_s double precision, p_count integer)
   returns void
 language plpgsql stable set search_path = '' as $$
 begin
@@ -140,6 +141,6 @@ begin
   end if;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'list_next_times');
-call holdfast.grant_execute('service_role', 'list_next_times');
-call holdfast.grant_execute('authenticated', 'list_next_times');
+call holdfast.grant_execute('holdfast_worker', 'list_next_run_times');
+call holdfast.grant_execute('service_role', 'list_next_run_times');
+call holdfast.grant_execute('authenticated', 'list_next_run_times');

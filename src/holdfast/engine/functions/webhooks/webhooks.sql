@@ -8,7 +8,7 @@ create or replace function holdfast.create_webhook(
   p_url text, p_events text[], p_secret text, p_types text[] default null, p_owner text default null) returns uuid
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
   v_owner text := coalesce(v_user, p_owner);
   v_id uuid := holdfast.new_id();
   v_event text;
@@ -33,14 +33,14 @@ end $$;
 
 create or replace function holdfast.list_webhooks()
 returns table (id uuid, owner text, url text, events text[], types text[], active boolean, created_at timestamptz,
-  failing_since timestamptz, failures integer, last_error text, off_at timestamptz, off_why text)
+  failing_since timestamptz, failures integer, last_error text, disabled_at timestamptz, disabled_reason text)
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   return query
   select w.id, w.owner, w.url, w.events, w.types, w.active, w.created_at, w.failing_since, w.failures, w.last_error,
-    w.off_at, w.off_why
+    w.disabled_at, w.disabled_reason
   from holdfast.webhooks w
   where v_user is null or w.owner = v_user order by w.id desc limit 1000;
 end $$;
@@ -48,7 +48,7 @@ end $$;
 create or replace function holdfast.delete_webhook(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   perform pg_advisory_xact_lock(1213154901, 0);
   delete from holdfast.webhooks w where w.id = p_id and (v_user is null or w.owner = v_user);
@@ -60,14 +60,16 @@ begin
 end $$;
 
 -- Switches a webhook on, which clears its failures, or off. Returns false when it does not exist.
-create or replace function holdfast.set_webhook_active(p_id uuid, p_on boolean, p_why text default null) returns boolean
+create or replace function holdfast.set_webhook_active(p_id uuid, p_on boolean, p_reason text default null)
+  returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
-  v_user text := holdfast.calling_user();
+  v_user text := holdfast.get_end_user_id();
 begin
   update holdfast.webhooks w set active = p_on, failing_since = null, failures = 0, last_error = null,
-    off_at = case when not p_on then holdfast.now(
-      ) end, off_why = case when not p_on then left(coalesce(p_why, 'Switched off by an operator.'), 500) end,
+    disabled_at = case when not p_on then holdfast.now(
+      ) end, disabled_reason = case when not p_on then left(coalesce(p_reason, 'Switched off by an operator.'),
+        500) end,
     expiry_notified_until = case when p_on and not w.active then holdfast.now() else w.expiry_notified_until end
   where w.id = p_id and (v_user is null or w.owner = v_user);
   return found;
@@ -95,9 +97,10 @@ begin
     and v_webhook.failing_since <= v_now - interval '3 days')) then
     return false;
   end if;
-  update holdfast.webhooks w set active = false, off_at = v_now, off_why = v_webhook.last_error where w.id = p_id;
+  update holdfast.webhooks w set active = false, disabled_at = v_now, disabled_reason = v_webhook.last_error
+    where w.id = p_id;
   perform holdfast.record_audit_entry('holdfast', 'webhook.disabled', p_id::text,
-    jsonb_build_object('url', split_part(v_webhook.url, '?', 1), 'why', v_webhook.last_error,
+    jsonb_build_object('url', split_part(v_webhook.url, '?', 1), 'reason', v_webhook.last_error,
     'failures', v_webhook.failures, 'failing_since', v_webhook.failing_since));
   return true;
 end $$;

@@ -25,13 +25,13 @@ create table holdfast.task_policies (
   queue text not null,
   type text not null check (octet_length(type) between 1 and 200),
   policy jsonb not null default '{}',        -- only what differs from the defaults, as it was submitted
-  attempts integer not null default 5,
-  base_s double precision not null default 5,
-  cap_s double precision not null default 900,
+  max_attempts integer not null default 5,
+  backoff_base_s double precision not null default 5,
+  backoff_cap_s double precision not null default 900,
   jitter double precision not null default 0.2,
   timeout_s double precision not null default 600,
   lease_s double precision not null default 60,
-  crashes integer not null default 3,
+  max_crashes integer not null default 3,
   check (octet_length(queue) between 1 and 200)
 );
 -- Neither this index nor lanes_identity is unique: with a unique index the first submit of a new policy would make all
@@ -76,11 +76,11 @@ create unlogged table holdfast.lane_cursors (
   version bigint not null default 0,
   served_at timestamptz not null,
   cursor bigint not null,
-  safe bigint,
-  seen bigint,
-  seen_xid bigint,
+  scan_start bigint,                         -- the position at which scans start
+  seen_pos bigint,                           -- the lowest ready position at seen_at
+  seen_xid bigint,                           -- the next transaction id at seen_at
   seen_at timestamptz,
-  looked_at timestamptz
+  rescanned_at timestamptz                   -- when a scan last started at `cursor`
 ) with (fillfactor = 50);
 -- Not unique: the first transaction to serve a lane would make others wait. Two rows for one lane do no harm.
 create index lane_cursors_newest on holdfast.lane_cursors (lane_id, version);
@@ -95,20 +95,20 @@ create type holdfast.claim_lane as (
   limits_assigned boolean,
   lease_s double precision,
   timeout_s double precision,
-  attempts integer,
+  max_attempts integer,
   rank double precision,
   served_at timestamptz,
-  stored bigint,
-  head bigint,
-  safe bigint,
-  sure bigint,
-  renewed boolean,
-  looked boolean,
-  xid bigint,
-  hint jsonb,
+  stored_cursor bigint,
+  first_ready_pos bigint,
+  scan_start bigint,                         -- the position at which scans start
+  exact_cursor bigint,                       -- no ready task has a lower position
+  renew_seen_pos boolean,                    -- whether to store first_ready_pos as seen_pos
+  rescanned boolean,                         -- whether the scan started at the stored cursor
+  next_xid bigint,
+  hint jsonb,                                -- the hint to return to the caller
   rotation text,                             -- which rotation it takes turns in
   turn bigint,                               -- its place in the rotation for this claim
-  write boolean                              -- whether its row is worth writing when it is served
+  should_write boolean                       -- whether its row is worth writing when it is served
 );
 
 create table holdfast.workers (
@@ -117,7 +117,7 @@ create table holdfast.workers (
   queues text[] not null default '{}',
   types text[],
   sleeping boolean not null default false,
-  about jsonb,
+  report jsonb,                              -- what it says about itself: host, process id, slots, version
   started_at timestamptz not null,
   seen_at timestamptz not null,
   command text check (command in ('drain', 'stop')), -- what an operator asked the worker to do

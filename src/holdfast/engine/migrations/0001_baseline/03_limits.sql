@@ -28,7 +28,7 @@ create table holdfast.limit_counters (
 create unique index limit_counters_identity on holdfast.limit_counters (rule, coalesce(key, ''));
 
 -- Limit keys that are paused until a time, whatever the rules allow.
-create table holdfast.paused_keys (
+create table holdfast.paused_limit_keys (
   key text primary key check (octet_length(key) between 1 and 1000),
   until timestamptz not null
 ) with (fillfactor = 50);

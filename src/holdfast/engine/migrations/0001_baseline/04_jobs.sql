@@ -13,7 +13,7 @@ create table holdfast.jobs (
   owner text,
   status text not null default 'queued'
     check (status in ('queued', 'running', 'succeeded', 'partial', 'failed', 'cancelled')),
-  partial boolean not null default false,    -- may end as `partial` when some tasks failed
+  allow_partial boolean not null default false, -- may end as `partial` when some tasks failed
   total integer not null,
   succeeded integer not null default 0,
   failed integer not null default 0,
@@ -63,7 +63,7 @@ create table holdfast.tasks (
   -- The columns from here on are null in most rows.
   name text,
   owner text,
-  waits integer,                             -- number of parents that have not ended; null: it has no parents
+  pending_parents integer,                   -- number of parents that have not ended; null: it has no parents
   snoozes integer,
   outcome text,                              -- of the last lease, if it did not end the task
   weight double precision,
@@ -78,7 +78,7 @@ create table holdfast.tasks (
   labels jsonb,
   unique_key text,
   batch_id uuid,
-  files boolean,                             -- an attempt staged a file; finishing other tasks need not look for files
+  has_staged_files boolean,                  -- an attempt staged a file; finishing other tasks need not look for files
   check (status <> 'ready' or pos is not null),
   check (status <> 'running' or (nonce is not null and lease_until is not null and started_at is not null))
 ) with (
@@ -99,7 +99,7 @@ create index tasks_start_before on holdfast.tasks (start_before) where start_bef
 create index tasks_finished on holdfast.tasks (finished_at) where finished_at is not null;
 
 -- No cache: a session that reserved positions would hand them out below everybody's cursor.
-create sequence holdfast.positions as bigint;
+create sequence holdfast.task_positions as bigint;
 -- Microseconds since 1970 up to which no task is scheduled or leased any more: a hint, as every cursor is.
 create sequence holdfast.sweep_horizon_us as bigint minvalue 0 start 0;
 create sequence holdfast.last_full_sweep_us as bigint minvalue 0 start 0;
@@ -121,7 +121,7 @@ create table holdfast.idempotency_keys (
   scope text not null,
   key text not null,
   job_id uuid not null,
-  hash bytea not null,                       -- of the submitted body: the same key with another body is a conflict
+  body_hash bytea not null,                  -- of the submitted body: the same key with another body is a conflict
   active_only boolean not null,
   keep_until timestamptz,
   primary key (scope, key)
@@ -129,7 +129,7 @@ create table holdfast.idempotency_keys (
 create index idempotency_keys_kept on holdfast.idempotency_keys (keep_until) where keep_until is not null;
 
 -- Saved results of the steps of a task: a later attempt skips them.
-create table holdfast.steps (
+create table holdfast.step_results (
   task_id uuid not null,
   name text not null check (octet_length(name) between 1 and 200),
   job_id uuid not null,

@@ -75,7 +75,7 @@ create table holdfast.events (
 ) partition by range (keep_until);
 create index events_job on holdfast.events (job_id, seq);
 
-create sequence holdfast.log_lines as bigint;
+create sequence holdfast.log_line_numbers as bigint;
 
 create table holdfast.logs (
   n bigint not null,                         -- rises within a job in the order in which lines become visible
@@ -93,7 +93,7 @@ create table holdfast.logs (
 create index logs_job on holdfast.logs (job_id, n);
 create index logs_task on holdfast.logs (task_id, attempt, seq);
 
-create table holdfast.history_rest partition of holdfast.history default;
-create table holdfast.attempts_rest partition of holdfast.attempts default;
-create table holdfast.events_rest partition of holdfast.events default;
-create table holdfast.logs_rest partition of holdfast.logs default;
+create table holdfast.history_default partition of holdfast.history default;
+create table holdfast.attempts_default partition of holdfast.attempts default;
+create table holdfast.events_default partition of holdfast.events default;
+create table holdfast.logs_default partition of holdfast.logs default;

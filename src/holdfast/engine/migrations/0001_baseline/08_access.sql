@@ -41,7 +41,7 @@ create unlogged table holdfast.watched_jobs (
 );
 create index watched_jobs_until on holdfast.watched_jobs (until);
 
-create table holdfast.audit (
+create table holdfast.audit_log (
   id bigint generated always as identity primary key,
   at timestamptz not null,
   actor text not null,
@@ -49,4 +49,4 @@ create table holdfast.audit (
   target text,
   detail jsonb
 );
-create index audit_at on holdfast.audit (at);
+create index audit_log_at on holdfast.audit_log (at);

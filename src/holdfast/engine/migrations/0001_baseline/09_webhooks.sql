@@ -13,9 +13,9 @@ create table holdfast.webhooks (
   failing_since timestamptz,                 -- the first failed attempt since the last that succeeded
   failures integer not null default 0,
   last_error text,
-  off_at timestamptz,                        -- when it was switched off, and why
-  off_why text,
-  expiry_notified_until timestamptz                     -- the expiry of files up to this time was announced
+  disabled_at timestamptz,
+  disabled_reason text,
+  expiry_notified_until timestamptz          -- the expiry of files up to this time was announced
 );
 create index webhooks_owner on holdfast.webhooks (owner);
 

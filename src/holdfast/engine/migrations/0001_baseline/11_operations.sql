@@ -1,8 +1,8 @@
 -- Operations: metrics over time, error causes, actions on many jobs, saved views and reruns.
 
 -- One row per minute, queue and type in which a task ended, and the same per quarter of an hour for longer views.
--- `waits` and `runs` are histograms by powers of two of milliseconds: element n counts the tasks that took less than
--- 2^(n-1) ms and at least half of that.
+-- `wait_histogram` and `run_histogram` count tasks by powers of two of milliseconds: element n counts the tasks that
+-- took less than 2^(n-1) ms and at least half of that.
 create table holdfast.metric_samples (
   span_s integer not null check (span_s in (60, 900)),
   at timestamptz not null,
@@ -11,8 +11,8 @@ create table holdfast.metric_samples (
   succeeded bigint not null default 0,
   failed bigint not null default 0,
   cancelled bigint not null default 0,
-  waits bigint[] not null,
-  runs bigint[] not null,
+  wait_histogram bigint[] not null,
+  run_histogram bigint[] not null,
   primary key (span_s, at, queue, type)
 );
 
@@ -31,7 +31,7 @@ create table holdfast.error_causes (
   fingerprint text primary key check (octet_length(fingerprint) between 1 and 1000),
   ignored_until timestamptz,
   ignored_by text,
-  why text,
+  ignored_reason text,
   link text
 );
 
@@ -42,19 +42,20 @@ create table holdfast.bulk_actions (
   search text not null,                      -- as it was typed
   owner text,                                -- null: jobs of every owner
   started_by text not null,
-  why text not null,
+  reason text not null,
   total bigint not null,
   done bigint not null default 0,            -- jobs that this action retried or cancelled
-  passed bigint not null default 0,          -- jobs that had changed in the meantime and were left alone
-  again bigint not null default 0,           -- jobs that failed again, as far as is known
+  skipped bigint not null default 0,         -- jobs that had changed in the meantime and were left alone
+  failed_again bigint not null default 0,    -- retried jobs that are known to have failed again
   undone bigint not null default 0,
-  wave integer not null default 0,
-  ramp integer[] not null default '{10,100}', -- sizes of the first waves; the last wave takes the rest
-  per_s double precision check (per_s > 0),   -- maximum number of jobs per second; null: no limit
-  stop_share double precision not null default 0.2 check (stop_share between 0 and 1),
-  stopped_why text,
+  stage integer not null default 0,          -- the stage that runs now, from 1; 0: not started
+  stage_sizes integer[] not null default '{10,100}', -- jobs in each of the first stages; the last stage takes the rest
+  max_jobs_per_s double precision check (max_jobs_per_s > 0), -- null: no limit
+  -- The action stops by itself when more than this share of the retried jobs failed again.
+  max_failed_share double precision not null default 0.2 check (max_failed_share between 0 and 1),
+  stop_reason text,
   created_at timestamptz not null,
-  waved_at timestamptz,
+  stage_started_at timestamptz,
   finished_at timestamptz
 ) with (fillfactor = 50);
 create index bulk_actions_open on holdfast.bulk_actions (id) where status in ('running', 'paused');
@@ -62,13 +63,13 @@ create index bulk_actions_open on holdfast.bulk_actions (id) where status in ('r
 create table holdfast.bulk_jobs (
   bulk_id uuid not null references holdfast.bulk_actions on delete cascade,
   job_id uuid not null,
-  wave integer,                              -- null: not processed yet
-  outcome text check (outcome in ('done', 'passed', 'undone')),
+  stage integer,                             -- null: not processed yet
+  outcome text check (outcome in ('done', 'skipped', 'undone')),
   at timestamptz,
   primary key (bulk_id, job_id)
 );
 create index bulk_jobs_left on holdfast.bulk_jobs (bulk_id, job_id) where outcome is null;
-create index bulk_jobs_wave on holdfast.bulk_jobs (bulk_id, wave) where wave is not null;
+create index bulk_jobs_stage on holdfast.bulk_jobs (bulk_id, stage) where stage is not null;
 
 create table holdfast.saved_views (
   id uuid primary key,
@@ -83,9 +84,9 @@ create table holdfast.saved_views (
 
 -- Which job a person resubmitted as which new job.
 create table holdfast.reruns (
-  new_id uuid primary key,
-  old_id uuid not null,
+  new_job_id uuid primary key,
+  old_job_id uuid not null,
   started_by text not null,
   at timestamptz not null
 );
-create index reruns_old on holdfast.reruns (old_id);
+create index reruns_old on holdfast.reruns (old_job_id);

@@ -1,4 +1,4 @@
-"""Bulk actions: retry or cancel many jobs in waves, with a preview, and pause, stop or undo them."""
+"""Bulk actions: retry or cancel many jobs in stages, with a preview, and pause, stop or undo them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, parse_uuid_or_404
 
 MAX_SELECTED_JOBS = 100
-MAX_WAVES = 10
+MAX_STAGES = 10
 MAX_UNDO_STEPS = 100
 DEFAULT_STOP_PERCENT = 20.0
 CONTROL_MESSAGES = {
@@ -92,26 +92,32 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
     query = parse_permitted_search(action.request, action.text("q", max_chars=8000))
     stop_percent = action.number("stop")
     ramp = BulkRamp(
-        waves=_parse_waves(action.text("ramp")),
-        per_s=action.number("per_s"),
-        stop_share=(DEFAULT_STOP_PERCENT if stop_percent is None else stop_percent) / 100,
+        stage_sizes=_parse_stage_sizes(action.text("ramp")),
+        max_jobs_per_s=action.number("max_jobs_per_s"),
+        max_failed_share=(DEFAULT_STOP_PERCENT if stop_percent is None else stop_percent) / 100,
     )
-    why = action.text("why")
+    reason = action.text("reason")
     bulk_id = await bulk_actions.start_bulk_action(
-        action.connection, verb, query, by=action.actor_name, why=why, ramp=ramp, owner=action.request.tenant
+        action.connection,
+        verb,
+        query,
+        by=action.actor_name,
+        reason=reason,
+        ramp=ramp,
+        owner=action.request.tenant,
     )
     bulk = await bulk_actions.get_bulk_action(action.connection, bulk_id)
     count = bulk.total if bulk else 0
-    await action.record_audit(f"bulk.{verb}", bulk_id, search=query.text, jobs=count, why=why)
+    await action.record_audit(f"bulk.{verb}", bulk_id, search=query.text, jobs=count, reason=reason)
     return f"/bulk/{bulk_id}", f"Bulk {verb} of {format_count(count, 'job')} started."
 
 
-def _parse_waves(text: str) -> tuple[int, ...]:
-    """Parse the sizes of the first waves, such as `10, 100`. Empty means all at once."""
+def _parse_stage_sizes(text: str) -> tuple[int, ...]:
+    """Parse the sizes of the first stages, such as `10, 100`. Empty means all at once."""
     try:
-        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:MAX_WAVES]
+        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:MAX_STAGES]
     except ValueError:
-        raise InvalidError("Waves must be whole numbers, such as 10, 100.", field="ramp") from None
+        raise InvalidError("Stages must be whole numbers, such as 10, 100.", field="ramp") from None
 
 
 async def _parse_visible_bulk_id(action: ActionRequest) -> UUID:

@@ -87,10 +87,10 @@ async def ignore_error(action: ActionRequest) -> tuple[str, str]:
         raise InvalidError("Choose how long to ignore the error.", field="span")
     hours = None if value == "never" else IGNORE_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
-    why, link = action.text("why"), action.text("link") or None
+    reason, link = action.text("reason"), action.text("link") or None
     await error_groups.ignore_error_group(
-        action.connection, cause, until=until, by=action.actor_name, why=why, link=link
+        action.connection, cause, until=until, by=action.actor_name, reason=reason, link=link
     )
-    await action.record_audit("error.ignore", cause, span=value, why=why, link=link)
+    await action.record_audit("error.ignore", cause, span=value, reason=reason, link=link)
     message = "The error is no longer ignored." if until is None else "The error is ignored."
     return build_path("/error", cause=cause), message

@@ -83,7 +83,7 @@ async def preview_file(request: PageRequest) -> Response:
 async def download_file(request: PageRequest) -> Response:
     """Send the content as an attachment, with a type that no browser runs."""
     store, file = request.site.services.get_store(), await _get_file_or_404(request)
-    await artifacts.count_artifact_download(request.connection, file.id)
+    await artifacts.increment_artifact_downloads(request.connection, file.id)
     name = quote(file.name.rpartition("/")[2], safe="")
     return StreamingResponse(
         _read_chunks(store, file.key),

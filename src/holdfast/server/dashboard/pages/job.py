@@ -59,7 +59,7 @@ async def show_job(request: PageRequest) -> DashboardPage:
             "task_graph": timeline.draw_task_graph(tasks, detail["edges"]),
             "tab": tab,
             "tabs": TABS,
-            "reruns": await job_detail.get_job_reruns(request.connection, request.parse_id()),
+            "reruns": await job_detail.get_rerun_links(request.connection, request.parse_id()),
             **await _load_tab(request, tab, tasks, redactor),
         },
     )

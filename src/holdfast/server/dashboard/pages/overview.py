@@ -215,8 +215,8 @@ def _find_stopped_bulk_actions(
     request: PageRequest, bulk_actions: Sequence[BulkAction]
 ) -> Iterator[AttentionItem]:
     for bulk in bulk_actions:
-        if bulk.status == "stopped" and "failed again" in (bulk.stopped_why or ""):
-            text = f"bulk {bulk.verb} stopped automatically: {bulk.stopped_why}"
+        if bulk.status == "stopped" and "failed again" in (bulk.stop_reason or ""):
+            text = f"bulk {bulk.verb} stopped automatically: {bulk.stop_reason}"
             link = ("Bulk action", request.build_url(f"/bulk/{bulk.id}"))
             yield AttentionItem("warning", bulk.search or "all jobs", text, [link])
 
@@ -225,9 +225,11 @@ def _find_failing_webhooks(request: PageRequest, all_webhooks: Sequence[Webhook]
     for webhook in all_webhooks:
         if not request.can_see_owner(webhook.owner) or get_webhook_state(webhook) == "active":
             continue
-        if webhook.off_why or webhook.last_error:
+        if webhook.disabled_reason or webhook.last_error:
             state = (
-                f"is disabled: {webhook.off_why}" if not webhook.active else f"fails: {webhook.last_error}"
+                f"is disabled: {webhook.disabled_reason}"
+                if not webhook.active
+                else f"fails: {webhook.last_error}"
             )
             text = f"{hide_query_string(webhook.url)} {truncate_text(state, 160)}"
             link = ("Webhooks", request.build_url("/webhooks"))
@@ -235,5 +237,5 @@ def _find_failing_webhooks(request: PageRequest, all_webhooks: Sequence[Webhook]
 
 
 def _count_slots(worker: dict[str, Any]) -> int:
-    status = cast("dict[str, Any]", worker.get("about") or {})
+    status = cast("dict[str, Any]", worker.get("report") or {})
     return int(status.get("slots") or 0)

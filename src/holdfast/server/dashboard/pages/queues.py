@@ -96,9 +96,11 @@ async def pause_queue(action: ActionRequest) -> tuple[str, str]:
         raise InvalidError("Choose how long to pause the queue.", field="span")
     hours = PAUSE_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
-    why = action.text("why")
-    await queues.pause_queue_until(action.connection, name, until, why=why or None, by=action.actor_name)
-    await action.record_audit("queue.pause", name, until=until.isoformat() if until else None, why=why)
+    reason = action.text("reason")
+    await queues.pause_queue_until(
+        action.connection, name, until, reason=reason or None, by=action.actor_name
+    )
+    await action.record_audit("queue.pause", name, until=until.isoformat() if until else None, reason=reason)
     return build_path("/queue", name=name), f"Queue {name} paused."
 
 

@@ -86,6 +86,6 @@ async def submit_rerun(action: ActionRequest) -> tuple[str, str] | DashboardPage
                 )
     except InvalidError as error:
         return await _build_rerun_page(request, edited, error)
-    await job_detail.record_rerun(connection, request.parse_id(), submitted.id, action.actor_name)
+    await job_detail.record_job_rerun(connection, request.parse_id(), submitted.id, action.actor_name)
     await action.record_audit("job.rerun", submitted.id, of=str(job["id"]), reason=action.text("reason"))
     return f"/jobs/{submitted.id}", f"New job submitted. Job {shorten_id(job['id'])} is unchanged."

@@ -82,7 +82,7 @@ async def save_schedule(action: ActionRequest) -> tuple[str, str] | DashboardPag
         changed = _parse_schedule(schedule, values)
         with translate_driver_errors(action.request.site.services.database.url):
             async with connection.transaction():
-                next_runs = await schedules.list_next_times(
+                next_runs = await schedules.list_next_run_times(
                     connection,
                     cron=changed["cron"],
                     every_s=changed["every_s"],

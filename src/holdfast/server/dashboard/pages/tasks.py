@@ -51,7 +51,7 @@ def _summarize_task_type(
     queue = registered["queue"] if registered else (stats[0]["queue"] if stats else None)
     serving = [worker for worker in workers if _can_run(worker, name, queue)]
     versions = {
-        worker["about"]["version"] for worker in serving if as_object(worker.get("about")).get("version")
+        worker["report"]["version"] for worker in serving if as_object(worker.get("report")).get("version")
     }
     slowest = max(stats, key=lambda row: row["run_p95"] or 0, default=None)
     doc = (registered["doc"] or "").strip() if registered else ""

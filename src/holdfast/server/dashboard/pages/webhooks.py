@@ -43,7 +43,7 @@ def hide_query_string(url: str) -> str:
 async def switch_webhook(action: ActionRequest) -> tuple[str, str]:
     enable, webhook_id = action.text("on") == "yes", action.request.parse_id()
     if not await webhooks.set_webhook_active(
-        action.connection, webhook_id, on=enable, why=f"Disabled by {action.actor_name}."
+        action.connection, webhook_id, on=enable, reason=f"Disabled by {action.actor_name}."
     ):
         raise HTTPException(404, "This webhook does not exist.")
     await action.record_audit("webhook.enabled" if enable else "webhook.disabled", webhook_id)

@@ -40,15 +40,15 @@ async def list_workers(request: PageRequest) -> DashboardPage:
 
 
 def _flatten_worker(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a worker with the fields of its `about` object beside its own."""
-    about = as_object(row.get("about"))
+    """Return a worker with the fields of its `report` object beside its own."""
+    report = as_object(row.get("report"))
     return {
         **row,
         "state": "exited" if row["state"] == "stopped" else row["state"],
-        **{name: about.get(name) for name in ("host", "pid", "version", "slots", "processes")},
-        "lag_ms": about.get("loop_lag_ms"),
-        "rss": about.get("rss"),
-        "blocked": about.get("blocked"),
+        **{name: report.get(name) for name in ("host", "pid", "version", "slots", "processes")},
+        "lag_ms": report.get("loop_lag_ms"),
+        "rss": report.get("rss"),
+        "blocked": report.get("blocked"),
     }
 
 
@@ -66,7 +66,7 @@ async def show_worker(request: PageRequest) -> DashboardPage:
         f"Worker {name}",
         {
             "worker": _flatten_worker(row),
-            "about": row.get("about") or {},
+            "report": row.get("report") or {},
             "running": [{**task, "message": redactor.redact_text(task["message"])} for task in running],
             "jobs_query": f"worker:{quote_search_value(name)}",
         },
