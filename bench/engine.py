@@ -1,11 +1,11 @@
-"""How fast the engine submits, claims and finishes, next to the bare statements on the same server.
+"""Benchmark of the engine: submit, claim and finish tasks, compared with plain SQL on the same server.
 
     python -m bench.engine postgresql://user@host/postgres [--tasks 100000] [--rows 10000000]
         [--rounds 3] [--only drain,pinned,...]
 
-Makes databases of its own and drops them. All parts run in turn, several times, and the best of each counts.
-Every number is printed with its ratio to a baseline of the same run; only ratios and counted things (WAL
-bytes, buffers) compare across machines.
+Creates databases and drops them. All parts run in turn, several times; the best result of each part counts.
+Every rate is printed with its ratio to a baseline of the same run. Only ratios and counts (WAL bytes, pages)
+compare across machines.
 """
 
 from __future__ import annotations
@@ -21,60 +21,63 @@ from dataclasses import dataclass, field
 import asyncpg
 import msgspec
 
-from bench.history import HISTORY, pages_now, questions
+from bench.history import INSERT_HISTORY_ROWS, count_accessed_pages, measure_user_queries
 from holdfast.engine import install, leases, scratch
 from holdfast.settings import Secret, Settings, load_settings
 
 Connection = asyncpg.Connection
 QUEUE = "bench"
-TYPE = "noop"
-ARGS = {"url": "https://example.com/some/page", "width": 1280, "note": "x" * 120}
-PAGE = 1000
-DRAIN = "drain, batches of 100"
-BARE_DRAIN = "bare statements, batches of 100"
+TASK_TYPE = "noop"
+TASK_ARGS = {"url": "https://example.com/some/page", "width": 1280, "note": "x" * 120}
+SUBMIT_BATCH_SIZE = 1000
+DRAIN_NAME = "drain, batches of 100"
+PLAIN_SQL_NAME = "plain SQL, batches of 100"
 
-BARE = """
+CREATE_PLAIN_TABLES = """
 create table bare (id uuid primary key, pos bigint generated always as identity, status text not null,
   attempt int not null default 0, nonce bigint, lease_until timestamptz, args jsonb) with (fillfactor = 70);
 create index bare_ready on bare (pos) where status = 'ready';
 create table bare_done (id uuid, attempt int, finished_at timestamptz, args jsonb, output jsonb);
 create index on bare_done (id);
 """
-BARE_CLAIM = """
+PLAIN_CLAIM = """
 with picked as materialized (
   select id from bare where status = 'ready' and pos >= $2 order by pos limit $1 for update skip locked)
 update bare b set status = 'running', attempt = b.attempt + 1, nonce = 1, lease_until = clock_timestamp()
 from picked p where b.id = p.id returning b.id, b.pos, b.attempt, b.args
 """
-BARE_FINISH = """
+PLAIN_FINISH = """
 with gone as (delete from bare where id = any($1) returning *)
 insert into bare_done select id, attempt, clock_timestamp(), args, '1' from gone
 """
 
 
 @dataclass
-class Result:
+class BenchmarkResult:
+    """The rate of one measurement in tasks per second, with its costs per task."""
+
     name: str
     rate: float
     fifths: list[float] = field(default_factory=list)
-    wal: float | None = None
+    wal_bytes: float | None = None
     pages: float | None = None
 
-    def show(self, base: Result | None = None) -> None:
-        ratio = f"{self.rate / base.rate:6.2f} x {base.name}" if base else ""
-        wal = f"  {self.wal:6.0f} WAL bytes/task" if self.wal else ""
-        pages = f"  {self.pages:5.1f} pages/task" if self.pages else ""
-        fifths = (
+    def print_rate(self, baseline: BenchmarkResult | None = None) -> None:
+        ratio = f"{self.rate / baseline.rate:6.2f} x {baseline.name}" if baseline else ""
+        wal_text = f"  {self.wal_bytes:6.0f} WAL bytes/task" if self.wal_bytes else ""
+        pages_text = f"  {self.pages:5.1f} pages/task" if self.pages else ""
+        fifths_text = (
             f"  first fifth {self.fifths[0]:,.0f}/s, last {self.fifths[-1]:,.0f}/s" if self.fifths else ""
         )
-        print(f"{self.name:42} {self.rate:9,.0f}/s {ratio:28}{wal}{pages}{fifths}", flush=True)
+        print(f"{self.name:42} {self.rate:9,.0f}/s {ratio:28}{wal_text}{pages_text}{fifths_text}", flush=True)
 
 
 @asynccontextmanager
-async def database(server: Secret, settings: Settings) -> AsyncGenerator[str]:
+async def create_database(server: Secret, settings: Settings) -> AsyncGenerator[str]:
+    """Create a database with Holdfast, yield its URL, and drop the database."""
     name = f"hf_bench_{uuid.uuid4().hex[:8]}"
     await scratch.create_database(server, name, settings)
-    url = scratch.url_of_database(server, name)
+    url = scratch.build_database_url(server, name)
     await install.migrate_database(url, settings)
     try:
         yield url.reveal()
@@ -82,94 +85,101 @@ async def database(server: Secret, settings: Settings) -> AsyncGenerator[str]:
         await scratch.drop_database(server, name, settings)
 
 
-async def wal_now(conn: Connection) -> int:
+async def read_wal_position(conn: Connection) -> int:
     return await conn.fetchval("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
 
 
-async def submit(url: str, count: int, *, keys: int = 0, connections: int = 1) -> Result:
-    async def send(number: int) -> None:
+async def submit_tasks(url: str, count: int, *, keys: int = 0, connections: int = 1) -> BenchmarkResult:
+    async def submit_share(number: int) -> None:
         conn = await asyncpg.connect(url)
-        for start in range(number * PAGE, count, PAGE * connections):
+        for start in range(number * SUBMIT_BATCH_SIZE, count, SUBMIT_BATCH_SIZE * connections):
             jobs = [
                 {
-                    "type": TYPE,
+                    "type": TASK_TYPE,
                     "queue": QUEUE,
-                    "args": ARGS,
+                    "args": TASK_ARGS,
                     **({"limit_key": f"k{n % keys}"} if keys else {}),
                 }
-                for n in range(start, min(start + PAGE, count))
+                for n in range(start, min(start + SUBMIT_BATCH_SIZE, count))
             ]
             await conn.fetch("select holdfast.submit_many($1)", msgspec.json.encode(jobs).decode())
         await conn.close()
 
     watch = await asyncpg.connect(url)
-    before, started_at = await wal_now(watch), time.perf_counter()
-    await asyncio.gather(*(send(number) for number in range(connections)))
+    before, started_at = await read_wal_position(watch), time.perf_counter()
+    await asyncio.gather(*(submit_share(number) for number in range(connections)))
     seconds = time.perf_counter() - started_at
-    wal = (await wal_now(watch) - before) / count
+    wal_bytes = (await read_wal_position(watch) - before) / count
     await watch.close()
-    return Result(f"submit_many, pages of 1,000, {connections} at once", count / seconds, wal=wal)
+    return BenchmarkResult(
+        f"submit_many, batches of 1,000, {connections} connection(s)", count / seconds, wal_bytes=wal_bytes
+    )
 
 
-async def submit_one_by_one(url: str, count: int) -> Result:
+async def submit_one_by_one(url: str, count: int) -> BenchmarkResult:
     conn = await asyncpg.connect(url)
-    body = msgspec.json.encode({"type": TYPE, "queue": "single", "args": ARGS}).decode()
+    body = msgspec.json.encode({"type": TASK_TYPE, "queue": "single", "args": TASK_ARGS}).decode()
     async with conn.transaction():
         started_at = time.perf_counter()
         for _ in range(count):
             await conn.fetchval("select holdfast.submit($1)", body)
         seconds = time.perf_counter() - started_at
     await conn.close()
-    return Result("submit, one each, one transaction", count / seconds)
+    return BenchmarkResult("submit, one each, one transaction", count / seconds)
 
 
-async def drain(url: str, name: str, count: int, *, batch: int, connections: int = 2) -> Result:
-    """Claim and finish `count` tasks, the outcomes of one batch in the call that takes the next."""
+async def drain_tasks(
+    url: str, name: str, count: int, *, batch: int, connections: int = 2
+) -> BenchmarkResult:
+    """Claim and finish `count` tasks. One call reports the outcomes of a batch and claims the next."""
     marks: list[tuple[float, int]] = []
-    left = [count]
+    remaining = [count]
 
-    async def work(number: int) -> None:
+    async def run_worker(number: int) -> None:
         conn = await asyncpg.connect(url)
         outcomes: list[leases.Outcome] = []
         cursors = None
         while True:
-            slots = min(batch, left[0])
-            left[0] -= slots
+            slots = min(batch, remaining[0])
+            remaining[0] -= slots
             if not slots and not outcomes:
                 break
-            answer = await leases.finish_and_claim(
+            response = await leases.finish_and_claim(
                 conn,
                 worker=f"bench-{number}",
                 outcomes=outcomes,
                 slots=slots,
                 queues=[QUEUE],
-                types=[TYPE],
+                types=[TASK_TYPE],
                 cursors=cursors,
             )
             if outcomes:
                 marks.append((time.perf_counter(), len(outcomes)))
-            left[0] += slots - len(answer.tasks)
-            cursors = answer.cursors
+            remaining[0] += slots - len(response.tasks)
+            cursors = response.cursors
             outcomes = [
                 leases.Outcome(id=t.id, attempt=t.attempt, nonce=t.nonce, kind="succeed", body=b"1")
-                for t in answer.tasks
+                for t in response.tasks
             ]
         await conn.close()
 
     watch = await asyncpg.connect(url)
-    await asyncio.sleep(1.5)  # servers tell what they read at most once a second
-    looked = await pages_now(watch)
-    before, started_at = await wal_now(watch), time.perf_counter()
-    await asyncio.gather(*(work(n) for n in range(connections)))
+    await asyncio.sleep(1.5)  # a server publishes its page counts at most once per second
+    pages_before = await count_accessed_pages(watch)
+    before, started_at = await read_wal_position(watch), time.perf_counter()
+    await asyncio.gather(*(run_worker(n) for n in range(connections)))
     seconds = time.perf_counter() - started_at
-    wal = (await wal_now(watch) - before) / count
+    wal_bytes = (await read_wal_position(watch) - before) / count
     await asyncio.sleep(1.5)
-    pages = (await pages_now(watch) - looked) / count
+    pages = (await count_accessed_pages(watch) - pages_before) / count
     await watch.close()
-    return Result(name, count / seconds, _fifths(started_at, marks), wal, pages)
+    return BenchmarkResult(
+        name, count / seconds, _compute_rates_by_fifth(started_at, marks), wal_bytes, pages
+    )
 
 
-def _fifths(started_at: float, marks: list[tuple[float, int]]) -> list[float]:
+def _compute_rates_by_fifth(started_at: float, marks: list[tuple[float, int]]) -> list[float]:
+    """Return the rate of each fifth of a run, from pairs of time and number of finished tasks."""
     marks = sorted(marks)
     size = max(len(marks) // 5, 1)
     rates: list[float] = []
@@ -181,42 +191,43 @@ def _fifths(started_at: float, marks: list[tuple[float, int]]) -> list[float]:
     return rates
 
 
-async def bare(url: str, count: int, *, batch: int, connections: int = 2) -> Result:
+async def drain_plain_table(url: str, count: int, *, batch: int, connections: int = 2) -> BenchmarkResult:
+    """Drain a table with plain SQL statements, as the baseline for the engine."""
     conn = await asyncpg.connect(url)
-    await conn.execute(BARE)
+    await conn.execute(CREATE_PLAIN_TABLES)
     await conn.execute(
         "insert into bare (id, status, args) "
         "select gen_random_uuid(), 'ready', $1 from generate_series(1, $2)",
-        msgspec.json.encode(ARGS).decode(),
+        msgspec.json.encode(TASK_ARGS).decode(),
         count,
     )
-    before, started_at = await wal_now(conn), time.perf_counter()
+    before, started_at = await read_wal_position(conn), time.perf_counter()
 
-    async def work() -> None:
-        own = await asyncpg.connect(url)
+    async def run_worker() -> None:
+        connection = await asyncpg.connect(url)
         ids: list[uuid.UUID] = []
         cursor = 0
         while True:
-            async with own.transaction():
+            async with connection.transaction():
                 if ids:
-                    await own.execute(BARE_FINISH, sorted(ids))
-                rows = await own.fetch(BARE_CLAIM, batch, max(cursor - 2000, 0))
+                    await connection.execute(PLAIN_FINISH, sorted(ids))
+                rows = await connection.fetch(PLAIN_CLAIM, batch, max(cursor - 2000, 0))
             ids = [row["id"] for row in rows]
             if not ids:
                 break
             cursor = max(row["pos"] for row in rows)
-        await own.close()
+        await connection.close()
 
-    await asyncio.gather(*(work() for _ in range(connections)))
+    await asyncio.gather(*(run_worker() for _ in range(connections)))
     seconds = time.perf_counter() - started_at
-    wal = (await wal_now(conn) - before) / count
+    wal_bytes = (await read_wal_position(conn) - before) / count
     await conn.close()
-    return Result(BARE_DRAIN, count / seconds, wal=wal)
+    return BenchmarkResult(PLAIN_SQL_NAME, count / seconds, wal_bytes=wal_bytes)
 
 
 @asynccontextmanager
-async def pinned(url: str) -> AsyncGenerator[None]:
-    """Somebody holds an old snapshot for the whole run."""
+async def hold_snapshot(url: str) -> AsyncGenerator[None]:
+    """Hold a snapshot open in another session while the block runs."""
     conn = await asyncpg.connect(url)
     transaction = conn.transaction(isolation="repeatable_read", readonly=True)
     await transaction.start()
@@ -227,144 +238,154 @@ async def pinned(url: str) -> AsyncGenerator[None]:
 
 
 @dataclass
-class Bench:
+class EngineBenchmark:
+    """The parts of the benchmark, and the best result of each measurement."""
+
     server: Secret
     settings: Settings
     tasks: int
     rows: int = 10_000_000
-    best: dict[str, Result] = field(default_factory=dict)
+    best_results: dict[str, BenchmarkResult] = field(default_factory=dict)
 
-    def keep(self, *results: Result) -> None:
-        """The best of its rounds counts, so that a slow moment of the machine hits nobody alone."""
+    def keep_best(self, *results: BenchmarkResult) -> None:
+        """Keep the best result of each name, so that a slow moment of the machine does not count."""
         for result in results:
-            if result.rate > getattr(self.best.get(result.name), "rate", 0.0):
-                self.best[result.name] = result
+            if result.rate > getattr(self.best_results.get(result.name), "rate", 0.0):
+                self.best_results[result.name] = result
 
-    def show(self) -> None:
-        rough, base = self.best.get(BARE_DRAIN), self.best.get(DRAIN)
-        for result in self.best.values():
-            result.show(None if result is rough else rough if result is base else base)
+    def print_results(self) -> None:
+        plain, baseline = self.best_results.get(PLAIN_SQL_NAME), self.best_results.get(DRAIN_NAME)
+        for result in self.best_results.values():
+            result.print_rate(None if result is plain else plain if result is baseline else baseline)
 
-    async def drain(self) -> None:
-        async with database(self.server, self.settings) as url:
-            self.keep(await submit(url, self.tasks))
-            self.keep(await drain(url, DRAIN, self.tasks, batch=100))
-            self.keep(await bare(url, self.tasks, batch=100))
-            self.keep(await submit(url, self.tasks, connections=2))
-            self.keep(await drain(url, "drain, batches of 200", self.tasks, batch=200))
-            await submit(url, self.tasks)
-            self.keep(await drain(url, "drain, one connection", self.tasks, batch=100, connections=1))
-            self.keep(await submit_one_by_one(url, 5000))
+    async def measure_drain(self) -> None:
+        async with create_database(self.server, self.settings) as url:
+            self.keep_best(await submit_tasks(url, self.tasks))
+            self.keep_best(await drain_tasks(url, DRAIN_NAME, self.tasks, batch=100))
+            self.keep_best(await drain_plain_table(url, self.tasks, batch=100))
+            self.keep_best(await submit_tasks(url, self.tasks, connections=2))
+            self.keep_best(await drain_tasks(url, "drain, batches of 200", self.tasks, batch=200))
+            await submit_tasks(url, self.tasks)
+            self.keep_best(
+                await drain_tasks(url, "drain, one connection", self.tasks, batch=100, connections=1)
+            )
+            self.keep_best(await submit_one_by_one(url, 5000))
 
-    async def pinned(self) -> None:
-        async with database(self.server, self.settings) as url, pinned(url):
-            await submit(url, self.tasks)
-            self.keep(await drain(url, "drain, old snapshot", self.tasks, batch=100))
+    async def measure_pinned(self) -> None:
+        async with create_database(self.server, self.settings) as url, hold_snapshot(url):
+            await submit_tasks(url, self.tasks)
+            self.keep_best(await drain_tasks(url, "drain, old snapshot", self.tasks, batch=100))
 
-    async def writer(self) -> None:
-        """A transaction that wrote something stays open: the cursor cannot know what it may still commit."""
-        async with database(self.server, self.settings) as url:
-            await submit(url, self.tasks)
+    async def measure_writer(self) -> None:
+        """Drain while a writing transaction stays open, so that the cursor cannot advance."""
+        async with create_database(self.server, self.settings) as url:
+            await submit_tasks(url, self.tasks)
             conn = await asyncpg.connect(url)
             transaction = conn.transaction()
             await transaction.start()
             await conn.fetchval("select holdfast.submit($1)", '{"type": "late", "queue": "late"}')
-            self.keep(await drain(url, "drain, open writing transaction", self.tasks, batch=100))
+            self.keep_best(await drain_tasks(url, "drain, open writing transaction", self.tasks, batch=100))
             await transaction.rollback()
             await conn.close()
 
-    async def backlog(self) -> None:
-        async with database(self.server, self.settings) as url:
-            await submit(url, 1_000_000)
-            self.keep(await drain(url, "drain at 1,000,000 waiting", self.tasks, batch=100))
+    async def measure_backlog(self) -> None:
+        async with create_database(self.server, self.settings) as url:
+            await submit_tasks(url, 1_000_000)
+            self.keep_best(await drain_tasks(url, "drain at 1,000,000 waiting", self.tasks, batch=100))
 
-    async def history(self) -> None:
-        """Ten million rows that ended, and what people ask while they are there."""
-        async with database(self.server, self.settings) as url:
+    async def measure_history(self) -> None:
+        """Drain with ten million ended jobs in the history, then measure the queries of users."""
+        async with create_database(self.server, self.settings) as url:
             conn = await asyncpg.connect(url)
-            await submit(url, 1000)
-            await drain(url, "", 1000, batch=100)
+            await submit_tasks(url, 1000)
+            await drain_tasks(url, "", 1000, batch=100)
             await conn.execute("select holdfast.tick()")
             for _ in range(0, self.rows, 500_000):
-                await conn.execute(HISTORY, min(500_000, self.rows))
-            await submit(url, self.tasks)
+                await conn.execute(INSERT_HISTORY_ROWS, min(500_000, self.rows))
+            await submit_tasks(url, self.tasks)
             name = f"drain, {self.rows:,} rows of history"
-            self.keep(await drain(url, name, self.tasks, batch=100))
-            await submit(url, self.tasks)
+            self.keep_best(await drain_tasks(url, name, self.tasks, batch=100))
+            await submit_tasks(url, self.tasks)
             await conn.execute("analyze holdfast.tasks, holdfast.history")
-            self.keep(await drain(url, "the same, fresh statistics", self.tasks, batch=100))
-            await submit(url, 10)
-            await questions(conn)
+            self.keep_best(await drain_tasks(url, "the same, fresh statistics", self.tasks, batch=100))
+            await submit_tasks(url, 10)
+            await measure_user_queries(conn)
             await conn.close()
 
-    async def running(self) -> None:
-        """Ten thousand leases that live, held by somebody else."""
-        async with database(self.server, self.settings) as url:
-            await submit(url, 10_000 + self.tasks)
+    async def measure_running(self) -> None:
+        """Drain while another worker holds 10,000 live leases."""
+        async with create_database(self.server, self.settings) as url:
+            await submit_tasks(url, 10_000 + self.tasks)
             conn = await asyncpg.connect(url)
             for _ in range(20):
                 await leases.finish_and_claim(conn, worker="holder", slots=500, queues=[QUEUE])
             await conn.close()
-            self.keep(await drain(url, "drain, 10,000 running", self.tasks, batch=100))
+            self.keep_best(await drain_tasks(url, "drain, 10,000 running", self.tasks, batch=100))
 
-    async def statistics(self) -> None:
-        """The planner believes that the tables are empty, then that they are as full as they were."""
-        async with database(self.server, self.settings) as url:
+    async def measure_statistics(self) -> None:
+        """Drain with planner statistics of empty tables, then with statistics of the full tables."""
+        async with create_database(self.server, self.settings) as url:
             conn = await asyncpg.connect(url)
             await conn.execute("alter table holdfast.tasks set (autovacuum_enabled = off)")
             await conn.execute("analyze holdfast.tasks, holdfast.lanes, holdfast.history")
-            await submit(url, 2 * self.tasks)
-            self.keep(await drain(url, "drain, statistics of nothing", self.tasks, batch=100))
+            await submit_tasks(url, 2 * self.tasks)
+            self.keep_best(await drain_tasks(url, "drain, statistics of nothing", self.tasks, batch=100))
             await conn.execute("analyze holdfast.tasks, holdfast.lanes, holdfast.history")
-            self.keep(await drain(url, "drain, statistics of before", self.tasks, batch=100))
+            self.keep_best(await drain_tasks(url, "drain, statistics of before", self.tasks, batch=100))
             await conn.close()
 
-    async def limits(self) -> None:
-        """A limit for each key, next to the same keys without one."""
-        async with database(self.server, self.settings) as url:
+    async def measure_limits(self) -> None:
+        """Drain 100 keys without a limit, then with a limit per key."""
+        async with create_database(self.server, self.settings) as url:
             conn = await asyncpg.connect(url)
-            await submit(url, self.tasks, keys=100)
-            self.keep(await drain(url, "drain, 100 keys in turn", self.tasks, batch=100))
+            await submit_tasks(url, self.tasks, keys=100)
+            self.keep_best(await drain_tasks(url, "drain, 100 keys in turn", self.tasks, batch=100))
             await conn.execute(
                 "select holdfast.put_limit('per-key', p_queue => $1, p_per_key => true, p_max_running => 10)",
                 QUEUE,
             )
             await conn.close()
-            await submit(url, self.tasks, keys=100)
-            self.keep(await drain(url, "drain, 100 keys, 10 each at once", self.tasks, batch=100))
-            await submit(url, self.tasks, keys=100)
-            async with pinned(url):
-                self.keep(await drain(url, "the same, old snapshot", self.tasks, batch=100))
+            await submit_tasks(url, self.tasks, keys=100)
+            self.keep_best(await drain_tasks(url, "drain, 100 keys, 10 each at once", self.tasks, batch=100))
+            await submit_tasks(url, self.tasks, keys=100)
+            async with hold_snapshot(url):
+                self.keep_best(await drain_tasks(url, "the same, old snapshot", self.tasks, batch=100))
 
-    async def keys(self) -> None:
-        """Many keys that take turns, without a limit."""
-        async with database(self.server, self.settings) as url:
-            await submit(url, self.tasks, keys=5000)
-            self.keep(await drain(url, "drain, 5,000 keys in turn", self.tasks, batch=100))
+    async def measure_keys(self) -> None:
+        """Drain 5,000 keys in turn, without a limit."""
+        async with create_database(self.server, self.settings) as url:
+            await submit_tasks(url, self.tasks, keys=5000)
+            self.keep_best(await drain_tasks(url, "drain, 5,000 keys in turn", self.tasks, batch=100))
 
 
-PARTS = ("drain", "pinned", "writer", "backlog", "running", "statistics", "limits", "keys", "history")
+PART_NAMES = ("drain", "pinned", "writer", "backlog", "running", "statistics", "limits", "keys", "history")
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("server")
-    parser.add_argument("--tasks", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=3, help="of which the best of each counts")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="of history")
+    parser.add_argument("server", help="Create the databases on the server with this URL.")
+    parser.add_argument("--tasks", type=int, default=100_000, help="Drain this many tasks. Default: 100,000.")
     parser.add_argument(
-        "--only", default=",".join(PARTS), help="parts by name; ratios need drain, which comes first"
+        "--rounds", type=int, default=3, help="Run every part this often and keep the best. Default: 3."
+    )
+    parser.add_argument(
+        "--rows", type=int, default=10_000_000, help="Insert this many history rows. Default: 10,000,000."
+    )
+    parser.add_argument(
+        "--only", default=",".join(PART_NAMES), help="Run these parts. Ratios need drain. Default: all."
     )
     options = parser.parse_args()
-    bench = Bench(Secret(options.server), load_settings({}), options.tasks, options.rows)
+    benchmark = EngineBenchmark(Secret(options.server), load_settings({}), options.tasks, options.rows)
     try:
         for number in range(options.rounds):
             for name in options.only.split(","):
-                part: Callable[[], Awaitable[None]] = getattr(bench, PARTS[PARTS.index(name)])
-                if name != "history" or not number:  # filling it takes minutes
+                part: Callable[[], Awaitable[None]] = getattr(benchmark, f"measure_{name}")
+                if (
+                    name != "history" or not number
+                ):  # in the first round only: filling the history takes minutes
                     await part()
     finally:
-        bench.show()
+        benchmark.print_results()
 
 
 if __name__ == "__main__":

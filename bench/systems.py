@@ -206,7 +206,7 @@ async def run_benchmark(server_url: str, count: int, rounds: int) -> None:
             api_rate=100_000, api_burst=100_000, user_jobs=100_000,
         )  # fmt: skip
         await scratch.create_database(Secret(server_url), name, settings)
-        url = scratch.url_of_database(Secret(server_url), name)
+        url = scratch.build_database_url(Secret(server_url), name)
         try:
             await install.migrate_database(url, settings)
             await measure_on_database(url, settings, count, rounds)

@@ -1,9 +1,9 @@
-"""How fast worker processes drain no-op tasks, how soon they wake up, and what they hold in memory.
+"""Benchmark of worker processes: rate of no-op tasks, wake-up time, memory.
 
-    python bench/worker.py postgresql://...          a server on which databases may be made
+    python bench/worker.py postgresql://...          a server on task_name you may create databases
 
-Seconds depend on what else the machine does; processor time per task hardly does, so both are printed. Server
-time is that of all its processes, where they can be seen (same machine, Linux).
+Prints elapsed time, which depends on what else the machine does, and CPU time per task, which hardly does.
+The CPU time of the server includes all its processes. It needs a server on the same Linux machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret, Settings, load_settings
 
 QUEUE = "bench"
-PARTS = ("drain", "two", "plain", "wakeup", "sleepers", "memory")
-ROUNDS_OF_DRAINS = 3
-ROUNDS = 10  # of no-ops, to see whether memory grows
-TICKS = os.sysconf("SC_CLK_TCK")
+PART_NAMES = ("drain", "two", "plain", "wakeup", "sleepers", "memory")
+DRAIN_ROUNDS = 3
+MEMORY_ROUNDS = 10  # batches of no-ops, to see whether memory grows
+CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @task(queue=QUEUE)
@@ -40,25 +40,26 @@ async def noop(n: int) -> None:
 
 
 @task(queue=QUEUE)
-def plain(n: int) -> None:
+def noop_in_thread(n: int) -> None:
     pass
 
 
 @task(queue=QUEUE)
-async def stamp() -> float:
+async def return_start_time() -> float:
     return time.monotonic()
 
 
 @task(queue=QUEUE)
-async def sleeper(seconds: float) -> None:
+async def sleep_for(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
 @asynccontextmanager
-async def database(server: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+async def create_database(server: Secret, settings: Settings) -> AsyncGenerator[Secret]:
+    """Create a database with Holdfast, yield its URL, and drop the database."""
     name = f"hf_bench_{uuid4().hex[:12]}"
     await scratch.create_database(server, name, settings)
-    url = scratch.url_of_database(server, name)
+    url = scratch.build_database_url(server, name)
     try:
         await install.migrate_database(url, settings)
         yield url
@@ -66,45 +67,47 @@ async def database(server: Secret, settings: Settings) -> AsyncGenerator[Secret]
         await scratch.drop_database(server, name, settings)
 
 
-def worker(url: Secret, *options: str) -> subprocess.Popen[bytes]:
+def start_worker(url: Secret, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "holdfast", "--log-level", "warning", "worker", __file__, *options],
         env={**os.environ, "HOLDFAST_DATABASE_URL": url.reveal()},
     )
 
 
-def server_seconds(postmaster: int) -> float:
-    """Processor time of a server and all its processes, as far as they live."""
+def read_server_cpu_seconds(postmaster: int) -> float:
+    """Return the CPU time of a PostgreSQL server and its processes, in seconds."""
     total = 0
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             try:
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if postmaster in (int(place.name), int(fields[1])):
+            if postmaster in (int(folder.name), int(fields[1])):
                 total += int(fields[11]) + int(fields[12])
-            if postmaster == int(place.name):
-                total += int(fields[13]) + int(fields[14])  # of those that have ended
-    return total / TICKS
+            if postmaster == int(folder.name):
+                total += int(fields[13]) + int(fields[14])  # processes that have ended
+    return total / CLOCK_TICKS_PER_SECOND
 
 
-async def postmaster_of(connection: Connection) -> int:
-    """Of a server on this machine: the parent of the process that serves us."""
+async def get_postmaster_pid(connection: Connection) -> int:
+    """Return the pid of the postmaster: the parent of the backend that serves the connection."""
     pid = await connection.fetchval("select pg_backend_pid()")
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # noqa: ASYNC240
 
 
 @dataclass
-class Bench:
+class WorkerBenchmark:
+    """The parts of the benchmark. `rates` holds tasks per second by number of worker processes."""
+
     server: Secret
     settings: Settings
     tasks: int
     concurrency: int
     rates: dict[int, list[float]] = field(default_factory=dict)
 
-    def ratio(self) -> None:
-        """Medians of all rounds: a machine has faster and slower minutes."""
+    def print_process_ratio(self) -> None:
+        """Print the median rates of one and two processes. Medians even out slow minutes of the machine."""
         if {1, 2} <= self.rates.keys():
             one, two = (statistics.median(self.rates[processes]) for processes in (1, 2))
             print(
@@ -112,145 +115,151 @@ class Bench:
                 flush=True,
             )
 
-    async def drain(self, processes: int = 1, which: str = "noop") -> None:
-        """From the first outcome to the last, with the work of starting and ending left out."""
+    async def measure_drain(self, processes: int = 1, task_name: str = "noop") -> None:
+        """Measure the rate from the first outcome to the last, without starting and stopping workers."""
         async with (
-            database(self.server, self.settings) as url,
+            create_database(self.server, self.settings) as url,
             open_connection(url, self.settings) as connection,
         ):
-            await self._submit(url, which, self.tasks)
+            await self._submit_noops(url, task_name, self.tasks)
             await connection.execute("vacuum analyze holdfast.tasks")
-            postmaster = await postmaster_of(connection)
-            before, used = server_seconds(postmaster), _children_seconds()
-            running = [worker(url, "-c", str(self.concurrency), "--drain") for _ in range(processes)]
+            postmaster = await get_postmaster_pid(connection)
+            before, used = read_server_cpu_seconds(postmaster), _read_children_cpu_seconds()
+            running = [start_worker(url, "-c", str(self.concurrency), "--drain") for _ in range(processes)]
             for process in running:
                 await asyncio.to_thread(process.wait)
-            server = server_seconds(postmaster) - before
-            client = _children_seconds() - used - processes * self._idle_seconds(url)
+            server = read_server_cpu_seconds(postmaster) - before
+            client = _read_children_cpu_seconds() - used - processes * self._measure_idle_worker_cpu_s(url)
             seconds = await connection.fetchval(
                 "select extract(epoch from max(finished_at) - min(finished_at))::float8 from holdfast.history"
             )
             done = await connection.fetchval("select count(*) from holdfast.history")
-            if which == "noop":
+            if task_name == "noop":
                 self.rates.setdefault(processes, []).append(done / seconds)
             print(
-                f"drain {which:6} {processes} process(es): {done / seconds:9,.0f}/s   "
+                f"drain {task_name:6} {processes} process(es): {done / seconds:9,.0f}/s   "
                 f"worker {client / done * 1e6:5.1f} us/task   server {server / done * 1e6:5.1f} us/task"
             )
 
-    def _idle_seconds(self, url: Secret) -> float:
-        """What a worker costs that finds nothing to do."""
-        before = _children_seconds()
-        worker(url, "--drain").wait()
-        return _children_seconds() - before
+    def _measure_idle_worker_cpu_s(self, url: Secret) -> float:
+        """Return the CPU time of a worker that starts, finds no task and exits, in seconds."""
+        before = _read_children_cpu_seconds()
+        start_worker(url, "--drain").wait()
+        return _read_children_cpu_seconds() - before
 
-    async def _submit(self, url: Secret, which: str, count: int) -> None:
-        kinds = {"noop": noop, "plain": plain}
+    async def _submit_noops(self, url: Secret, task_name: str, count: int) -> None:
+        task_types = {"noop": noop, "plain": noop_in_thread}
         async with Client(url.reveal(), settings=self.settings) as client:
             for at in range(0, count, 1000):
-                await client.submit_many([kinds[which](n) for n in range(at, min(at + 1000, count))])
+                await client.submit_many([task_types[task_name](n) for n in range(at, min(at + 1000, count))])
 
-    async def plain(self) -> None:
-        await self.drain(which="plain")
+    async def measure_plain(self) -> None:
+        await self.measure_drain(task_name="plain")
 
-    async def two(self) -> None:
-        await self.drain(processes=2)
+    async def measure_two(self) -> None:
+        await self.measure_drain(processes=2)
 
-    async def wakeup(self) -> None:
-        """From the submit of a task, and from its commit, until it runs in a worker that slept."""
-        async with database(self.server, self.settings) as url:
-            process = worker(url)
+    async def measure_wakeup(self) -> None:
+        """Measure the time from the submit, and from its commit, until an idle worker starts the task."""
+        async with create_database(self.server, self.settings) as url:
+            process = start_worker(url)
             async with Client(url.reveal(), settings=self.settings) as client:
-                await (await client.submit(stamp())).result()
+                await (await client.submit(return_start_time())).result()
                 called: list[float] = []
                 committed: list[float] = []
                 for _ in range(100):
-                    await asyncio.sleep(0.7)  # asleep again
+                    await asyncio.sleep(0.7)  # let the worker go idle again
                     before = time.monotonic()
-                    job = await client.submit(stamp())
+                    job = await client.submit(return_start_time())
                     after = time.monotonic()
                     ran = await job.result()
                     called.append((ran - before) * 1000)
                     committed.append((ran - after) * 1000)
             process.terminate()
             process.wait()
-        _print_waits("since the submit was called", called)
-        _print_waits("since its commit was known", committed)
+        _print_percentiles("since the submit was called", called)
+        _print_percentiles("since its commit was known", committed)
 
-    async def sleepers(self) -> None:
-        """10,000 tasks that sleep at once in one process."""
+    async def measure_sleepers(self) -> None:
+        """Measure the memory of one process that runs 10,000 sleeping tasks at once."""
         async with (
-            database(self.server, self.settings) as url,
+            create_database(self.server, self.settings) as url,
             open_connection(url, self.settings) as connection,
         ):
-            process = worker(url, "-c", "10000")
+            process = start_worker(url, "-c", "10000")
             async with Client(url.reveal(), settings=self.settings) as client:
                 for _ in range(10):
-                    await client.submit_many([sleeper(20.0) for _ in range(1000)])
+                    await client.submit_many([sleep_for(20.0) for _ in range(1000)])
             maximum, size = 0, 0.0
             while await connection.fetchval("select count(*) from holdfast.tasks"):
                 running = await connection.fetchval(
                     "select count(*) from holdfast.tasks where status = 'running'"
                 )
-                maximum, size = max(maximum, running), max(size, _resident(process.pid))
+                maximum, size = max(maximum, running), max(size, _read_resident_mib(process.pid))
                 await asyncio.sleep(1)
             print(f"memory: {maximum:,} slept at once, in {size:.0f} MiB", flush=True)
             process.terminate()
             process.wait()
 
-    async def memory(self) -> None:
-        """A million no-ops in a process that did nothing else: what it holds after each part."""
+    async def measure_memory(self) -> None:
+        """Measure the memory of one process after each tenth of a million no-ops."""
         async with (
-            database(self.server, self.settings) as url,
+            create_database(self.server, self.settings) as url,
             open_connection(url, self.settings) as connection,
         ):
-            process = worker(url, "-c", str(self.concurrency))
+            process = start_worker(url, "-c", str(self.concurrency))
             sizes: list[float] = []
-            for number in range(ROUNDS):
-                await self._submit(url, "noop", self.tasks)
+            for number in range(MEMORY_ROUNDS):
+                await self._submit_noops(url, "noop", self.tasks)
                 while await connection.fetchval("select exists (select from holdfast.tasks)"):  # noqa: ASYNC110
                     await asyncio.sleep(0.5)
-                sizes.append(_resident(process.pid))
+                sizes.append(_read_resident_mib(process.pid))
                 print(f"memory: {sizes[-1]:.2f} MiB after {(number + 1) * self.tasks:,} no-ops", flush=True)
-            # The first rounds fill what is kept for reuse; what grows after that grows for good.
-            grown = (sizes[-1] - sizes[1]) / (len(sizes) - 2) / self.tasks * 100_000
-            print(f"memory: {grown:+.2f} MiB per 100,000 no-ops, the first two rounds left out")
+            # The first rounds fill caches. Growth after them is permanent.
+            growth_mib = (sizes[-1] - sizes[1]) / (len(sizes) - 2) / self.tasks * 100_000
+            print(f"memory: {growth_mib:+.2f} MiB per 100,000 no-ops, the first two rounds left out")
             process.terminate()
             process.wait()
 
 
-def _print_waits(since: str, waits: list[float]) -> None:
+def _print_percentiles(since: str, waits: list[float]) -> None:
     waits.sort()
     last = len(waits) - 1
     p50, p99 = statistics.median(waits), waits[round(last * 0.99)]
-    print(f"wake-up, {since}: p50 {p50:.1f} ms   p99 {p99:.1f} ms   most {waits[-1]:.1f} ms", flush=True)
+    print(f"wake-up, {since}: p50 {p50:.1f} ms   p99 {p99:.1f} ms   max {waits[-1]:.1f} ms", flush=True)
 
 
-def _children_seconds() -> float:
+def _read_children_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _resident(pid: int) -> float:
+def _read_resident_mib(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("server")
-    parser.add_argument("--tasks", type=int, default=100_000)
-    parser.add_argument("--concurrency", type=int, default=400)
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("server", help="Create the databases on the server with this URL.")
+    parser.add_argument(
+        "--tasks", type=int, default=100_000, help="Run this many tasks per part. Default: 100,000."
+    )
+    parser.add_argument(
+        "--concurrency", type=int, default=400, help="Run this many tasks at once per worker. Default: 400."
+    )
+    parser.add_argument("--only", default=",".join(PART_NAMES), help="Run these parts. Default: all.")
     options = parser.parse_args()
-    bench = Bench(Secret(options.server), load_settings({}), options.tasks, options.concurrency)
-    parts: dict[str, Callable[[], Awaitable[None]]] = {name: getattr(bench, name) for name in PARTS}
-    chosen = options.only.split(",")
-    for number in range(ROUNDS_OF_DRAINS):
-        for name in chosen:
+    benchmark = WorkerBenchmark(Secret(options.server), load_settings({}), options.tasks, options.concurrency)
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        name: getattr(benchmark, f"measure_{name}") for name in PART_NAMES
+    }
+    part_names = options.only.split(",")
+    for number in range(DRAIN_ROUNDS):
+        for name in part_names:
             if name in ("drain", "two") or not number:
                 await parts[name]()
-    bench.ratio()
+    benchmark.print_process_ratio()
 
 
 if __name__ == "__main__":

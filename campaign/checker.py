@@ -24,7 +24,7 @@ from typing import Any
 from campaign.records import Execution, RecordLine, pair_executions, read_record_lines
 from holdfast.engine.connection import Connection
 
-ENDED = {"succeeded", "failed", "cancelled", "partial"}
+ENDED_STATUSES = {"succeeded", "failed", "cancelled", "partial"}
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
@@ -115,7 +115,7 @@ def i1_acknowledged_ends(history: RunHistory) -> Iterable[Violation]:
         status = history.status.get(line.task)
         if line.kind != "acknowledged" or (history.may_lose_acknowledged and status is None):
             continue
-        if status not in ENDED:
+        if status not in ENDED_STATUSES:
             yield Violation("I1", line.task, f"acknowledged, and now {history.status.get(line.task, 'gone')}")
 
 
@@ -141,7 +141,7 @@ def i3_one_outcome(history: RunHistory) -> Iterable[Violation]:
             if ended[entry.task]:
                 yield Violation("I3", entry.task, f"attempt {entry.attempt} was granted after it had ended")
             newest[entry.task] = (entry.attempt, entry.nonce)
-        elif entry.status in ENDED:
+        elif entry.status in ENDED_STATUSES:
             ended[entry.task] += 1
             if ended[entry.task] > 1:
                 yield Violation("I3", entry.task, f"ended {ended[entry.task]} times")

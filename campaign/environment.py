@@ -32,7 +32,7 @@ from holdfast.settings import Secret, Settings
 
 DATABASE = "environment"
 LEDGER = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
-ENDED = ("succeeded", "failed", "cancelled", "partial")
+ENDED_STATUSES = ("succeeded", "failed", "cancelled", "partial")
 ROOT = Path(__file__).parents[1]
 FAKETIME = ROOT / "scripts" / "faketime.sh"
 MIN_FREE_MEMORY_BYTES = 8 << 30
@@ -178,7 +178,9 @@ class FaultEnvironment:
         try:
             if self._status_connection is None:
                 self._status_connection = await asyncpg.connect(self.url.reveal(), timeout=10)
-            return int(await self._status_connection.fetchval(COUNT_UNFINISHED, list(ENDED), timeout=20))
+            return int(
+                await self._status_connection.fetchval(COUNT_UNFINISHED, list(ENDED_STATUSES), timeout=20)
+            )
         except Exception as problem:  # the driver has many arguments for a connection that was ended
             self.drop_connection()
             raise ConnectionError(str(problem)) from problem
@@ -309,7 +311,7 @@ async def _start_environment(
         await server.ready()
         settings = settings_module.load_settings({"home": str(folder / "server")})
         # TLS negotiation is a large part of the cost of starting a worker.
-        url = Secret(scratch.url_of_database(server.url, DATABASE).reveal() + "?sslmode=disable")
+        url = Secret(scratch.build_database_url(server.url, DATABASE).reveal() + "?sslmode=disable")
         await _create_database(server, url, settings)
         forkers[""] = await _start_forker(folder)
         client = Client(url.reveal(), settings=settings)

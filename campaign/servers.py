@@ -20,7 +20,7 @@ from holdfast import settings as settings_module
 from holdfast.engine.embedded import binaries
 from holdfast.engine.embedded.account import (
     ServerAccount,
-    build_environment,
+    build_server_environment,
     choose_account,
     choose_data_folder,
 )
@@ -41,7 +41,7 @@ SEGMENT_BYTES = 256 * 1024  # of the commit log
 TRANSACTIONS_PER_SEGMENT = SEGMENT_BYTES * 4  # two bits per transaction
 
 
-def free_port() -> int:
+def choose_free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
@@ -56,13 +56,13 @@ class FaultServer:
         self.home = EmbeddedHome(settings)
         self.home.create()
         self._account: ServerAccount = choose_account(self.home)
-        programs = binaries.make_runnable(binaries.choose_binaries(settings, None), self._account)
+        programs = binaries.make_binaries_runnable(binaries.choose_binaries(settings, None), self._account)
         self._cluster = PostgresCluster(self.home, self._account, programs)
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = self.home.free_port()
+        self.port = self.home.choose_free_port()
         self.log = Path(tempfile.mkstemp(prefix="campaign-", suffix=".log")[1])
         if standby_of is None:
-            self.password = self.home.new_password()
+            self.password = self.home.create_password()
             self._cluster.create(self.password)
             self._cluster.configure({**OPTIONS, **(options or {})})
         else:
@@ -97,7 +97,7 @@ class FaultServer:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                env=build_environment(),
+                env=build_server_environment(),
                 cwd="/",
                 stdout=log,
                 stderr=log,

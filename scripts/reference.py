@@ -60,7 +60,7 @@ def events() -> str:
         "",
         "| event | when, and its fields |",
         "|---|---|",
-        *(f"| `{name}` | {text} |" for name, text in telemetry.EVENTS.items()),
+        *(f"| `{name}` | {text} |" for name, text in telemetry.EVENT_DESCRIPTIONS.items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -130,7 +130,7 @@ async def url(
     """A migrated database of the test's own, with the movable clock."""
     name = _name()
     await scratch.create_database(server_url, name, settings, template=template)
-    yield scratch.url_of_database(server_url, name)
+    yield scratch.build_database_url(server_url, name)
     await _spend(name, spent, server_url, settings)
 
 
@@ -139,7 +139,7 @@ async def empty_url(server_url: Secret, settings: Settings, spent: list[str]) ->
     """A database of the test's own in which nothing is installed."""
     name = _name()
     await scratch.create_database(server_url, name, settings)
-    yield scratch.url_of_database(server_url, name)
+    yield scratch.build_database_url(server_url, name)
     await _spend(name, spent, server_url, settings)
 
 

@@ -1,4 +1,4 @@
-"""One peer under trial: its database or Redis, its adapter as processes, its jobs."""
+"""Run one peer: create its database or Redis, start its adapter processes, and time its drains."""
 
 from __future__ import annotations
 
@@ -18,71 +18,76 @@ from typing import IO, Any
 import asyncpg
 
 from bench.peers import rows
-from bench.peers.peers import ADAPTERS, ROOT, Entry
+from bench.peers.peers import ADAPTERS_DIR, ROOT, PeerDefinition
 from campaign.servers import FaultServer, free_port
 from holdfast.engine import scratch
 
-STEP_TIMEOUT_SECONDS = 60.0  # seconds for each step
+STEP_TIMEOUT_SECONDS = 60.0
 POLL_INTERVAL_SECONDS = 0.05
-REDIS_FILL_SECONDS = 40.0  # seconds; there is no other way there
+REDIS_FILL_SECONDS = 40.0  # longer than for others, because rows cannot be copied
 REDIS_OPTIONS = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 
 
 class UnsupportedMeasurementError(RuntimeError):
-    """Not a failure: this peer cannot be asked for it, and the page says why."""
+    """The peer does not support a measurement. The page prints the reason."""
 
 
 @dataclass(frozen=True)
 class PeerWorker:
+    """A worker process of a peer, and the file that receives its output."""
+
     process: subprocess.Popen[bytes]
     output: IO[str]
 
-    def read_output(self, key: str) -> list[dict[str, Any]]:
-        """What it said so far. Its place in the file is shared with us, so nothing may move it."""
+    def read_output_lines(self, key: str) -> list[dict[str, Any]]:
+        """Return the JSON lines with this key. Uses pread, because the worker shares the file position."""
         size = os.fstat(self.output.fileno()).st_size
         text = os.pread(self.output.fileno(), size, 0).decode()
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        return [json.loads(line) for line in whole if line.startswith('{"' + key + '"')]
+        complete_lines = text[: text.rfind("\n") + 1].splitlines()
+        return [json.loads(line) for line in complete_lines if line.startswith('{"' + key + '"')]
 
 
-class Trial:
-    def __init__(self, entry: Entry, server: FaultServer, environments: Path, programs: Path) -> None:
-        self.entry = entry
-        self.database = "bench_" + entry.name.replace("-", "_")
-        self.looks = 0
-        self.bulk_rate = 0.0  # of the last call, to know what a million would take
-        self.clear = 0.0  # the rate of its usual drain in this run, what others are compared with
+class PeerTrial:
+    """A peer with its store (database or Redis), its workers and its measured rates."""
+
+    def __init__(self, peer: PeerDefinition, server: FaultServer, environments: Path, programs: Path) -> None:
+        self.peer = peer
+        self.database = "bench_" + peer.name.replace("-", "_")
+        self.poll_count = 0
+        self.bulk_rate = 0.0  # jobs per second of the last bulk call
+        self.usual_rate = 0.0  # jobs per second of a drain of an otherwise empty store
         self._server = server
         self._redis: subprocess.Popen[bytes] | None = None
         self._redis_port = free_port()
         self._environments = environments
         self._workers: list[PeerWorker] = []
-        self.rounds: dict[str, list[float]] = {}
-        self.dsn = scratch.url_of_database(server.url, self.database).reveal()
+        self.rates_by_column: dict[str, list[float]] = {}
+        self.dsn = scratch.build_database_url(server.url, self.database).reveal()
         self._environment = {
             **os.environ,
             "PEER_DSN": self.dsn,
             "PEER_REDIS": f"redis://127.0.0.1:{self._redis_port}",
-            "PYTHONPATH": f"{ADAPTERS}:{ROOT}:{ROOT / 'src'}",
+            "PYTHONPATH": f"{ADAPTERS_DIR}:{ROOT}:{ROOT / 'src'}",
             "PATH": f"{programs}:{os.environ['PATH']}",
         }
 
-    async def make(self) -> None:
-        """A store with nothing in it, whatever was there before."""
-        await self.close()
+    async def create_store(self) -> None:
+        """Remove the store of the peer and create an empty one."""
+        await self.remove_store()
         admin = await asyncpg.connect(self._server.url.reveal())
         await admin.execute(f"create database {self.database}")
         await admin.close()
-        if self.entry.redis:
-            program = self._environments / self.entry.name / "bin" / "redis-server"
-            words = [str(program), "--port", str(self._redis_port), *REDIS_OPTIONS]
-            self._redis = subprocess.Popen(words, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
+        if self.peer.redis:
+            program = self._environments / self.peer.name / "bin" / "redis-server"
+            command = [str(program), "--port", str(self._redis_port), *REDIS_OPTIONS]
+            self._redis = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
             await asyncio.sleep(0.5)
-        self.run("install")
+        self.run_adapter("install")
 
-    async def close(self) -> None:
+    async def remove_store(self) -> None:
+        """Stop the workers and Redis, and drop the database."""
         for worker in list(self._workers):
-            self.stop(worker)
+            self.stop_worker(worker)
         if self._redis is not None:
             self._redis.terminate()
             self._redis.wait(10)
@@ -91,25 +96,26 @@ class Trial:
         await admin.execute(f"drop database if exists {self.database} with (force)")
         await admin.close()
 
-    def run(self, *words: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [*self.entry.command(self._environments), *words],
+    def run_adapter(self, *arguments: str) -> dict[str, Any]:
+        """Run a command of the adapter and return the last JSON object that it prints."""
+        process = subprocess.run(
+            [*self.peer.command(self._environments), *arguments],
             env=self._environment,
             capture_output=True,
             text=True,
             timeout=STEP_TIMEOUT_SECONDS,
             check=False,
         )
-        if done.returncode:
-            raise RuntimeError(f"{self.entry.name} {words}: {done.stderr[-2000:]}")
-        output = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if process.returncode:
+            raise RuntimeError(f"{self.peer.name} {arguments}: {process.stderr[-2000:]}")
+        output = [line for line in process.stdout.splitlines() if line.startswith("{")]
         return json.loads(output[-1]) if output else {}
 
-    def start(self, **more: str) -> PeerWorker:
-        output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed when it is stopped)
+    def start_worker(self, **environment: str) -> PeerWorker:
+        output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed by stop_worker)
         process = subprocess.Popen(
-            [*self.entry.command(self._environments), "work"],
-            env=self._environment | more,
+            [*self.peer.command(self._environments), "work"],
+            env=self._environment | environment,
             stdout=output,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -117,8 +123,8 @@ class Trial:
         self._workers.append(PeerWorker(process, output))
         return self._workers[-1]
 
-    def stop(self, worker: PeerWorker) -> dict[str, Any]:
-        """With all that it started: some leave processes behind."""
+    def stop_worker(self, worker: PeerWorker) -> dict[str, Any]:
+        """Stop a worker and all its child processes. Return the statistics that it printed."""
         self._workers.remove(worker)
         worker.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -127,125 +133,126 @@ class Trial:
             os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
         with worker.output:
-            output = worker.read_output("handled")
+            output = worker.read_output_lines("handled")
         return output[-1] if output else {"handled": 0, "waits_ms": []}
 
-    async def reached(self, worker: PeerWorker, jobs: int, patience: float = STEP_TIMEOUT_SECONDS) -> float:
-        """When its handlers had begun so many, by the clock on the wall."""
-        deadline = time.monotonic() + patience
+    async def wait_for_started_jobs(
+        self, worker: PeerWorker, jobs: int, timeout_s: float = STEP_TIMEOUT_SECONDS
+    ) -> float:
+        """Wait until a worker has started `jobs` jobs. Return the time, in seconds since the epoch."""
+        deadline = time.monotonic() + timeout_s
         while True:
-            output = worker.read_output("reached")
-            if measurements := [line["at"] for line in output if line["reached"] == jobs]:
-                return float(measurements[0])
+            output = worker.read_output_lines("reached")
+            if times := [line["at"] for line in output if line["reached"] == jobs]:
+                return float(times[0])
             if worker.process.poll() is not None:
-                raise RuntimeError("the worker ended by itself")
+                raise RuntimeError("the worker exited")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{patience:.0f} s passed before a worker had begun {jobs:,}")
-            await asyncio.sleep(
-                POLL_INTERVAL_SECONDS / 10
-            )  # a thousand jobs may be gone in a twentieth of a second
+                raise TimeoutError(f"the worker started fewer than {jobs:,} jobs in {timeout_s:.0f} s")
+            await asyncio.sleep(POLL_INTERVAL_SECONDS / 10)  # a worker may finish a thousand jobs in 50 ms
 
-    async def left(self, connection: asyncpg.Connection) -> int:
-        self.looks += 1
-        if not self.entry.redis:
-            return int(await connection.fetchval(self.entry.left))
+    async def count_unfinished(self, connection: asyncpg.Connection) -> int:
+        self.poll_count += 1
+        if not self.peer.redis:
+            return int(await connection.fetchval(self.peer.unfinished_query))
         reader, writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
-        writer.write(f"HLEN {self.entry.left}\r\n".encode())
-        answer = await reader.readline()
+        writer.write(f"HLEN {self.peer.unfinished_query}\r\n".encode())
+        response = await reader.readline()
         writer.close()
-        return int(answer[1:])
+        return int(response[1:])
 
-    def bulk(self, jobs: int) -> float:
-        self.bulk_rate = float(jobs / self.run("bulk", str(jobs))["seconds"])
+    def enqueue_bulk(self, jobs: int) -> float:
+        """Enqueue jobs with the bulk call of the peer. Return jobs per second."""
+        self.bulk_rate = float(jobs / self.run_adapter("bulk", str(jobs))["seconds"])
         return self.bulk_rate
 
-    async def fill(self, jobs: int, by_api: float) -> str:
-        """So many waiting, by its own call if that is quick enough; says how. The queue must be empty."""
+    async def fill_queue(self, jobs: int, max_enqueue_seconds: float) -> str:
+        """Fill the empty queue with its bulk call, or by copying a row if that call is slow. Return the method."""
         seconds = jobs / self.bulk_rate
-        if seconds < (REDIS_FILL_SECONDS if self.entry.redis else by_api):
-            self.run("bulk", str(jobs))
-            how = "its bulk call"
-        elif self.entry.redis:
+        if seconds < (REDIS_FILL_SECONDS if self.peer.redis else max_enqueue_seconds):
+            self.run_adapter("bulk", str(jobs))
+            method = "its bulk call"
+        elif self.peer.redis:
             raise UnsupportedMeasurementError(
-                f"to enqueue {jobs:,} would take it {seconds:,.0f} s, and there are no tables to copy in"
+                f"enqueueing {jobs:,} jobs would take {seconds:,.0f} s, and Redis has no rows to copy"
             )
         else:
-            self.run("bulk", "1")
-            await rows.multiply(self.dsn, rows.WAITING[self.entry.name], jobs - 1)
-            how = "one row multiplied"
-        if not self.entry.redis:
-            await rows.settle(self.dsn)
-        return how
+            self.run_adapter("bulk", "1")
+            await rows.multiply_rows(self.dsn, rows.WAITING_ROWS[self.peer.name], jobs - 1)
+            method = "copies of one row"
+        if not self.peer.redis:
+            await rows.vacuum_and_checkpoint(self.dsn)
+        return method
 
-    async def drain(self, jobs: int, workers: int = 1, others: int = 0) -> float:
-        """Jobs a second from the first that is gone to the last; `others` stay. Starting does not count."""
-        self.bulk(jobs)
+    async def measure_drain(self, jobs: int, workers: int = 1, held_jobs: int = 0) -> float:
+        """Return jobs per second from the first finished job to the last. `held_jobs` never finish."""
+        self.enqueue_bulk(jobs)
         connection = await asyncpg.connect(self.dsn)
-        processes = [self.start() for _ in range(workers)]
+        processes = [self.start_worker() for _ in range(workers)]
         try:
             started_at, done_at_start, left = None, 0, jobs
             deadline = time.monotonic() + STEP_TIMEOUT_SECONDS
             while left > 0:
-                looked = time.perf_counter()
-                left = await self.left(connection) - others
+                polled_at = time.perf_counter()
+                left = await self.count_unfinished(connection) - held_jobs
                 if started_at is None and left < jobs:
-                    started_at, done_at_start = looked, jobs - left
+                    started_at, done_at_start = polled_at, jobs - left
                 if left > 0 and time.monotonic() > deadline:
                     raise TimeoutError(f"{left:,} of {jobs:,} left after {STEP_TIMEOUT_SECONDS:.0f} s")
-                # Looking takes a tenth of one core at most, whatever it costs.
+                # Counting takes at most a tenth of one core.
                 await asyncio.sleep(
-                    max(POLL_INTERVAL_SECONDS, 9 * (time.perf_counter() - looked)) if left > 0 else 0
+                    max(POLL_INTERVAL_SECONDS, 9 * (time.perf_counter() - polled_at)) if left > 0 else 0
                 )
-            seconds = looked - (started_at or 0)
+            seconds = polled_at - (started_at or 0)
         finally:
             for process in processes:
-                self.stop(process)
+                self.stop_worker(process)
             await connection.close()
         done = jobs - done_at_start
-        return done / seconds if done > 0 and seconds > 0 else float("nan")  # too few to be timed
+        return done / seconds if done > 0 and seconds > 0 else float("nan")  # too few jobs to measure
 
-    async def usual(self, jobs: int) -> float:
-        """What others are compared with: the drain of an otherwise empty store, measured once a run."""
-        if not self.clear:
-            await self.make()
-            rate = await self.drain(jobs)
+    async def get_usual_rate(self, jobs: int) -> float:
+        """Return jobs per second of a drain of an otherwise empty store, measured once per run."""
+        if not self.usual_rate:
+            await self.create_store()
+            rate = await self.measure_drain(jobs)
             if math.isnan(rate):
-                raise RuntimeError(f"{jobs:,} jobs are too few to be timed")
-            self.clear = rate
-        return self.clear
+                raise RuntimeError(f"{jobs:,} jobs are too few to measure")
+            self.usual_rate = rate
+        return self.usual_rate
 
-    async def drain_for(self, jobs: int, seconds: float, look: float) -> float:
-        """Jobs a second of one process from its first job on, until all are gone or the time is over.
+    async def measure_drain_for(self, jobs: int, seconds: float, poll_seconds: float) -> float:
+        """Return jobs per second of one process, until the queue is empty or `seconds` have passed.
 
-        Looking costs the server as much as there are rows, so how often is up to the caller.
+        Counting costs more with more rows, so the caller chooses how often to count.
         """
         connection = await asyncpg.connect(self.dsn)
-        worker = self.start()
+        worker = self.start_worker()
         try:
-            started_at = await self.reached(worker, 1)
+            started_at = await self.wait_for_started_jobs(worker, 1)
             while True:
-                await asyncio.sleep(min(look, max(started_at + seconds - time.time(), 0)))
-                looked = time.time()
-                left = await self.left(connection)
-                if not left or looked >= started_at + seconds:
-                    return (jobs - left) / (looked - started_at)
+                await asyncio.sleep(min(poll_seconds, max(started_at + seconds - time.time(), 0)))
+                polled_at = time.time()
+                left = await self.count_unfinished(connection)
+                if not left or polled_at >= started_at + seconds:
+                    return (jobs - left) / (polled_at - started_at)
         finally:
-            self.stop(worker)
+            self.stop_worker(worker)
             await connection.close()
 
-    async def emptied(self) -> None:
-        """Let a worker take what the enqueueing left, so that a drain begins with a known number."""
-        worker = self.start()
+    async def drain_leftovers(self) -> None:
+        """Run a worker until the queue is empty, so that a drain begins with a known number of jobs."""
+        worker = self.start_worker()
         try:
-            await self.until_empty()
+            await self.wait_until_empty()
         finally:
-            self.stop(worker)
+            self.stop_worker(worker)
 
-    async def until_empty(self) -> None:
+    async def wait_until_empty(self) -> None:
         connection = await asyncpg.connect(self.dsn)
         try:
             async with asyncio.timeout(STEP_TIMEOUT_SECONDS):
-                while await self.left(connection):  # noqa: ASYNC110
+                while await self.count_unfinished(connection):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_INTERVAL_SECONDS)
         finally:
             await connection.close()

@@ -33,7 +33,7 @@ async def _failovers(env: FaultEnvironment, dose: Dose, setting: str | None = No
     proxy = Proxy("127.0.0.1", primary.port, env.random)
     await proxy.start()
     await env.client.close()
-    env.url = scratch.url_of_database(replace_port(primary.url, proxy.own_port), DATABASE)
+    env.url = scratch.build_database_url(replace_port(primary.url, proxy.own_port), DATABASE)
     env.client = Client(env.url.reveal(), settings=env.settings)
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
@@ -57,7 +57,7 @@ async def _failovers(env: FaultEnvironment, dose: Dose, setting: str | None = No
             primary = env.server = standby
     await env.wait_until_drained(300)
     await proxy.stop()
-    env.url = scratch.url_of_database(primary.url, DATABASE)
+    env.url = scratch.build_database_url(primary.url, DATABASE)
     return {"failovers": done}
 
 

@@ -77,7 +77,7 @@ async def _xids(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 
 async def _jump_to_transaction(env: FaultEnvironment, number: int) -> None:
     """Freeze every database, then restart the server at another transaction id."""
-    address = scratch.url_of_database
+    address = scratch.build_database_url
     env.drop_connection()
     await env.client.close()
     async with asyncpg.create_pool(env.server.url.reveal(), min_size=1, max_size=1) as pool:

@@ -32,8 +32,8 @@ __all__ = [
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_RESPONSE_HEAD_BYTES = 65_536
-_PORTS = {"http": 80, "https": 443}
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_DEFAULT_PORT_BY_SCHEME = {"http": 80, "https": 443}
+_NAT64_NETWORK = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ def parse_egress_url(url: str) -> EgressUrl:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise RefusedError("The URL is not valid.", fix="Write https://host/path.", field="url") from None
-    if parts.scheme not in _PORTS or not host or any(ord(c) <= 32 for c in url):
+    if parts.scheme not in _DEFAULT_PORT_BY_SCHEME or not host or any(ord(c) <= 32 for c in url):
         raise RefusedError("The URL must begin with http:// or https://.", field="url")
     if parts.username is not None or parts.password is not None:
         raise RefusedError("The URL must not contain a user name or a password.", field="url")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return EgressUrl(host, port or _PORTS[parts.scheme], parts.scheme == "https", path)
+    return EgressUrl(host, port or _DEFAULT_PORT_BY_SCHEME[parts.scheme], parts.scheme == "https", path)
 
 
 async def resolve_egress_url(url: str, allowlist: EgressAllowlist = EgressAllowlist()) -> EgressTarget:  # noqa: B008  (frozen)
@@ -143,7 +143,7 @@ async def resolve_egress_url(url: str, allowlist: EgressAllowlist = EgressAllowl
         if not is_allowed and not is_public_address(address):
             raise RefusedError("The host of the URL is not on the public internet.", field="url")
     is_public = all(is_public_address(address) for address in addresses)
-    if parsed.port not in _PORTS.values() and not is_allowed_host and is_public:
+    if parsed.port not in _DEFAULT_PORT_BY_SCHEME.values() and not is_allowed_host and is_public:
         raise RefusedError("The port of the URL must be 80 or 443.", field="url")
     return EgressTarget(addresses[0], parsed.port, parsed.host, parsed.secure, parsed.path)
 
@@ -169,7 +169,7 @@ def is_public_address(address: IpAddress) -> bool:
     """
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if address in _NAT64:
+        if address in _NAT64_NETWORK:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public_address(inner)

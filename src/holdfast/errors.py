@@ -46,7 +46,8 @@ A task decides its own outcome by raising an `OutcomeSignal`, which is not part 
 `Cancel`, `Snooze` or `RateLimited`. `PublicError` is an ordinary failure whose message end users may read.
 
 SQL functions raise the codes HF001 to HF007, so that clients in every language can tell the errors apart.
-`from_sqlstate` turns the codes back into exceptions. `exit_code` is the exit code of the command line.
+`build_error_from_sqlstate` turns the codes back into exceptions. `exit_code` is the exit code of the command
+line.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ __all__ = [
     "SchemaBusyError", "SchemaChangedError", "SchemaError", "SchemaMissingError", "SchemaOutdatedError",
     "SchemaTooNewError", "SettingsError", "Snooze", "StorageError", "StorageFullError",
     "StoragePermissionError", "StorageUnavailableError", "TaskFailedError", "TooLargeError",
-    "TooManyRequestsError", "from_sqlstate",
+    "TooManyRequestsError", "build_error_from_sqlstate",
 ]  # fmt: skip
 
 
@@ -267,7 +268,7 @@ class TaskFailedError(HoldfastError):
         self.error_type = error_type
 
 
-_BY_SQLSTATE: dict[str, type[HoldfastError]] = {
+_ERROR_CLASS_BY_SQLSTATE: dict[str, type[HoldfastError]] = {
     error_class.sqlstate: error_class
     for error_class in (
         LeaseLostError,
@@ -282,24 +283,24 @@ _BY_SQLSTATE: dict[str, type[HoldfastError]] = {
 }
 
 
-def from_sqlstate(
+def build_error_from_sqlstate(
     code: str, message: str, *, hint: str | None = None, field: str | None = None
 ) -> HoldfastError | None:
     """Return the exception for a code that an SQL function raised, or None for any other code.
 
-    >>> from holdfast.errors import from_sqlstate
-    >>> from_sqlstate("HF002", "The job does not exist.")
+    >>> from holdfast.errors import build_error_from_sqlstate
+    >>> build_error_from_sqlstate("HF002", "The job does not exist.")
     NotFoundError('The job does not exist.')
     """
-    error_class = _BY_SQLSTATE.get(code)
+    error_class = _ERROR_CLASS_BY_SQLSTATE.get(code)
     return error_class(message, fix=hint, field=field) if error_class else None
 
 
 class OutcomeSignal(Exception):  # noqa: N818  (a decision, not an error)
-    """Base class of the exceptions with which a task decides its own outcome: `Cancel`, `RateLimited`,
-    `Reject` and `Snooze`.
+    """Base class of the exceptions that a task raises to decide its own outcome.
 
-    Raise them; a task that returns one fails, because a returned value is its result.
+    The exceptions are `Cancel`, `RateLimited`, `Reject` and `Snooze`. Raise them: a task that returns one
+    fails, because a returned value is its result.
 
     >>> from holdfast import Reject
     >>> from holdfast.errors import OutcomeSignal

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from holdfast.errors import HoldfastError
 
 # The top-level modules that the extras install. httpx belongs to `documents` too.
-EXTRA_OF_MODULE = {
+EXTRA_BY_MODULE = {
     "starlette": "server",
     "uvicorn": "server",
     "jwt": "server",
@@ -42,7 +42,7 @@ class MissingExtraError(HoldfastError, ImportError):
         self.name = module
 
 
-def convert_import_error(
+def build_missing_extra_error(
     error: ImportError, feature: str, extra: str | None = None
 ) -> MissingExtraError | None:
     """Return the error to raise for `feature`, or None if the missing module belongs to no extra.
@@ -50,11 +50,11 @@ def convert_import_error(
     The fix names `extra` if it is given, else the extra that installs the missing module.
     """
     module = (error.name or "").partition(".")[0]
-    if module not in EXTRA_OF_MODULE:
+    if module not in EXTRA_BY_MODULE:
         return None
     return MissingExtraError(
         f"{feature} needs the package {module}, which is not installed.",
-        fix=f"pip install 'holdfast[{extra or EXTRA_OF_MODULE[module]}]'",
+        fix=f"pip install 'holdfast[{extra or EXTRA_BY_MODULE[module]}]'",
         module=module,
     )
 
@@ -65,7 +65,7 @@ def require_extra(feature: str, extra: str | None = None) -> Generator[None]:
     try:
         yield
     except ImportError as error:
-        missing = convert_import_error(error, feature, extra)
+        missing = build_missing_extra_error(error, feature, extra)
         if missing is None:
             raise
         raise missing from None

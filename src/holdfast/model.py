@@ -18,7 +18,7 @@ JobStatus = Literal["queued", "running", "succeeded", "partial", "failed", "canc
 
 TASK_STATUSES: Final[tuple[str, ...]] = get_args(TaskStatus)
 JOB_STATUSES: Final[tuple[str, ...]] = get_args(JobStatus)
-ENDED: Final = frozenset({"succeeded", "partial", "failed", "cancelled"})
+ENDED_STATUSES: Final = frozenset({"succeeded", "partial", "failed", "cancelled"})
 
 MessagePlace = Literal["queue", "archive", "dead"]
 
@@ -106,7 +106,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         """Whether the job has succeeded, failed, ended in part or was cancelled."""
-        return self.status in ENDED
+        return self.status in ENDED_STATUSES
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):

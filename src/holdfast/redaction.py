@@ -11,17 +11,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-MASK: Final = "•••"
-_NAMES: Final = (
+MASK_TEXT: Final = "•••"
+_SENSITIVE_NAME_REGEX: Final = (
     r"passw\w*|passphrase|secret|token|(?:api|private|access)[_-]?key|authori[sz]ation|cookie|credential"
     r"|bearer|signature"
 )
-SECRET_NAME_PATTERN: Final = re.compile(rf"{_NAMES}|^key$", re.IGNORECASE)
-_ASSIGNED_SECRET: Final = re.compile(
-    rf"""([\w-]*(?:{_NAMES})[\w-]*["']?\s*[=:]\s*(?:bearer\s+|basic\s+)?["']?)([^\s"',;)}}\]]{{3,}})""",
+SECRET_NAME_PATTERN: Final = re.compile(rf"{_SENSITIVE_NAME_REGEX}|^key$", re.IGNORECASE)
+_ASSIGNED_SECRET_PATTERN: Final = re.compile(
+    rf"""([\w-]*(?:{_SENSITIVE_NAME_REGEX})[\w-]*["']?\s*[=:]\s*(?:bearer\s+|basic\s+)?["']?)"""
+    r"""([^\s"',;)}\]]{3,})""",
     re.IGNORECASE,
 )
-_URL_PASSWORD: Final = re.compile(r"(\w+://[^/\s:@]*:)[^/\s@]+(@)")
+_URL_PASSWORD_PATTERN: Final = re.compile(r"(\w+://[^/\s:@]*:)[^/\s@]+(@)")
 _MIN_SECRET_CHARS: Final = (
     4  # a shorter value is masked in its own field only: elsewhere it would hide half of a text
 )
@@ -29,12 +30,12 @@ _MAX_SCHEMA_DEPTH: Final = 12
 
 
 class SecretMasker:
-    """Masks the secrets of one job. Call `learn` with its payloads first, then mask values and texts."""
+    """Masks the secrets of one job. Call `learn_secrets` with its payloads before you mask texts."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def learn(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
+    def learn_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
         """Remember the secrets in a payload."""
         self._known.update(
             v for v in _find_secret_values(value, _find_secret_fields(schema)) if len(v) >= _MIN_SECRET_CHARS
@@ -42,39 +43,45 @@ class SecretMasker:
 
     def mask_value(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
         """Return a payload with its secrets masked, including those learnt before."""
-        self.learn(value, schema)
-        return self._mask(value, _find_secret_fields(schema))
+        self.learn_secrets(value, schema)
+        return self._mask_fields(value, _find_secret_fields(schema))
 
     def mask_text(self, text: str) -> str:
         """Return a text with all known secrets masked."""
         for secret in sorted(self._known, key=len, reverse=True):
-            text = text.replace(secret, MASK)
-        return _URL_PASSWORD.sub(rf"\1{MASK}\2", _ASSIGNED_SECRET.sub(rf"\1{MASK}", text))
+            text = text.replace(secret, MASK_TEXT)
+        return _URL_PASSWORD_PATTERN.sub(
+            rf"\1{MASK_TEXT}\2", _ASSIGNED_SECRET_PATTERN.sub(rf"\1{MASK_TEXT}", text)
+        )
 
-    def _mask(self, value: Any, secret_fields: frozenset[str]) -> Any:
+    def _mask_fields(self, value: Any, secret_fields: frozenset[str]) -> Any:
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value)
             return {
-                name: MASK if _must_hide(name, inner, secret_fields) else self._mask(inner, secret_fields)
+                name: MASK_TEXT
+                if _should_mask_field(name, inner, secret_fields)
+                else self._mask_fields(inner, secret_fields)
                 for name, inner in members.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self._mask(inner, secret_fields) for inner in cast("Sequence[Any]", value)]
+            return [self._mask_fields(inner, secret_fields) for inner in cast("Sequence[Any]", value)]
         return self.mask_text(value) if isinstance(value, str) else value
 
 
-def _must_hide(name: str, value: Any, secret_fields: frozenset[str]) -> bool:
-    return _is_secret(name, secret_fields) and value not in (None, "")
+def _should_mask_field(name: str, value: Any, secret_fields: frozenset[str]) -> bool:
+    return _is_secret_field(name, secret_fields) and value not in (None, "")
 
 
-def _is_secret(name: str, secret_fields: frozenset[str]) -> bool:
+def _is_secret_field(name: str, secret_fields: frozenset[str]) -> bool:
     return name in secret_fields or SECRET_NAME_PATTERN.search(str(name)) is not None
 
 
 def _find_secret_values(value: Any, secret_fields: frozenset[str], inside: bool = False) -> Iterator[str]:
     if isinstance(value, dict):
         for name, inner in cast("dict[str, Any]", value).items():
-            yield from _find_secret_values(inner, secret_fields, inside or _is_secret(name, secret_fields))
+            yield from _find_secret_values(
+                inner, secret_fields, inside or _is_secret_field(name, secret_fields)
+            )
     elif isinstance(value, (list, tuple)):
         for inner in cast("Sequence[Any]", value):
             yield from _find_secret_values(inner, secret_fields, inside)
@@ -84,10 +91,10 @@ def _find_secret_values(value: Any, secret_fields: frozenset[str], inside: bool 
 
 def _find_secret_fields(schema: Mapping[str, Any] | None) -> frozenset[str]:
     """Return the fields that a schema marks as secret, at any depth."""
-    return frozenset(_walk_schema(schema, 0)) if schema else frozenset()
+    return frozenset(_iterate_secret_fields(schema, 0)) if schema else frozenset()
 
 
-def _walk_schema(schema: Any, depth: int) -> Iterator[str]:
+def _iterate_secret_fields(schema: Any, depth: int) -> Iterator[str]:
     if not isinstance(schema, dict) or depth > _MAX_SCHEMA_DEPTH:
         return
     node = cast("dict[str, Any]", schema)
@@ -96,6 +103,6 @@ def _walk_schema(schema: Any, depth: int) -> Iterator[str]:
             options = cast("dict[str, Any]", field)
             if options.get("format") == "password" or options.get("writeOnly") or options.get("x-secret"):
                 yield name
-        yield from _walk_schema(field, depth + 1)
+        yield from _iterate_secret_fields(field, depth + 1)
     for inner in cast("dict[str, Any]", node.get("$defs") or {}).values():
-        yield from _walk_schema(inner, depth + 1)
+        yield from _iterate_secret_fields(inner, depth + 1)

@@ -31,29 +31,35 @@ SEARCH_STATES: Final = (
     *("queued", "waiting", "scheduled", "ready", "retrying", "running"),
     *("succeeded", "partial", "failed", "cancelled", "ended", "alive"),
 )
-NAME_FIELDS: Final = ("queue", "task", "owner", "worker", "error", "cause", "key")
-NUMBER_FIELDS: Final = ("attempt",)
-DURATION_FIELDS: Final = ("wait", "run")
-TIME_FIELDS: Final = ("since", "until")
-ID_FIELDS: Final = ("job", "batch")
-FIELD_ALIASES: Final = {"tenant": "owner", "status": "state", "type": "task", "id": "job", "label": "tag"}
+NAME_SEARCH_FIELDS: Final = ("queue", "task", "owner", "worker", "error", "cause", "key")
+NUMBER_SEARCH_FIELDS: Final = ("attempt",)
+DURATION_SEARCH_FIELDS: Final = ("wait", "run")
+TIME_SEARCH_FIELDS: Final = ("since", "until")
+ID_SEARCH_FIELDS: Final = ("job", "batch")
+SEARCH_FIELD_ALIASES: Final = {
+    "tenant": "owner",
+    "status": "state",
+    "type": "task",
+    "id": "job",
+    "label": "tag",
+}
 SEARCH_FIELDS: Final = (
     "state",
-    *NAME_FIELDS,
-    *ID_FIELDS,
+    *NAME_SEARCH_FIELDS,
+    *ID_SEARCH_FIELDS,
     "tag",
-    *TIME_FIELDS,
-    *NUMBER_FIELDS,
-    *DURATION_FIELDS,
+    *TIME_SEARCH_FIELDS,
+    *NUMBER_SEARCH_FIELDS,
+    *DURATION_SEARCH_FIELDS,
     "args",
     "result",
 )
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d|w)")
-_COMPARISON = re.compile(r"(>=|<=|>|<|=)?(.*)", re.DOTALL)
-_FIELD = re.compile(r"-?([a-z]+)((?:\.[^.:\"\s]+)*):")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_SECONDS_BY_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|h|d|w)")
+_COMPARISON_PATTERN = re.compile(r"(>=|<=|>|<|=)?(.*)", re.DOTALL)
+_FIELD_PREFIX_PATTERN = re.compile(r"-?([a-z]+)((?:\.[^.:\"\s]+)*):")
+_QUOTED_VALUE_PATTERN = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class SearchQuery:
     @property
     def filter(self) -> dict[str, Any]:
         """The JSON that the SQL function `search_jobs` reads."""
-        return _compile_terms(self.terms)
+        return _build_search_filter(self.terms)
 
 
 def parse_search(text: str) -> SearchQuery:
@@ -94,10 +100,10 @@ def parse_search(text: str) -> SearchQuery:
         raise InvalidError(f"The search is longer than {MAX_SEARCH_CHARS} characters.", field="q")
     if "\0" in text:
         raise InvalidError("The search contains a NUL character.", field="q")
-    terms = tuple(_parse_terms(text))
+    terms = tuple(_parse_search_terms(text))
     if len(terms) > MAX_SEARCH_TERMS:
         raise InvalidError(f"The search has more than {MAX_SEARCH_TERMS} terms.", field="q")
-    _compile_terms(terms)  # checks the values, so that errors are raised here
+    _build_search_filter(terms)  # checks the values, so that errors are raised here
     return SearchQuery(text.strip(), terms)
 
 
@@ -105,8 +111,8 @@ def replace_search_term(text: str, field: str, value: str | None) -> str:
     """Return the search with one field set to `value`, or without that field. Other terms stay as typed."""
     terms: list[str] = []
     for piece in _split_at_spaces(text):
-        match = _FIELD.match(piece)
-        name = FIELD_ALIASES.get(match[1], match[1]) if match else None
+        match = _FIELD_PREFIX_PATTERN.match(piece)
+        name = SEARCH_FIELD_ALIASES.get(match[1], match[1]) if match else None
         if name != field:
             terms.append(piece)
     if value is not None:
@@ -140,25 +146,25 @@ def _split_at_spaces(text: str) -> Iterator[str]:
         yield piece
 
 
-def _parse_terms(text: str) -> Iterator[SearchTerm]:
+def _parse_search_terms(text: str) -> Iterator[SearchTerm]:
     for piece in _split_at_spaces(text):
-        match = _FIELD.match(piece)
+        match = _FIELD_PREFIX_PATTERN.match(piece)
         excluded = piece.startswith("-") and len(piece) > 1
         if not match or _is_url(piece):
-            yield SearchTerm("text", tuple(_parse_values(piece[excluded:])), excluded=excluded)
+            yield SearchTerm("text", tuple(_parse_term_values(piece[excluded:])), excluded=excluded)
             continue
-        field = FIELD_ALIASES.get(match[1], match[1])
+        field = SEARCH_FIELD_ALIASES.get(match[1], match[1])
         if field not in SEARCH_FIELDS:
             raise InvalidError(
                 f"There is no search field {match[1]!r}.",
                 field="q",
                 fix=f"Search fields: {', '.join(SEARCH_FIELDS)}.",
             )
-        values = tuple(_parse_values(piece[match.end() :]))
+        values = tuple(_parse_term_values(piece[match.end() :]))
         if not values:
             raise InvalidError(f"The search field {match[1]} has no value.", field="q")
         path = tuple(match[2].split(".")[1:]) if match[2] else ()
-        _check_path(field, path)
+        _check_payload_path(field, path)
         yield SearchTerm(field, values, path, excluded)
 
 
@@ -166,17 +172,17 @@ def _is_url(piece: str) -> bool:
     return piece.lstrip("-").startswith(("http://", "https://"))
 
 
-def _check_path(field: str, path: tuple[str, ...]) -> None:
+def _check_payload_path(field: str, path: tuple[str, ...]) -> None:
     if (field in {"args", "result"}) is not bool(path):
         fix = f"Write {field}.name:value." if not path else f"Write {field}:value."
         raise InvalidError(f"The search field {field} has the wrong form.", field="q", fix=fix)
 
 
-def _parse_values(text: str) -> Iterator[str]:
+def _parse_term_values(text: str) -> Iterator[str]:
     """Yield the values between commas. A value in quotes is taken literally."""
     rest = text
     while rest:
-        quoted = _QUOTED.match(rest)
+        quoted = _QUOTED_VALUE_PATTERN.match(rest)
         if quoted:
             yield re.sub(r"\\(.)", r"\1", quoted[1])
             rest = rest[quoted.end() :].removeprefix(",")
@@ -186,21 +192,23 @@ def _parse_values(text: str) -> Iterator[str]:
             yield value
 
 
-def _compile_terms(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
+def _build_search_filter(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
     """Return one entry per field: {"in": [...], "not": [...]} for names, comparisons for numbers."""
     out: dict[str, Any] = {}
     for term in terms:
         if term.field in {"args", "result"}:
             _add_payload_condition(out, term)
-        elif term.field in TIME_FIELDS:
-            out[term.field] = _parse_time(term)
-        elif term.field in NUMBER_FIELDS or term.field in DURATION_FIELDS:
-            out.setdefault(term.field, []).append(_parse_comparison(term))
+        elif term.field in TIME_SEARCH_FIELDS:
+            out[term.field] = _parse_time_term(term)
+        elif term.field in NUMBER_SEARCH_FIELDS or term.field in DURATION_SEARCH_FIELDS:
+            out.setdefault(term.field, []).append(_parse_comparison_term(term))
         elif term.field == "tag":
             kind = "not" if term.excluded else "in"
-            out.setdefault("labels", {}).setdefault(kind, []).append([_parse_label(v) for v in term.values])
+            out.setdefault("labels", {}).setdefault(kind, []).append(
+                [_build_label_condition(v) for v in term.values]
+            )
         else:
-            values = [_check_value(term.field, value) for value in term.values]
+            values = [_check_search_value(term.field, value) for value in term.values]
             entry = out.setdefault(term.field, {})
             if term.field == "text":
                 entry.setdefault("not" if term.excluded else "in", []).append(values)
@@ -209,12 +217,12 @@ def _compile_terms(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
     return out
 
 
-def _check_value(field: str, value: str) -> str:
+def _check_search_value(field: str, value: str) -> str:
     if field == "state" and value not in SEARCH_STATES:
         raise InvalidError(
             f"There is no state {value!r}.", field="q", fix=f"States: {', '.join(SEARCH_STATES)}."
         )
-    if field in ID_FIELDS:
+    if field in ID_SEARCH_FIELDS:
         try:
             return str(UUID(value))
         except ValueError:
@@ -222,23 +230,27 @@ def _check_value(field: str, value: str) -> str:
     return value
 
 
-def _parse_label(value: str) -> dict[str, Any]:
+def _build_label_condition(value: str) -> dict[str, Any]:
     """Return the condition for a label: `team=media` is one value, `team` alone is any value."""
     name, equals, label = value.partition("=")
-    return {"name": name, "values": _interpret_value(label)} if equals else {"name": name}
+    return {"name": name, "values": _list_possible_json_values(label)} if equals else {"name": name}
 
 
 def _add_payload_condition(out: dict[str, Any], term: SearchTerm) -> None:
     """Join terms with one meaning into one containment test; the others are lists of alternatives."""
-    shapes = [_nest(term.path, inner) for value in term.values for inner in _interpret_value(value)]
+    shapes = [
+        _nest_value_under_path(term.path, inner)
+        for value in term.values
+        for inner in _list_possible_json_values(value)
+    ]
     entry = out.setdefault(term.field, {})
     if term.excluded:
         entry.setdefault("not", []).extend(shapes)
-    elif len(shapes) > 1 or not _merge(entry.setdefault("all", {}), shapes[0]):
+    elif len(shapes) > 1 or not _merge_json_objects(entry.setdefault("all", {}), shapes[0]):
         entry.setdefault("in", []).append(shapes)
 
 
-def _merge(shape: dict[str, Any], more: dict[str, Any]) -> bool:
+def _merge_json_objects(shape: dict[str, Any], more: dict[str, Any]) -> bool:
     """Add `more` to `shape`. Return False if both have a value at the same place."""
     for name, value in more.items():
         if name not in shape:
@@ -246,11 +258,11 @@ def _merge(shape: dict[str, Any], more: dict[str, Any]) -> bool:
         elif not (isinstance(shape[name], dict) and isinstance(value, dict)):
             return False
         else:
-            return _merge(cast("dict[str, Any]", shape[name]), cast("dict[str, Any]", value))
+            return _merge_json_objects(cast("dict[str, Any]", shape[name]), cast("dict[str, Any]", value))
     return True
 
 
-def _interpret_value(value: str) -> list[Any]:
+def _list_possible_json_values(value: str) -> list[Any]:
     """Return the JSON values that a text can mean: `77` is a number or a text."""
     values: list[Any] = [value]
     if re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?|true|false|null", value):
@@ -258,23 +270,25 @@ def _interpret_value(value: str) -> list[Any]:
     return values
 
 
-def _nest(path: tuple[str, ...], value: Any) -> Any:
+def _nest_value_under_path(path: tuple[str, ...], value: Any) -> Any:
     for name in reversed(path):
         value = {name: value}
     return value
 
 
-def _parse_comparison(term: SearchTerm) -> dict[str, Any]:
+def _parse_comparison_term(term: SearchTerm) -> dict[str, Any]:
     value, *others = term.values
     if others or term.excluded:
         raise InvalidError(
             f"The search field {term.field} takes one comparison.", field="q", fix=f"Write {term.field}:>3."
         )
-    match = _COMPARISON.fullmatch(value)
+    match = _COMPARISON_PATTERN.fullmatch(value)
     assert match is not None  # noqa: S101  (matches everything)
-    number = _parse_seconds(match[2]) if term.field in DURATION_FIELDS else _parse_whole_number(match[2])
+    number = (
+        _parse_seconds(match[2]) if term.field in DURATION_SEARCH_FIELDS else _parse_whole_number(match[2])
+    )
     if number is None:
-        example = "wait:>1m" if term.field in DURATION_FIELDS else "attempt:>3"
+        example = "wait:>1m" if term.field in DURATION_SEARCH_FIELDS else "attempt:>3"
         raise InvalidError(
             f"{term.field}:{value} is not valid.", field="q", fix=f"Write for example {example}."
         )
@@ -286,11 +300,11 @@ def _parse_whole_number(text: str) -> int | None:
 
 
 def _parse_seconds(text: str) -> float | None:
-    match = _DURATION.fullmatch(text)
-    return float(match[1]) * _UNITS[match[2]] if match else None
+    match = _DURATION_PATTERN.fullmatch(text)
+    return float(match[1]) * _SECONDS_BY_UNIT[match[2]] if match else None
 
 
-def _parse_time(term: SearchTerm) -> dict[str, Any]:
+def _parse_time_term(term: SearchTerm) -> dict[str, Any]:
     """Parse `2h` (ago, by the clock of the database) or a time. A time without a zone is UTC."""
     value = term.values[0]
     ago = _parse_seconds(value)

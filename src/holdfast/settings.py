@@ -28,7 +28,7 @@ CaptureLevel = Literal["off", "debug", "info", "warning", "error"]
 OnOffSwitch = Literal["off", "on"]
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
-HIDDEN_TEXT = "•••"
+REDACTED_TEXT = "•••"
 
 
 class Secret(str):
@@ -45,13 +45,13 @@ class Secret(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"Secret({HIDDEN_TEXT!r})"
+        return f"Secret({REDACTED_TEXT!r})"
 
     def __str__(self) -> str:
-        return HIDDEN_TEXT
+        return REDACTED_TEXT
 
     def __format__(self, spec: str) -> str:
-        return HIDDEN_TEXT
+        return REDACTED_TEXT
 
     def reveal(self) -> str:
         """Return the value."""
@@ -249,27 +249,31 @@ def load_settings(
     """
     environ = os.environ if environ is None else environ
     merged: dict[str, object] = {}
-    for source in (_from_pyproject(folder or Path.cwd()), _from_environment(environ), dict(overrides or {})):
+    for source in (
+        _read_pyproject_settings(folder or Path.cwd()),
+        _read_environment_settings(environ),
+        dict(overrides or {}),
+    ):
         merged.update({name: value for name, value in source.items() if value is not None})
     known = {f.name: f for f in fields(Settings)}
     values: dict[str, Any] = {}
     for name, raw in merged.items():
         if name not in known:
             raise SettingsError(
-                f"There is no setting {name!r}{_suggest_setting(name, known)}",
+                f"There is no setting {name!r}{_format_setting_suggestion(name, known)}",
                 fix=f"Settings: {', '.join(known)}.",
                 field=name,
             )
-        values[name] = _convert(name, str(known[name].type), raw)
+        values[name] = _convert_setting_value(name, str(known[name].type), raw)
     return Settings(**values)
 
 
-def _suggest_setting(name: str, known: Iterable[str]) -> str:
+def _format_setting_suggestion(name: str, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else "."
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+def _read_environment_settings(environ: Mapping[str, str]) -> dict[str, object]:
     values: dict[str, object] = {}
     if environ.get("DATABASE_URL"):
         values["database_url"] = environ["DATABASE_URL"]
@@ -280,7 +284,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
     return values
 
 
-def _from_pyproject(folder: Path) -> dict[str, object]:
+def _read_pyproject_settings(folder: Path) -> dict[str, object]:
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"
         if not path.is_file():
@@ -293,16 +297,16 @@ def _from_pyproject(folder: Path) -> dict[str, object]:
     return {}
 
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
+_SECONDS_BY_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> timedelta:
     """Parse a duration such as `90s`, `1.5h`, `250ms` or `7d`."""
-    match = _DURATION.fullmatch(text.strip())
+    match = _DURATION_PATTERN.fullmatch(text.strip())
     if not match:
         raise ValueError("write a number and a unit, as in 250ms, 90s, 5m, 1.5h or 7d")
-    return timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
+    return timedelta(seconds=float(match["number"]) * _SECONDS_BY_UNIT[match["unit"]])
 
 
 SETTING_CHOICES: dict[str, tuple[str, ...]] = {
@@ -314,7 +318,7 @@ SETTING_CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _convert(name: str, kind: str, raw: object) -> object:
+def _convert_setting_value(name: str, kind: str, raw: object) -> object:
     kind = kind.removesuffix(" | None")
     try:
         if kind in SETTING_CHOICES:
@@ -328,7 +332,7 @@ def _convert(name: str, kind: str, raw: object) -> object:
         plain = raw.reveal() if isinstance(raw, Secret) else str(raw)
         return {"Path": Path, "Secret": Secret, "str": str}[kind](plain)
     except ValueError as error:
-        shown = HIDDEN_TEXT if kind == "Secret" else repr(raw)
+        shown = REDACTED_TEXT if kind == "Secret" else repr(raw)
         raise SettingsError(
             f"The setting {name} has the wrong value {shown}: {error}.", field=name
         ) from error
@@ -337,5 +341,5 @@ def _convert(name: str, kind: str, raw: object) -> object:
 def redact_url(url: str) -> str:
     """Return a URL without its password, to show it."""
     # A URL parser would end the host at an unescaped / or ? in the password, so this goes up to the last @.
-    url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{HIDDEN_TEXT}@", url, flags=re.DOTALL)
-    return re.sub(r"([?&]password=)[^&#]*", rf"\1{HIDDEN_TEXT}", url)
+    url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{REDACTED_TEXT}@", url, flags=re.DOTALL)
+    return re.sub(r"([?&]password=)[^&#]*", rf"\1{REDACTED_TEXT}", url)

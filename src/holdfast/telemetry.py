@@ -11,13 +11,13 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final
 
-__all__ = ["EVENTS", "Subscriber", "emit", "has_subscribers", "subscribe", "subscription"]
+__all__ = ["EVENT_DESCRIPTIONS", "Subscriber", "emit", "has_subscribers", "subscribe", "subscription"]
 
 Subscriber = Callable[[str, dict[str, Any]], None]
 
 # The names of all events: "<noun>.<what happened>", each with its sentence and its fields.
 # docs/reference/events.md is generated from this.
-EVENTS: Final[dict[str, str]] = {
+EVENT_DESCRIPTIONS: Final[dict[str, str]] = {
     "database.started": "The embedded PostgreSQL accepted connections: url (redacted), seconds, fresh",
     "database.stopped": "The embedded PostgreSQL was stopped: reason",
     "database.stale_state_removed": "Leftovers of a crashed embedded PostgreSQL were removed: what",
@@ -51,7 +51,7 @@ EVENTS: Final[dict[str, str]] = {
 }
 
 _subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
-_by_name: dict[str, tuple[Subscriber, ...]] = {}
+_subscribers_by_event: dict[str, tuple[Subscriber, ...]] = {}
 _log = logging.getLogger("holdfast.telemetry")
 
 
@@ -70,11 +70,11 @@ def subscribe(subscriber: Subscriber, *, only: Iterable[str] | None = None) -> C
 
 
 def _set_subscribers(subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...]) -> None:
-    global _subscribers, _by_name  # noqa: PLW0603  (the whole process has one list)
+    global _subscribers, _subscribers_by_event  # noqa: PLW0603  (the whole process has one list)
     _subscribers = subscribers
-    _by_name = {
+    _subscribers_by_event = {
         name: tuple(subscriber for subscriber, only in subscribers if only is None or name in only)
-        for name in EVENTS
+        for name in EVENT_DESCRIPTIONS
         if subscribers
     }
 
@@ -104,20 +104,20 @@ def has_subscribers(name: str) -> bool:
     >>> telemetry.has_subscribers("files.swept")
     False
     """
-    return bool(_by_name.get(name))
+    return bool(_subscribers_by_event.get(name))
 
 
 def emit(name: str, /, **fields: Any) -> None:
-    """Call the subscribers of an event. The name must be in `EVENTS`.
+    """Call the subscribers of an event. The name must be in `EVENT_DESCRIPTIONS`.
 
     >>> from holdfast import telemetry
     >>> telemetry.emit("files.swept", deleted=0, expired=0, lost=0)
     """
     if not _subscribers:
         return
-    if name not in EVENTS:
-        raise ValueError(f"unknown event {name!r}; add it to telemetry.EVENTS")
-    for subscriber in _by_name[name]:
+    if name not in EVENT_DESCRIPTIONS:
+        raise ValueError(f"unknown event {name!r}; add it to telemetry.EVENT_DESCRIPTIONS")
+    for subscriber in _subscribers_by_event[name]:
         try:
             subscriber(name, fields)
         except Exception:

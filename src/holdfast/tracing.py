@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.errors import SettingsError
 
-TRACE_LABEL: Final = "traceparent"
+TRACE_LABEL_NAME: Final = "traceparent"
 MESSAGING_SYSTEM: Final = "holdfast"
 
 
@@ -52,7 +52,7 @@ class Tracing:
         """Return the current trace context as a label; empty outside a trace."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)
-        return {TRACE_LABEL: carrier[TRACE_LABEL]} if TRACE_LABEL in carrier else {}
+        return {TRACE_LABEL_NAME: carrier[TRACE_LABEL_NAME]} if TRACE_LABEL_NAME in carrier else {}
 
     @contextmanager
     def trace_attempt(self, fields: Mapping[str, Any], traceparent: str | None) -> Generator[AttemptSpan]:
@@ -79,14 +79,14 @@ class Tracing:
         """Make the spans of a block children of a span of another process."""
         parent = self._context.Context()
         if traceparent:
-            parent = self._propagator.extract({TRACE_LABEL: traceparent}, context=parent)
+            parent = self._propagator.extract({TRACE_LABEL_NAME: traceparent}, context=parent)
         token = self._context.attach(parent)
         try:
             yield
         finally:
             self._context.detach(token)
 
-    def set_error(self, span: Any, error: str) -> None:
+    def mark_span_failed(self, span: Any, error: str) -> None:
         """Mark a span as failed."""
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
 
@@ -106,7 +106,7 @@ class AttemptSpan:
         """Add the outcome of the attempt to the span."""
         self._span.set_attribute("holdfast.outcome", outcome)
         if error is not None:
-            self._tracing.set_error(self._span, error)
+            self._tracing.mark_span_failed(self._span, error)
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def verify_webhook(
     return message_id if any(matches) else None
 
 
-def create_delivery_task(database: Database) -> Task[..., dict[str, Any]]:
+def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]:
     """Return the task that delivers webhooks, for the workers of a database."""
     allowlist = egress.EgressAllowlist.parse(database.settings.egress_allow)
 
@@ -93,9 +93,9 @@ def create_delivery_task(database: Database) -> Task[..., dict[str, Any]]:
             response = await egress.post_to_target(
                 target, text, build_webhook_headers(webhook_target.secret, delivery, text)
             )
-            _check_response(response)
+            _raise_unless_delivered(response)
         except Exception as error:
-            await record_result(webhook, _describe_error(error), gone=isinstance(error, Reject))
+            await record_result(webhook, _format_delivery_error(error), gone=isinstance(error, Reject))
             raise
         await record_result(webhook)
         return {"status": response.status}
@@ -108,13 +108,13 @@ def create_delivery_task(database: Database) -> Task[..., dict[str, Any]]:
     return deliver
 
 
-def add_delivery_task(
+def add_webhook_delivery_task(
     tasks: Mapping[str, Task[..., Any]], queues: Collection[object], database: Database
 ) -> dict[str, Task[..., Any]]:
     """Add the task that delivers webhooks to the tasks of a worker that serves all queues."""
     if queues:
         return dict(tasks)
-    return {WEBHOOK_TASK_TYPE: create_delivery_task(database), **tasks}
+    return {WEBHOOK_TASK_TYPE: build_webhook_delivery_task(database), **tasks}
 
 
 def build_webhook_headers(secret: str, message_id: str, body: bytes) -> dict[str, str]:
@@ -128,7 +128,7 @@ def build_webhook_headers(secret: str, message_id: str, body: bytes) -> dict[str
     }
 
 
-def _describe_error(error: Exception) -> str:
+def _format_delivery_error(error: Exception) -> str:
     """Describe an error to the owner of the webhook without revealing anything about our network."""
     if isinstance(error, (Reject, WebhookDeliveryError)):
         return str(error)
@@ -139,7 +139,7 @@ def _describe_error(error: Exception) -> str:
     return "The endpoint could not be reached."
 
 
-def _check_response(response: egress.EgressResponse) -> None:
+def _raise_unless_delivered(response: egress.EgressResponse) -> None:
     if 200 <= response.status < 300:
         return
     if response.status == 410:

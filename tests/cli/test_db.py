@@ -160,4 +160,4 @@ def test_server_started_by_url_stops_by_itself(here: EmbeddedTestHome) -> None:
     assert linger.exists()
     os.utime(linger, (0, 0))  # as if the half minute were over
     wait_until(here.gone)
-    assert not [pid for pid, _, words in supervisor.list_processes() if str(here.folder) in words]
+    assert not [pid for pid, _, words in supervisor.iterate_processes() if str(here.folder) in words]

@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli import doctor
 from holdfast.cli.root import run_command_line
 from holdfast.engine import doctor as engine_doctor
-from holdfast.engine.doctor import Finding
+from holdfast.engine.doctor import DoctorFinding
 from holdfast.settings import Secret
 
 Captured = pytest.CaptureFixture[str]
@@ -38,10 +38,10 @@ async def test_json_has_one_object_per_check(url: Secret, capsys: Captured) -> N
 async def test_exit_code_depends_on_the_worst_finding(
     level: Any, code: int, url: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def findings(*_: object) -> list[Finding]:
-        return [Finding("storage", level, "so it is", "do this")]
+    async def findings(*_: object) -> list[DoctorFinding]:
+        return [DoctorFinding("storage", level, "so it is", "do this")]
 
-    monkeypatch.setattr(engine_doctor, "run_checks", findings)
+    monkeypatch.setattr(engine_doctor, "run_doctor_checks", findings)
     assert await run_on(url, "doctor") == code
 
 

@@ -10,7 +10,7 @@ from holdfast.cli.root import run_command_line
 from holdfast.engine import install, schema
 from holdfast.settings import Secret
 
-LATEST = schema.load_packaged_schema().latest
+LATEST = schema.load_packaged_schema().latest_version
 Captured = pytest.CaptureFixture[str]
 
 

@@ -15,17 +15,17 @@ import pytest
 
 from holdfast.engine import doctor, embedded, install, schema
 from holdfast.engine.connection import open_connection
-from holdfast.engine.doctor import Finding
+from holdfast.engine.doctor import DoctorFinding
 from holdfast.engine.schema import FunctionFile, SchemaFiles
 from holdfast.settings import Secret, Settings, load_settings
 
-Examine = Callable[[], Awaitable[dict[str, Finding]]]
+Examine = Callable[[], Awaitable[dict[str, DoctorFinding]]]
 
 
 @pytest.fixture
 def examine(url: Secret, settings: Settings) -> Examine:
-    async def ask() -> dict[str, Finding]:
-        return {finding.check: finding for finding in await doctor.run_checks(url, settings)}
+    async def ask() -> dict[str, DoctorFinding]:
+        return {finding.check: finding for finding in await doctor.run_doctor_checks(url, settings)}
 
     return ask
 
@@ -54,7 +54,7 @@ async def test_no_problems(examine: Examine) -> None:
     # The server of the tests runs without fsync for speed, and that is what doctor must not let pass.
     assert {name for name, finding in findings.items() if finding.level == "fail"} <= {"durability"}
     assert findings["version"].text.startswith("PostgreSQL ")
-    assert f"version {schema.load_packaged_schema().latest} of" in findings["schema"].text
+    assert f"version {schema.load_packaged_schema().latest_version} of" in findings["schema"].text
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +81,14 @@ async def test_durability(options: dict[str, str], level: str, words: str, safe_
     settings = load_settings({"home": str(safe_home)}, environ={})
     embedded.stop_server(settings)
     with embedded.start_server(settings, options=options) as server:
-        findings = {finding.check: finding for finding in await doctor.run_checks(server.url, settings)}
+        findings = {
+            finding.check: finding for finding in await doctor.run_doctor_checks(server.url, settings)
+        }
     assert (findings["durability"].level, words in findings["durability"].text) == (level, True), findings[
         "durability"
     ]
     assert bool(findings["durability"].fix) is (level != "ok")
-    assert findings["schema"] == Finding("schema", "fail", "not installed", "Run: holdfast migrate")
+    assert findings["schema"] == DoctorFinding("schema", "fail", "not installed", "Run: holdfast migrate")
 
 
 @pytest.mark.slow
@@ -95,7 +97,9 @@ async def test_autovacuum_and_connections(safe_home: Path) -> None:
     embedded.stop_server(settings)
     ill = {"autovacuum": "off", "max_connections": "10"}
     with embedded.start_server(settings, options=ill) as server:
-        findings = {finding.check: finding for finding in await doctor.run_checks(server.url, settings)}
+        findings = {
+            finding.check: finding for finding in await doctor.run_doctor_checks(server.url, settings)
+        }
     assert findings["autovacuum"].level == "fail"
     assert findings["connections"].level == "warn"
     assert "one process of Holdfast opens up to 9" in findings["connections"].text
@@ -163,7 +167,7 @@ async def test_an_extension_of_somebody_else(empty_url: Secret, settings: Settin
     files = SchemaFiles(schema.load_packaged_schema().migrations[:1], (*few, marked))
     await install.migrate_database(empty_url, settings, files=files)
     findings = {
-        finding.check: finding for finding in await doctor.run_checks(empty_url, settings, files=files)
+        finding.check: finding for finding in await doctor.run_doctor_checks(empty_url, settings, files=files)
     }
     assert findings["extensions"].text == "message queues come from pgmq, not from Holdfast"
     assert findings["schema"].level == "ok"
@@ -175,16 +179,16 @@ async def test_an_extension_of_somebody_else(empty_url: Secret, settings: Settin
 
 
 async def test_storage(settings: Settings, tmp_path: Path) -> None:
-    assert doctor.check_storage(replace(settings, home=tmp_path / "not" / "yet")).level == "ok"
+    assert doctor.check_storage_folder(replace(settings, home=tmp_path / "not" / "yet")).level == "ok"
     assert not (tmp_path / "not").exists()
     blocked = tmp_path / "file"
     blocked.touch()
-    finding = doctor.check_storage(replace(settings, home=blocked))
+    finding = doctor.check_storage_folder(replace(settings, home=blocked))
     assert (finding.level, "HOLDFAST_HOME" in (finding.fix or "")) == ("fail", True)
 
 
 async def test_unreachable_database(settings: Settings) -> None:
-    findings = await doctor.run_checks(Secret("postgresql://u:hidden@127.0.0.1:1/x"), settings)
+    findings = await doctor.run_doctor_checks(Secret("postgresql://u:hidden@127.0.0.1:1/x"), settings)
     assert [(f.check, f.level, f.unreachable) for f in findings] == [
         ("database", "fail", True),
         ("storage", "ok", False),
@@ -197,7 +201,7 @@ async def test_a_role_without_rights_gets_a_finding(conn: Any, url: Secret, sett
     await conn.execute(f"create role {name} login password 'word'")
     try:
         low = Secret(url.reveal().replace(url.reveal().split("//")[1].split("@")[0], f"{name}:word"))
-        findings = {finding.check: finding for finding in await doctor.run_checks(low, settings)}
+        findings = {finding.check: finding for finding in await doctor.run_doctor_checks(low, settings)}
     finally:
         await conn.execute(f"drop role {name}")
     assert (findings["schema"].level, findings["roles"].level) == ("fail", "fail")

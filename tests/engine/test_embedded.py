@@ -75,7 +75,9 @@ def test_no_password_in_any_command_line_or_log(fresh: EmbeddedTestHome) -> None
     with embedded.start_server(fresh.settings):
         password = fresh.home.password
         assert password is not None
-        assert not [w for _, _, words in supervisor.list_processes() for w in words if password.reveal() in w]
+        assert not [
+            w for _, _, words in supervisor.iterate_processes() for w in words if password.reveal() in w
+        ]
         assert password.reveal() not in fresh.home.log.read_text()
         assert password.reveal() not in (fresh.folder / "data" / "holdfast.conf").read_text()
 
@@ -92,7 +94,7 @@ def test_ten_processes_start_one_server(fresh: EmbeddedTestHome) -> None:
     urls = {read_printed_url(user).reveal() for user in users}
     assert len(urls) == 1
     assert accepts_connections(Secret(urls.pop()))
-    supervisors = [pid for pid, _, words in supervisor.list_processes() if str(fresh.folder) in words]
+    supervisors = [pid for pid, _, words in supervisor.iterate_processes() if str(fresh.folder) in words]
     assert len(supervisors) == 1
     for user in users:
         end_user_process(user)
@@ -146,11 +148,11 @@ sys.stdin.read()
 
 def stays_up(here: EmbeddedTestHome, seconds: float = 2.5) -> None:
     """It is the same server all the time, for longer than it would stay without users."""
-    pid = here.postmaster()
+    pid = here.find_postmaster_pid()
     assert pid is not None
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        assert here.postmaster() == pid
+        assert here.find_postmaster_pid() == pid
         time.sleep(0.02)
 
 
@@ -168,7 +170,7 @@ def test_kept_until_stopped(here: EmbeddedTestHome) -> None:
 
 def test_lingers_for_a_while(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
-        server.linger(timedelta(seconds=3))
+        server.keep_running_for(timedelta(seconds=3))
     stays_up(here, 2.5)
     wait_until(here.gone)
 
@@ -301,4 +303,4 @@ def test_a_home_may_be_named_from_the_current_folder(
     with embedded.start_server(replace(here.settings, home=Path("home"))) as server:
         monkeypatch.chdir("/")
         assert accepts_connections(server.url)
-        assert here.postmaster()
+        assert here.find_postmaster_pid()

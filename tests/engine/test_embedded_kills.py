@@ -98,12 +98,16 @@ def test_a_server_without_a_supervisor_is_adopted(
     monkeypatch.setattr(supervisor, "build_parent_death_hook", lambda _: None)
     home = here.home
     account = choose_account(home)
-    programs = binaries.make_runnable(binaries.choose_binaries(here.settings, home.cluster_version), account)
+    programs = binaries.make_binaries_runnable(
+        binaries.choose_binaries(here.settings, home.cluster_version), account
+    )
     port = home.port
     assert port is not None
-    alone = supervisor.ChildPostmaster(PostgresCluster(home, account, programs).plan(port), 1)
+    alone = supervisor.ChildPostmaster(
+        PostgresCluster(home, account, programs).build_supervisor_plan(port), 1
+    )
     user, url = here.ready_user()
-    assert here.postmaster() == alone.pid
+    assert here.find_postmaster_pid() == alone.pid
     assert committed(url) == 1
     end_user_process(user)
     wait_until(lambda: not alone.alive())
@@ -114,9 +118,13 @@ def test_a_server_without_a_supervisor_is_adopted(
 def test_a_server_without_a_supervisor_can_be_stopped(here: EmbeddedTestHome) -> None:
     home = here.home
     account = choose_account(home)
-    programs = binaries.make_runnable(binaries.choose_binaries(here.settings, home.cluster_version), account)
-    alone = supervisor.ChildPostmaster(PostgresCluster(home, account, programs).plan(home.free_port()), 1)
-    wait_until(lambda: here.postmaster() == alone.pid)
+    programs = binaries.make_binaries_runnable(
+        binaries.choose_binaries(here.settings, home.cluster_version), account
+    )
+    alone = supervisor.ChildPostmaster(
+        PostgresCluster(home, account, programs).build_supervisor_plan(home.choose_free_port()), 1
+    )
+    wait_until(lambda: here.find_postmaster_pid() == alone.pid)
     assert embedded.stop_server(here.settings) is True
     assert not alone.alive()
 
@@ -124,10 +132,10 @@ def test_a_server_without_a_supervisor_can_be_stopped(here: EmbeddedTestHome) ->
 def test_a_killed_postmaster_comes_back_while_it_is_needed(here: EmbeddedTestHome) -> None:
     _, url = here.ready_user()
     commit(url)
-    before = here.postmaster()
+    before = here.find_postmaster_pid()
     kill_processes(before)
     wait_until(lambda: accepts_connections(url))
-    assert here.postmaster() != before
+    assert here.find_postmaster_pid() != before
     assert committed(url) == 1
 
 
@@ -136,7 +144,7 @@ def test_a_killed_postmaster_with_a_backend_that_does_not_notice(here: EmbeddedT
     commit(url)
     with psycopg.connect(url.reveal(), autocommit=True) as connection:
         os.kill(connection.info.backend_pid, signal.SIGSTOP)  # keeps the shared memory of the dead server
-        kill_processes(here.postmaster())
+        kill_processes(here.find_postmaster_pid())
         wait_until(lambda: accepts_connections(url), 30)
     assert committed(url) == 1
 
@@ -144,7 +152,7 @@ def test_a_killed_postmaster_with_a_backend_that_does_not_notice(here: EmbeddedT
 def test_a_killed_postmaster_that_nobody_needs_stays_dead(here: EmbeddedTestHome) -> None:
     user, url = here.ready_user()
     commit(url)
-    pid = here.postmaster()
+    pid = here.find_postmaster_pid()
     end_user_process(user)
     kill_processes(pid)
     wait_until(here.gone)
@@ -154,16 +162,16 @@ def test_a_killed_postmaster_that_nobody_needs_stays_dead(here: EmbeddedTestHome
 def test_a_killed_backend(here: EmbeddedTestHome) -> None:
     _, url = here.ready_user()
     commit(url)
-    before = here.postmaster()
+    before = here.find_postmaster_pid()
     with psycopg.connect(url.reveal(), autocommit=True) as connection:
         kill_processes(connection.info.backend_pid)
     wait_until(lambda: accepts_connections(url))
-    assert here.postmaster() == before
+    assert here.find_postmaster_pid() == before
     still_there(here)
 
 
 def making(here: EmbeddedTestHome) -> int | None:
-    for pid, _, words in supervisor.list_processes():
+    for pid, _, words in supervisor.iterate_processes():
         if words[0].endswith("initdb") and any(
             f"{here.folder}/data{INCOMPLETE_SUFFIX}" in word for word in words
         ):
@@ -224,7 +232,7 @@ def test_starters_killed_again_and_again(here: EmbeddedTestHome) -> None:
         killed_users = [here.user() for _ in range(3)]
         with embedded.start_server(here.settings) as server:
             commit(server.url)
-            kill_processes(killed_users[0].pid, here.postmaster(), killed_users[1].pid)
+            kill_processes(killed_users[0].pid, here.find_postmaster_pid(), killed_users[1].pid)
         kill_processes(*here.everything(), killed_users[2].pid)
         here.end_users()
         still_there(here, rows)
@@ -235,7 +243,7 @@ def test_a_server_that_cannot_come_back_is_given_up(here: EmbeddedTestHome) -> N
     commit(url)
     control = here.home.data_folder / "global" / "pg_control"
     control.rename(control.with_name("pg_control.away"))
-    kill_processes(here.postmaster())
+    kill_processes(here.find_postmaster_pid())
     wait_until(lambda: not here.home.has_supervisor(), 60)
     assert "gave up" in here.home.log.read_text()
     end_user_process(user)
@@ -257,8 +265,8 @@ def test_a_removed_home_takes_the_server_along(here: EmbeddedTestHome) -> None:
 @pytest.mark.skipif(not shutil.which("ps"), reason="without ps there is only /proc, and there is /proc")
 def test_processes_are_found_without_proc_as_well(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings):
-        pid = here.postmaster()
+        pid = here.find_postmaster_pid()
         assert pid is not None
-        processes = {number: words for number, _, words in supervisor.list_processes_with_ps()}
+        processes = {number: words for number, _, words in supervisor.iterate_processes_with_ps()}
         assert f"cluster_name={here.home.tag}" in processes[pid]
-        assert [number for number, _, _ in supervisor.list_processes_with_ps(pid)] == [pid]
+        assert [number for number, _, _ in supervisor.iterate_processes_with_ps(pid)] == [pid]

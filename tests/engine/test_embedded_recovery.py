@@ -224,7 +224,7 @@ def test_a_cluster_keeps_its_version(stopped: EmbeddedTestHome, monkeypatch: pyt
     """The best provider is not taken when another one has the version of the cluster."""
     real = binaries.choose_binaries(stopped.settings, None)
     newer = replace(real, folder=Path("/nowhere"), version=real.version + 1)
-    monkeypatch.setattr(binaries, "list_binaries", lambda _: iter([newer, real]))
+    monkeypatch.setattr(binaries, "iterate_binaries", lambda _: iter([newer, real]))
     works(stopped.settings)
 
 
@@ -318,13 +318,13 @@ def private() -> Generator[EmbeddedTestHome]:
 def test_root_in_a_private_folder(private: EmbeddedTestHome) -> None:
     with embedded.start_server(private.settings) as server:
         query(server.url, "create table seven as select 7 as id")
-        assert private.home.data_folder == private.home.outside
-        assert str(private.home.outside) in private.home.location.read_text()
-        assert private.home.outside.stat().st_uid != 0
+        assert private.home.data_folder == private.home.outside_data_folder
+        assert str(private.home.outside_data_folder) in private.home.location.read_text()
+        assert private.home.outside_data_folder.stat().st_uid != 0
     embedded.stop_server(private.settings)
     works(private.settings)
     assert (private.settings.home.parent.stat().st_mode & 0o777) == 0o700
-    outside = private.home.outside
+    outside = private.home.outside_data_folder
     embedded.reset_server(private.settings)
     assert not outside.parent.exists()
 

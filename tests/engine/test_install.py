@@ -20,13 +20,13 @@ import pytest
 
 from holdfast import telemetry
 from holdfast.engine import install, schema, scratch
-from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
+from holdfast.engine.schema import FunctionFile, SchemaFiles, SchemaMigration
 from holdfast.errors import SchemaBusyError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 
 Catalogue = Callable[[Secret], Awaitable[list[str]]]
-LATEST = schema.load_packaged_schema().latest
+LATEST = schema.load_packaged_schema().latest_version
 FEW = tuple(
     f
     for f in schema.load_packaged_schema().functions
@@ -54,7 +54,7 @@ async def clean_url(server_url: Secret, settings: Settings) -> AsyncGenerator[Se
     """A second empty database, installed in one go, to compare with."""
     name = f"hf_clean_{uuid.uuid4().hex[:12]}"
     await scratch.create_database(server_url, name, settings)
-    url = scratch.url_of_database(server_url, name)
+    url = scratch.build_database_url(server_url, name)
     await install.migrate_database(url, settings)
     yield url
     await scratch.drop_database(server_url, name, settings)
@@ -73,7 +73,7 @@ async def test_installs_once_and_then_has_nothing_to_do(empty_url: Secret, setti
     assert first.functions
     assert (again.versions, again.functions, again.version) == ((), False, LATEST)
     assert events == ["schema.migrated"]
-    assert (await install.read_schema_status(empty_url, settings)).current
+    assert (await install.read_schema_status(empty_url, settings)).is_current
 
 
 async def test_verify_passes_on_what_migrate_made(empty_url: Secret, settings: Settings) -> None:
@@ -234,7 +234,7 @@ def test_the_script_is_the_same_in_every_process() -> None:
 NEXT_RELEASE = SchemaFiles(
     (
         *schema.load_packaged_schema().migrations,
-        Migration(LATEST + 1, "next", "alter table holdfast.workers add column note text;"),
+        SchemaMigration(LATEST + 1, "next", "alter table holdfast.workers add column note text;"),
     ),
     schema.load_packaged_schema().functions,
 )
@@ -261,7 +261,7 @@ async def test_the_script_upgrades_too(
     psql(empty_url, install.build_migration_script(1, files=NEXT_RELEASE), tmp_path)
     await install.migrate_database(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
-    assert (await install.read_schema_status(empty_url, settings, files=NEXT_RELEASE)).current
+    assert (await install.read_schema_status(empty_url, settings, files=NEXT_RELEASE)).is_current
 
 
 async def test_a_changed_function_file_renews_all_functions(empty_url: Secret, settings: Settings) -> None:
@@ -293,7 +293,7 @@ async def test_files_for_an_extension_are_left_out_where_it_is_installed(
     )
     await install.migrate_database(empty_url, settings, files=files)
     status = await install.read_schema_status(empty_url, settings, files=files)
-    assert (status.skipped, status.current) == (("queue.sql",), True)
+    assert (status.skipped, status.is_current) == (("queue.sql",), True)
     assert await connection.fetchval("select to_regclass('holdfast.from_us')") is None
     await connection.execute("delete from pg_extension where extname = 'pgmq'")
     assert (await install.read_schema_status(empty_url, settings, files=files)).functions == "outdated"
@@ -328,7 +328,7 @@ async def test_retries_when_running_work_holds_a_table(
 ) -> None:
     first = SchemaFiles(schema.load_packaged_schema().migrations[:1], FEW)
     await install.migrate_database(empty_url, settings, files=first)
-    more = Migration(2, "column", "alter table holdfast.migrations add column note text;")
+    more = SchemaMigration(2, "column", "alter table holdfast.migrations add column note text;")
     files = SchemaFiles((*first.migrations, more), FEW)
     hasty = replace(settings, lock_timeout=timedelta(milliseconds=20))
     reader = await asyncpg.connect(empty_url.reveal())

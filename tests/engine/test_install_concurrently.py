@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from holdfast.engine import install, migration_script, schema
-from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.engine.schema import SchemaFiles, SchemaMigration
 from holdfast.errors import DatabaseError
 from holdfast.settings import Secret, Settings
 
@@ -24,14 +24,14 @@ FEW = tuple(
     for f in schema.load_packaged_schema().functions
     if f.file in {"access/grants.sql", "foundation/clock.sql"}
 )
-TABLE = Migration(2, "things", "create table holdfast.things (n integer);")
-INDEX = Migration(
+TABLE = SchemaMigration(2, "things", "create table holdfast.things (n integer);")
+INDEX = SchemaMigration(
     3,
     "things_index",
     "-- holdfast: concurrently\ncreate unique index concurrently things_n on holdfast.things (n);\n",
     concurrently=True,
 )
-AFTER = Migration(4, "after", "alter table holdfast.things add column m integer;")
+AFTER = SchemaMigration(4, "after", "alter table holdfast.things add column m integer;")
 FILES = SchemaFiles((FIRST, TABLE, INDEX, AFTER), FEW)
 
 Database: TypeAlias = "asyncpg.Connection[Any]"
@@ -195,4 +195,4 @@ async def test_the_script_runs_it_outside_the_transactions(
         capture_output=True,
     )
     assert await index(database) is True
-    assert (await install.read_schema_status(empty_url, settings, files=FILES)).current
+    assert (await install.read_schema_status(empty_url, settings, files=FILES)).is_current

@@ -10,7 +10,7 @@ from pooler import pooler
 
 from holdfast.engine import doctor, install, schema
 from holdfast.engine.connection import open_connection
-from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.engine.schema import SchemaFiles, SchemaMigration
 from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
@@ -41,8 +41,8 @@ async def test_several_at_once_with_an_index_built_concurrently(
     pooled: Secret, empty_url: Secret, settings: Settings
 ) -> None:
     await wait_until(lambda: answers(pooled, settings), what="the pooler answers")
-    index = Migration(
-        schema.load_packaged_schema().latest + 1,
+    index = SchemaMigration(
+        schema.load_packaged_schema().latest_version + 1,
         "index",
         "create index concurrently migrations_name on holdfast.migrations (name);",
         concurrently=True,
@@ -52,7 +52,7 @@ async def test_several_at_once_with_an_index_built_concurrently(
     )
     done = await asyncio.gather(*(install.migrate_database(pooled, settings, files=files) for _ in range(6)))
     assert sorted(v for each in done for v in each.versions) == list(range(1, index.version + 1))
-    assert (await install.read_schema_status(pooled, settings, files=files)).current
+    assert (await install.read_schema_status(pooled, settings, files=files)).is_current
     async with open_connection(empty_url, settings) as connection:
         assert await connection.fetchval(
             "select indisvalid from pg_index where indexrelid = 'holdfast.migrations_name'::regclass"
@@ -63,6 +63,6 @@ async def test_several_at_once_with_an_index_built_concurrently(
 async def test_doctor_sees_through_it(pooled: Secret, mode: str, settings: Settings) -> None:
     await wait_until(lambda: answers(pooled, settings), what="the pooler answers")
     await install.migrate_database(pooled, settings)
-    (finding,) = [f for f in await doctor.run_checks(pooled, settings) if f.check == "pooler"]
+    (finding,) = [f for f in await doctor.run_doctor_checks(pooled, settings) if f.check == "pooler"]
     assert finding.level == ("warn" if mode == "transaction" else "ok")
     assert ("transaction pooler" in finding.text) is (mode == "transaction")

@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.engine import doctor, embedded, install, preflight, schema, schema_status
 from holdfast.engine.connection import open_connection
 from holdfast.engine.embedded import home as embedded_home
-from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
+from holdfast.engine.schema import FunctionFile, SchemaFiles, SchemaMigration
 from holdfast.settings import Secret, Settings, load_settings
 
 FILES = schema.load_packaged_schema()
@@ -68,8 +68,8 @@ async def test_a_schema_of_unreleased_migrations_is_refused(
     assert "drop schema holdfast" in (refused.value.fix or "")
     with pytest.raises(errors.SchemaChangedError, match="unreleased version"):
         await install.verify_schema(conn)
-    (finding,) = [f for f in await doctor.run_checks(url, settings) if f.check == "schema"]
-    assert (finding.level, finding.text) == ("fail", schema_status.UNRELEASED_SCHEMA)
+    (finding,) = [f for f in await doctor.run_doctor_checks(url, settings) if f.check == "schema"]
+    assert (finding.level, finding.text) == ("fail", schema_status.UNRELEASED_SCHEMA_MESSAGE)
     assert finding.fix is not None
     assert "holdfast migrate" in finding.fix
     assert await applied(conn) == before
@@ -97,7 +97,9 @@ async def test_a_released_file_that_was_edited_is_named(conn: Any, url: Secret, 
     files = SchemaFiles((edited, *FILES.migrations[1:]), FILES.functions)
     with pytest.raises(errors.SchemaChangedError, match=r"0001_baseline"):
         await install.migrate_database(url, settings, files=files)
-    assert (await install.read_schema_status(url, settings, files=files)).changed == ("0001_baseline",)
+    assert (await install.read_schema_status(url, settings, files=files)).changed_migrations == (
+        "0001_baseline",
+    )
 
 
 async def test_verify_names_the_fix_when_missing_or_outdated(
@@ -107,7 +109,7 @@ async def test_verify_names_the_fix_when_missing_or_outdated(
         with pytest.raises(errors.SchemaMissingError) as missing:
             await install.verify_schema(connection)
     assert missing.value.fix == "Run: holdfast migrate"
-    more = SchemaFiles((*FILES.migrations, Migration(9000, "more", "select 1;")), FILES.functions)
+    more = SchemaFiles((*FILES.migrations, SchemaMigration(9000, "more", "select 1;")), FILES.functions)
     with pytest.raises(errors.SchemaOutdatedError, match="needs 9000"):
         await install.verify_schema(conn, files=more)
     with pytest.raises(errors.SchemaOutdatedError, match="newer functions"):
@@ -117,7 +119,7 @@ async def test_verify_names_the_fix_when_missing_or_outdated(
 async def test_a_failing_migration_names_file_and_line_and_changes_nothing(
     empty_url: Secret, settings: Settings
 ) -> None:
-    broken = Migration(2, "broken", "create table holdfast.fine ();\n\nselect no_such_column;\n")
+    broken = SchemaMigration(2, "broken", "create table holdfast.fine ();\n\nselect no_such_column;\n")
     files = SchemaFiles((FILES.migrations[0], broken), FEW)
     with pytest.raises(errors.DatabaseError, match=r"migrations/0002_broken\.sql, line 3: .*no_such_column"):
         await install.migrate_database(empty_url, settings, files=files)
@@ -152,12 +154,12 @@ def server(**changes: Any) -> preflight.ServerInfo:
     fine = preflight.ServerInfo(
         version_number=140000,
         version="14.0",
-        standby=False,
+        is_standby=False,
         read_only=False,
         database="app",
         role="me",
-        may_create=True,
-        may_make_roles=False,
+        may_create_schemas=True,
+        may_create_roles=False,
         schemas=0,
         owner=None,
         may_own=True,
@@ -173,7 +175,7 @@ def test_postgresql_before_14() -> None:
 
 def test_a_standby() -> None:
     with pytest.raises(errors.DatabaseReadOnlyError) as refused:
-        preflight.require_writable_server(server(standby=True, read_only=True))
+        preflight.require_writable_server(server(is_standby=True, read_only=True))
     assert "primary" in (refused.value.fix or "")
 
 
@@ -193,7 +195,7 @@ async def test_a_real_standby() -> None:
                 await install.verify_schema(connection)
             with pytest.raises(errors.DatabaseReadOnlyError, match="standby"):
                 await install.migrate_database(standby.url, own)
-            result = {finding.check: finding for finding in await doctor.run_checks(standby.url, own)}
+            result = {finding.check: finding for finding in await doctor.run_doctor_checks(standby.url, own)}
         assert (result["version"].level, result["version"].fix) == (
             "fail",
             "Point DATABASE_URL at the primary.",
@@ -351,7 +353,7 @@ def test_files_that_cannot_be_right(texts: dict[str, str], complaint: str, tmp_p
 
 
 def test_released_numbers_have_no_gap() -> None:
-    assert [m.version for m in FILES.migrations] == list(range(1, FILES.latest + 1))
+    assert [m.version for m in FILES.migrations] == list(range(1, FILES.latest_version + 1))
 
 
 def test_script_bounds() -> None:
@@ -359,10 +361,10 @@ def test_script_bounds() -> None:
         install.build_migration_script(3, 2)
     with pytest.raises(errors.InvalidError):
         install.build_migration_script(0, 8888)
-    next_migration = Migration(FILES.latest + 1, "more", "select 1;")
+    next_migration = SchemaMigration(FILES.latest_version + 1, "more", "select 1;")
     files = SchemaFiles((*FILES.migrations, next_migration), FILES.functions)
     assert "-- functions/access/grants.sql" not in install.build_migration_script(
-        0, FILES.latest, files=files
+        0, FILES.latest_version, files=files
     )
     assert "-- functions/access/grants.sql" in install.build_migration_script(files=files)
 

@@ -19,7 +19,7 @@ from holdfast import errors, telemetry
 from holdfast.engine import doctor, embedded, install, roles, scratch
 from holdfast.engine.connection import open_connection
 from holdfast.engine.schema import FunctionFile, SchemaFiles, load_packaged_schema
-from holdfast.engine.schema_status import ROLES
+from holdfast.engine.schema_status import SCHEMA_ROLES
 from holdfast.settings import Secret, Settings, load_settings
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ async def clear(admin: Any) -> None:
     for row in await admin.fetch(
         "select rolname from pg_roles where rolname = any ($1) or rolname like 'hf_%' "
         "order by rolname not in ('hf_app', 'hf_odd \"name'), rolname = any ($1)",
-        list(ROLES),
+        list(SCHEMA_ROLES),
     ):
         await admin.execute(f"drop role {roles.quote_identifier(row['rolname'])}")
 
@@ -66,7 +66,7 @@ async def make(admin: Any, server: Secret, *, attributes: str = "", role: str | 
     if role is None:
         await admin.execute(f"create role {name} login password 'word' {attributes}")
     await admin.execute(f"create database {name} owner {login}")
-    return as_role(scratch.url_of_database(server, name), login)
+    return as_role(scratch.build_database_url(server, name), login)
 
 
 def as_role(url: Secret, role: str) -> Secret:
@@ -92,7 +92,7 @@ async def owners(url: Secret) -> set[str]:
 
 async def attributes(admin: Any) -> dict[str, tuple[bool, bool]]:
     rows = await admin.fetch(
-        "select rolname, rolcanlogin, rolbypassrls from pg_roles where rolname = any ($1)", list(ROLES)
+        "select rolname, rolcanlogin, rolbypassrls from pg_roles where rolname = any ($1)", list(SCHEMA_ROLES)
     )
     return {row["rolname"]: (row["rolcanlogin"], row["rolbypassrls"]) for row in rows}
 
@@ -104,17 +104,17 @@ RENEWED = SchemaFiles(
 
 
 async def test_as_superuser(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = scratch.url_of_database(own_server, name_of(await make(admin, own_server)))
+    url = scratch.build_database_url(own_server, name_of(await make(admin, own_server)))
     assert (await install.migrate_database(url, settings)).missing_roles == ()
     assert await owners(url) == {"holdfast_owner"}
-    assert await attributes(admin) == {role: (False, role == "service_role") for role in ROLES}
+    assert await attributes(admin) == {role: (False, role == "service_role") for role in SCHEMA_ROLES}
 
 
 async def test_as_a_role_that_may_create_roles(admin: Any, own_server: Secret, settings: Settings) -> None:
     url = await make(admin, own_server, attributes="createrole")
     assert (await install.migrate_database(url, settings)).missing_roles == ()
     assert await owners(url) == {"holdfast_owner"}
-    assert await attributes(admin) == dict.fromkeys(ROLES, (False, False))
+    assert await attributes(admin) == dict.fromkeys(SCHEMA_ROLES, (False, False))
     assert (await install.migrate_database(url, settings, files=RENEWED)).functions
     async with open_connection(url, settings) as connection:
         await install.verify_schema(connection, files=RENEWED)
@@ -128,11 +128,11 @@ async def test_as_a_plain_owner_of_a_database(admin: Any, own_server: Secret, se
     ):
         done = await install.migrate_database(url, settings)
         again = await install.migrate_database(url, settings)
-    assert tuple(skipped) == done.missing_roles == again.missing_roles == ROLES, "and warned once"
+    assert tuple(skipped) == done.missing_roles == again.missing_roles == SCHEMA_ROLES, "and warned once"
     assert await owners(url) == {name_of(url)}
     async with open_connection(url, settings) as connection:
         await install.verify_schema(connection)
-    (finding,) = [f for f in await doctor.run_checks(url, settings) if f.check == "roles"]
+    (finding,) = [f for f in await doctor.run_doctor_checks(url, settings) if f.check == "roles"]
     assert (finding.level, "holdfast_worker" in finding.text) == ("warn", True)
     with pytest.raises(errors.NotFoundError, match="holdfast_worker does not exist"):
         await roles.build_grant_statements(url, settings, name_of(url), "worker")
@@ -143,7 +143,7 @@ async def test_roles_that_appear_later_are_given_their_rights(
 ) -> None:
     url = await make(admin, own_server)
     await install.migrate_database(url, settings)
-    for role in ROLES:
+    for role in SCHEMA_ROLES:
         await admin.execute(f"create role {role} nologin")
     assert (await install.read_schema_status(url, settings)).functions == "outdated"
     assert (await install.migrate_database(url, settings)).functions
@@ -151,14 +151,14 @@ async def test_roles_that_appear_later_are_given_their_rights(
         assert await connection.fetchval(
             "select has_function_privilege('holdfast_worker', 'holdfast.get_installed_schema()', 'execute')"
         )
-    assert (await install.read_schema_status(url, settings)).current
+    assert (await install.read_schema_status(url, settings)).is_current
 
 
 async def test_roles_of_somebody_else_are_used_as_they_are(
     admin: Any, own_server: Secret, settings: Settings
 ) -> None:
     """As on a hosted server: the roles exist, and the login may neither create roles nor become the owner."""
-    for role in ROLES:
+    for role in SCHEMA_ROLES:
         await admin.execute(f"create role {role} nologin")
     url = await make(admin, own_server)
     assert (await install.migrate_database(url, settings)).missing_roles == ()
@@ -172,37 +172,37 @@ async def test_on_top_of_the_real_pgmq(
 ) -> None:
     """Its own SQL, as people install it where the extension is not to be had."""
     url = await make(admin, own_server)
-    theirs = url if installer == "the same role" else scratch.url_of_database(own_server, name_of(url))
+    theirs = url if installer == "the same role" else scratch.build_database_url(own_server, name_of(url))
     text = (resources.files("pgmq") / "sql" / "pgmq.sql").read_text(encoding="utf-8")
     async with open_connection(theirs, settings) as connection:
         await connection.execute(f"create schema pgmq; {text}")
     await install.migrate_database(theirs, settings)
     status = await install.read_schema_status(theirs, settings)
-    assert status.current
+    assert status.is_current
     assert "messages/pgmq_read.sql" in status.skipped
 
 
 async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, settings: Settings) -> None:
     """Where nobody gets the right to create one: an administrator makes them, empty."""
-    url = scratch.url_of_database(own_server, name_of(await make(admin, own_server)))
+    url = scratch.build_database_url(own_server, name_of(await make(admin, own_server)))
     await admin.execute("create role hf_app login password 'word'")
     async with open_connection(url, settings) as connection:
         for name in ("holdfast", "pgmq", "pgmq_public"):
             await connection.execute(f"create schema {name} authorization hf_app")
     await install.migrate_database(as_role(url, "hf_app"), settings)
     status = await install.read_schema_status(as_role(url, "hf_app"), settings)
-    assert (status.current, status.skipped) == (True, ())
+    assert (status.is_current, status.skipped) == (True, ())
     assert await owners(url) == {"hf_app"}
 
 
 async def test_many_databases_of_a_server_at_once(admin: Any, own_server: Secret, settings: Settings) -> None:
     """The advisory lock is of one database; the roles are everybody's."""
     urls = [await make(admin, own_server, attributes="createrole") for _ in range(3)]
-    urls += [scratch.url_of_database(own_server, name_of(await make(admin, own_server))) for _ in range(3)]
+    urls += [scratch.build_database_url(own_server, name_of(await make(admin, own_server))) for _ in range(3)]
     await asyncio.gather(*(install.migrate_database(url, settings) for url in urls))
     for url in urls:
-        assert (await install.read_schema_status(url, settings)).current
-    assert set(await attributes(admin)) == set(ROLES)
+        assert (await install.read_schema_status(url, settings)).is_current
+    assert set(await attributes(admin)) == set(SCHEMA_ROLES)
 
 
 async def test_a_worker_may_call_and_not_read(admin: Any, own_server: Secret, settings: Settings) -> None:
@@ -254,7 +254,7 @@ async def test_an_application_that_only_submits(admin: Any, own_server: Secret, 
 async def test_grants_that_the_login_may_not_give_are_handed_on(
     admin: Any, own_server: Secret, settings: Settings
 ) -> None:
-    for role in (*ROLES, "hf_app"):
+    for role in (*SCHEMA_ROLES, "hf_app"):
         await admin.execute(f"create role {role} nologin")
     url = await make(admin, own_server)
     await install.migrate_database(url, settings)

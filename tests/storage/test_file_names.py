@@ -18,7 +18,7 @@ from holdfast.storage.file_names import (
     ArchiveNames,
     check_file_name,
     format_content_disposition,
-    is_safe_inline,
+    is_safe_inline_type,
     resolve_content_type,
 )
 
@@ -74,7 +74,7 @@ def test_ascii_name_keeps_its_extension() -> None:
 @given(st.lists(ANY_NAME | DANGEROUS_NAME, max_size=30))
 def test_archive_names_are_safe_and_unique(names: list[str]) -> None:
     archive_names = ArchiveNames()
-    safe = [archive_names.add(name) for name in names]
+    safe = [archive_names.reserve_name(name) for name in names]
     assert len(safe) == len(names)
     folded = {unicodedata.normalize("NFKC", name).casefold() for name in safe} | {"manifest.json"}
     assert len(folded) == len(names) + 1
@@ -106,7 +106,7 @@ def test_content_types() -> None:
     assert resolve_content_type("a", None) == "application/octet-stream"
     assert resolve_content_type("a.png", "text/x") == "text/x"
     for inline in ("image/png", "application/pdf", "text/plain; charset=utf-8", "audio/mpeg"):
-        assert is_safe_inline(inline)
+        assert is_safe_inline_type(inline)
     for attachment in (
         "text/html",
         "image/svg+xml",
@@ -114,4 +114,4 @@ def test_content_types() -> None:
         "text/javascript",
         "application/zip",
     ):
-        assert not is_safe_inline(attachment)
+        assert not is_safe_inline_type(attachment)

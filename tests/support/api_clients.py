@@ -49,7 +49,11 @@ async def create_service_key(db: Database, *scopes: str, name: str = "test") -> 
     key, prefix, digest = access.generate_service_key()
     async with db.connection() as connection:
         await access.create_service_key(
-            connection, name=name, prefix=prefix, digest=digest, scopes=scopes or (access.ALL_SCOPES,)
+            connection,
+            name=name,
+            prefix=prefix,
+            digest=digest,
+            scopes=scopes or (access.ALL_SCOPES_WILDCARD,),
         )
     return key.reveal()
 

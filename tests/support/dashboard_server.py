@@ -105,7 +105,7 @@ def run_dashboard_server(
 ) -> Generator[DashboardServer]:
     """Create a database with sample data, serve the dashboard over it, and drop the database afterwards."""
     run_in_thread(scratch.create_database(server_url, name, settings, template=template))
-    url = scratch.url_of_database(server_url, name)
+    url = scratch.build_database_url(server_url, name)
     ids: dict[str, Any] = {}
 
     async def insert_sample_data() -> None:

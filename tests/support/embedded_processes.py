@@ -61,7 +61,7 @@ class EmbeddedTestHome:
     def folder(self) -> Path:
         return self.home.folder
 
-    def postmaster(self) -> int | None:
+    def find_postmaster_pid(self) -> int | None:
         home = self.home
         if not home.data_folder.exists():
             return None
@@ -74,7 +74,7 @@ class EmbeddedTestHome:
         marks = (str(home.top), home.tag)
         return [
             pid
-            for pid, _, words in supervisor.list_processes()
+            for pid, _, words in supervisor.iterate_processes()
             if pid not in mine and any(mark in word for mark in marks for word in words)
         ]
 

@@ -33,9 +33,9 @@ def test_a_call_is_data_and_runs_nothing() -> None:
 
 
 def test_the_context_is_not_an_argument() -> None:
-    assert screenshot.wants_context
+    assert screenshot.takes_context
     assert list(screenshot.signature.parameters) == ["url", "width"]
-    assert not double.wants_context
+    assert not double.takes_context
 
 
 def test_a_task_has_its_options() -> None:

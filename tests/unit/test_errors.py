@@ -39,10 +39,10 @@ def test_sqlstates_are_unique_and_lead_back_to_their_error() -> None:
     assert len(states) == len(set(states))
     for kind in tree():
         if kind.sqlstate:
-            error = errors.from_sqlstate(kind.sqlstate, "no", hint="do this", field="name")
+            error = errors.build_error_from_sqlstate(kind.sqlstate, "no", hint="do this", field="name")
             assert type(error) is kind
             assert (error.message, error.fix, error.field) == ("no", "do this", "name")
-    assert errors.from_sqlstate("42P01", "no such table") is None
+    assert errors.build_error_from_sqlstate("42P01", "no such table") is None
 
 
 def test_str_contains_the_fix() -> None:

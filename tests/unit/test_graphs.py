@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.definitions.graphs import Graph, Node, insert_results
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.tasks import task
 from holdfast.errors import InvalidError
 
@@ -41,7 +41,7 @@ def test_results_replace_their_references() -> None:
     g = Graph("report")
     first = g.add(page("a"))
     node = g.add(join([first.result, "x"], extra={"k": first.result}))
-    stored = msgspec.json.decode(to_json(dict(node.call.args), what="args"))
+    stored = msgspec.json.decode(encode_payload(dict(node.call.args), what="args"))
     assert insert_results(stored, {"page": "<html>"}) == {"parts": ["<html>", "x"], "extra": {"k": "<html>"}}
     with pytest.raises(InvalidError, match="the result of 'page'"):
         insert_results(stored, {})

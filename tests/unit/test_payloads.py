@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from holdfast.definitions.payloads import MAX_PAYLOAD_BYTES, from_json, to_json
+from holdfast.definitions.payloads import MAX_PAYLOAD_BYTES, convert_payload, encode_payload
 from holdfast.errors import InvalidError
 
 
@@ -61,11 +61,15 @@ class Model:
     ],
 )
 def test_values_survive_a_round_trip(value: object, kind: Any) -> None:
-    assert from_json(msgspec.json.decode(to_json(value, what="args")), kind, what="args") == value
+    assert (
+        convert_payload(msgspec.json.decode(encode_payload(value, what="args")), kind, what="args") == value
+    )
 
 
 def test_nested_models_survive_a_round_trip() -> None:
-    back = from_json(msgspec.json.decode(to_json([Model("k")], what="args")), list[Model], what="args")
+    back = convert_payload(
+        msgspec.json.decode(encode_payload([Model("k")], what="args")), list[Model], what="args"
+    )
     assert [model.key for model in back] == ["k"]
 
 
@@ -79,7 +83,7 @@ json_values = st.recursive(
 @hypothesis.given(json_values)
 def test_json_is_stored_exactly_or_refused_with_its_place(value: object) -> None:
     try:
-        text = to_json(value, what="args")
+        text = encode_payload(value, what="args")
     except InvalidError as error:
         text = None
         place = str(error)
@@ -103,24 +107,24 @@ def test_json_is_stored_exactly_or_refused_with_its_place(value: object) -> None
 )
 def test_values_that_cannot_be_stored_are_refused_by_name(value: object, place: str) -> None:
     with pytest.raises(InvalidError, match=place):
-        to_json(value, what="args")
+        encode_payload(value, what="args")
 
 
 def test_a_recursive_value_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(InvalidError, match="args"):
-        to_json(loop, what="args")
+        encode_payload(loop, what="args")
 
 
 def test_large_values_are_refused_with_the_advice_to_save_a_file() -> None:
-    assert len(to_json("x" * (MAX_PAYLOAD_BYTES - 2), what="args")) == MAX_PAYLOAD_BYTES
+    assert len(encode_payload("x" * (MAX_PAYLOAD_BYTES - 2), what="args")) == MAX_PAYLOAD_BYTES
     with pytest.raises(InvalidError, match="Save it as a file"):
-        to_json("x" * (MAX_PAYLOAD_BYTES - 1), what="args")
+        encode_payload("x" * (MAX_PAYLOAD_BYTES - 1), what="args")
 
 
 @pytest.mark.parametrize(("value", "kind"), [("x", int), ({"x": 1}, Point), ({}, Model), (None, str)])
 def test_errors_name_the_value_of_the_wrong_type(value: object, kind: Any) -> None:
     with pytest.raises(InvalidError, match="width does not have the expected type") as caught:
-        from_json(value, kind, what="width")
+        convert_payload(value, kind, what="width")
     assert caught.value.field == "width"

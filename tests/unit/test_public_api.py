@@ -25,9 +25,9 @@ PUBLIC_NAMES: dict[str, str] = {
         QuotaExceededError RateLimited RefusedError Reject SchemaBusyError SchemaChangedError SchemaError
         SchemaMissingError SchemaOutdatedError SchemaTooNewError SettingsError Snooze StorageError
         StorageFullError StoragePermissionError StorageUnavailableError TaskFailedError TooLargeError
-        TooManyRequestsError from_sqlstate
+        TooManyRequestsError build_error_from_sqlstate
     """,
-    "holdfast.telemetry": "EVENTS Subscriber emit has_subscribers subscribe subscription",
+    "holdfast.telemetry": "EVENT_DESCRIPTIONS Subscriber emit has_subscribers subscribe subscription",
     "holdfast.egress": """
         EgressAllowlist EgressResponse EgressTarget EgressUrl IpAddress is_public_address parse_egress_url
         post_to_target resolve_egress_url

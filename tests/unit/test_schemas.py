@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Ctx, Task, task
-from holdfast.definitions.payloads import build_arguments_schema, from_json
+from holdfast.definitions.payloads import build_arguments_schema, convert_payload
 from holdfast.errors import InvalidError
 
 
@@ -107,7 +107,7 @@ BAD: list[dict[str, Any]] = [
 def check(t: Task[..., Any], args: dict[str, Any]) -> None:
     """As the worker does it."""
     for name, value in args.items():
-        from_json(value, t.hints[name], what=name)
+        convert_payload(value, t.hints[name], what=name)
 
 
 def test_a_schema_is_valid_and_describes_a_form() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.client.submit_options import SubmitOptions, build_job_request, build_options_request
+from holdfast.client.submit_options import SubmitOptions, build_job_request, build_request_options
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.tasks import RetryPolicy, task
 from holdfast.errors import InvalidError
@@ -76,7 +76,7 @@ def test_a_graph_names_its_tasks_and_edges() -> None:
 )
 def test_wrong_options_are_refused(options: Any, error: str) -> None:
     with pytest.raises(InvalidError, match=error):
-        build_options_request(options)
+        build_request_options(options)
 
 
 def test_an_empty_graph_is_refused() -> None:

@@ -57,18 +57,18 @@ class RequestRecorder:
     """Sends real requests, and counts responses that are read while the next request is in flight."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, loses: Callable[[], bool] = lambda: False) -> None:
-        self._ask, self._loses = leases.send_claim, loses
+        self._ask, self._loses = leases.finish_and_claim_undecoded, loses
         self.in_flight = self.ahead = self.request_count = self.lost = 0
-        read = leases.UnreadClaimResponse.read
+        read = leases.UndecodedClaimResponse.read
 
-        def reading(unread: leases.UnreadClaimResponse) -> leases.ClaimResponse:
+        def reading(unread: leases.UndecodedClaimResponse) -> leases.ClaimResponse:
             self.ahead += self.in_flight
             return read(unread)
 
-        monkeypatch.setattr(leases, "send_claim", self)
-        monkeypatch.setattr(leases.UnreadClaimResponse, "read", reading)
+        monkeypatch.setattr(leases, "finish_and_claim_undecoded", self)
+        monkeypatch.setattr(leases.UndecodedClaimResponse, "read", reading)
 
-    async def __call__(self, *args: Any, **request: Any) -> leases.UnreadClaimResponse:
+    async def __call__(self, *args: Any, **request: Any) -> leases.UndecodedClaimResponse:
         self.request_count += 1
         self.in_flight += 1
         try:
@@ -222,16 +222,16 @@ async def test_a_response_in_flight_when_the_worker_stops(
     """Its tasks run or are released; none waits for the end of its lease."""
     monkeypatch.setattr(runtime, "RELEASE_TIMEOUT", timedelta(seconds=1))
     await client.submit_many([counted(n) for n in range(20)])
-    real, claimed = leases.send_claim, asyncio.Event()
+    real, claimed = leases.finish_and_claim_undecoded, asyncio.Event()
 
-    async def ask(*args: Any, **request: Any) -> leases.UnreadClaimResponse:
+    async def ask(*args: Any, **request: Any) -> leases.UndecodedClaimResponse:
         answer = await real(*args, **request)
         if answer.task_count:
             claimed.set()
             await asyncio.sleep(seconds)
         return answer
 
-    monkeypatch.setattr(leases, "send_claim", ask)
+    monkeypatch.setattr(leases, "finish_and_claim_undecoded", ask)
     async with run_worker(db, grace=timedelta(seconds=1)):
         await claimed.wait()
     left = await conn.fetch("select status, crashes, failures from holdfast.tasks group by 1, 2, 3")
@@ -257,7 +257,7 @@ class RecordingSink:
     def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None:
         pass
 
-    def launch(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
+    def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
         self.launched += [(claimed, sent_at) for claimed in tasks]
 
 
@@ -280,9 +280,9 @@ async def test_a_fetcher_stopped_between_request_and_response(
     """Stopped after the second request: the first response counts, tasks of the second are released."""
     await client.submit_many([counted(n) for n in range(300)])
     fetcher, recorder, outbox = create_fetcher(db)
-    real, request_count = leases.send_claim, 0
+    real, request_count = leases.finish_and_claim_undecoded, 0
 
-    async def ask(*args: Any, **request: Any) -> leases.UnreadClaimResponse:
+    async def ask(*args: Any, **request: Any) -> leases.UndecodedClaimResponse:
         nonlocal request_count
         request_count += 1
         number = request_count
@@ -293,8 +293,8 @@ async def test_a_fetcher_stopped_between_request_and_response(
             stepping_.cancel()
         return answer
 
-    monkeypatch.setattr(leases, "send_claim", ask)
-    stepping_ = asyncio.create_task(fetcher.step())
+    monkeypatch.setattr(leases, "finish_and_claim_undecoded", ask)
+    stepping_ = asyncio.create_task(fetcher.run_round())
     with suppress(asyncio.CancelledError):
         await stepping_
     first = {claimed.id for claimed, _ in recorder.launched}
@@ -302,7 +302,9 @@ async def test_a_fetcher_stopped_between_request_and_response(
     assert len(first) == SLOTS // 2
     assert fetcher.requested_slots == 0
     for claimed, _ in recorder.launched:  # as if they had ended meanwhile
-        outbox.put(Outcome(id=claimed.id, attempt=claimed.attempt, nonce=claimed.nonce, kind="succeed"))
+        outbox.put_outcome(
+            Outcome(id=claimed.id, attempt=claimed.attempt, nonce=claimed.nonce, kind="succeed")
+        )
     await fetcher.release_unreceived(conn)
     assert await running_tasks(conn) == first
     assert await conn.fetchval("select sum(crashes + failures) from holdfast.tasks") == 0
@@ -313,22 +315,22 @@ async def test_outcomes_without_a_response_are_sent_again_in_order(
 ) -> None:
     await client.submit_many([counted(n) for n in range(10)])
     fetcher, recorder, outbox = create_fetcher(db)
-    await fetcher.step()
+    await fetcher.run_round()
     created = [
         Outcome(id=c.id, attempt=c.attempt, nonce=c.nonce, kind="succeed") for c, _ in recorder.launched
     ]
     for outcome in created:
-        outbox.put(outcome)
+        outbox.put_outcome(outcome)
 
-    async def ask(*_: Any, **__: Any) -> leases.UnreadClaimResponse:
+    async def ask(*_: Any, **__: Any) -> leases.UndecodedClaimResponse:
         raise DatabaseUnavailableError("Away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(leases, "send_claim", ask)
+        patched.setattr(leases, "finish_and_claim_undecoded", ask)
         with pytest.raises(DatabaseUnavailableError):
-            await fetcher.step()
+            await fetcher.run_round()
     assert len(outbox) == outbox.unsent_count == 10
-    assert outbox.take() == created
+    assert outbox.take_unsent_outcomes() == created
 
 
 async def test_a_lease_counts_from_the_request(
@@ -337,15 +339,15 @@ async def test_a_lease_counts_from_the_request(
     """It may have start_counts right after it, however late the answer comes."""
     await client.submit(counted(1))
     fetcher, recorder, _ = create_fetcher(db)
-    real = leases.send_claim
+    real = leases.finish_and_claim_undecoded
 
-    async def ask(*args: Any, **request: Any) -> leases.UnreadClaimResponse:
+    async def ask(*args: Any, **request: Any) -> leases.UndecodedClaimResponse:
         answer = await real(*args, **request)
         await asyncio.sleep(0.3)
         return answer
 
-    monkeypatch.setattr(leases, "send_claim", ask)
+    monkeypatch.setattr(leases, "finish_and_claim_undecoded", ask)
     before = time.monotonic()
-    await fetcher.step()
+    await fetcher.run_round()
     [(_, asked_at)] = recorder.launched
     assert before <= asked_at < before + 0.3 < time.monotonic()

@@ -28,16 +28,16 @@ async def test_a_claim_that_never_arrived_is_given_back(
     client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
-    real = leases.send_claim
+    real = leases.finish_and_claim_undecoded
 
-    async def ask(*args: Any, **how: Any) -> leases.UnreadClaimResponse:
+    async def ask(*args: Any, **how: Any) -> leases.UndecodedClaimResponse:
         answer = await real(*args, **how)
         if answer.task_count and len(lost) < 4:  # more than the budget of crashes
             lost.append(answer.task_count)
             raise DatabaseUnavailableError("The connection was closed in the middle of the answer.")
         return answer
 
-    monkeypatch.setattr(leases, "send_claim", ask)
+    monkeypatch.setattr(leases, "finish_and_claim_undecoded", ask)
     stop = asyncio.Event()
     running = asyncio.create_task(WorkerRuntime(db, {tells.name: tells}).run(stop))
     jobs = [await client.submit(tells()) for _ in range(3)]

@@ -24,8 +24,8 @@ from holdfast.errors import HoldfastError
 WATCH_RENEWAL_INTERVAL_S = 45.0
 # Pauses between reads of an unchanged job. With a listener the first ones are short, because a change may be
 # recorded just before the job is on the list and committed just after the job was read.
-PAUSES_WITH_LISTENER_S = (0.05, 0.25, 1.0, 5.0)
-PAUSES_WITHOUT_LISTENER_S = (0.02, 0.03, 0.05, 0.1, 0.2, 0.35, 0.5)
+POLL_PAUSES_WITH_LISTENER_S = (0.05, 0.25, 1.0, 5.0)
+POLL_PAUSES_WITHOUT_LISTENER_S = (0.02, 0.03, 0.05, 0.1, 0.2, 0.35, 0.5)
 
 
 class JobSignal:
@@ -42,7 +42,7 @@ class JobSignal:
 
     async def wait(self, deadline: float | None) -> None:
         """Wait until the job should be read again: after a notification, a pause, or at `deadline`."""
-        pauses = PAUSES_WITH_LISTENER_S if self._is_listening() else PAUSES_WITHOUT_LISTENER_S
+        pauses = POLL_PAUSES_WITH_LISTENER_S if self._is_listening() else POLL_PAUSES_WITHOUT_LISTENER_S
         pause = pauses[min(self._reads, len(pauses) - 1)]
         if deadline is not None:
             pause = min(pause, max(deadline - time.monotonic(), 0))
@@ -92,7 +92,7 @@ class JobWatcher:
 
     def is_listening(self) -> bool:
         """Tell whether the listener is proven to receive notifications."""
-        return self._listener is not None and self._listener.healthy
+        return self._listener is not None and self._listener.is_healthy
 
     async def _update_watch_list(self, watched: list[UUID]) -> None:
         """Put jobs on the list of the database and remove those that nobody waits for any more."""

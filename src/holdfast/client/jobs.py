@@ -18,7 +18,7 @@ from holdfast.engine import jobs
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import NotFoundError
-from holdfast.model import ENDED, Job, JobPage, JobTask, LogLine, Reason, TaskStatus
+from holdfast.model import ENDED_STATUSES, Job, JobPage, JobTask, LogLine, Reason, TaskStatus
 
 MAX_EXPLAINED_TASKS = 20  # of one job
 SEARCH_PAGE_ROWS = 200
@@ -33,7 +33,7 @@ class JobOperations:
     async def get(self, job: UUID | str) -> Job:
         """Return a job with its tasks. Raise NotFoundError if it does not exist or was removed."""
         async with self._connections.connection() as connection:
-            return _convert_job(await jobs.get_job(connection, parse_id(job, "job")), job)
+            return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def logs(
         self, job: UUID | str, *, after: int = 0, limit: int = 500, newest: bool = False
@@ -49,7 +49,7 @@ class JobOperations:
         """Cancel a job and return its new state. Tasks that run are asked to stop."""
         async with self._connections.connection() as connection:
             await jobs.cancel_job(connection, parse_id(job, "job"), reason)
-            return _convert_job(await jobs.get_job(connection, parse_id(job, "job")), job)
+            return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def retry(
         self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
@@ -62,7 +62,7 @@ class JobOperations:
         names = None if from_tasks is None else list(from_tasks)
         async with self._connections.connection() as connection:
             await jobs.retry_job(connection, parse_id(job, "job"), from_tasks=names, delay=delay)
-            return _convert_job(await jobs.get_job(connection, parse_id(job, "job")), job)
+            return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def explain(self, job: UUID | str) -> list[Reason]:
         """Explain why a job is not running: the reasons for each unfinished task.
@@ -70,7 +70,7 @@ class JobOperations:
         For a job that has ended, return the reasons for all of its tasks.
         """
         current = await self.get(job)
-        tasks = [task for task in current.tasks if task.status not in ENDED] or current.tasks
+        tasks = [task for task in current.tasks if task.status not in ENDED_STATUSES] or current.tasks
         reasons: list[Reason] = []
         async with self._connections.connection() as connection:
             for task in tasks[:MAX_EXPLAINED_TASKS]:
@@ -118,7 +118,7 @@ class JobOperations:
             page = await self.search_jobs(search, owner=owner, before=page.next, limit=SEARCH_PAGE_ROWS)
 
 
-def _convert_job(row: dict[str, Any] | None, job_id: UUID | str) -> Job:
+def _build_job_from_row(row: dict[str, Any] | None, job_id: UUID | str) -> Job:
     if row is None:
         raise NotFoundError(f"Job {job_id} does not exist.", field="id")
     return msgspec.convert(row, Job)

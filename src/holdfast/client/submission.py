@@ -10,9 +10,9 @@ import msgspec
 from holdfast.client.connections import ClientConnections
 from holdfast.client.handles import JobHandle
 from holdfast.client.jobs import JobOperations
-from holdfast.client.submit_options import SubmitOptions, build_options_request
+from holdfast.client.submit_options import SubmitOptions, build_request_options
 from holdfast.definitions.graphs import Graph
-from holdfast.definitions.job_types import JobType, find_job_type, index_job_types
+from holdfast.definitions.job_types import JobType, get_job_type, index_job_types
 from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call, Task
 from holdfast.engine import caller_connection, jobs
@@ -45,14 +45,14 @@ class JobSubmission(JobOperations):
         With `on=connection` the job becomes part of your open transaction: it exists if you commit. The
         connection may be one of asyncpg, psycopg, SQLAlchemy or Django.
         """
-        request = self._encode_request(work, options)
+        request = self._encode_submit_request(work, options)
         if on is None:
             # Without a second context manager: this is the hot path.
             async with (await self._connections.open_database()).connection() as connection:
                 submitted = await jobs.submit_standalone(connection, request)
         else:
             submitted = await caller_connection.submit_on_connection(on, request)
-        return self._create_handle(work, submitted)
+        return self._create_job_handle(work, submitted)
 
     async def start_job(
         self,
@@ -63,7 +63,7 @@ class JobSubmission(JobOperations):
         **options: Unpack[SubmitOptions],
     ) -> JobHandle[Any]:
         """Build the graph of a job type from its parameters and submit it."""
-        job_type = find_job_type(self.job_types, type) if isinstance(type, str) else type
+        job_type = get_job_type(self.job_types, type) if isinstance(type, str) else type
         return await self.submit(job_type(params), on=on, **options)
 
     async def submit_many(
@@ -75,19 +75,19 @@ class JobSubmission(JobOperations):
             raise InvalidError(
                 "submit_many cannot give one key to many jobs.", fix="Submit each job by itself.", field="key"
             )
-        shared = build_options_request(self._add_trace(calls[0], options) if calls else options)
+        shared = build_request_options(self._add_trace_label(calls[0], options) if calls else options)
         request = msgspec.json.encode([{**build_work_request(call), **shared} for call in calls])
         async with self._connections.connection() as connection:
             submitted = await jobs.submit_many(connection, request)
-        return [self._create_handle(call, each) for call, each in zip(calls, submitted, strict=True)]
+        return [self._create_job_handle(call, each) for call, each in zip(calls, submitted, strict=True)]
 
-    def _encode_request(self, work: Call[Any] | Graph, options: SubmitOptions) -> bytes:
+    def _encode_submit_request(self, work: Call[Any] | Graph, options: SubmitOptions) -> bytes:
         """Return the JSON that the SQL function `submit` reads."""
-        _check_work(work)
-        shared = build_options_request(self._add_trace(work, options))
+        _check_submittable(work)
+        shared = build_request_options(self._add_trace_label(work, options))
         return msgspec.json.encode({**build_work_request(work), **shared})
 
-    def _add_trace(self, work: Call[Any] | Graph, options: SubmitOptions) -> SubmitOptions:
+    def _add_trace_label(self, work: Call[Any] | Graph, options: SubmitOptions) -> SubmitOptions:
         """With tracing on, add the trace context to the labels, so that workers continue the trace."""
         tracing = get_tracing(self._connections.settings.tracing)
         if tracing is None:
@@ -95,11 +95,11 @@ class JobSubmission(JobOperations):
         name, queue = (work.type, None) if isinstance(work, Graph) else (work.task.name, work.task.queue)
         return {**options, "labels": tracing.add_trace_context(options.get("labels"), name, queue)}
 
-    def _create_handle(self, work: Call[Any] | Graph, submitted: jobs.SubmitResult) -> JobHandle[Any]:
-        return JobHandle(self, submitted.id, _find_result_type(work), created=submitted.created)
+    def _create_job_handle(self, work: Call[Any] | Graph, submitted: jobs.SubmitResult) -> JobHandle[Any]:
+        return JobHandle(self, submitted.id, _get_result_type(work), created=submitted.created)
 
 
-def _check_work(work: object) -> None:
+def _check_submittable(work: object) -> None:
     if isinstance(work, (Call, Graph)):
         return
     if isinstance(work, Task):
@@ -115,7 +115,7 @@ def _check_work(work: object) -> None:
     )
 
 
-def _find_result_type(work: Call[Any] | Graph) -> Any:
+def _get_result_type(work: Call[Any] | Graph) -> Any:
     """Return the type that the result is converted to, as the task's function declares it."""
     if isinstance(work, Graph):
         return Any

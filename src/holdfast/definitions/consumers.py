@@ -20,10 +20,10 @@ from holdfast.model import Message
 
 B = TypeVar("B")
 
-Finish = Literal["archive", "delete"]
-OnDead = Callable[[Message[Any], str], object]
+FinishAction = Literal["archive", "delete"]
+DeadLetterCallback = Callable[[Message[Any], str], object]
 
-MIN_VT, MAX_VT = timedelta(seconds=1), timedelta(days=7)
+MIN_VISIBILITY_TIMEOUT, MAX_VISIBILITY_TIMEOUT = timedelta(seconds=1), timedelta(days=7)
 MAX_CONSUMER_CONCURRENCY = 10_000
 MAX_QUEUE_NAME_BYTES = 47
 
@@ -51,9 +51,9 @@ class ConsumerOptions(TypedDict, total=False):
     vt: timedelta
     concurrency: int
     max_reads: int | None
-    on_dead: OnDead | None
+    on_dead: DeadLetterCallback | None
     create: bool
-    finish: Finish
+    finish: FinishAction
     timeout: timedelta
 
 
@@ -75,18 +75,18 @@ class Consumer(Generic[B]):
     vt: timedelta = timedelta(seconds=60)
     concurrency: int = 10
     max_reads: int | None = None
-    on_dead: OnDead | None = None
+    on_dead: DeadLetterCallback | None = None
     create: bool = False
-    finish: Finish = "archive"
+    finish: FinishAction = "archive"
     timeout: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
         check_queue_name(self.queue)
         for field in ("vt", "timeout"):
             check_duration(getattr(self, field), field)
-        if not MIN_VT <= self.vt <= MAX_VT:
+        if not MIN_VISIBILITY_TIMEOUT <= self.vt <= MAX_VISIBILITY_TIMEOUT:
             raise InvalidError(
-                f"vt must be between {MIN_VT} and {MAX_VT}, got {self.vt}.",
+                f"vt must be between {MIN_VISIBILITY_TIMEOUT} and {MAX_VISIBILITY_TIMEOUT}, got {self.vt}.",
                 fix="A running worker extends it, so 30 seconds are enough.",
                 field="vt",
             )
@@ -99,9 +99,9 @@ class Consumer(Generic[B]):
             raise InvalidError(f"max_reads must be at least 1, got {self.max_reads}.", field="max_reads")
         if self.timeout <= timedelta(0):
             raise InvalidError(f"timeout must be positive, got {self.timeout}.", field="timeout")
-        if self.finish not in typing.get_args(Finish):
+        if self.finish not in typing.get_args(FinishAction):
             raise InvalidError(f"finish must be 'archive' or 'delete', got {self.finish!r}.", field="finish")
-        _check_accepts_message(self.function)
+        _check_message_parameter(self.function)
 
     @property
     def is_async(self) -> bool:
@@ -139,7 +139,7 @@ def check_queue_name(name: str, *, field: str = "queue") -> None:
         )
 
 
-def _check_accepts_message(function: Callable[..., Any]) -> None:
+def _check_message_parameter(function: Callable[..., Any]) -> None:
     try:
         inspect.signature(function).bind(object())
     except TypeError:

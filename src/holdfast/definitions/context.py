@@ -162,7 +162,7 @@ class Ctx(ABC, Generic[State_co]):
         `total` is the number of items (default: `len(items)` if it has a length).
         """
         tracker = _ProgressTracker(self, items, total, phase)
-        async for item in self._iterate(items):
+        async for item in self._iterate_items(items):
             self.check()
             yield item
             tracker.advance()
@@ -207,7 +207,7 @@ class Ctx(ABC, Generic[State_co]):
         `on` is your connection, `output` the result of the task. With a synchronous connection you need not
         await the call.
         """
-        return self._complete(on, output)
+        return self._complete_task(on, output)
 
     async def save(
         self,
@@ -238,7 +238,7 @@ class Ctx(ABC, Generic[State_co]):
         self, done: float | None, total: float, phase: str | None, message: str | None
     ) -> None: ...
     @abstractmethod
-    def _iterate(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]: ...
+    def _iterate_items(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]: ...
     @abstractmethod
     def _append_log(self, message: str, level: LogLevel, fields: Mapping[str, Any]) -> None: ...
     @abstractmethod
@@ -254,7 +254,7 @@ class Ctx(ABC, Generic[State_co]):
     @abstractmethod
     def _assert_lease(self, on: object) -> Awaitable[None]: ...
     @abstractmethod
-    def _complete(self, on: object, output: object) -> Awaitable[None]: ...
+    def _complete_task(self, on: object, output: object) -> Awaitable[None]: ...
     @abstractmethod
     async def _save_file(
         self, name: str, content: Content, content_type: str | None, options: ArtifactOptions

@@ -92,7 +92,7 @@ class Graph:
         `weight` is the share of the task in the progress of the job.
         """
         call.mark_used()
-        name = name or self._find_free_name(call.task.name)
+        name = name or self._choose_free_node_name(call.task.name)
         if name in self.nodes:
             raise InvalidError(
                 f"The graph {self.type!r} has a task {name!r} already.",
@@ -112,7 +112,7 @@ class Graph:
         self.nodes[name] = node
         return node
 
-    def _find_free_name(self, name: str) -> str:
+    def _choose_free_node_name(self, name: str) -> str:
         if name not in self.nodes:
             return name
         number = 2
@@ -138,14 +138,14 @@ def insert_results(value: object, results: Mapping[str, object]) -> object:
     if isinstance(value, dict):
         mapping = cast("dict[str, object]", value)
         if len(mapping) == 1 and RESULT_REFERENCE_KEY in mapping:
-            return _find_result(str(mapping[RESULT_REFERENCE_KEY]), results)
+            return _get_task_result(str(mapping[RESULT_REFERENCE_KEY]), results)
         return {name: insert_results(inner, results) for name, inner in mapping.items()}
     if isinstance(value, list):
         return [insert_results(inner, results) for inner in cast("list[object]", value)]
     return value
 
 
-def _find_result(name: str, results: Mapping[str, object]) -> object:
+def _get_task_result(name: str, results: Mapping[str, object]) -> object:
     if name not in results:
         raise InvalidError(f"The arguments refer to the result of {name!r}, which has none.", field="args")
     return results[name]

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.definitions import payloads
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.tasks import Call
-from holdfast.definitions.validation import suggest_name
+from holdfast.definitions.validation import format_name_suggestion
 from holdfast.errors import InvalidError, NotFoundError
 
 P = TypeVar("P")
@@ -60,7 +60,7 @@ class JobType(Generic[P]):
         if isinstance(params, self.params):
             converted = params
         else:
-            converted = payloads.from_json(params, self.params, what="params")
+            converted = payloads.convert_payload(params, self.params, what="params")
         work = self.build(converted)
         if isinstance(work, Call):
             graph = Graph(self.name)
@@ -116,11 +116,11 @@ def index_job_types(job_types: Iterable[JobType[Any]]) -> dict[str, JobType[Any]
     return by_name
 
 
-def find_job_type(job_types: Mapping[str, JobType[Any]], name: str) -> JobType[Any]:
+def get_job_type(job_types: Mapping[str, JobType[Any]], name: str) -> JobType[Any]:
     """Return the job type of this name. Raise NotFoundError if the client does not know it."""
     if name not in job_types:
         raise NotFoundError(
-            f"The client has no job type {name!r}{suggest_name(name, job_types)}",
+            f"The client has no job type {name!r}{format_name_suggestion(name, job_types)}",
             fix="Create the client with job_types=[...], or pass the job type itself.",
             field="type",
         )

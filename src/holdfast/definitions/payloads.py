@@ -22,14 +22,14 @@ from holdfast.errors import InvalidError
 MAX_PAYLOAD_BYTES = 256 * 1024
 
 
-def _encode_foreign(value: Any) -> Any:
+def _encode_pydantic_model(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)  # pydantic, without importing it
     if dump is not None:
         return dump(mode="json")
     raise NotImplementedError(f"values of type {type(value).__name__} cannot be stored as JSON")
 
 
-def _decode_foreign(kind: type, value: Any) -> Any:
+def _decode_pydantic_model(kind: type, value: Any) -> Any:
     if kind is object:
         return value
     validate = getattr(kind, "model_validate", None)
@@ -38,11 +38,11 @@ def _decode_foreign(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"values of type {kind.__name__} cannot be read from JSON")
 
 
-def to_json(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+def encode_payload(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Return `value` as JSON text. `what` names the value in errors."""
     try:
-        plain = msgspec.to_builtins(value, enc_hook=_encode_foreign)
-        _refuse_lossy(plain, what)
+        plain = msgspec.to_builtins(value, enc_hook=_encode_pydantic_model)
+        _refuse_lossy_values(plain, what)
         text = msgspec.json.encode(plain)
     except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
         raise InvalidError(f"{what} cannot be stored as JSON: {error}.", field=what) from error
@@ -55,7 +55,7 @@ def to_json(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) -> byte
     return text
 
 
-def _refuse_lossy(value: object, place: str) -> None:
+def _refuse_lossy_values(value: object, place: str) -> None:
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidError(
@@ -66,19 +66,19 @@ def _refuse_lossy(value: object, place: str) -> None:
             raise InvalidError(f"{place} is {value}, which JSON cannot represent.", field=place)
     elif isinstance(value, dict):
         for key, inner in cast("dict[str, object]", value).items():
-            _refuse_lossy(key, f"a key of {place}")
-            _refuse_lossy(inner, f"{place}.{key}")
+            _refuse_lossy_values(key, f"a key of {place}")
+            _refuse_lossy_values(inner, f"{place}.{key}")
     elif isinstance(value, (list, tuple)):
         for number, inner in enumerate(cast("list[object]", value)):
-            _refuse_lossy(inner, f"{place}[{number}]")
+            _refuse_lossy_values(inner, f"{place}[{number}]")
 
 
-def from_json(value: object, kind: Any, *, what: str) -> Any:
+def convert_payload(value: object, kind: Any, *, what: str) -> Any:
     """Convert a decoded JSON value to the type `kind`. `what` names the value in errors."""
     if kind is Any or kind is object:
         return value
     try:
-        return msgspec.convert(value, kind, dec_hook=_decode_foreign)
+        return msgspec.convert(value, kind, dec_hook=_decode_pydantic_model)
     except (msgspec.ValidationError, ValueError, NotImplementedError) as error:
         raise InvalidError(f"{what} does not have the expected type: {error}.", field=what) from error
 
@@ -99,16 +99,16 @@ def build_arguments_schema(task: TaskSignature) -> dict[str, Any]:
 
     A parameter whose type JSON Schema cannot describe accepts every value here. The worker still checks it.
     """
-    kinds = {name: _with_format(task.hints.get(name, Any)) for name in task.signature.parameters}
-    described = {name: kind for name, kind in kinds.items() if _describable(kind)}
+    kinds = {name: _add_date_time_format(task.hints.get(name, Any)) for name in task.signature.parameters}
+    described = {name: kind for name, kind in kinds.items() if _has_json_schema(kind)}
     foreign: dict[str, Any] = {}
     schemas, components = msgspec.json.schema_components(
-        described.values(), schema_hook=_foreign_schema(foreign), ref_template="#/$defs/{name}"
+        described.values(), schema_hook=_build_pydantic_schema_hook(foreign), ref_template="#/$defs/{name}"
     )
     everything: dict[str, dict[str, Any]] = {name: {} for name in kinds}
     properties = {**everything, **dict(zip(described, schemas, strict=True))}
     for name, parameter in task.signature.parameters.items():
-        properties[name] = _with_default(properties[name], parameter.default)
+        properties[name] = _add_schema_default(properties[name], parameter.default)
     required = [n for n, p in task.signature.parameters.items() if p.default is p.empty]
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -122,15 +122,15 @@ def build_arguments_schema(task: TaskSignature) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def _describable(kind: Any) -> bool:
+def _has_json_schema(kind: Any) -> bool:
     try:
-        msgspec.json.schema_components([kind], schema_hook=_foreign_schema({}))
+        msgspec.json.schema_components([kind], schema_hook=_build_pydantic_schema_hook({}))
     except (TypeError, NotImplementedError, ValueError):
         return False
     return True
 
 
-def _foreign_schema(definitions: dict[str, Any]) -> Callable[[type], dict[str, Any]]:
+def _build_pydantic_schema_hook(definitions: dict[str, Any]) -> Callable[[type], dict[str, Any]]:
     """Return a hook that describes pydantic models. Their definitions go to `definitions`."""
 
     def describe(kind: type) -> dict[str, Any]:
@@ -145,22 +145,22 @@ def _foreign_schema(definitions: dict[str, Any]) -> Callable[[type], dict[str, A
     return describe
 
 
-def _with_format(kind: Any) -> Any:
+def _add_date_time_format(kind: Any) -> Any:
     """Add the format `date-time` for forms. msgspec adds none, because the time zone is optional."""
     if kind is datetime:
         return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
     if typing.get_origin(kind) in (types.UnionType, typing.Union) and datetime in typing.get_args(kind):
-        return typing.Union[tuple(_with_format(each) for each in typing.get_args(kind))]  # noqa: UP007
+        return typing.Union[tuple(_add_date_time_format(each) for each in typing.get_args(kind))]  # noqa: UP007
     return kind
 
 
-def _with_default(schema: dict[str, Any], default: object) -> dict[str, Any]:
+def _add_schema_default(schema: dict[str, Any], default: object) -> dict[str, Any]:
     """Add the default value, which forms show, if JSON can represent it."""
     if default is inspect.Parameter.empty:
         return schema
     try:
-        plain = msgspec.to_builtins(default, enc_hook=_encode_foreign)
-        _refuse_lossy(plain, "default")
+        plain = msgspec.to_builtins(default, enc_hook=_encode_pydantic_model)
+        _refuse_lossy_values(plain, "default")
         plain = msgspec.json.decode(msgspec.json.encode(plain))
     except (TypeError, ValueError, NotImplementedError, InvalidError):
         return schema

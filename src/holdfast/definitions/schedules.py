@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-Missed: TypeAlias = Literal["skip", "coalesce", "catch_up"]
+MissedRunPolicy: TypeAlias = Literal["skip", "coalesce", "catch_up"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class Schedule:
     cron: str | None = None
     every: timedelta | None = None
     timezone: str = "UTC"
-    missed: Missed = "coalesce"
+    missed: MissedRunPolicy = "coalesce"
     max_catch_up: int = 100
     owner: str | None = None
     unique: bool = False
@@ -105,7 +105,7 @@ def schedule(
     *,
     name: str | None = None,
     timezone: str = "UTC",
-    missed: Missed = "coalesce",
+    missed: MissedRunPolicy = "coalesce",
     max_catch_up: int = 100,
     owner: str | None = None,
     unique: bool = False,
@@ -119,7 +119,7 @@ def schedule(
     every: timedelta | None = None,
     name: str | None = None,
     timezone: str = "UTC",
-    missed: Missed = "coalesce",
+    missed: MissedRunPolicy = "coalesce",
     max_catch_up: int = 100,
     owner: str | None = None,
     unique: bool = False,

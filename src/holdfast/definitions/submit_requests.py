@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from holdfast.definitions.graphs import Graph, Node
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.tasks import Call, RetryPolicy, Task
 from holdfast.errors import InvalidError
 
-_DEFAULT_RETRY = RetryPolicy()
+_DEFAULT_RETRY_POLICY = RetryPolicy()
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 _DEFAULT_LEASE = timedelta(seconds=60)
 
@@ -24,7 +24,9 @@ def build_work_request(work: Call[Any] | Graph) -> dict[str, Any]:
         return build_call_request(work)
     if not work.nodes:
         raise InvalidError(f"The graph {work.type!r} has no tasks.", fix="Add a call to it.", field="tasks")
-    params = {} if work.params is None else {"params": msgspec.Raw(to_json(work.params, what="params"))}
+    params = (
+        {} if work.params is None else {"params": msgspec.Raw(encode_payload(work.params, what="params"))}
+    )
     return {"type": work.type, **params, "tasks": [_build_node_request(node) for node in work.nodes.values()]}
 
 
@@ -36,7 +38,7 @@ def _build_node_request(node: Node[Any]) -> dict[str, Any]:
 
 def build_call_request(call: Call[Any]) -> dict[str, Any]:
     """Return the request for one task: its type, queue, arguments and policy."""
-    args = to_json(dict(call.args), what=f"args of {call.task.name}")
+    args = encode_payload(dict(call.args), what=f"args of {call.task.name}")
     return {
         "type": call.task.name,
         "queue": call.task.queue,
@@ -55,7 +57,7 @@ def build_task_policy(task: Task[..., Any]) -> dict[str, Any]:
         policy["timeout_s"] = task.timeout.total_seconds()
     if task.lease != _DEFAULT_LEASE:
         policy["lease_s"] = task.lease.total_seconds()
-    if task.retry != _DEFAULT_RETRY:
+    if task.retry != _DEFAULT_RETRY_POLICY:
         policy |= {
             "attempts": task.retry.retries + 1,
             "base_s": task.retry.base.total_seconds(),

@@ -139,21 +139,21 @@ class Task(Generic[P, R_co]):
     memory: int | None = None  # the maximum number of bytes for the child process and its children
     limit: int | None = None  # the maximum number of attempts that run at once, over all workers
     signature: inspect.Signature = field(init=False, repr=False)
-    wants_context: bool = field(init=False, repr=False)
+    takes_context: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "name")
-        _check_name(self.queue, "queue")
+        _check_definition_name(self.name, "name")
+        _check_definition_name(self.queue, "queue")
         for name in ("timeout", "lease"):
             check_duration(getattr(self, name), name)
             if getattr(self, name) <= timedelta(0):
                 raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
-        _check_memory(self.memory, process=self.process)
+        _check_memory_limit(self.memory, process=self.process)
         if self.limit is not None and self.limit < 1:
             raise InvalidError(f"limit must be at least 1, got {self.limit}.", field="limit")
-        signature, wants_context = _signature(self.function)
+        signature, takes_context = _split_signature(self.function)
         object.__setattr__(self, "signature", signature)
-        object.__setattr__(self, "wants_context", wants_context)
+        object.__setattr__(self, "takes_context", takes_context)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         try:
@@ -186,7 +186,7 @@ class Task(Generic[P, R_co]):
             return {}  # an annotation that only type checkers can resolve: values stay plain JSON
 
 
-def _check_memory(memory: int | None, *, process: bool) -> None:
+def _check_memory_limit(memory: int | None, *, process: bool) -> None:
     if memory is None:
         return
     if memory <= 0:
@@ -199,14 +199,14 @@ def _check_memory(memory: int | None, *, process: bool) -> None:
         )
 
 
-def _check_name(name: str, what: str) -> None:
+def _check_definition_name(name: str, what: str) -> None:
     if not name or len(name.encode()) > 200 or any(ord(c) < 32 for c in name):
         raise InvalidError(
             f"{what} must be 1 to 200 bytes without control characters, got {name!r}.", field=what
         )
 
 
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
+def _split_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
     """Return the parameters that callers pass, and whether the context comes before them."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
@@ -217,11 +217,11 @@ def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
                 fix="Use named parameters only: no *args, **kwargs or positional-only parameters.",
                 field=parameter.name,
             )
-    wants_context = bool(parameters) and _is_context(parameters[0])
-    return signature.replace(parameters=parameters[1:] if wants_context else parameters), wants_context
+    takes_context = bool(parameters) and _is_context_parameter(parameters[0])
+    return signature.replace(parameters=parameters[1:] if takes_context else parameters), takes_context
 
 
-def _is_context(parameter: inspect.Parameter) -> bool:
+def _is_context_parameter(parameter: inspect.Parameter) -> bool:
     annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     return parameter.name == "ctx" or text.rpartition(".")[2].partition("[")[0] == "Ctx"

@@ -42,13 +42,13 @@ def check_option_names(options: Iterable[str], known: Iterable[str], function: s
     for name in options:
         if name not in known:
             raise InvalidError(
-                f"{function} has no option {name!r}{suggest_name(name, known)}",
+                f"{function} has no option {name!r}{format_name_suggestion(name, known)}",
                 fix=f"Options: {', '.join(known)}.",
                 field=name,
             )
 
 
-def suggest_name(name: str, known: Iterable[str]) -> str:
+def format_name_suggestion(name: str, known: Iterable[str]) -> str:
     """End a sentence about an unknown name: `; did you mean 'priority'?`, or a full stop."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.55)
     return f"; did you mean {nearest[0]!r}?" if nearest else "."

@@ -21,8 +21,8 @@ from holdfast.errors import InvalidError
 from holdfast.model import Json
 from holdfast.settings import Secret
 
-KEY_PREFIX = "hf_"
-SCOPES = {
+SERVICE_KEY_PREFIX = "hf_"
+SCOPE_DESCRIPTIONS = {
     "jobs": "start, read, cancel and retry every job",
     "files": "read, link to and delete every file",
     "queues": "send, read and archive messages",
@@ -37,8 +37,8 @@ SCOPES = {
     "dashboard:operator": "open the dashboard and retry, cancel, submit and pause",
     "dashboard:admin": "open the dashboard and do everything",
 }
-ALL_SCOPES = "*"
-_KEY_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that look alike
+ALL_SCOPES_WILDCARD = "*"
+_SERVICE_KEY_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that look alike
 
 _LIST_USABLE_ROLES = """
 select r.rolname::text from pg_catalog.pg_roles r
@@ -77,7 +77,7 @@ class StreamTicket(msgspec.Struct, frozen=True, kw_only=True):
 
 def generate_service_key() -> tuple[Secret, str, bytes]:
     """Return a new service key, the prefix under which it is listed, and the digest to store."""
-    prefix = KEY_PREFIX + "".join(secrets.choice(_KEY_ALPHABET) for _ in range(8))
+    prefix = SERVICE_KEY_PREFIX + "".join(secrets.choice(_SERVICE_KEY_ALPHABET) for _ in range(8))
     key = f"{prefix}_{secrets.token_urlsafe(32)}"
     return Secret(key), prefix, hash_secret(key)
 
@@ -90,10 +90,10 @@ def hash_secret(text: str) -> bytes:
 def check_scopes(scopes: Sequence[str]) -> None:
     """Raise InvalidError for a scope that does not exist."""
     for scope in scopes:
-        if scope != ALL_SCOPES and scope not in SCOPES:
+        if scope != ALL_SCOPES_WILDCARD and scope not in SCOPE_DESCRIPTIONS:
             raise InvalidError(
                 f"scope {scope!r} does not exist.",
-                fix=f"Choose from {', '.join(SCOPES)}, or {ALL_SCOPES} for all of them.",
+                fix=f"Choose from {', '.join(SCOPE_DESCRIPTIONS)}, or {ALL_SCOPES_WILDCARD} for all of them.",
                 field="scopes",
             )
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # A statement has exactly one parameter, a JSON text, written as {}, and returns one value as text.
 StatementTemplate = str
-SUBMIT: StatementTemplate = "select holdfast.submit({}::jsonb)::text"
+SUBMIT_STATEMENT: StatementTemplate = "select holdfast.submit({}::jsonb)::text"
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,27 @@ class JsonStatement(Generic[T]):
     translate_error: Callable[[str, str], errors.HoldfastError | None] = lambda _, __: None
 
 
-async def run_on_connection(on: object, statement: JsonStatement[T]) -> T:
-    with _translate_errors(statement):
-        return statement.decode(await execute(on, statement.statement, statement.argument.decode()))
+async def run_statement_async(on: object, statement: JsonStatement[T]) -> T:
+    with _translate_driver_errors(statement):
+        return statement.decode(
+            await execute_statement_async(on, statement.statement, statement.argument.decode())
+        )
 
 
-def run_on_sync_connection(on: object, statement: JsonStatement[T]) -> T:
-    with _translate_errors(statement):
-        return statement.decode(execute_sync(on, statement.statement, statement.argument.decode()))
+def run_statement_sync(on: object, statement: JsonStatement[T]) -> T:
+    with _translate_driver_errors(statement):
+        return statement.decode(execute_statement_sync(on, statement.statement, statement.argument.decode()))
 
 
-def run_now_or_await(on: object, statement: JsonStatement[T]) -> Awaitable[T]:
-    """Run at once on a synchronous connection; on an asynchronous one, run when the result is awaited."""
-    if is_sync(on):
-        return CompletedAwaitable(run_on_sync_connection(on, statement))
-    return run_on_connection(on, statement)
+def run_statement_or_defer(on: object, statement: JsonStatement[T]) -> Awaitable[T]:
+    """Run a statement: at once on a synchronous connection, else when the caller awaits the result."""
+    if is_sync_connection(on):
+        return CompletedAwaitable(run_statement_sync(on, statement))
+    return run_statement_async(on, statement)
 
 
 class CompletedAwaitable(Generic[T]):
-    """An awaitable whose value is already there."""
+    """An awaitable that returns a known value at once."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -71,33 +73,35 @@ class CompletedAwaitable(Generic[T]):
 
 
 async def submit_on_connection(on: object, job: bytes) -> SubmitResult:
-    return await run_on_connection(on, _build_submit(job))
+    return await run_statement_async(on, _build_submit_statement(job))
 
 
 def submit_on_sync_connection(on: object, job: bytes) -> SubmitResult:
-    return run_on_sync_connection(on, _build_submit(job))
+    return run_statement_sync(on, _build_submit_statement(job))
 
 
-def _build_submit(job: bytes) -> JsonStatement[SubmitResult]:
-    return JsonStatement(SUBMIT, job, lambda text: msgspec.json.decode(text, type=SubmitResult))
+def _build_submit_statement(job: bytes) -> JsonStatement[SubmitResult]:
+    return JsonStatement(SUBMIT_STATEMENT, job, lambda text: msgspec.json.decode(text, type=SubmitResult))
 
 
 @contextmanager
-def _translate_errors(statement: JsonStatement[Any]) -> Generator[None]:
-    """Raise our errors as our exceptions, whichever library reports them, and all other errors unchanged."""
+def _translate_driver_errors(statement: JsonStatement[Any]) -> Generator[None]:
+    """Convert driver errors with Holdfast's error codes to exceptions of `holdfast.errors`."""
     try:
         yield
     except errors.HoldfastError:
         raise
     except Exception as error:
-        translated = _translate_error(error, statement)
+        translated = _translate_driver_error(error, statement)
         if translated is None:
             raise
         raise translated from error
 
 
-def _translate_error(error: BaseException, statement: JsonStatement[Any]) -> errors.HoldfastError | None:
-    """Find the driver's error, which SQLAlchemy keeps in `orig` and Django in the cause, and translate it."""
+def _translate_driver_error(
+    error: BaseException, statement: JsonStatement[Any]
+) -> errors.HoldfastError | None:
+    """Return the Holdfast exception for a driver error, also inside a SQLAlchemy or Django exception."""
     innermost: Any = None
     current: BaseException | None = error
     while current is not None:
@@ -113,44 +117,44 @@ def _translate_error(error: BaseException, statement: JsonStatement[Any]) -> err
     hint: str | None = getattr(details, "message_hint", None) or getattr(innermost, "hint", None)
     field: str | None = getattr(details, "column_name", None) or getattr(innermost, "column_name", None)
     code: str = innermost.sqlstate
-    return statement.translate_error(code, message) or errors.from_sqlstate(
+    return statement.translate_error(code, message) or errors.build_error_from_sqlstate(
         code, message, hint=hint, field=field
     )
 
 
-def is_sync(on: object) -> bool:
-    """Return whether the connection must be used in the caller's thread, without an event loop."""
+def is_sync_connection(on: object) -> bool:
+    """Return whether a caller's connection is synchronous, so that its calls cannot be awaited."""
     return _detect_library(on) in {"psycopg", "sqlalchemy", "django"}
 
 
-async def execute(on: Any, statement: StatementTemplate, argument: str) -> Any:
+async def execute_statement_async(on: Any, statement: StatementTemplate, argument: str) -> Any:
     """Run a statement with one JSON parameter on the caller's connection and return its single value."""
     library = _detect_library(on)
     if library == "asyncpg":
         _require_transaction(on.is_in_transaction())
         return await on.fetchval(statement.format("$1"), argument)
     if library == "psycopg_async":
-        _require_transaction(_psycopg_has_transaction(on))
+        _require_transaction(_is_psycopg_in_transaction(on))
         cursor = await on.execute(statement.format("%s"), [argument])
-        return _first_column(await cursor.fetchone())
+        return _get_first_column(await cursor.fetchone())
     if library == "sqlalchemy_async":
         return await on.run_sync(_execute_sqlalchemy, statement, argument)
-    return execute_sync(on, statement, argument)
+    return execute_statement_sync(on, statement, argument)
 
 
-def execute_sync(on: Any, statement: StatementTemplate, argument: str) -> Any:
-    """Do the same as `execute`, on a synchronous connection."""
+def execute_statement_sync(on: Any, statement: StatementTemplate, argument: str) -> Any:
+    """Run a statement with one JSON parameter on a synchronous connection and return its single value."""
     library = _detect_library(on)
     if library == "psycopg":
-        _require_transaction(_psycopg_has_transaction(on))
-        return _first_column(on.execute(statement.format("%s"), [argument]).fetchone())
+        _require_transaction(_is_psycopg_in_transaction(on))
+        return _get_first_column(on.execute(statement.format("%s"), [argument]).fetchone())
     if library == "sqlalchemy":
         return _execute_sqlalchemy(on, statement, argument)
     if library == "django":
         _require_transaction(on.in_atomic_block or not on.get_autocommit())
         with on.cursor() as cursor:
             cursor.execute(statement.format("%s"), [argument])
-            return _first_column(cursor.fetchone())
+            return _get_first_column(cursor.fetchone())
     raise InvalidError(
         f"on= got an asynchronous connection of {type(on).__module__}, which needs an event loop.",
         fix="Use the asynchronous client with it.",
@@ -159,7 +163,7 @@ def execute_sync(on: Any, statement: StatementTemplate, argument: str) -> Any:
 
 
 def _detect_library(on: object) -> str:
-    """Return the library of a connection, by the modules of its class and base classes."""
+    """Return the name of the library that a connection belongs to, such as `psycopg`."""
     for cls in type(on).__mro__:
         library = cls.__module__.partition(".")[0]
         if library == "asyncpg":
@@ -186,20 +190,20 @@ def _require_transaction(in_transaction: bool) -> None:
         )
 
 
-def _psycopg_has_transaction(on: Any) -> bool:
+def _is_psycopg_in_transaction(on: Any) -> bool:
     idle = 0  # psycopg.pq.TransactionStatus.IDLE
     return not on.autocommit or int(on.info.transaction_status) != idle
 
 
 def _execute_sqlalchemy(on: Any, statement: StatementTemplate, argument: str) -> Any:
     connection: Any = on.connection() if callable(getattr(on, "connection", None)) else on
-    _require_transaction(not _sqlalchemy_autocommits(connection))
+    _require_transaction(not _is_sqlalchemy_autocommit(connection))
     # exec_driver_sql keeps SQLAlchemy from reading the colons of casts as parameters.
     placeholder = "$1" if connection.dialect.driver == "asyncpg" else "%s"
     return connection.exec_driver_sql(statement.format(placeholder), (argument,)).scalar_one()
 
 
-def _sqlalchemy_autocommits(connection: Any) -> bool:
+def _is_sqlalchemy_autocommit(connection: Any) -> bool:
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     raw = connection.connection.dbapi_connection
@@ -208,5 +212,5 @@ def _sqlalchemy_autocommits(connection: Any) -> bool:
     return getattr(raw, "isolation_level", None) == "autocommit" or getattr(raw, "autocommit", False) is True
 
 
-def _first_column(row: Any) -> Any:
+def _get_first_column(row: Any) -> Any:
     return row[0]

@@ -21,11 +21,11 @@ MIN_POSTGRES_MAJOR = 14  # the oldest supported major version
 POOL_IDLE_TIMEOUT_S = 300.0
 RESERVED_RETURN_INTERVAL_S = 10.0
 STATEMENT_CACHE_SIZE = 100
-CLOSE_TIMEOUT_S = 2
+POOL_CLOSE_TIMEOUT_S = 2
 
 
 class Database:
-    """A bounded pool of connections to one database. It connects with the first call."""
+    """A connection pool for one database. The first call opens the pool."""
 
     def __init__(self, url: Secret, settings: Settings) -> None:
         self.url = url
@@ -49,18 +49,18 @@ class Database:
                         max_size=self.settings.pool_size,
                         max_inactive_connection_lifetime=POOL_IDLE_TIMEOUT_S,
                         reset=_rollback_open_transaction,
-                        **_options(self.settings, prepare=prepare),
+                        **_build_connect_options(self.settings, prepare=prepare),
                     )
             return self._pool
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            await self._return(pool)
+            await self._return_reserved(pool)
             await pool.close()
 
     def terminate(self) -> None:
-        """Close at once, without waiting for connections in use, if no one will return them."""
+        """Close the pool at once, without waiting for connections in use."""
         pool, self._pool = self._pool, None
         self._reserved.clear()
         if pool is not None:
@@ -87,10 +87,10 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
-        """Use a connection of the pool, outside any transaction."""
+        """Borrow a connection from the pool, without a transaction."""
         pool = self._pool or await self.open()
         with translate_driver_errors(self.url):
-            connection = await self._take(pool)
+            connection = await self._take_connection(pool)
             try:
                 yield connection
             except BaseException:
@@ -98,11 +98,11 @@ class Database:
                 raise
             if _is_idle(connection) and not self._waiters and self._pool is pool:
                 self._reserved.append(connection)
-                self._return_later(pool)
+                self._return_reserved_later(pool)
             else:
                 await pool.release(connection)
 
-    async def _take(self, pool: asyncpg.Pool[Any]) -> PooledConnection:
+    async def _take_connection(self, pool: asyncpg.Pool[Any]) -> PooledConnection:
         while self._reserved:
             connection = self._reserved.pop()
             if _is_idle(connection):
@@ -115,16 +115,16 @@ class Database:
         finally:
             self._waiters -= 1
 
-    def _return_later(self, pool: asyncpg.Pool[Any]) -> None:
-        """Return all reserved connections after a while, so that the pool can close idle ones."""
+    def _return_reserved_later(self, pool: asyncpg.Pool[Any]) -> None:
+        """Schedule the return of reserved connections, so that the pool can close idle connections."""
         if self._return_timer is None:
             loop = asyncio.get_running_loop()
-            self._return_timer = loop.call_later(RESERVED_RETURN_INTERVAL_S, self._return_soon, pool)
+            self._return_timer = loop.call_later(RESERVED_RETURN_INTERVAL_S, self._return_reserved_soon, pool)
 
-    def _return_soon(self, pool: asyncpg.Pool[Any]) -> None:
-        self._return_task = asyncio.get_running_loop().create_task(self._return(pool))
+    def _return_reserved_soon(self, pool: asyncpg.Pool[Any]) -> None:
+        self._return_task = asyncio.get_running_loop().create_task(self._return_reserved(pool))
 
-    async def _return(self, pool: asyncpg.Pool[Any]) -> None:
+    async def _return_reserved(self, pool: asyncpg.Pool[Any]) -> None:
         if self._return_timer is not None:
             self._return_timer.cancel()
             self._return_timer = None
@@ -146,7 +146,7 @@ def _is_idle(connection: PooledConnection) -> bool:
 
 
 async def _rollback_open_transaction(connection: Connection) -> None:
-    """Replace the driver's reset: we leave no session state behind, so its round trip is not needed."""
+    """Roll back an open transaction. It replaces the driver's reset, which costs one more round trip."""
     if connection.is_in_transaction():
         await connection.execute("rollback")
 
@@ -154,14 +154,14 @@ async def _rollback_open_transaction(connection: Connection) -> None:
 @asynccontextmanager
 async def open_connection(url: Secret, settings: Settings) -> AsyncGenerator[Connection]:
     """Open a connection outside the pool, for short commands and for LISTEN."""
-    options = _options(settings, prepare=settings.statement_cache == "on")
+    options = _build_connect_options(settings, prepare=settings.statement_cache == "on")
     with translate_driver_errors(url):
         with _translate_url_errors():
             connection = await asyncpg.connect(url.reveal(), **options)
         try:
             yield connection
         finally:
-            await connection.close(timeout=CLOSE_TIMEOUT_S)
+            await connection.close(timeout=POOL_CLOSE_TIMEOUT_S)
 
 
 async def _can_prepare_statements(url: Secret, settings: Settings) -> bool:
@@ -177,7 +177,7 @@ async def _can_prepare_statements(url: Secret, settings: Settings) -> bool:
         return bool(connection.get_server_pid() == backend_pid)
 
 
-def _options(settings: Settings, *, prepare: bool) -> dict[str, Any]:
+def _build_connect_options(settings: Settings, *, prepare: bool) -> dict[str, Any]:
     return {
         "timeout": settings.connect_timeout.total_seconds(),
         "command_timeout": settings.call_timeout.total_seconds(),
@@ -188,17 +188,18 @@ def _options(settings: Settings, *, prepare: bool) -> dict[str, Any]:
 
 @contextmanager
 def translate_driver_errors(url: Secret) -> Generator[None]:
-    """Raise our exceptions instead of the driver's."""
+    """Convert driver errors inside the block to exceptions of `holdfast.errors`."""
     try:
         yield
     except asyncpg.PostgresError as error:
         raise translate_error(error, url) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         # The driver raises InternalClientError if a connection ends between two messages of one statement.
-        raise errors.DatabaseUnavailableError(f"{_where(url)}: {error}.") from error
+        raise errors.DatabaseUnavailableError(f"{_format_server_address(url)}: {error}.") from error
     except (OSError, TimeoutError) as error:
         raise errors.DatabaseUnavailableError(
-            f"PostgreSQL at {_where(url)} cannot be reached: {str(error) or type(error).__name__}.",
+            f"PostgreSQL at {_format_server_address(url)} cannot be reached: "
+            f"{str(error) or type(error).__name__}.",
             fix="Check DATABASE_URL and that the server runs, or unset it to use the embedded one.",
         ) from error
 
@@ -218,20 +219,22 @@ def _translate_url_errors() -> Generator[None]:
         ) from None
 
 
-def _where(url: Secret) -> str:
+def _format_server_address(url: Secret) -> str:
     return redact_url(url.reveal())
 
 
 def translate_error(error: asyncpg.PostgresError, url: Secret) -> errors.HoldfastError:  # noqa: C901
     code = error.sqlstate or ""
     message = str(error.args[0] if error.args else error)
-    translated = errors.from_sqlstate(code, message, hint=getattr(error, "hint", None), field=_field(error))
+    translated = errors.build_error_from_sqlstate(
+        code, message, hint=getattr(error, "hint", None), field=_find_error_field(error)
+    )
     if translated:
         return translated
     input_error = _translate_input_error(code, message)
     if input_error:
         return input_error
-    where = _where(url)
+    where = _format_server_address(url)
     if code == "25006":
         return errors.DatabaseReadOnlyError(
             f"The database at {where} is read-only: {message}.",
@@ -273,12 +276,12 @@ def translate_error(error: asyncpg.PostgresError, url: Secret) -> errors.Holdfas
 
 
 def is_permission_error(error: BaseException) -> bool:
-    """Return whether a driver's error says that the role has no right to do this."""
+    """Return whether a driver error means that the role lacks a privilege."""
     return isinstance(error, asyncpg.InsufficientPrivilegeError)
 
 
 def _translate_input_error(code: str, message: str) -> errors.HoldfastError | None:
-    """Translate errors about values that the database cannot read or store: the caller must change them."""
+    """Return InvalidError for a value that the database cannot parse or store, or None."""
     if code.startswith("22") or code in {"23502", "23514"}:
         return errors.InvalidError(f"A value cannot be used: {message}.")
     if code == "23505":
@@ -288,6 +291,6 @@ def _translate_input_error(code: str, message: str) -> errors.HoldfastError | No
     return None
 
 
-def _field(error: asyncpg.PostgresError) -> str | None:
-    """Return the name of the invalid argument. SQL functions report it in the `column` field of the error."""
+def _find_error_field(error: asyncpg.PostgresError) -> str | None:
+    """Return the name of the invalid argument, which SQL functions report as the column of an error."""
     return getattr(error, "column_name", None)

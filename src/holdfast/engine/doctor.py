@@ -23,7 +23,7 @@ from holdfast.engine.schema import SchemaFiles
 from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret, Settings
 
-FindingLevel = Literal["ok", "warn", "fail"]
+DoctorFindingLevel = Literal["ok", "warn", "fail"]
 
 SLOW_ROUND_TRIP = timedelta(milliseconds=50)
 MAX_CLOCK_SKEW = timedelta(seconds=2)
@@ -32,11 +32,11 @@ DATABASE_UNREACHABLE_EXIT_CODE = 6
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """The result of one check. `unreachable` means that the connection to the database failed."""
 
     check: str
-    level: FindingLevel
+    level: DoctorFindingLevel
     text: str
     fix: str | None = None
     unreachable: bool = False  # has an exit code of its own
@@ -52,19 +52,21 @@ class CheckContext:
     files: SchemaFiles
 
 
-Check = Callable[[CheckContext], Awaitable[Finding]]
+Check = Callable[[CheckContext], Awaitable[DoctorFinding]]
 
 
-async def run_checks(url: Secret, settings: Settings, *, files: SchemaFiles | None = None) -> list[Finding]:
+async def run_doctor_checks(
+    url: Secret, settings: Settings, *, files: SchemaFiles | None = None
+) -> list[DoctorFinding]:
     """Run every check and return the findings in a fixed order."""
     settings = replace(settings, statement_cache="off")
     try:
         async with open_connection(url, settings) as connection:
             context = CheckContext(connection, url, settings, files or schema.load_packaged_schema())
-            findings = [await _run_check(name, check, context) for name, check in CHECKS.items()]
+            findings = [await _run_check(name, check, context) for name, check in DOCTOR_CHECKS.items()]
     except errors.DatabaseError as error:
         findings = [
-            Finding(
+            DoctorFinding(
                 "database",
                 "fail",
                 error.message,
@@ -72,19 +74,21 @@ async def run_checks(url: Secret, settings: Settings, *, files: SchemaFiles | No
                 unreachable=error.exit_code == DATABASE_UNREACHABLE_EXIT_CODE,
             )
         ]
-    return [*findings, check_storage(settings)]
+    return [*findings, check_storage_folder(settings)]
 
 
-async def _run_check(name: str, check: Check, context: CheckContext) -> Finding:
+async def _run_check(name: str, check: Check, context: CheckContext) -> DoctorFinding:
     try:
         return await check(context)
     except errors.DatabasePermissionError as error:
-        return Finding(name, "fail", error.message, error.fix)
+        return DoctorFinding(name, "fail", error.message, error.fix)
     except asyncpg.PostgresError as error:
-        return Finding(name, "warn", f"could not run: {error}", "Run the check as the owner of the schema.")
+        return DoctorFinding(
+            name, "warn", f"could not run: {error}", "Run the check as the owner of the schema."
+        )
 
 
-async def check_round_trip(context: CheckContext) -> Finding:
+async def check_round_trip(context: CheckContext) -> DoctorFinding:
     """Measure the round trip to the database."""
     durations_s: list[float] = []
     for _ in range(5):
@@ -94,39 +98,39 @@ async def check_round_trip(context: CheckContext) -> Finding:
     round_trip_s = statistics.median(durations_s)
     text = f"round trip {round_trip_s * 1000:.1f} ms"
     if round_trip_s > SLOW_ROUND_TRIP.total_seconds():
-        return Finding(
+        return DoctorFinding(
             "database",
             "warn",
             text,
             "Run workers closer to the database: every batch of tasks is one round trip.",
         )
-    return Finding("database", "ok", text)
+    return DoctorFinding("database", "ok", text)
 
 
-async def check_version(context: CheckContext) -> Finding:
+async def check_server_version(context: CheckContext) -> DoctorFinding:
     """Check that the server version is supported."""
     async with context.connection.transaction():
         server = await preflight.read_server_info(context.connection)
     try:
         preflight.require_writable_server(server)
     except errors.DatabaseError as error:
-        return Finding("version", "fail", error.message, error.fix)
-    return Finding("version", "ok", f"PostgreSQL {server.version}")
+        return DoctorFinding("version", "fail", error.message, error.fix)
+    return DoctorFinding("version", "ok", f"PostgreSQL {server.version}")
 
 
-async def check_pooler(context: CheckContext) -> Finding:
+async def check_pooler(context: CheckContext) -> DoctorFinding:
     """Detect a transaction pooler and check that the settings suit it."""
     if not await _shares_server_processes(context):
-        return Finding("pooler", "ok", "each connection has its own server process")
+        return DoctorFinding("pooler", "ok", "each connection has its own server process")
     text = "connected through a transaction pooler"
     if "on" in {context.settings.listen, context.settings.statement_cache}:
-        return Finding(
+        return DoctorFinding(
             "pooler",
             "fail",
             text,
             "Set HOLDFAST_LISTEN=off and HOLDFAST_STATEMENT_CACHE=off, or connect directly.",
         )
-    return Finding(
+    return DoctorFinding(
         "pooler",
         "warn",
         f"{text}: workers poll instead of listening for notifications",
@@ -150,29 +154,29 @@ async def _shares_server_processes(context: CheckContext) -> bool:
         return len(connection_by_process) > len(others) + 1
 
 
-async def check_durability(context: CheckContext) -> Finding:
+async def check_durability(context: CheckContext) -> DoctorFinding:
     """Check the settings that decide whether a crash can lose or destroy data."""
     names = ("fsync", "full_page_writes", "synchronous_commit")
-    values = {name: await _get_setting(context, name) for name in names}
+    values = {name: await _get_server_setting(context, name) for name in names}
     unsafe = [name for name in names[:2] if values[name] == "off"]
     if unsafe:
-        return Finding(
+        return DoctorFinding(
             "durability",
             "fail",
             f"{' and '.join(unsafe)} off: a crash of the machine can corrupt the database",
             f"Set {' and '.join(f'{name} = on' for name in unsafe)} in postgresql.conf.",
         )
     if values["synchronous_commit"] == "off":
-        return Finding(
+        return DoctorFinding(
             "durability",
             "warn",
             "synchronous_commit is off: a crash can lose committed transactions",
             "Set synchronous_commit = on for this database or role.",
         )
-    return Finding("durability", "ok", f"fsync on, synchronous_commit {values['synchronous_commit']}")
+    return DoctorFinding("durability", "ok", f"fsync on, synchronous_commit {values['synchronous_commit']}")
 
 
-async def check_clock(context: CheckContext) -> Finding:
+async def check_clock_skew(context: CheckContext) -> DoctorFinding:
     """Compare the clock of the database with the clock of this machine."""
     before = datetime.now(UTC)
     async with context.connection.transaction():
@@ -181,122 +185,131 @@ async def check_clock(context: CheckContext) -> Finding:
     skew = abs(database_time - local_time)
     text = f"differs from this machine by {skew.total_seconds():.3f} s"
     if skew > MAX_CLOCK_SKEW:
-        return Finding(
+        return DoctorFinding(
             "clock", "warn", text, "Run NTP on both machines; schedules use the clock of the database."
         )
-    return Finding("clock", "ok", text)
+    return DoctorFinding("clock", "ok", text)
 
 
-async def check_schema(context: CheckContext) -> Finding:
+async def check_schema(context: CheckContext) -> DoctorFinding:
     """Compare the installed schema with the one that this version needs."""
-    status = await _get_status(context)
-    at = f"version {status.installed.latest} of {status.files.latest}"
+    status = await _get_schema_status(context)
+    at = f"version {status.installed.latest_version} of {status.files.latest_version}"
     name = "schema"
     if not status.installed.migrations:
-        return Finding(name, "fail", "not installed", "Run: holdfast migrate")
-    if status.unreleased:
-        return Finding(name, "fail", schema_status.UNRELEASED_SCHEMA, schema_status.UNRELEASED_SCHEMA_FIX)
-    if any(migration.breaking for migration in status.unknown):
-        return Finding(
+        return DoctorFinding(name, "fail", "not installed", "Run: holdfast migrate")
+    if status.is_unreleased:
+        return DoctorFinding(
+            name, "fail", schema_status.UNRELEASED_SCHEMA_MESSAGE, schema_status.UNRELEASED_SCHEMA_FIX
+        )
+    if any(migration.breaking for migration in status.unknown_migrations):
+        return DoctorFinding(
             name, "fail", f"{at}: newer than this package, with a breaking change", "Upgrade the package."
         )
-    if status.changed:
-        return Finding(
+    if status.changed_migrations:
+        return DoctorFinding(
             name,
             "fail",
-            f"{at}: applied migrations differ from the package: {', '.join(status.changed)}",
+            f"{at}: applied migrations differ from the package: {', '.join(status.changed_migrations)}",
             "Reinstall the package.",
         )
-    if status.pending or status.functions in {"missing", "outdated"}:
-        return Finding(name, "fail", f"{at}, functions {status.functions}", "Run: holdfast migrate")
-    if status.unknown or status.functions == "newer":
-        return Finding(name, "warn", f"{at}: newer than this package", "Upgrade the package when convenient.")
-    return Finding(name, "ok", f"{at}, functions current")
+    if status.pending_migrations or status.functions in {"missing", "outdated"}:
+        return DoctorFinding(name, "fail", f"{at}, functions {status.functions}", "Run: holdfast migrate")
+    if status.unknown_migrations or status.functions == "newer":
+        return DoctorFinding(
+            name, "warn", f"{at}: newer than this package", "Upgrade the package when convenient."
+        )
+    return DoctorFinding(name, "ok", f"{at}, functions current")
 
 
-async def check_roles(context: CheckContext) -> Finding:
+async def check_roles(context: CheckContext) -> DoctorFinding:
     """Check that the roles exist and that this role can call the SQL functions."""
     async with context.connection.transaction():
-        row = await context.connection.fetchrow(_RIGHTS, list(schema_status.ROLES))
+        row = await context.connection.fetchrow(_READ_RIGHTS, list(schema_status.SCHEMA_ROLES))
     assert row is not None  # noqa: S101  (one row always)
     role, owner, missing = row["role"], row["owner"], roles.find_missing_roles(row["roles"])
     if owner and not row["may_enter"]:
         fix = f"Run as {owner}: holdfast migrate grants --role {role}"
-        return Finding("roles", "fail", f"{role} may not call the functions of Holdfast", fix)
+        return DoctorFinding("roles", "fail", f"{role} may not call the functions of Holdfast", fix)
     if row["owner_is_superuser"]:
         fix = "Give the schema its own owner: dump it, drop it, migrate as another role, restore the rows."
-        return Finding("roles", "warn", f"the owner of the schema is the superuser {owner}", fix)
+        return DoctorFinding("roles", "warn", f"the owner of the schema is the superuser {owner}", fix)
     if missing:
         fix = "Create them as an administrator (create role NAME nologin), then run: holdfast migrate"
-        return Finding("roles", "warn", f"missing: {', '.join(missing)}", fix)
+        return DoctorFinding("roles", "warn", f"missing: {', '.join(missing)}", fix)
     if not owner:
-        return Finding("roles", "ok", "all roles exist; the schema is not installed yet")
+        return DoctorFinding("roles", "ok", "all roles exist; the schema is not installed yet")
     rights = "run workers" if row["may_work"] else "submit and read, but not run workers"
-    return Finding("roles", "ok", f"{role} may {rights}; the owner of the schema is {owner}")
+    return DoctorFinding("roles", "ok", f"{role} may {rights}; the owner of the schema is {owner}")
 
 
-_VERSIONS = "select extname, extversion from pg_catalog.pg_extension where extname = any ($1::text[])"
+_READ_EXTENSION_VERSIONS = (
+    "select extname, extversion from pg_catalog.pg_extension where extname = any ($1::text[])"
+)
 
 
-async def check_extensions(context: CheckContext) -> Finding:
+async def check_extensions(context: CheckContext) -> DoctorFinding:
     """Report whether message queues come from Holdfast or from the extension pgmq."""
-    status = await _get_status(context)
+    status = await _get_schema_status(context)
     if status.skipped:
         names = sorted(status.installed.provided)
-        rows = await context.connection.fetch(_VERSIONS, names)
+        rows = await context.connection.fetch(_READ_EXTENSION_VERSIONS, names)
         versions = {row["extname"]: f" {row['extversion']}" for row in rows}
         by = ", ".join(name + versions.get(name, "") for name in names)
-        return Finding("extensions", "ok", f"message queues come from {by}, not from Holdfast")
-    return Finding("extensions", "ok", "none needed; message queues come from Holdfast")
+        return DoctorFinding("extensions", "ok", f"message queues come from {by}, not from Holdfast")
+    return DoctorFinding("extensions", "ok", "none needed; message queues come from Holdfast")
 
 
-async def check_snapshots(context: CheckContext) -> Finding:
+async def check_old_snapshots(context: CheckContext) -> DoctorFinding:
     """Look for old transactions and slots that keep vacuum from removing dead rows."""
     async with context.connection.transaction():
-        rows = await context.connection.fetch(_SNAPSHOTS, OLD_SNAPSHOT_AGE)
+        rows = await context.connection.fetch(_LIST_OLD_SNAPSHOTS, OLD_SNAPSHOT_AGE)
     if rows:
-        return Finding(
+        return DoctorFinding(
             "snapshots",
             "warn",
             "vacuum cannot remove dead rows because of " + "; ".join(row["what"] for row in rows),
             rows[0]["fix"],
         )
-    return Finding(
+    return DoctorFinding(
         "snapshots", "ok", f"no snapshot is older than {int(OLD_SNAPSHOT_AGE.total_seconds() // 60)} min"
     )
 
 
-async def check_autovacuum(context: CheckContext) -> Finding:
+async def check_autovacuum(context: CheckContext) -> DoctorFinding:
     """Check that autovacuum is on."""
-    if "off" in {await _get_setting(context, "autovacuum"), await _get_setting(context, "track_counts")}:
-        return Finding(
+    if "off" in {
+        await _get_server_setting(context, "autovacuum"),
+        await _get_server_setting(context, "track_counts"),
+    }:
+        return DoctorFinding(
             "autovacuum",
             "fail",
             "off: queues get slower every day",
             "Set autovacuum = on and track_counts = on.",
         )
-    return Finding("autovacuum", "ok", "on")
+    return DoctorFinding("autovacuum", "ok", "on")
 
 
-async def check_connections(context: CheckContext) -> Finding:
+async def check_free_connections(context: CheckContext) -> DoctorFinding:
     """Check that enough connections are free for one more process."""
     async with context.connection.transaction():
-        row = await context.connection.fetchrow(_CONNECTIONS)
+        row = await context.connection.fetchrow(_COUNT_FREE_CONNECTIONS)
     assert row is not None  # noqa: S101  (one row always)
     free = row["allowed"] - row["used"]
     text = f"{row['used']} of {row['allowed']} in use"
     needed = context.settings.pool_size + 1
     if free < needed:
-        return Finding(
+        return DoctorFinding(
             "connections",
             "warn",
             f"{text}; one process of Holdfast opens up to {needed}",
             "Raise max_connections, lower HOLDFAST_POOL_SIZE, or put PgBouncer in front.",
         )
-    return Finding("connections", "ok", text)
+    return DoctorFinding("connections", "ok", text)
 
 
-def check_storage(settings: Settings) -> Finding:
+def check_storage_folder(settings: Settings) -> DoctorFinding:
     """Check that the folder for local files, or its nearest existing parent, is writable."""
     folder = settings.home.absolute()
     while not folder.exists():
@@ -305,28 +318,28 @@ def check_storage(settings: Settings) -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Finding(
+        return DoctorFinding(
             "storage",
             "fail",
             f"cannot write to {folder}: {error.strerror or error}",
             "Make the folder writable, free disk space, or choose another folder with HOLDFAST_HOME.",
         )
-    return Finding("storage", "ok", f"{settings.home} is writable")
+    return DoctorFinding("storage", "ok", f"{settings.home} is writable")
 
 
-async def _get_setting(context: CheckContext, name: str) -> str:
+async def _get_server_setting(context: CheckContext, name: str) -> str:
     async with context.connection.transaction():
         value: str = await context.connection.fetchval("select pg_catalog.current_setting($1)", name)
     return value
 
 
-async def _get_status(context: CheckContext) -> SchemaStatus:
+async def _get_schema_status(context: CheckContext) -> SchemaStatus:
     async with context.connection.transaction():
         installed = await schema_status.read_installed_schema(context.connection, context.files)
     return SchemaStatus(installed, context.files)
 
 
-_RIGHTS = """
+_READ_RIGHTS = """
 select
   current_user::text as role,
   o.rolname::text as owner,
@@ -341,7 +354,7 @@ left join pg_catalog.pg_namespace n on n.nspname = 'holdfast'
 left join pg_catalog.pg_roles o on o.oid = n.nspowner
 """
 
-_SNAPSHOTS = """
+_LIST_OLD_SNAPSHOTS = """
 select what, fix from (
   select 1 as rank, pg_catalog.format('process %s (%s), in a transaction for %s', pid, usename,
       pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - xact_start)) as what,
@@ -360,7 +373,7 @@ select what, fix from (
 ) blockers order by rank limit 5
 """
 
-_CONNECTIONS = """
+_COUNT_FREE_CONNECTIONS = """
 select
   pg_catalog.current_setting('max_connections')::integer
     - pg_catalog.current_setting('superuser_reserved_connections')::integer
@@ -368,16 +381,16 @@ select
   (select pg_catalog.sum(numbackends)::integer from pg_catalog.pg_stat_database) as used
 """
 
-CHECKS: dict[str, Check] = {
+DOCTOR_CHECKS: dict[str, Check] = {
     "database": check_round_trip,
-    "version": check_version,
+    "version": check_server_version,
     "pooler": check_pooler,
     "durability": check_durability,
-    "clock": check_clock,
+    "clock": check_clock_skew,
     "schema": check_schema,
     "roles": check_roles,
     "extensions": check_extensions,
-    "snapshots": check_snapshots,
+    "snapshots": check_old_snapshots,
     "autovacuum": check_autovacuum,
-    "connections": check_connections,
+    "connections": check_free_connections,
 }

@@ -18,13 +18,13 @@ lateral holdfast.complete_task(
 """
 
 
-def build_assert_lease(lease: Lease) -> JsonStatement[None]:
-    """Raise LeaseLostError unless the lease is held; hold it until the transaction ends."""
+def build_assert_lease_statement(lease: Lease) -> JsonStatement[None]:
+    """Build the statement that locks a lease until the transaction ends, or raises LeaseLostError."""
     return JsonStatement(_ASSERT_LEASE, msgspec.json.encode(_lease_to_dict(lease)), lambda _: None)
 
 
-def build_complete_task(lease: Lease, output: bytes) -> JsonStatement[None]:
-    """Record the success of the task if the transaction commits."""
+def build_complete_task_statement(lease: Lease, output: bytes) -> JsonStatement[None]:
+    """Build the statement that completes a task when the caller's transaction commits."""
     argument = {**_lease_to_dict(lease), "output": msgspec.Raw(output)}
     return JsonStatement(_COMPLETE_TASK, msgspec.json.encode(argument), lambda _: None)
 

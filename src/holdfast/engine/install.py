@@ -25,7 +25,7 @@ import asyncpg
 from holdfast import errors, telemetry
 from holdfast.engine import migration_script, preflight, roles, schema, schema_status
 from holdfast.engine.connection import Connection, open_connection, translate_error
-from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.engine.schema import SchemaFiles, SchemaMigration
 from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret, Settings
 from holdfast.version import __version__
@@ -35,10 +35,10 @@ T = TypeVar("T")
 MAX_LOCK_WAIT = timedelta(minutes=10)  # how long to wait for another migration
 MAX_LOCK_ATTEMPTS = 12  # for locks that running work holds; each waits up to the setting lock_timeout
 MIGRATION_TIMEOUT = timedelta(days=1)  # practically none: only waiting for locks is bounded
-MIGRATION_LOCK_RETRY_S = 0.3
-MAX_TABLE_LOCK_RETRY_S = 3.0
+MIGRATION_LOCK_RETRY_INTERVAL_S = 0.3
+MAX_TABLE_LOCK_RETRY_DELAY_S = 3.0
 
-_INDEX_STATE = """
+_READ_INDEX_STATE = """
 select case when i.indisvalid and i.indisready then 'valid' else 'invalid' end
 from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid
 where c.relname = $1 and c.relnamespace = (select oid from pg_catalog.pg_namespace where nspname = 'holdfast')
@@ -80,16 +80,16 @@ async def migrate_database(
         async with connection.transaction():
             server = await preflight.read_server_info(connection)
             preflight.require_writable_server(server)
-            status = await _read_status(run)
-            if not status.current:
+            status = await _read_checked_status(run)
+            if not status.is_current:
                 preflight.require_create_right(server)
         missing = roles.find_missing_roles(status.installed.roles)
-        if not status.current or (missing and server.may_make_roles):
-            missing = await _retry_on_locks(lambda: roles.create_missing_roles(connection))
-        while await _retry_on_locks(lambda: _run_step(run)):
+        if not status.is_current or (missing and server.may_create_roles):
+            missing = await _retry_transient_errors(lambda: roles.create_missing_roles(connection))
+        while await _retry_transient_errors(lambda: _run_migration_step(run)):
             pass
     report = MigrationReport(
-        tuple(run.versions), run.functions, run.files.latest, missing, time.monotonic() - began
+        tuple(run.versions), run.functions, run.files.latest_version, missing, time.monotonic() - began
     )
     if report.versions or report.functions:
         telemetry.emit("schema.migrated", versions=report.versions, seconds=report.seconds)
@@ -117,22 +117,22 @@ async def verify_schema(connection: Connection, *, files: SchemaFiles | None = N
             "Holdfast is not installed in this database.", fix="Run: holdfast migrate"
         )
     status.raise_if_unreleased()
-    breaking = [m for m in status.unknown if m.breaking]
+    breaking = [m for m in status.unknown_migrations if m.breaking]
     if breaking:
         raise errors.SchemaTooNewError(
             f"The schema has the breaking migration {breaking[0].version} ({breaking[0].name}), which this "
             f"code (Holdfast {__version__}) does not know.",
             fix=f"Upgrade the package: pip install 'holdfast>={breaking[0].applied_by}'.",
         )
-    if status.pending or status.functions in {"missing", "outdated"}:
+    if status.pending_migrations or status.functions in {"missing", "outdated"}:
         raise errors.SchemaOutdatedError(
-            f"The schema is at version {status.installed.latest} and this code needs {files.latest}"
-            f"{'' if status.pending else ' with newer functions'}.",
+            f"The schema is at version {status.installed.latest_version} and this code needs "
+            f"{files.latest_version}{'' if status.pending_migrations else ' with newer functions'}.",
             fix="Run: holdfast migrate",
         )
 
 
-async def _read_status(run: _MigrationRun) -> SchemaStatus:
+async def _read_checked_status(run: _MigrationRun) -> SchemaStatus:
     status = SchemaStatus(await schema_status.read_installed_schema(run.connection, run.files), run.files)
     status.raise_if_unreleased()
     status.raise_if_newer()
@@ -140,24 +140,24 @@ async def _read_status(run: _MigrationRun) -> SchemaStatus:
     return status
 
 
-async def _run_step(run: _MigrationRun) -> bool:
+async def _run_migration_step(run: _MigrationRun) -> bool:
     """Do what fits into one transaction. Return False if nothing is left to do."""
     async with run.connection.transaction():
         await _set_session_limits(run)
         await _take_migration_lock(run.connection)
-        status = await _read_status(run)
-        if status.current:
+        status = await _read_checked_status(run)
+        if status.is_current:
             return False
-        migrations = list(takewhile(lambda m: not m.concurrently, status.pending))
-        later = status.pending[len(migrations) :]
+        migrations = list(takewhile(lambda m: not m.concurrently, status.pending_migrations))
+        later = status.pending_migrations[len(migrations) :]
         # Functions may use what any migration creates, so they follow the last one in a transaction.
         with_functions = all(m.concurrently for m in later) and (
             bool(migrations) or status.functions != "current"
         )
         if migrations or with_functions:
-            await _apply(run, migrations, with_functions=with_functions)
+            await _apply_migrations(run, migrations, with_functions=with_functions)
         else:
-            await _apply_concurrently(run, later[0])
+            await _build_index_concurrently(run, later[0])
     run.versions += [m.version for m in migrations] or ([] if with_functions else [later[0].version])
     run.functions = run.functions or with_functions
     return True
@@ -165,31 +165,33 @@ async def _run_step(run: _MigrationRun) -> bool:
 
 async def _set_session_limits(run: _MigrationRun) -> None:
     """Override time limits that the role or the database may have, and bound the wait for locks."""
-    await run.connection.execute(migration_script.session_limits_sql(run.settings.lock_timeout))
+    await run.connection.execute(migration_script.build_session_limits_sql(run.settings.lock_timeout))
 
 
 async def _take_migration_lock(connection: Connection) -> None:
     if not await connection.fetchval("select pg_catalog.pg_try_advisory_xact_lock($1)", MIGRATION_LOCK_ID):
-        raise _BusyError
+        raise _MigrationBusyError
 
 
-async def _apply(run: _MigrationRun, migrations: list[Migration], *, with_functions: bool) -> None:
-    await _become_owner(run)
+async def _apply_migrations(
+    run: _MigrationRun, migrations: list[SchemaMigration], *, with_functions: bool
+) -> None:
+    await _set_owner_role(run)
     for migration in migrations:
         for file in migration.files:
-            await _execute(run, run.connection, file.path, file.sql)
-        await run.connection.execute(migration_script.version_row_sql(migration))
+            await _execute_sql_file(run, run.connection, file.path, file.sql)
+        await run.connection.execute(migration_script.build_version_row_sql(migration))
     if with_functions:
         for part in migration_script.list_function_parts(run.files):
-            await _execute(run, run.connection, part.title, part.sql)
+            await _execute_sql_file(run, run.connection, part.title, part.sql)
 
 
-async def _become_owner(run: _MigrationRun) -> None:
+async def _set_owner_role(run: _MigrationRun) -> None:
     preflight.require_owner_rights(await preflight.read_server_info(run.connection))
-    await _execute(run, run.connection, "setup/schemas.sql", schema.read_setup_sql("schemas"))
+    await _execute_sql_file(run, run.connection, "setup/schemas.sql", schema.read_setup_sql("schemas"))
 
 
-async def _apply_concurrently(run: _MigrationRun, migration: Migration) -> None:
+async def _build_index_concurrently(run: _MigrationRun, migration: SchemaMigration) -> None:
     """Build an index on a second connection. The first keeps the lock and must hold no snapshot."""
     # The driver leaves the portal of a single-row query open, with its snapshot. This statement closes it.
     await run.connection.execute("select 1")
@@ -199,37 +201,39 @@ async def _apply_concurrently(run: _MigrationRun, migration: Migration) -> None:
         if state_of_index == "invalid":
             await builder.execute(f"drop index concurrently if exists holdfast.{index}")
         if state_of_index != "valid":
-            await _execute(run, builder, migration.path, migration.sql)
-    await _become_owner(run)
-    await run.connection.execute(migration_script.version_row_sql(migration))
+            await _execute_sql_file(run, builder, migration.path, migration.sql)
+    await _set_owner_role(run)
+    await run.connection.execute(migration_script.build_version_row_sql(migration))
 
 
 async def _read_index_state(connection: Connection, index: str) -> str | None:
     async with connection.transaction():
-        index_state: str | None = await connection.fetchval(_INDEX_STATE, index)
+        index_state: str | None = await connection.fetchval(_READ_INDEX_STATE, index)
     return index_state
 
 
-async def _execute(run: _MigrationRun, connection: Connection, file: str, sql: str) -> None:
+async def _execute_sql_file(run: _MigrationRun, connection: Connection, file: str, sql: str) -> None:
     try:
         await connection.execute(sql)
     except asyncpg.PostgresError as error:
-        if _is_transient(error):
+        if _is_transient_error(error):
             raise
-        raise _add_location(error, run.url, file, sql) from error
+        raise _build_located_error(error, run.url, file, sql) from error
 
 
-def _add_location(error: asyncpg.PostgresError, url: Secret, file: str, sql: str) -> errors.HoldfastError:
+def _build_located_error(
+    error: asyncpg.PostgresError, url: Secret, file: str, sql: str
+) -> errors.HoldfastError:
     translated = translate_error(error, url)
     if isinstance(translated, errors.ConflictError | errors.InvalidError):  # not caused by a caller here
         translated = errors.DatabaseError(f"The database answered {error.sqlstate}: {error}.")
-    line = _find_line(error, sql)
+    line = _find_error_line(error, sql)
     place = f"{file}, line {line}" if line else file
     translated.message = f"{place}: {translated.message} Nothing was changed."
     return translated
 
 
-def _find_line(error: asyncpg.PostgresError, sql: str) -> int | None:
+def _find_error_line(error: asyncpg.PostgresError, sql: str) -> int | None:
     """Return the line of an error. A file that depends on an extension is executed from inside a block."""
     inner: str | None = getattr(error, "internal_query", None)
     if inner and inner.startswith("\n") and inner in sql:
@@ -238,11 +242,11 @@ def _find_line(error: asyncpg.PostgresError, sql: str) -> int | None:
     return sql.count("\n", 0, int(position)) + 1 if position else None
 
 
-class _BusyError(Exception):
+class _MigrationBusyError(Exception):
     """Another migration holds the lock."""
 
 
-def _is_transient(error: BaseException | None) -> bool:
+def _is_transient_error(error: BaseException | None) -> bool:
     """Return whether a retry can help: locks, deadlocks, and two databases that change the same role."""
     if isinstance(error, errors.DatabaseError):  # translated by the context manager of the second connection
         error = error.__cause__
@@ -254,22 +258,22 @@ def _is_transient(error: BaseException | None) -> bool:
     return code in {"55P03", "40P01", "40001"} or (code == "XX000" and "concurrently" in str(error))
 
 
-async def _retry_on_locks(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _retry_transient_errors(attempt: Callable[[], Awaitable[T]]) -> T:
     until = time.monotonic() + MAX_LOCK_WAIT.total_seconds()
     attempts = failures = 0
     while True:
         try:
             return await attempt()
-        except _BusyError as busy:
+        except _MigrationBusyError as busy:
             if time.monotonic() > until:
                 raise errors.SchemaBusyError(
                     f"Another migration has held the lock for {MAX_LOCK_WAIT}.",
                     fix="Find it in pg_stat_activity (application_name holdfast), or wait and try again.",
                 ) from busy
-            delay_s = MIGRATION_LOCK_RETRY_S
+            delay_s = MIGRATION_LOCK_RETRY_INTERVAL_S
         except (asyncpg.PostgresError, errors.DatabaseError) as error:
             failures += 1
-            if not _is_transient(error):
+            if not _is_transient_error(error):
                 raise
             if failures >= MAX_LOCK_ATTEMPTS:
                 raise errors.SchemaBusyError(
@@ -277,7 +281,7 @@ async def _retry_on_locks(attempt: Callable[[], Awaitable[T]]) -> T:
                     " Nothing was changed.",
                     fix="Look for long transactions in pg_stat_activity, or raise HOLDFAST_LOCK_TIMEOUT.",
                 ) from error
-            delay_s = min(0.1 * 2**failures, MAX_TABLE_LOCK_RETRY_S)
+            delay_s = min(0.1 * 2**failures, MAX_TABLE_LOCK_RETRY_DELAY_S)
         attempts += 1
         telemetry.emit("schema.lock_waited", attempt=attempts)
         await asyncio.sleep(random.uniform(0.1, 1.0) * delay_s)  # noqa: S311

@@ -40,20 +40,22 @@ _submit_decoder = msgspec.json.Decoder(SubmitResult)
 
 async def submit(connection: Connection, job: bytes | Mapping[str, Json]) -> SubmitResult:
     """Submit a job: JSON text or plain values with the keys that `functions/jobs/submit.sql` lists."""
-    return _submit_decoder.decode(await connection.fetchval("select holdfast.submit($1)", _encode(job)))
+    return _submit_decoder.decode(
+        await connection.fetchval("select holdfast.submit($1)", _encode_json_text(job))
+    )
 
 
 async def submit_standalone(connection: Connection, job: bytes | Mapping[str, Json]) -> SubmitResult:
     """Submit a job in a transaction that does nothing else, which is faster."""
     call = "select holdfast.submit_standalone($1)"
-    return _submit_decoder.decode(await connection.fetchval(call, _encode(job)))
+    return _submit_decoder.decode(await connection.fetchval(call, _encode_json_text(job)))
 
 
 async def submit_many(
     connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]
 ) -> list[SubmitResult]:
     """Submit all jobs or none. The results are in the order of the jobs."""
-    rows = await connection.fetch("select holdfast.submit_many($1) as job", _encode(jobs))
+    rows = await connection.fetch("select holdfast.submit_many($1) as job", _encode_json_text(jobs))
     return [_submit_decoder.decode(row["job"]) for row in rows]
 
 
@@ -78,7 +80,7 @@ async def list_jobs_page(
 ) -> StoredJobPage:
     """List jobs, newest first, without their tasks."""
     call = "select holdfast.list_jobs_page($1, $2, $3)"
-    text = await connection.fetchval(call, _encode(where), before, limit)
+    text = await connection.fetchval(call, _encode_json_text(where), before, limit)
     return msgspec.json.decode(text, type=StoredJobPage)
 
 
@@ -167,8 +169,8 @@ async def _cancel_chunk(
     start: dict[str, Json] | None,
 ) -> _CancelChunk:
     call = "select holdfast.cancel_jobs_chunk($1, $2, $3, $4)"
-    encoded_start = None if start is None else _encode(start)
-    response = await connection.fetchval(call, _encode(where), reason, limit, encoded_start)
+    encoded_start = None if start is None else _encode_json_text(start)
+    response = await connection.fetchval(call, _encode_json_text(where), reason, limit, encoded_start)
     return msgspec.json.decode(response, type=_CancelChunk)
 
 
@@ -219,7 +221,7 @@ async def redrive(
     matched = restarted = 0
     filters = dict(where)
     while True:
-        arguments = (_encode(filters), limit - matched, dry_run, spread.total_seconds())
+        arguments = (_encode_json_text(filters), limit - matched, dry_run, spread.total_seconds())
         response = await connection.fetchval(call, *arguments)
         chunk = msgspec.json.decode(response, type=_RedriveChunk)
         matched, restarted = matched + chunk.matched, restarted + chunk.restarted
@@ -236,7 +238,7 @@ async def open_batch(
     owner: str | None = None,
 ) -> UUID:
     """Create a batch. Jobs submitted with `batch` set to its id are counted together until it is closed."""
-    text = None if callback is None else _encode(callback)
+    text = None if callback is None else _encode_json_text(callback)
     return cast(
         "UUID", await connection.fetchval("select holdfast.open_batch($1, $2, $3)", name, text, owner)
     )
@@ -253,7 +255,7 @@ async def get_batch(connection: Connection, batch_id: UUID) -> dict[str, Json] |
     return _decode_object(await connection.fetchval("select holdfast.get_batch($1)", batch_id))
 
 
-def _encode(value: bytes | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> str:
+def _encode_json_text(value: bytes | Mapping[str, Json] | Sequence[Mapping[str, Json]]) -> str:
     return (value if isinstance(value, bytes) else msgspec.json.encode(value)).decode()
 
 

@@ -1,7 +1,7 @@
 """Listen for notifications on one connection and call back for each.
 
 A notification is a hint; polling finds everything. So a listener that fails costs time and nothing else. But
-it must know that it has failed: it sends itself a ping through the server and counts as healthy only while
+it must know that it has failed: it sends itself a ping through the server and counts as is_healthy only while
 the pings come back. Behind a transaction pooler they never do, and the caller polls.
 """
 
@@ -22,9 +22,9 @@ from holdfast.settings import Secret, Settings
 TASK_CHANNEL = "holdfast"
 MESSAGE_CHANNEL = "holdfast_messages"  # the payload is the queue
 EVENT_CHANNEL = "holdfast_events"  # the payload is the id of a watched job
-PING_INTERVAL_S = 90.0  # one of the two statements per minute that an idle worker may cost
-PONG_TIMEOUT_S = 5.0
-RECONNECT_DELAY_S = 2.0
+LISTENER_PING_INTERVAL_S = 90.0  # one of the two statements per minute that an idle worker may cost
+LISTENER_PONG_TIMEOUT_S = 5.0
+LISTENER_RECONNECT_DELAY_S = 2.0
 POOLER_RETRY_DELAY_S = 60.0  # after a connection that delivers no notifications: a pooler, and it stays one
 
 
@@ -43,7 +43,7 @@ class NotificationListener:
         self._loop: asyncio.Task[None] | None = None
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether notifications arrive."""
         return time.monotonic() < self._healthy_until
 
@@ -64,7 +64,7 @@ class NotificationListener:
             try:
                 await self._listen()
             except HoldfastError as error:
-                delay_s = RECONNECT_DELAY_S
+                delay_s = LISTENER_RECONNECT_DELAY_S
                 telemetry.emit("database.connection_failed", error=str(error), retry_in=delay_s)
             self._healthy_until = 0.0
             await asyncio.sleep(delay_s)
@@ -77,12 +77,12 @@ class NotificationListener:
             closed = asyncio.Event()
             connection.add_termination_listener(lambda _: closed.set())
             while await self._ping(connection):
-                if not self.healthy:
+                if not self.is_healthy:
                     for callback in self._callbacks.values():
                         callback("")  # notifications from before this connection listened were missed
-                self._healthy_until = time.monotonic() + PING_INTERVAL_S + PONG_TIMEOUT_S
+                self._healthy_until = time.monotonic() + LISTENER_PING_INTERVAL_S + LISTENER_PONG_TIMEOUT_S
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PING_INTERVAL_S):
+                    async with asyncio.timeout(LISTENER_PING_INTERVAL_S):
                         await closed.wait()
                     raise DatabaseUnavailableError("The connection for notifications was closed.")
 
@@ -91,7 +91,7 @@ class NotificationListener:
         self._pong.clear()
         await connection.execute(f"notify {self._ping_channel}")
         try:
-            async with asyncio.timeout(PONG_TIMEOUT_S):
+            async with asyncio.timeout(LISTENER_PONG_TIMEOUT_S):
                 await self._pong.wait()
         except TimeoutError:
             return False

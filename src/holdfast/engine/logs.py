@@ -47,8 +47,8 @@ async def read_logs(
 ) -> list[LogLine]:
     """Return log lines, oldest first: those after `after`, or the most recent ones if `newest` is set."""
     rows = await connection.fetch(_READ_LOGS, job_id, after, limit, task_id, level, newest)
-    return [msgspec.convert({**row, "fields": _decode_fields(row["fields"])}, LogLine) for row in rows]
+    return [msgspec.convert({**row, "fields": _decode_log_fields(row["fields"])}, LogLine) for row in rows]
 
 
-def _decode_fields(text: str | None) -> dict[str, Any]:
+def _decode_log_fields(text: str | None) -> dict[str, Any]:
     return {} if text is None else dict(_json_decoder.decode(text))

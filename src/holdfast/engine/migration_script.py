@@ -11,22 +11,22 @@ from datetime import timedelta
 
 from holdfast import errors
 from holdfast.engine import schema
-from holdfast.engine.schema import FunctionFile, Migration, SchemaFiles
-from holdfast.engine.schema_status import ROLES
+from holdfast.engine.schema import FunctionFile, SchemaFiles, SchemaMigration
+from holdfast.engine.schema_status import SCHEMA_ROLES
 from holdfast.version import __version__
 
 MIGRATION_LOCK_ID = 0x686F6C6466617374  # "holdfast"
 
 
 @dataclass(frozen=True)
-class ScriptPart:
+class MigrationScriptPart:
     """A titled piece of the script."""
 
     title: str
     sql: str
 
 
-def session_limits_sql(lock_timeout: timedelta) -> str:
+def build_session_limits_sql(lock_timeout: timedelta) -> str:
     milliseconds = max(1, int(lock_timeout.total_seconds() * 1000))
     return f"""
 set local lock_timeout = {milliseconds};
@@ -42,23 +42,27 @@ $limits$;
 """
 
 
-def version_row_sql(migration: Migration) -> str:
-    values = (_literal(v) for v in (migration.name, migration.checksum, migration.breaking, __version__))
+def build_version_row_sql(migration: SchemaMigration) -> str:
+    values = (
+        _quote_literal(v) for v in (migration.name, migration.checksum, migration.breaking, __version__)
+    )
     return (
         "insert into holdfast.migrations (version, name, checksum, breaking, applied_by)\n"
         f"values ({migration.version}, {', '.join(values)});"
     )
 
 
-def list_function_parts(files: SchemaFiles) -> list[ScriptPart]:
+def list_function_parts(files: SchemaFiles) -> list[MigrationScriptPart]:
     """Return all function files in order, the revoke of PUBLIC's rights, and the row of the function set."""
     parts = [
-        ScriptPart(f"functions/{function.file}", _skip_if_provided(function)) for function in files.functions
+        MigrationScriptPart(f"functions/{function.file}", _wrap_unless_provided(function))
+        for function in files.functions
     ]
     return [
         *parts,
-        ScriptPart(
-            "function set", f"call holdfast.revoke_all_rights('public');\n{_function_set_row_sql(files)}"
+        MigrationScriptPart(
+            "function set",
+            f"call holdfast.revoke_all_rights('public');\n{_build_function_set_row_sql(files)}",
         ),
     ]
 
@@ -72,18 +76,18 @@ def build_migration_script(
 ) -> str:
     """Return SQL for other tools. With `bare`, begin and commit are left to the tool that runs it."""
     files = files or schema.load_packaged_schema()
-    last = files.latest if to_version is None else to_version
+    last = files.latest_version if to_version is None else to_version
     known = {0, *(migration.version for migration in files.migrations)}
     if from_version not in known or last not in known or from_version > last:
         raise errors.InvalidError(
             f"Cannot migrate from version {from_version} to {last}; "
-            f"this code has versions 0 to {files.latest}.",
+            f"this code has versions 0 to {files.latest_version}.",
             field="to_version" if last not in known else "from_version",
         )
-    return _ScriptWriter(files, bare=bare).write(from_version, last)
+    return _MigrationScriptWriter(files, bare=bare).write(from_version, last)
 
 
-class _ScriptWriter:
+class _MigrationScriptWriter:
     def __init__(self, files: SchemaFiles, *, bare: bool) -> None:
         self.files = files
         self.bare = bare
@@ -96,52 +100,52 @@ class _ScriptWriter:
         self.pieces.append(f"-- Holdfast {__version__}: schema version {from_version} to {last}")
         migrations = [m for m in self.files.migrations if from_version < m.version <= last]
         final = max((m.version for m in migrations if not m.concurrently), default=0)
-        if not final and last == self.files.latest:
-            self._functions()
+        if not final and last == self.files.latest_version:
+            self._add_functions()
         for migration in migrations:
-            self._migration(migration)
-            if migration.version == final and last == self.files.latest:
-                self._functions()
-        self._end()
+            self._add_migration(migration)
+            if migration.version == final and last == self.files.latest_version:
+                self._add_functions()
+        self._end_transaction()
         return "\n\n".join(piece.strip("\n") for piece in self.pieces) + "\n"
 
-    def _begin(self) -> None:
+    def _begin_transaction(self) -> None:
         if self.open:
             return
         self.open = True
         if not self.bare:
             self.pieces.append("begin;")
-        self._add("one migration at a time", _version_guard_sql(self.from_version))
-        self._add("roles", schema.read_setup_sql("roles"))
-        self._add("schemas", schema.read_setup_sql("schemas"))
+        self._add_part("one migration at a time", _build_version_guard_sql(self.from_version))
+        self._add_part("roles", schema.read_setup_sql("roles"))
+        self._add_part("schemas", schema.read_setup_sql("schemas"))
 
-    def _end(self) -> None:
+    def _end_transaction(self) -> None:
         if self.open and not self.bare:
             self.pieces.append("commit;")
         self.open = False
 
-    def _migration(self, migration: Migration) -> None:
+    def _add_migration(self, migration: SchemaMigration) -> None:
         if migration.concurrently:
-            self._end()
-            self._add(f"{migration.path} (cannot run in a transaction)", migration.sql)
-            self._begin()
+            self._end_transaction()
+            self._add_part(f"{migration.path} (cannot run in a transaction)", migration.sql)
+            self._begin_transaction()
         else:
-            self._begin()
+            self._begin_transaction()
             for file in migration.files:
-                self._add(file.path, file.sql)
-        self.pieces.append(version_row_sql(migration))
+                self._add_part(file.path, file.sql)
+        self.pieces.append(build_version_row_sql(migration))
         self.from_version = migration.version
 
-    def _functions(self) -> None:
-        self._begin()
+    def _add_functions(self) -> None:
+        self._begin_transaction()
         for part in list_function_parts(self.files):
-            self._add(part.title, part.sql)
+            self._add_part(part.title, part.sql)
 
-    def _add(self, title: str, sql: str) -> None:
+    def _add_part(self, title: str, sql: str) -> None:
         self.pieces.append(f"-- {title}\n{sql.strip()}")
 
 
-def _version_guard_sql(version: int) -> str:
+def _build_version_guard_sql(version: int) -> str:
     """Wait for other migrations, and refuse a database that is not at the version the script starts from."""
     return f"""do $holdfast_guard$
 declare
@@ -158,33 +162,36 @@ end
 $holdfast_guard$;"""  # noqa: S608  (two numbers of ours)
 
 
-def _skip_if_provided(function: FunctionFile) -> str:
+def _wrap_unless_provided(function: FunctionFile) -> str:
     if function.unless_extension is None:
         return function.sql
     tag = "$holdfast_file$"
     return (
         "do $holdfast_unless$\nbegin\n"
-        f"  if not holdfast.is_provided_by_extension({_literal(function.unless_extension)}) then\n"
+        f"  if not holdfast.is_provided_by_extension({_quote_literal(function.unless_extension)}) then\n"
         f"execute {tag}\n{function.sql.strip()}\n{tag};\n  end if;\nend\n$holdfast_unless$;"
     )
 
 
-def _function_set_row_sql(files: SchemaFiles) -> str:
+def _build_function_set_row_sql(files: SchemaFiles) -> str:
     skippable = [(f.file, f.unless_extension) for f in files.functions if f.unless_extension]
-    pairs = ", ".join(f"({_literal(file)}, {_literal(name)})" for file, name in skippable) or "(null, null)"
-    roles = ", ".join(_literal(role) for role in ROLES)
+    pairs = (
+        ", ".join(f"({_quote_literal(file)}, {_quote_literal(name)})" for file, name in skippable)
+        or "(null, null)"
+    )
+    roles = ", ".join(_quote_literal(role) for role in SCHEMA_ROLES)
     return f"""insert into holdfast.function_set (checksum, skipped, roles, applied_by)
 values (
-  {_literal(files.checksum)},
+  {_quote_literal(files.checksum)},
   array(select f.file from (values {pairs}) f (file, extension)
     where f.file is not null and holdfast.is_provided_by_extension(f.extension) order by f.file),
   array(select rolname::text from pg_catalog.pg_roles where rolname = any (array[{roles}]) order by 1),
-  {_literal(__version__)})
+  {_quote_literal(__version__)})
 on conflict (single) do update set checksum = excluded.checksum, skipped = excluded.skipped,
   roles = excluded.roles, applied_at = excluded.applied_at, applied_by = excluded.applied_by;"""  # noqa: S608  (literals)
 
 
-def _literal(value: str | bool) -> str:
+def _quote_literal(value: str | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "'" + value.replace("'", "''") + "'"

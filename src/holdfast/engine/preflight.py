@@ -11,12 +11,13 @@ _READ_SERVER_INFO = """
 select
   pg_catalog.current_setting('server_version_num')::integer as version_number,
   pg_catalog.current_setting('server_version') as version,
-  pg_catalog.pg_is_in_recovery() as standby,
+  pg_catalog.pg_is_in_recovery() as is_standby,
   pg_catalog.current_setting('transaction_read_only')::boolean as read_only,
   pg_catalog.current_database()::text as database,
   current_user::text as role,
-  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create') as may_create,
-  (select rolsuper or rolcreaterole from pg_catalog.pg_roles where rolname = current_user) as may_make_roles,
+  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create') as may_create_schemas,
+  (select rolsuper or rolcreaterole from pg_catalog.pg_roles
+    where rolname = current_user) as may_create_roles,
   (select pg_catalog.count(*)::integer from pg_catalog.pg_namespace
     where nspname in ('holdfast', 'pgmq', 'pgmq_public')) as schemas,
   (select pg_catalog.pg_get_userbyid(nspowner)::text from pg_catalog.pg_namespace
@@ -33,12 +34,12 @@ class ServerInfo:
 
     version_number: int
     version: str
-    standby: bool
+    is_standby: bool
     read_only: bool
     database: str
     role: str
-    may_create: bool
-    may_make_roles: bool
+    may_create_schemas: bool
+    may_create_roles: bool
     schemas: int
     owner: str | None
     may_own: bool
@@ -60,7 +61,7 @@ def require_supported_version(server: ServerInfo) -> None:
 
 def require_writable_server(server: ServerInfo) -> None:
     require_supported_version(server)
-    if server.standby:
+    if server.is_standby:
         raise errors.DatabaseReadOnlyError(
             f"The database {server.database} is on a standby, which cannot be written to.",
             fix="Point DATABASE_URL at the primary.",
@@ -83,7 +84,7 @@ def require_owner_rights(server: ServerInfo) -> None:
 
 
 def require_create_right(server: ServerInfo) -> None:
-    if server.schemas < 3 and not server.may_create:
+    if server.schemas < 3 and not server.may_create_schemas:
         raise errors.DatabasePermissionError(
             f"The role {server.role} may not create a schema in the database {server.database}.",
             fix=f'Let its owner run: grant create on database "{server.database}" to "{server.role}"',

@@ -13,14 +13,14 @@ import asyncpg
 from holdfast import errors, telemetry
 from holdfast.engine import preflight, schema
 from holdfast.engine.connection import Connection, open_connection
-from holdfast.engine.schema_status import ROLES
+from holdfast.engine.schema_status import SCHEMA_ROLES
 from holdfast.settings import Secret, Settings
 
 GrantPurpose = Literal["worker", "submit"]
 
-_EXISTING_ROLES = "select rolname::text from pg_catalog.pg_roles where rolname = any($1::text[])"
+_LIST_EXISTING_ROLES = "select rolname::text from pg_catalog.pg_roles where rolname = any($1::text[])"
 # The functions that a signed-in user may call are those that an application needs to submit and read jobs.
-_SUBMIT_FUNCTIONS = """
+_LIST_SUBMIT_FUNCTIONS = """
 select pg_catalog.array_agg(signature order by signature)
 from (
   select pg_catalog.format(
@@ -35,14 +35,16 @@ from (
 
 
 def find_missing_roles(existing: Collection[str]) -> tuple[str, ...]:
-    return tuple(role for role in ROLES if role not in existing)
+    return tuple(role for role in SCHEMA_ROLES if role not in existing)
 
 
 async def create_missing_roles(connection: Connection) -> tuple[str, ...]:
     """Create missing roles as far as this login may, and return those that are still missing."""
     async with connection.transaction():
         await connection.execute(schema.read_setup_sql("roles"))
-        existing = [record["rolname"] for record in await connection.fetch(_EXISTING_ROLES, list(ROLES))]
+        existing = [
+            record["rolname"] for record in await connection.fetch(_LIST_EXISTING_ROLES, list(SCHEMA_ROLES))
+        ]
     skipped = find_missing_roles(existing)
     for role in skipped:
         telemetry.emit("schema.role_skipped", role=role, error="this login may not create roles")
@@ -59,7 +61,7 @@ async def build_grant_statements(
             await _require_role(connection, role)
         if purpose == "worker":
             return [await _build_membership_grant(connection, server, role)]
-        signatures = await connection.fetchval(_SUBMIT_FUNCTIONS)
+        signatures = await connection.fetchval(_LIST_SUBMIT_FUNCTIONS)
     if not signatures:
         raise errors.SchemaMissingError(
             "Holdfast is not installed in this database, so there is nothing to grant.",
@@ -99,7 +101,7 @@ async def _require_role(connection: Connection, role: str) -> None:
 
 
 async def _build_membership_grant(connection: Connection, server: preflight.ServerInfo, role: str) -> str:
-    existing = await connection.fetch(_EXISTING_ROLES, ["holdfast_worker"])
+    existing = await connection.fetch(_LIST_EXISTING_ROLES, ["holdfast_worker"])
     if not existing:
         raise errors.NotFoundError(
             "Role holdfast_worker does not exist; the role that migrated may not create roles.",

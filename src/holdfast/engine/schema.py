@@ -26,9 +26,9 @@ from importlib.resources.abc import Traversable
 
 FIRST_FUNCTION_FILE = "access/grants.sql"  # revokes everything, so it must run before any grant
 
-_MIGRATION_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)(\.sql)?")
-_DIRECTIVES = re.compile(r"--\s*holdfast:\s*(.+)")
-_INDEX = re.compile(
+_MIGRATION_NAME_PATTERN = re.compile(r"(\d{4})_([a-z0-9_]+)(\.sql)?")
+_DIRECTIVES_PATTERN = re.compile(r"--\s*holdfast:\s*(.+)")
+_CONCURRENT_INDEX_PATTERN = re.compile(
     r'create\s+(?:unique\s+)?index\s+concurrently\s+(?:if\s+not\s+exists\s+)?"?(\w+)"?\s+on\s', re.IGNORECASE
 )
 
@@ -42,7 +42,7 @@ class SqlFile:
 
 
 @dataclass(frozen=True)
-class Migration:
+class SchemaMigration:
     """A numbered change of the tables, from one SQL file or from a folder of SQL files."""
 
     version: int
@@ -68,12 +68,12 @@ class Migration:
 
     @cached_property
     def checksum(self) -> str:
-        return _digest(self.sql)
+        return _hash_text(self.sql)
 
     @property
     def index_name(self) -> str | None:
         """The index that a concurrent migration builds, to find what an aborted run left behind."""
-        match = _INDEX.search(self.sql)
+        match = _CONCURRENT_INDEX_PATTERN.search(self.sql)
         return match[1] if match else None
 
 
@@ -90,16 +90,16 @@ class FunctionFile:
 class SchemaFiles:
     """All SQL files of a version: migrations by number, function files in load order."""
 
-    migrations: tuple[Migration, ...]
+    migrations: tuple[SchemaMigration, ...]
     functions: tuple[FunctionFile, ...]
 
     @cached_property
     def checksum(self) -> str:
         """The checksum of all function files, with their names."""
-        return _digest("".join(f"{function.file}\0{function.sql}\0" for function in self.functions))
+        return _hash_text("".join(f"{function.file}\0{function.sql}\0" for function in self.functions))
 
     @property
-    def latest(self) -> int:
+    def latest_version(self) -> int:
         return max((migration.version for migration in self.migrations), default=0)
 
     @property
@@ -125,26 +125,26 @@ def read_setup_sql(name: str) -> str:
 def load_schema_files(folder: Traversable) -> SchemaFiles:
     migrations = _load_migrations(folder / "migrations")
     functions = [
-        _function(capability.name, entry)
+        _load_function_file(capability.name, entry)
         for capability in (folder / "functions").iterdir()
         if capability.is_dir()
-        for entry in _sql_entries(capability)
+        for entry in _list_sql_entries(capability)
     ]
-    functions.sort(key=_load_order)
+    functions.sort(key=_build_load_sort_key)
     return SchemaFiles(tuple(migrations), tuple(functions))
 
 
-def _load_order(function: FunctionFile) -> tuple[bool, bool, str]:
+def _build_load_sort_key(function: FunctionFile) -> tuple[bool, bool, str]:
     """Sort key: the grants, then what policies and views need when they are created, then by path."""
     is_foundation = function.file.startswith("foundation/")
     return (function.file != FIRST_FUNCTION_FILE, not is_foundation, function.file)
 
 
-def _sql_entries(folder: Traversable) -> list[Traversable]:
+def _list_sql_entries(folder: Traversable) -> list[Traversable]:
     return sorted((e for e in folder.iterdir() if e.name.endswith(".sql")), key=lambda entry: entry.name)
 
 
-def _load_migrations(folder: Traversable) -> list[Migration]:
+def _load_migrations(folder: Traversable) -> list[SchemaMigration]:
     entries = [
         e for e in folder.iterdir() if e.name.endswith(".sql") or (e.is_dir() and e.name[:1].isdigit())
     ]
@@ -156,19 +156,21 @@ def _load_migrations(folder: Traversable) -> list[Migration]:
     return migrations
 
 
-def _load_migration(entry: Traversable) -> Migration:
-    name = _MIGRATION_NAME.fullmatch(entry.name)
+def _load_migration(entry: Traversable) -> SchemaMigration:
+    name = _MIGRATION_NAME_PATTERN.fullmatch(entry.name)
     if not name or entry.is_dir() == bool(name[3]):
         raise ValueError(f"{entry.name}: a migration is a file NNNN_name.sql or a folder NNNN_name")
     if entry.is_dir():
         return _load_migration_folder(entry, int(name[1]), name[2])
     sql = _read_sql(entry)
     directives = _parse_directives(entry.name, sql, {"concurrently", "breaking"})
-    return Migration(int(name[1]), name[2], sql, "concurrently" in directives, "breaking" in directives)
+    return SchemaMigration(int(name[1]), name[2], sql, "concurrently" in directives, "breaking" in directives)
 
 
-def _load_migration_folder(folder: Traversable, version: int, name: str) -> Migration:
-    files = tuple(SqlFile(f"migrations/{folder.name}/{e.name}", _read_sql(e)) for e in _sql_entries(folder))
+def _load_migration_folder(folder: Traversable, version: int, name: str) -> SchemaMigration:
+    files = tuple(
+        SqlFile(f"migrations/{folder.name}/{e.name}", _read_sql(e)) for e in _list_sql_entries(folder)
+    )
     if not files:
         raise ValueError(f"{folder.name}: the folder of a migration holds no .sql file")
     breaking = False
@@ -176,14 +178,14 @@ def _load_migration_folder(folder: Traversable, version: int, name: str) -> Migr
         directives = _parse_directives(file.path, file.sql, set() if number else {"breaking"})
         breaking = breaking or "breaking" in directives
     sql = "\n".join(f"-- {file.path}\n{file.sql}" for file in files)
-    return Migration(version, name, sql, breaking=breaking, folder_files=files)
+    return SchemaMigration(version, name, sql, breaking=breaking, folder_files=files)
 
 
 def _read_sql(entry: Traversable) -> str:
     return entry.read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _function(capability: str, entry: Traversable) -> FunctionFile:
+def _load_function_file(capability: str, entry: Traversable) -> FunctionFile:
     file = f"{capability}/{entry.name}"
     sql = _read_sql(entry)
     directives = _parse_directives(file, sql, {"unless-extension"})
@@ -192,7 +194,7 @@ def _function(capability: str, entry: Traversable) -> FunctionFile:
 
 def _parse_directives(file: str, sql: str, allowed: set[str]) -> dict[str, str]:
     """Read the first line. An unknown directive is refused: a misspelt one must not pass as a comment."""
-    line = _DIRECTIVES.fullmatch(sql.partition("\n")[0].strip())
+    line = _DIRECTIVES_PATTERN.fullmatch(sql.partition("\n")[0].strip())
     directives: dict[str, str] = {}
     for directive in line[1].split(",") if line else ():
         word, _, argument = directive.strip().partition(" ")
@@ -203,5 +205,5 @@ def _parse_directives(file: str, sql: str, allowed: set[str]) -> dict[str, str]:
     return directives
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,12 +10,14 @@ from typing import Any, Literal
 
 from holdfast import errors
 from holdfast.engine.connection import Connection
-from holdfast.engine.schema import Migration, SchemaFiles
+from holdfast.engine.schema import SchemaFiles, SchemaMigration
 from holdfast.version import __version__
 
-ROLES = ("holdfast_owner", "holdfast_worker", "anon", "authenticated", "service_role")
+SCHEMA_ROLES = ("holdfast_owner", "holdfast_worker", "anon", "authenticated", "service_role")
 
-UNRELEASED_SCHEMA = "An unreleased version of Holdfast created this schema, and it cannot be upgraded."
+UNRELEASED_SCHEMA_MESSAGE = (
+    "An unreleased version of Holdfast created this schema, and it cannot be upgraded."
+)
 UNRELEASED_SCHEMA_FIX = (
     "Export the data you need, run: drop schema holdfast, pgmq, pgmq_public cascade, "
     "then run: holdfast migrate"
@@ -44,7 +46,7 @@ select pg_catalog.jsonb_build_object(
     select pg_catalog.jsonb_agg(pg_catalog.to_jsonb(m) order by version) from holdfast.migrations m),
   'functions', (select pg_catalog.to_jsonb(f) from holdfast.function_set f))
 """
-_PROVIDED = (
+_LIST_PROVIDED_EXTENSIONS = (
     "select coalesce(array_agg(e), '{}') from unnest($1::text[]) e where holdfast.is_provided_by_extension(e)"
 )
 
@@ -86,23 +88,23 @@ class InstalledSchema:
         return frozenset(migration.version for migration in self.migrations)
 
     @property
-    def latest(self) -> int:
+    def latest_version(self) -> int:
         return max(self.versions, default=0)
 
 
 async def read_installed_schema(connection: Connection, files: SchemaFiles) -> InstalledSchema:
     """Read through `holdfast.get_installed_schema()`, or from the tables if the role may read them."""
-    row = await connection.fetchrow(_READ_ACCESS, list(ROLES))
+    row = await connection.fetchrow(_READ_ACCESS, list(SCHEMA_ROLES))
     assert row is not None  # noqa: S101  (one row always)
     content: dict[str, Any] = {}
     provided: list[str] = []
     if row["may_call"]:
         content = json.loads(await connection.fetchval("select holdfast.get_installed_schema()"))
-        provided = await connection.fetchval(_PROVIDED, list(files.extensions))
+        provided = await connection.fetchval(_LIST_PROVIDED_EXTENSIONS, list(files.extensions))
     elif row["may_read"]:
         content = json.loads(await connection.fetchval(_READ_TABLES))
     elif row["has_tables"]:
-        raise _no_access_error(await connection.fetchval("select current_user::text"))
+        raise _build_no_access_error(await connection.fetchval("select current_user::text"))
     return InstalledSchema(
         row["owner"],
         tuple(_decode_migration(entry) for entry in content.get("migrations") or ()),
@@ -112,7 +114,7 @@ async def read_installed_schema(connection: Connection, files: SchemaFiles) -> I
     )
 
 
-def _no_access_error(role: str) -> errors.DatabasePermissionError:
+def _build_no_access_error(role: str) -> errors.DatabasePermissionError:
     return errors.DatabasePermissionError(
         f"Role {role} may not use the schema holdfast.",
         fix=f"Let its owner run: holdfast migrate grants --role {role}.",
@@ -142,17 +144,17 @@ class SchemaStatus:
     files: SchemaFiles
 
     @property
-    def pending(self) -> tuple[Migration, ...]:
+    def pending_migrations(self) -> tuple[SchemaMigration, ...]:
         return tuple(m for m in self.files.migrations if m.version not in self.installed.versions)
 
     @property
-    def unknown(self) -> tuple[AppliedMigration, ...]:
+    def unknown_migrations(self) -> tuple[AppliedMigration, ...]:
         """Migrations that newer code applied."""
         known = {migration.version for migration in self.files.migrations}
         return tuple(m for m in self.installed.migrations if m.version not in known)
 
     @property
-    def changed(self) -> tuple[str, ...]:
+    def changed_migrations(self) -> tuple[str, ...]:
         """Migrations whose text differs from what was applied under their number."""
         applied = {migration.version: migration.checksum for migration in self.installed.migrations}
         return tuple(
@@ -160,7 +162,7 @@ class SchemaStatus:
         )
 
     @property
-    def unreleased(self) -> bool:
+    def is_unreleased(self) -> bool:
         """Whether development migrations from before the first release created this schema.
 
         They used the same numbers as the released migrations, under other names.
@@ -187,41 +189,45 @@ class SchemaStatus:
         return "current" if same else "outdated"
 
     @property
-    def current(self) -> bool:
-        return not self.pending and not self.changed and self.functions in {"current", "newer"}
+    def is_current(self) -> bool:
+        return (
+            not self.pending_migrations
+            and not self.changed_migrations
+            and self.functions in {"current", "newer"}
+        )
 
     def raise_if_unreleased(self) -> None:
-        if self.unreleased:
-            raise errors.SchemaChangedError(UNRELEASED_SCHEMA, fix=UNRELEASED_SCHEMA_FIX)
+        if self.is_unreleased:
+            raise errors.SchemaChangedError(UNRELEASED_SCHEMA_MESSAGE, fix=UNRELEASED_SCHEMA_FIX)
 
     def raise_if_newer(self) -> None:
         """Raise if newer code installed this schema or its functions: older code must not change them."""
-        newest = max((m.applied_by for m in self.unknown), key=version_sort_key, default=None)
+        newest = max((m.applied_by for m in self.unknown_migrations), key=version_sort_key, default=None)
         if newest is None and self.functions == "newer" and self.installed.functions:
             newest = self.installed.functions.applied_by
         if newest is not None:
             raise errors.SchemaTooNewError(
-                f"The schema is newer than this code: it is at version {self.installed.latest}, installed by "
-                f"Holdfast {newest}; this is Holdfast {__version__} with version {self.files.latest}. "
-                "Nothing was changed.",
+                f"The schema is newer than this code: it is at version {self.installed.latest_version}, "
+                f"installed by Holdfast {newest}; this is Holdfast {__version__} with version "
+                f"{self.files.latest_version}. Nothing was changed.",
                 fix=f"Upgrade the package: pip install 'holdfast>={newest}'.",
             )
 
     def raise_if_changed(self) -> None:
-        if self.changed:
+        if self.changed_migrations:
             raise errors.SchemaChangedError(
-                f"Released migrations differ from what was applied: {', '.join(self.changed)}. "
+                f"Released migrations differ from what was applied: {', '.join(self.changed_migrations)}. "
                 "Nothing was changed.",
                 fix="Reinstall the package to restore the files; put new changes into a new migration.",
             )
 
 
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:\.post(\d+))?(?:\.dev(\d+))?")
+_VERSION_PATTERN = re.compile(r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:\.post(\d+))?(?:\.dev(\d+))?")
 
 
 def version_sort_key(version: str) -> tuple[tuple[int, ...], str, int, int, float]:
     """Return a sort key for our version numbers: `1.0.dev0 < 1.0a1 < 1.0rc1 < 1.0 < 1.0.post1`."""
-    match = _VERSION.match(version)
+    match = _VERSION_PATTERN.match(version)
     if not match:
         return ((), "", 0, 0, 0.0)
     numbers, stage, stage_number, post, dev = match.groups()

@@ -27,14 +27,14 @@ $$;
 """
 
 
-def url_of_database(url: Secret, database: str) -> Secret:
+def build_database_url(url: Secret, database: str) -> Secret:
     """Return the URL of another database on the same server, with the same login."""
     return Secret(urlunsplit(urlsplit(url.reveal())._replace(path=f"/{database}")))
 
 
 async def create_template_database(server: Secret, name: str, settings: Settings) -> None:
     await create_database(server, name, settings)
-    template = url_of_database(server, name)
+    template = build_database_url(server, name)
     await install.migrate_database(template, settings)
     async with open_connection(template, settings) as connection:
         await connection.execute(MOVABLE_CLOCK_SQL)
@@ -58,7 +58,7 @@ async def drop_databases(server: Secret, names: Iterable[str], settings: Setting
             await connection.execute(f'drop database if exists "{name}" with (force)')
 
 
-async def move_clock(connection: Connection, by: timedelta) -> None:
+async def advance_clock(connection: Connection, by: timedelta) -> None:
     await connection.execute("update holdfast_test.clock set ahead = ahead + $1", by)
 
 

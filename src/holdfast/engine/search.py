@@ -21,7 +21,7 @@ class JobCount(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.count:,}" if self.exact else f"about {self.count:,}"
 
 
-class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
+class JobSearchPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of jobs.
 
     `next` is the value of `before` for the following page. `truncated` means that the search stopped after
@@ -44,14 +44,14 @@ async def search_jobs(
     limit: int = 50,
     owner: str | None = None,
     with_count: bool = False,
-) -> SearchPage:
+) -> JobSearchPage:
     """Return a page of matching jobs, newest first.
 
     With `owner`, only the jobs of that owner; with `with_count`, also how many jobs match.
     """
-    where = build_filter(query, owner)
+    where = build_search_filter(query, owner)
     text = await connection.fetchval("select holdfast.search_jobs($1, $2, $3)", where, before, limit)
-    page = msgspec.json.decode(text, type=SearchPage)
+    page = msgspec.json.decode(text, type=JobSearchPage)
     if not with_count:
         return page
     if before is None and (page.next is None or page.truncated):  # the page has every row that was searched
@@ -65,11 +65,11 @@ async def count_jobs(
 ) -> JobCount:
     """Count matching jobs. The count stops at `max_rows`."""
     call = "select holdfast.count_jobs($1, $2)"
-    text = await connection.fetchval(call, build_filter(query, owner), max_rows)
+    text = await connection.fetchval(call, build_search_filter(query, owner), max_rows)
     return msgspec.json.decode(text, type=JobCount)
 
 
-def build_filter(query: SearchQuery | str, owner: str | None) -> str:
+def build_search_filter(query: SearchQuery | str, owner: str | None) -> str:
     """Return the JSON filter of a search, restricted to `owner` unless that is None."""
     where = (parse_search(query) if isinstance(query, str) else query).filter
     if owner is not None:

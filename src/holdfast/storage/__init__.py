@@ -86,7 +86,7 @@ class StorageLocation:
     options: dict[str, str]
 
 
-_SCHEMES = {"file", "s3", "gs", "az", "memory"}
+_STORAGE_URL_SCHEMES = {"file", "s3", "gs", "az", "memory"}
 _CREDENTIAL_OPTIONS = ("access_key_id", "secret_access_key")
 _CREDENTIAL_OPTIONS_BY_SCHEME = {"az": ("account_name", "account_key")}
 
@@ -103,9 +103,9 @@ def parse_storage_location(settings: Settings) -> StorageLocation:
         user, password = url.username, url.password
         host = url.netloc.rpartition("@")[2]
     except ValueError:
-        raise _invalid_storage_url() from None
-    if url.scheme not in _SCHEMES or (url.scheme in {"s3", "gs", "az"} and not host):
-        raise _invalid_storage_url()
+        raise _build_storage_url_error() from None
+    if url.scheme not in _STORAGE_URL_SCHEMES or (url.scheme in {"s3", "gs", "az"} and not host):
+        raise _build_storage_url_error()
     options = dict(parse_qsl(url.query))
     if user and password:
         names = _CREDENTIAL_OPTIONS_BY_SCHEME.get(url.scheme, _CREDENTIAL_OPTIONS)
@@ -114,7 +114,7 @@ def parse_storage_location(settings: Settings) -> StorageLocation:
     return StorageLocation(url.scheme, host, path if url.scheme == "file" else path.strip("/"), options)
 
 
-def _invalid_storage_url() -> SettingsError:
+def _build_storage_url_error() -> SettingsError:
     return SettingsError(
         "storage_url is not a valid storage URL.",
         fix="Use a folder, s3://bucket/prefix?endpoint=https://host&region=eu-west-1, gs://bucket or "

@@ -25,7 +25,7 @@ Content: TypeAlias = "bytes | bytearray | memoryview | Path | AsyncIterable[byte
 
 CONTENT_CHUNK_BYTES = 1024 * 1024
 METADATA_SAMPLE_BYTES = 64 * 1024  # how much of the beginning is kept to detect metadata
-DISCARD_TIMEOUT_S = 5
+DISCARD_OBJECT_TIMEOUT_S = 5
 
 
 class ContentReader:
@@ -49,7 +49,7 @@ class ContentReader:
         self._sample = b""
         self.byte_count = 0
         self.max_bytes: int | None = None
-        self.size = _find_size(content)
+        self.size = _find_content_size(content)
 
     @property
     def sha256(self) -> str:
@@ -76,7 +76,7 @@ class ContentReader:
                 yield chunk
 
 
-def _find_size(content: Content) -> int | None:
+def _find_content_size(content: Content) -> int | None:
     if isinstance(content, bytes | bytearray):
         return len(content)
     if isinstance(content, memoryview):
@@ -121,19 +121,19 @@ async def _read_path(path: Path) -> AsyncGenerator[bytes]:
     except IsADirectoryError:
         raise InvalidError(f"{path.name} is a folder, not a file.", field="content") from None
     with file:
-        before = _file_version(file)
+        before = _read_file_version(file)
         byte_count = 0
         async for chunk in _read_file(file):
             byte_count += len(chunk)
             yield chunk
-        if _file_version(file) != before or byte_count != before[0]:
+        if _read_file_version(file) != before or byte_count != before[0]:
             raise ConflictError(
                 f"The file {path.name} changed while it was read.",
                 fix="Save the file after it is written completely.",
             )
 
 
-def _file_version(file: BinaryIO) -> tuple[int, int]:
+def _read_file_version(file: BinaryIO) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
@@ -165,11 +165,11 @@ async def upload_content(
 async def discard_object(store: ObjectStore, key: str) -> None:
     """Try to delete an object that no row references. If this fails, the next sweep deletes it."""
     with contextlib.suppress(StorageError, TimeoutError):
-        async with asyncio.timeout(DISCARD_TIMEOUT_S):
+        async with asyncio.timeout(DISCARD_OBJECT_TIMEOUT_S):
             await store.delete([key])
 
 
-def merge_metadata(detected: Mapping[str, Any], provided: Mapping[str, Any] | None) -> dict[str, Any]:
+def merge_file_metadata(detected: Mapping[str, Any], provided: Mapping[str, Any] | None) -> dict[str, Any]:
     """Combine metadata read from the content with metadata from the caller. The caller's values win."""
     return {**detected, **(provided or {})}
 

@@ -49,7 +49,7 @@ def resolve_content_type(name: str, declared: str | None) -> str:
     return declared or mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
-def is_safe_inline(content_type: str) -> bool:
+def is_safe_inline_type(content_type: str) -> bool:
     """Whether a browser may display this content type on our site instead of saving the file."""
     media_type = content_type.partition(";")[0].strip().lower()
     family = media_type.partition("/")[0]
@@ -80,9 +80,9 @@ class ArchiveNames:
     def __init__(self) -> None:
         self._used = {_fold_case("manifest.json")}
 
-    def add(self, name: str) -> str:
+    def reserve_name(self, name: str) -> str:
         """Return a safe name for a file, numbered if an earlier entry has the same name."""
-        safe = _sanitize(name)
+        safe = _sanitize_archive_name(name)
         stem, dot, extension = safe.rpartition(".")
         stem, dot, extension = (stem, dot, extension) if stem else (safe, "", "")
         candidate, number = safe, 1
@@ -93,7 +93,7 @@ class ArchiveNames:
         return candidate
 
 
-def _sanitize(name: str) -> str:
+def _sanitize_archive_name(name: str) -> str:
     text = unicodedata.normalize("NFC", name).encode("utf-8", "replace").decode()
     text = "".join(
         "_" if unicodedata.category(character) in {"Cc", "Cs", "Cf"} else character for character in text
@@ -103,7 +103,7 @@ def _sanitize(name: str) -> str:
         text = "_" + text.lstrip(".")
     stem, dot, extension = text.rpartition(".")
     if _WINDOWS_DEVICE_NAME.fullmatch(text.partition(".")[0].strip()):
-        return _sanitize("_" + text)
+        return _sanitize_archive_name("_" + text)
     while len(text.encode()) > MAX_ARCHIVE_NAME_BYTES:
         stem = (stem or text)[:-1]
         text = f"{stem}{dot}{extension}" if dot and len(extension) <= MAX_KEPT_EXTENSION_CHARS else stem

@@ -17,9 +17,9 @@ def detect_media_metadata(sample: bytes, size: int) -> dict[str, Any]:
     """
     try:
         if sample.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _format_dimensions(*struct.unpack(">II", sample[16:24]))
+            return _build_dimensions(*struct.unpack(">II", sample[16:24]))
         if sample[:6] in {b"GIF87a", b"GIF89a"}:
-            return _format_dimensions(*struct.unpack("<HH", sample[6:10]))
+            return _build_dimensions(*struct.unpack("<HH", sample[6:10]))
         if sample.startswith(b"\xff\xd8"):
             return _read_jpeg_dimensions(sample)
         if sample[:4] == b"RIFF" and sample[8:12] == b"WAVE":
@@ -29,7 +29,7 @@ def detect_media_metadata(sample: bytes, size: int) -> dict[str, Any]:
     return {}
 
 
-def _format_dimensions(width: int, height: int) -> dict[str, Any]:
+def _build_dimensions(width: int, height: int) -> dict[str, Any]:
     return {"width": width, "height": height} if width and height else {}
 
 
@@ -42,7 +42,7 @@ def _read_jpeg_dimensions(sample: bytes) -> dict[str, Any]:
             continue
         if marker in _JPEG_FRAME_MARKERS:
             height, width = struct.unpack(">HH", sample[position + 5 : position + 9])
-            return _format_dimensions(width, height)
+            return _build_dimensions(width, height)
         position += 2 + struct.unpack(">H", sample[position + 2 : position + 4])[0]
     return {}
 

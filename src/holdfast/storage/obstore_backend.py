@@ -41,9 +41,9 @@ RETRY_OPTIONS = {
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=4), "base": 2},
 }
-MAX_CONCURRENT_PARTS = 2
+MAX_CONCURRENT_UPLOAD_PARTS = 2
 MAX_KEYS_PER_DELETE = 1000
-LIST_PAGE_SIZE = 1000
+OBJECTS_PER_LIST_PAGE = 1000
 MAX_ERROR_TEXT_CHARS = 300
 _DISK_FULL_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ACCESS_DENIED_CODES = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -59,7 +59,7 @@ class ObstoreBackend:
 
     @classmethod
     def from_location(cls, location: StorageLocation) -> ObstoreBackend:
-        with translate_errors(location.scheme):
+        with translate_store_errors(location.scheme):
             if location.scheme == "memory":
                 return cls(MemoryStore())
             if location.scheme == "file":
@@ -86,10 +86,10 @@ class ObstoreBackend:
             attributes=cast("Any", attributes) if self.can_sign_urls else None,
             use_multipart=not source.exhausted,
             chunk_size=UPLOAD_PART_BYTES,
-            max_concurrency=MAX_CONCURRENT_PARTS,
+            max_concurrency=MAX_CONCURRENT_UPLOAD_PARTS,
         )
         try:
-            with translate_errors(key):
+            with translate_store_errors(key):
                 await _await_upload(asyncio.ensure_future(upload), source)
         except (errors.StorageError, errors.NotFoundError) as error:
             if source.error is not None:
@@ -114,10 +114,10 @@ class ObstoreBackend:
         self, key: str, *, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[AsyncIterator[bytes]]:
         if end is not None and end <= start:
-            yield _empty_stream()
+            yield _yield_no_chunks()
             return
         byte_range: Any = {"offset": start} if end is None else (start, end)
-        with translate_errors(key):
+        with translate_store_errors(key):
             result = await obstore.get_async(
                 self._store, key, options={"range": byte_range} if start or end is not None else None
             )
@@ -129,7 +129,7 @@ class ObstoreBackend:
 
     async def find(self, key: str) -> StoredObject | None:
         try:
-            with translate_errors(key):
+            with translate_store_errors(key):
                 meta = await obstore.head_async(self._store, key)
         except errors.NotFoundError:
             return None
@@ -137,7 +137,7 @@ class ObstoreBackend:
 
     async def delete(self, keys: Sequence[str]) -> None:
         if self._root is not None:
-            with translate_errors("files"):
+            with translate_store_errors("files"):
                 await asyncio.to_thread(_delete_local_files, self._root, list(keys))
             return
         for start in range(0, len(keys), MAX_KEYS_PER_DELETE):
@@ -145,7 +145,7 @@ class ObstoreBackend:
 
     async def _delete_remote(self, keys: list[str]) -> None:
         try:
-            with translate_errors("files"):
+            with translate_store_errors("files"):
                 await obstore.delete_async(self._store, keys)
         except errors.NotFoundError:
             if len(keys) > 1:
@@ -153,15 +153,15 @@ class ObstoreBackend:
                     await self._delete_remote([key])
 
     async def list(self, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        with translate_errors(prefix):
-            pages: Any = obstore.list(self._store, prefix or None, chunk_size=LIST_PAGE_SIZE)  # pyright: ignore[reportUnknownMemberType]
+        with translate_store_errors(prefix):
+            pages: Any = obstore.list(self._store, prefix or None, chunk_size=OBJECTS_PER_LIST_PAGE)  # pyright: ignore[reportUnknownMemberType]
             async for page in pages:
                 yield [StoredObject(meta["path"], meta["size"], meta["last_modified"]) for meta in page]
 
     async def sign_url(self, key: str, expires_in: timedelta) -> str:
         if isinstance(self._store, LocalStore | MemoryStore):
             raise errors.RefusedError("Folder and memory stores cannot sign URLs.")
-        with translate_errors(key):
+        with translate_store_errors(key):
             return await obstore.sign_async(self._store, "GET", key, expires_in)
 
 
@@ -233,13 +233,13 @@ async def _await_upload(upload: asyncio.Future[Any], source: _UploadSource) -> N
         raise
 
 
-async def _empty_stream() -> AsyncIterator[bytes]:
+async def _yield_no_chunks() -> AsyncIterator[bytes]:
     return
     yield b""
 
 
 async def _split_chunks(stream: Any, key: str) -> AsyncGenerator[bytes]:
-    with translate_errors(key):
+    with translate_store_errors(key):
         async for block in stream:
             for start in range(0, len(block), READ_CHUNK_BYTES):
                 yield bytes(block[start : start + READ_CHUNK_BYTES])
@@ -274,14 +274,14 @@ def _delete_partial_uploads(path: Path) -> None:
 
 
 @contextmanager
-def translate_errors(key: str) -> Generator[None]:
+def translate_store_errors(key: str) -> Generator[None]:
     """Raise errors of `holdfast.errors` instead of the library's, without the library's debug output."""
     try:
         yield
     except FileNotFoundError:
         raise errors.NotFoundError(f"The object {key} does not exist in the store.") from None
     except (PermissionError, PermissionDeniedError, UnauthenticatedError) as error:
-        raise _permission_error(error) from error
+        raise _build_permission_error(error) from error
     except (InvalidPathError, ValueError) as error:
         raise errors.InvalidError(f"{key!r} is not a valid storage key.", field="key") from error
     except UnknownConfigurationKeyError as error:
@@ -289,10 +289,10 @@ def translate_errors(key: str) -> Generator[None]:
             f"storage_url has an unknown option: {_format_library_error(error)}.", field="storage_url"
         ) from error
     except (BaseError, OSError) as error:
-        raise _classify_error(error) from error
+        raise _build_storage_error(error) from error
 
 
-def _classify_error(error: BaseException) -> errors.StorageError:
+def _build_storage_error(error: BaseException) -> errors.StorageError:
     text = _format_library_error(error)
     os_error = re.search(r"\(os error (\d+)\)", str(error))
     code = getattr(error, "errno", None) or (int(os_error[1]) if os_error else 0)
@@ -302,14 +302,14 @@ def _classify_error(error: BaseException) -> errors.StorageError:
             fix="Free disk space, or delete expired files with `holdfast file sweep`.",
         )
     if code in _ACCESS_DENIED_CODES or re.search(r"\b(30[1278]|40[0135])\b", text):  # HTTP status codes
-        return _permission_error(error)
+        return _build_permission_error(error)
     return errors.StorageUnavailableError(
         f"The file store cannot be reached: {text}.",
         fix="Check storage_url and that the store is running, then try again.",
     )
 
 
-def _permission_error(error: BaseException) -> errors.StoragePermissionError:
+def _build_permission_error(error: BaseException) -> errors.StoragePermissionError:
     return errors.StoragePermissionError(
         f"The file store refused access: {_format_library_error(error)}.",
         fix="Check the key, the secret, the region and the bucket in storage_url.",

@@ -26,10 +26,10 @@ import msgspec
 from holdfast.errors import GoneError, InvalidError, NotFoundError
 from holdfast.model import Artifact
 from holdfast.settings import Secret, Settings
-from holdfast.storage.file_names import is_safe_inline
+from holdfast.storage.file_names import is_safe_inline_type
 
 MIN_LINK_LIFETIME, MAX_LINK_LIFETIME = timedelta(minutes=5), timedelta(hours=1)
-MAX_TOKEN_CHARS = 4000
+MAX_LINK_TOKEN_CHARS = 4000
 _SIGNATURE_CONTEXT = b"holdfast file link 1\n"
 
 
@@ -54,33 +54,33 @@ class LinkSigner:
     @classmethod
     def from_settings(cls, settings: Settings) -> LinkSigner:
         """Use `signing_key`, otherwise a key that is generated once and kept in the home folder."""
-        return cls(settings.signing_key or _load_or_create_key(settings.home / "signing-key"))
+        return cls(settings.signing_key or _load_or_create_signing_key(settings.home / "signing-key"))
 
-    def sign(self, file: Artifact, expires_in: timedelta, *, inline: bool = False) -> str:
+    def create_token(self, file: Artifact, expires_in: timedelta, *, inline: bool = False) -> str:
         """Return a token for the path /files/. The link expires at the latest when the file does."""
         expires_at = time.time() + check_link_lifetime(expires_in).total_seconds()
         if file.expires_at is not None:
             expires_at = min(expires_at, file.expires_at.timestamp())
-        inline = inline and is_safe_inline(file.content_type)
+        inline = inline and is_safe_inline_type(file.content_type)
         grant = LinkGrant("GET", file.id, file.key, int(expires_at), inline, file.name, file.content_type)
         payload = msgspec.json.encode(grant)
         return f"{_encode_base64(payload)}.{_encode_base64(self._compute_signature(payload))}"
 
-    def verify(self, token: str, *, now: float | None = None) -> LinkGrant:
+    def verify_token(self, token: str, *, now: float | None = None) -> LinkGrant:
         """Return what a link permits.
 
         Raises NotFoundError for a link that this key did not sign, and GoneError for an expired link.
         """
         encoded_payload, dot, encoded_signature = token.partition(".")
-        if not dot or len(token) > MAX_TOKEN_CHARS:
-            raise _link_not_found()
+        if not dot or len(token) > MAX_LINK_TOKEN_CHARS:
+            raise _build_invalid_link_error()
         payload, signature = _decode_base64(encoded_payload), _decode_base64(encoded_signature)
         if not hmac.compare_digest(signature, self._compute_signature(payload)):
-            raise _link_not_found()
+            raise _build_invalid_link_error()
         try:
             grant = msgspec.json.decode(payload, type=LinkGrant)
         except msgspec.DecodeError:
-            raise _link_not_found() from None
+            raise _build_invalid_link_error() from None
         if (time.time() if now is None else now) >= grant.expires:
             raise GoneError("This link has expired.", fix="Request a new link.")
         return grant
@@ -108,17 +108,17 @@ def _decode_base64(text: str) -> bytes:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _link_not_found() from None
+        raise _build_invalid_link_error() from None
     if _encode_base64(data) != text:  # a second spelling of the same bytes
-        raise _link_not_found()
+        raise _build_invalid_link_error()
     return data
 
 
-def _link_not_found() -> NotFoundError:
+def _build_invalid_link_error() -> NotFoundError:
     return NotFoundError("This link does not exist.")
 
 
-def _load_or_create_key(path: Path) -> Secret:
+def _load_or_create_signing_key(path: Path) -> Secret:
     """Read the signing key of this machine. Create it first if needed, readable by its owner only."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from holdfast.engine import leases, scratch
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.leases import LeasedTask, Outcome
 from holdfast.testing.application import AppUnderTest
-from holdfast.worker.attempts import RELEASED, Attempt, RunningAttempts
+from holdfast.worker.attempts import STOP_REASON_RELEASED, Attempt, RunningAttempts
 from holdfast.worker.context_factory import ContextFactory
 from holdfast.worker.files import TaskFiles
 from holdfast.worker.lifespan import open_lifespan
@@ -183,7 +183,7 @@ class DrainHost:
         try:
             await self._attempt_ended.wait()
         except asyncio.CancelledError:
-            attempt.stop(RELEASED)
+            attempt.stop(STOP_REASON_RELEASED)
             raise
         finally:
             heartbeat.cancel()
@@ -196,7 +196,7 @@ class DrainHost:
         claimed, context = attempt.claimed, attempt.context
         while True:
             await asyncio.sleep(min(MAX_HEARTBEAT_INTERVAL_S, claimed.lease_s / 4))
-            progress = context.unreported() if context is not None else None
+            progress = context.get_unreported_progress() if context is not None else None
             news = {claimed.id: progress} if progress is not None else None
             beat = await leases.heartbeat_tasks(
                 self.connection, worker=WORKER_NAME, held=[claimed], progress=news
@@ -224,7 +224,7 @@ class DrainHost:
         unsubscribe = telemetry.subscribe(collect_message, only=["message.finished"])
         try:
             for consumer in self._consumers:
-                await consumer.process_one()
+                await consumer.process_one_message()
         finally:
             unsubscribe()
         return consumed
@@ -266,10 +266,10 @@ async def drain(host: DrainHost, *, until: timedelta, max_attempts: int, state: 
             pause = timedelta(seconds=host.next_due_s) if host.next_due_s is not None else None
             if pause is None or result.clock_advance + pause > until:
                 break
-            await scratch.move_clock(host.connection, pause)
+            await scratch.advance_clock(host.connection, pause)
             result.clock_advance += pause
     if result.clock_advance < until:
-        await scratch.move_clock(host.connection, until - result.clock_advance)
+        await scratch.advance_clock(host.connection, until - result.clock_advance)
         result.clock_advance = until
     return result
 

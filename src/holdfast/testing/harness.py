@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client import Client
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.tasks import Call, Task
 from holdfast.engine import scratch
 from holdfast.engine.connection import Connection, Database, open_connection
@@ -221,7 +221,7 @@ class Holdfast:
             except SimulatedKill as killed:
                 dropped.extend(runs)
                 await self._drop_connections(host, opened, spared)
-                await scratch.move_clock(host.connection, timedelta(seconds=claimed.lease_s, hours=1))
+                await scratch.advance_clock(host.connection, timedelta(seconds=claimed.lease_s, hours=1))
                 return str(killed)
             await opened.__aexit__(None, None, None)
             await host.exchange(outcome, claim=False)
@@ -344,7 +344,7 @@ def _decode_json(text: str | None) -> Any:
 
 
 def _to_json_values(args: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(msgspec.json.decode(to_json(dict(args), what="args")))
+    return dict(msgspec.json.decode(encode_payload(dict(args), what="args")))
 
 
 def _add_defaults(task: AnyTask, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,7 @@ async def _create_template(server: Secret, name: str, settings: Settings, prepar
     await scratch.create_template_database(server, name, settings)
     if prepare is None:
         return
-    async with open_connection(scratch.url_of_database(server, name), settings) as connection:
+    async with open_connection(scratch.build_database_url(server, name), settings) as connection:
         result = await connection.execute(prepare) if isinstance(prepare, str) else prepare(connection)
         if inspect.isawaitable(result):
             await result
@@ -177,7 +177,7 @@ async def _create_hf(
     """The real engine on a database of this test, a clock that you can move, and a runner of your tasks."""
     name = f"hf_{uuid.uuid4().hex[:16]}"
     await scratch.create_database(hf_server, name, hf_settings, template=hf_template)
-    hf = Holdfast(scratch.url_of_database(hf_server, name), hf_settings)
+    hf = Holdfast(scratch.build_database_url(hf_server, name), hf_settings)
     for app in pytestconfig.getini("holdfast_app"):
         hf.use(importlib.import_module(app))
     redirection = ClientRedirection(hf)

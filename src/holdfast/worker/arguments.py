@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.definitions.graphs import insert_results
-from holdfast.definitions.payloads import from_json
+from holdfast.definitions.payloads import convert_payload
 from holdfast.definitions.tasks import Task
 from holdfast.errors import InvalidError
 
@@ -47,18 +47,18 @@ def convert_arguments(task: AnyTask, stored: Mapping[str, Any], parents: Mapping
     for name, value in stored.items():
         value_type = cast("object", type(value))
         if name not in plan.hints:
-            raise _mismatch_error(task, plan, stored)
+            raise _build_mismatch_error(task, plan, stored)
         if value_type is plan.exact_types[name]:
             arguments[name] = value
         else:
             filled = insert_results(value, parents) if value_type is dict or value_type is list else value
-            arguments[name] = from_json(filled, plan.hints[name], what=name)
+            arguments[name] = convert_payload(filled, plan.hints[name], what=name)
     if len(arguments) < len(plan.names) and not arguments.keys() >= set(plan.required):
-        raise _mismatch_error(task, plan, stored)
+        raise _build_mismatch_error(task, plan, stored)
     return arguments
 
 
-def _mismatch_error(task: AnyTask, plan: ArgumentPlan, stored: Mapping[str, Any]) -> InvalidError:
+def _build_mismatch_error(task: AnyTask, plan: ArgumentPlan, stored: Mapping[str, Any]) -> InvalidError:
     problems = [
         *(f"{name} is unknown" for name in sorted(stored.keys() - plan.names)),
         *(f"{name} is missing" for name in plan.required if name not in stored),

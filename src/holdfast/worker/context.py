@@ -29,13 +29,13 @@ from holdfast.definitions.context_types import (
     LogLevel,
     TaskCall,
 )
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.engine import fences
-from holdfast.engine.caller_connection import is_sync, run_now_or_await
+from holdfast.engine.caller_connection import is_sync_connection, run_statement_or_defer
 from holdfast.engine.leases import Lease
 from holdfast.errors import RefusedError
 from holdfast.model import Artifact, Progress
-from holdfast.worker.blocking_files import open_in_thread
+from holdfast.worker.blocking_files import open_file_in_thread
 from holdfast.worker.child_tasks import ChildTaskSubmitter
 from holdfast.worker.gateway import EngineGateway
 from holdfast.worker.log_buffer import LogBuffer
@@ -139,7 +139,7 @@ class TaskContext(Ctx[Any]):
         """Make `check` raise from now on."""
         self.stop_reason = reason
 
-    def unreported(self) -> Progress | None:
+    def get_unreported_progress(self) -> Progress | None:
         """Return the newest progress if it has not been sent yet."""
         return self._progress if self._progress != self._reported else None
 
@@ -190,7 +190,7 @@ class TaskContext(Ctx[Any]):
             message=before.message if message is None else clean_text(message, MAX_PROGRESS_TEXT_CHARS),
         )
 
-    async def _iterate(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    async def _iterate_items(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
         if isinstance(items, AsyncIterable):
             async for item in items:
                 yield item
@@ -206,7 +206,7 @@ class TaskContext(Ctx[Any]):
     def _append_log(self, message: str, level: LogLevel, fields: Mapping[str, Any]) -> None:
         if self._lines is None:
             self._lines = LogBuffer()
-        if self._lines.add(level, message, fields) and self.on_log is not None:
+        if self._lines.add_line(level, message, fields) and self.on_log is not None:
             self.on_log(self)
 
     async def _run_step(
@@ -242,12 +242,16 @@ class TaskContext(Ctx[Any]):
         return await self._child_tasks.submit(call, options)
 
     def _assert_lease(self, on: object) -> Awaitable[None]:
-        return run_now_or_await(on, fences.build_assert_lease(self._require_lease("assert_lease")))
+        return run_statement_or_defer(
+            on, fences.build_assert_lease_statement(self._require_lease("assert_lease"))
+        )
 
-    def _complete(self, on: object, output: object) -> Awaitable[None]:
-        question = fences.build_complete_task(self._require_lease("complete"), to_json(output, what="output"))
+    def _complete_task(self, on: object, output: object) -> Awaitable[None]:
+        question = fences.build_complete_task_statement(
+            self._require_lease("complete"), encode_payload(output, what="output")
+        )
         self.completed = True
-        return run_now_or_await(on, question)
+        return run_statement_or_defer(on, question)
 
     async def _save_file(
         self, name: str, content: Content, content_type: str | None, options: ArtifactOptions
@@ -262,10 +266,10 @@ class TaskContext(Ctx[Any]):
     def _open_file_in_thread(
         self, artifact: Artifact | str
     ) -> AbstractContextManager[BlockingArtifactReader]:
-        return open_in_thread(self._open_file(artifact), self._wait_in_thread)
+        return open_file_in_thread(self._open_file(artifact), self._wait_in_thread)
 
     def _wait_in_thread(self, work: Callable[[], Awaitable[T]], on: object = None) -> T:
-        if on is not None and is_sync(on):
+        if on is not None and is_sync_connection(on):
             return _get_finished_result(work())
         if self.gateway is None or _is_on_event_loop():
             raise RefusedError(

@@ -28,8 +28,8 @@ from holdfast.worker.background import BackgroundService
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.queue_shares import QueueSelector
 
-LISTENING_POLL_INTERVAL_S = 58.0  # with a working listener; with its pings two statements per minute
-BLIND_POLL_INTERVAL_S = 1.5  # without a working listener
+POLL_INTERVAL_WITH_LISTENER_S = 58.0  # with a working listener; with its pings two statements per minute
+POLL_INTERVAL_WITHOUT_LISTENER_S = 1.5  # without a working listener
 MAX_CLAIM_BATCH = 500
 MIN_CONCURRENCY_TO_SPLIT = 50  # from here on, one half of the slots is filled while the other half runs
 MAX_CONSECUTIVE_ROUND_TRIPS = 50  # before others may use the connection: it may be the only one
@@ -38,7 +38,7 @@ MAX_REQUEST_LATENCY_S = 0.25
 # late for the claim that found nothing. So the worker polls again before the long sleep, later each time,
 # because a commit takes time. The first delay follows a claim that returned some tasks: a worker that is not
 # full counts as awake, and is not notified.
-FALLING_ASLEEP_DELAYS_S = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
+POLL_DELAYS_BEFORE_SLEEP_S = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
 
 
 class TaskSink(Protocol):
@@ -48,7 +48,7 @@ class TaskSink(Protocol):
     """
 
     def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None: ...
-    def launch(self, tasks: Sequence[LeasedTask], sent_at: float) -> None: ...
+    def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class RoundTrip:
     slots: int
     outcomes: list[Outcome]
     sent_at: float
-    response: asyncio.Task[leases.UnreadClaimResponse]
+    response: asyncio.Task[leases.UndecodedClaimResponse]
 
 
 class TaskFetcher(BackgroundService):
@@ -110,10 +110,10 @@ class TaskFetcher(BackgroundService):
         """Check whether a round trip is worthwhile: there is an outcome to send or a slot to fill."""
         self._changed.set()
 
-    def wake(self) -> None:
+    def poll_now(self) -> None:
         """Poll now: there may be work."""
         self._next_poll_at = 0.0
-        self.queue_selector.refresh()
+        self.queue_selector.include_all_queues()
         self._changed.set()
 
     def handle_notification(self, payload: str) -> None:
@@ -125,22 +125,22 @@ class TaskFetcher(BackgroundService):
         elif payload == "maintenance":
             self.on_maintenance()
         else:
-            self.wake()
+            self.poll_now()
         if not payload:
             self.on_maintenance()
 
     def _handle_freed_slot(self) -> None:
         if self.queue_selector.held_back:
-            self.wake()
+            self.poll_now()
         else:
             self._changed.set()
 
-    async def step(self) -> None:
-        await self._wait_for_reason()
+    async def run_round(self) -> None:
+        await self._wait_until_round_trip_due()
         async with self._database.connection() as connection:
             try:
                 await self.release_unreceived(connection)
-                await self._exchange(connection)
+                await self._make_round_trips(connection)
             except BaseException:
                 await self._abandon_round_trips()
                 raise
@@ -148,30 +148,32 @@ class TaskFetcher(BackgroundService):
     async def release_unreceived(self, connection: Connection) -> None:
         """Release tasks that were claimed for this worker in responses that never arrived."""
         if self._lost_response_at is not None:
-            held = {attempt.claimed.id for attempt in self.running.all()} | self._outbox.task_ids()
+            held = {
+                attempt.claimed.id for attempt in self.running.list_attempts()
+            } | self._outbox.collect_ended_task_ids()
             seconds = time.monotonic() - self._lost_response_at + MAX_REQUEST_LATENCY_S
             await leases.release_unreceived_tasks(connection, self._worker, held, timedelta(seconds=seconds))
             self._lost_response_at = None
 
-    async def _exchange(self, connection: Connection) -> None:
+    async def _make_round_trips(self, connection: Connection) -> None:
         """Make one round trip. While responses are full, send the next request before reading a response."""
-        trip = self._send(connection)
+        trip = self._send_claim_request(connection)
         for remaining in reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS)):
             unread = await trip.response
             seconds = time.monotonic() - trip.sent_at
             self._cursors = unread.cursors
-            continues = remaining and self._continues(trip, unread.task_count)
-            following = self._send(connection) if continues else None
+            continues = remaining and self._should_send_next_request(trip, unread.task_count)
+            following = self._send_claim_request(connection) if continues else None
             try:
                 if following is not None:
                     await asyncio.sleep(0)  # lets the request leave this process
             finally:  # start what was claimed, whatever happens
-                self._receive(trip, unread.read(), seconds)
+                self._handle_claim_response(trip, unread.read(), seconds)
             if following is None:
                 return
             trip = following
 
-    def _continues(self, trip: RoundTrip, received: int) -> bool:
+    def _should_send_next_request(self, trip: RoundTrip, received: int) -> bool:
         full = received >= trip.slots > 0
         return (
             full
@@ -180,10 +182,10 @@ class TaskFetcher(BackgroundService):
             and self._count_free_slots() >= self._min_batch
         )
 
-    def _send(self, connection: Connection) -> RoundTrip:
-        queues, slots = self.queue_selector.select(self._count_free_slots())
-        outcomes = self._outbox.take()
-        request = leases.send_claim(
+    def _send_claim_request(self, connection: Connection) -> RoundTrip:
+        queues, slots = self.queue_selector.select_queues(self._count_free_slots())
+        outcomes = self._outbox.take_unsent_outcomes()
+        request = leases.finish_and_claim_undecoded(
             connection,
             worker=self._worker,
             outcomes=outcomes,
@@ -196,17 +198,17 @@ class TaskFetcher(BackgroundService):
         self._round_trips.append(trip)
         return trip
 
-    def _receive(self, trip: RoundTrip, response: ClaimResponse, seconds: float) -> None:
+    def _handle_claim_response(self, trip: RoundTrip, response: ClaimResponse, seconds: float) -> None:
         # Nothing that could fail happens between a claim and the start of the claimed tasks.
         self._round_trips.remove(trip)
-        ended = self._outbox.confirm(trip.outcomes)
+        ended = self._outbox.confirm_outcomes(trip.outcomes)
         if self.remaining_claims is not None:
             self.remaining_claims -= len(response.tasks)
         if self.sink is not None:
             self.sink.hold_leases(response.tasks, ended, trip.sent_at)
-            self.sink.launch(response.tasks, trip.sent_at)
-        self._report_stale_outcomes(trip.outcomes, response)
-        self._report_claim(trip.slots, len(trip.outcomes), len(response.tasks), seconds)
+            self.sink.start_attempts(response.tasks, trip.sent_at)
+        self._emit_stale_outcome_events(trip.outcomes, response)
+        self._emit_claim_event(trip.slots, len(trip.outcomes), len(response.tasks), seconds)
         if trip.slots:
             self._plan_next_poll(
                 trip.queues, received=len(response.tasks), requested=trip.slots, next_due_s=response.next_s
@@ -218,7 +220,7 @@ class TaskFetcher(BackgroundService):
         """Give up responses that nobody will read: send their outcomes again, release what they claimed."""
         trips, self._round_trips = self._round_trips, []
         for trip in reversed(trips):
-            self._outbox.put_back(trip.outcomes)
+            self._outbox.put_outcomes_back(trip.outcomes)
             if trip.slots:
                 self._lost_response_at = min(trip.sent_at, self._lost_response_at or trip.sent_at)
         # The connection is returned to the pool only after no response is expected on it any more.
@@ -233,13 +235,13 @@ class TaskFetcher(BackgroundService):
             if not trip.response.cancelled():
                 trip.response.exception()  # marks the exception as retrieved
 
-    def _report_stale_outcomes(self, outcomes: list[Outcome], response: ClaimResponse) -> None:
+    def _emit_stale_outcome_events(self, outcomes: list[Outcome], response: ClaimResponse) -> None:
         if "stale" in response.answers:
             for outcome, status in zip(outcomes, response.answers, strict=True):
                 if status != "ok":
                     telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
 
-    def _report_claim(self, requested: int, outcomes: int, received: int, seconds: float) -> None:
+    def _emit_claim_event(self, requested: int, outcomes: int, received: int, seconds: float) -> None:
         if telemetry.has_subscribers("tasks.claimed"):
             telemetry.emit(
                 "tasks.claimed",
@@ -251,7 +253,7 @@ class TaskFetcher(BackgroundService):
             )
 
     def _count_free_slots(self) -> int:
-        if not self.claiming or not self.queue_selector.has_room:
+        if not self.claiming or not self.queue_selector.has_queue_with_room:
             return 0
         free = min(self._concurrency - len(self.running) - self.requested_slots, self._max_batch)
         return max(0, free if self.remaining_claims is None else min(free, self.remaining_claims))
@@ -264,13 +266,13 @@ class TaskFetcher(BackgroundService):
             self._next_due_s = next_due_s if self._next_due_s is None else min(next_due_s, self._next_due_s)
         if received:
             self._empty_polls = 0
-        if not self.queue_selector.handle_response(queues, full=received >= requested):
+        if not self.queue_selector.handle_claim_response(queues, full=received >= requested):
             self._next_poll_at = 0.0
             return
-        pause_s = LISTENING_POLL_INTERVAL_S if self.listener_works() else BLIND_POLL_INTERVAL_S
+        pause_s = POLL_INTERVAL_WITH_LISTENER_S if self.listener_works() else POLL_INTERVAL_WITHOUT_LISTENER_S
         self._empty_polls += not received
-        if self._empty_polls < len(FALLING_ASLEEP_DELAYS_S):
-            pause_s = min(pause_s, FALLING_ASLEEP_DELAYS_S[self._empty_polls])
+        if self._empty_polls < len(POLL_DELAYS_BEFORE_SLEEP_S):
+            pause_s = min(pause_s, POLL_DELAYS_BEFORE_SLEEP_S[self._empty_polls])
         pause_s *= random.uniform(0.8, 1.0)  # noqa: S311  (so that many workers do not poll in step)
         if self._next_due_s is not None:
             pause_s = min(pause_s, max(self._next_due_s, 0.001))
@@ -279,7 +281,7 @@ class TaskFetcher(BackgroundService):
         if not received:
             self.on_idle()
 
-    async def _wait_for_reason(self) -> None:
+    async def _wait_until_round_trip_due(self) -> None:
         """Return when a round trip is worthwhile."""
         while True:
             pause_s = self._outbox.seconds_until_flush

@@ -25,7 +25,7 @@ from holdfast.errors import InvalidError, LifespanError
 __all__ = ["Lifespan", "StoppedBeforeStart", "lifespan", "open_lifespan"]
 
 AnyTask = Task[..., Any]
-_HOW_TO_WRITE_IT: Final = 'Write it as "async def name() -> AsyncIterator[State]: ... yield state".'
+_LIFESPAN_FIX: Final = 'Write it as "async def name() -> AsyncIterator[State]: ... yield state".'
 
 
 class StoppedBeforeStart(Exception):  # noqa: N818  (an event, not a fault)
@@ -44,7 +44,7 @@ async def open_lifespan(
 
     Raises StoppedBeforeStart when `stop` is set while the lifespan opens.
     """
-    manager = _create_manager(span) if span is not None else contextlib.nullcontext(state)
+    manager = _create_lifespan_manager(span) if span is not None else contextlib.nullcontext(state)
     try:
         state = await _enter(manager, stop)
     except StoppedBeforeStart:
@@ -83,12 +83,12 @@ async def _enter(manager: AbstractAsyncContextManager[Any], stop: asyncio.Event 
         stop_watcher.cancel()
 
 
-def _create_manager(span: Lifespan[Any]) -> AbstractAsyncContextManager[Any]:
+def _create_lifespan_manager(span: Lifespan[Any]) -> AbstractAsyncContextManager[Any]:
     function = span.function
     if inspect.isasyncgenfunction(function):
         return asynccontextmanager(function)()
     if inspect.isgeneratorfunction(function):
-        return _PlainManager(contextlib.contextmanager(function)())
+        return _SyncLifespanManager(contextlib.contextmanager(function)())
     try:
         manager = function()
     except Exception as error:
@@ -96,13 +96,13 @@ def _create_manager(span: Lifespan[Any]) -> AbstractAsyncContextManager[Any]:
     if isinstance(manager, AbstractAsyncContextManager):
         return cast("AbstractAsyncContextManager[Any]", manager)
     if isinstance(manager, AbstractContextManager):
-        return _PlainManager(cast("AbstractContextManager[Any]", manager))
+        return _SyncLifespanManager(cast("AbstractContextManager[Any]", manager))
     if inspect.iscoroutine(manager):
         manager.close()
-    raise LifespanError(f"The lifespan {span.name} does not yield a state.", fix=_HOW_TO_WRITE_IT)
+    raise LifespanError(f"The lifespan {span.name} does not yield a state.", fix=_LIFESPAN_FIX)
 
 
-class _PlainManager(AbstractAsyncContextManager[Any]):
+class _SyncLifespanManager(AbstractAsyncContextManager[Any]):
     """A plain context manager, entered on the event loop. Nothing else runs on the loop yet."""
 
     def __init__(self, inner: AbstractContextManager[Any]) -> None:
@@ -126,14 +126,14 @@ def _build_lifespan_error(span: Lifespan[Any] | None, event: str, error: Excepti
     is_misspelt = "didn't yield" in str(error) or "didn't stop" in str(error)
     return LifespanError(
         f"The lifespan {span.name if span else '?'} {event}: {cause}.",
-        fix=_HOW_TO_WRITE_IT if is_misspelt else None,
+        fix=_LIFESPAN_FIX if is_misspelt else None,
     )
 
 
 def check_state_types(span: Lifespan[Any] | None, state: object, tasks: Iterable[AnyTask]) -> None:
     """Raise InvalidError if a task declares another type of `ctx.state` than the lifespan yields."""
     for task in tasks:
-        expected = get_state_type(task)
+        expected = find_state_type(task)
         if expected is None or isinstance(state, expected):
             continue
         if span is None:
@@ -149,9 +149,9 @@ def check_state_types(span: Lifespan[Any] | None, state: object, tasks: Iterable
         )
 
 
-def get_state_type(task: AnyTask) -> type | None:
+def find_state_type(task: AnyTask) -> type | None:
     """Return the class in `Ctx[State]` of a task, or None if there is none that can be checked."""
-    if not task.wants_context:
+    if not task.takes_context:
         return None
     first = next(iter(inspect.signature(task.function).parameters))
     hint = task.hints.get(first)

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast import telemetry
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.tasks import Task
 from holdfast.engine.leases import OutcomeKind
 from holdfast.errors import Cancel, InvalidError, OutcomeSignal, PublicError, RateLimited, Snooze
-from holdfast.worker.attempts import RELEASING_REASONS, TIME_LIMIT, Attempt
+from holdfast.worker.attempts import RELEASING_STOP_REASONS, STOP_REASON_TIME_LIMIT, Attempt
 from holdfast.worker.text_cleaning import clean_text
 
 AnyTask = Task[..., Any]
@@ -46,7 +46,7 @@ class TaskOutcome:
 _SUCCESS_WITHOUT_RESULT: Final = TaskOutcome("succeed", b"null")
 
 
-def outcome_of_result(value: object) -> TaskOutcome:
+def build_result_outcome(value: object) -> TaskOutcome:
     """Success, or a rejection when the value cannot be stored or is a signal that must be raised."""
     if value is None:
         return _SUCCESS_WITHOUT_RESULT
@@ -56,35 +56,35 @@ def outcome_of_result(value: object) -> TaskOutcome:
             raise InvalidError(
                 f"The task returned {name}.", fix=f"Raise it: raise {name}(...).", field="result"
             )
-        return TaskOutcome("succeed", to_json(value, what="result"))
+        return TaskOutcome("succeed", encode_payload(value, what="result"))
     except InvalidError as error:
-        return build_failure("reject", error)
+        return build_error_outcome("reject", error)
 
 
-def outcome_of_exception(task: AnyTask, error: BaseException) -> TaskOutcome:
+def build_exception_outcome(task: AnyTask, error: BaseException) -> TaskOutcome:
     """Translate what a task raised: a signal decides by itself, else the task's retry policy decides."""
     if not isinstance(error, Exception):  # sys.exit() in a task ends the attempt, not the worker
-        return build_failure("fail", error)
+        return build_error_outcome("fail", error)
     if isinstance(error, OutcomeSignal):
-        return _outcome_of_signal(error)
+        return _build_signal_outcome(error)
     policy = task.retry
     retryable = isinstance(error, policy.retry_for) and not isinstance(error, policy.never_for)
-    return build_failure("fail" if retryable else "reject", error)
+    return build_error_outcome("fail" if retryable else "reject", error)
 
 
-def _outcome_of_signal(signal: OutcomeSignal) -> TaskOutcome:
+def _build_signal_outcome(signal: OutcomeSignal) -> TaskOutcome:
     if isinstance(signal, Snooze):
-        return TaskOutcome("snooze", _encode_body(delay_s=signal.delay.total_seconds()))
+        return TaskOutcome("snooze", _encode_outcome_body(delay_s=signal.delay.total_seconds()))
     if isinstance(signal, Cancel):
         reason = clean_text(signal.reason, MAX_ERROR_MESSAGE_CHARS)
-        return TaskOutcome("cancel", _encode_body(reason=reason), reason)
+        return TaskOutcome("cancel", _encode_outcome_body(reason=reason), reason)
     if isinstance(signal, RateLimited):
         pause = signal.retry_after.total_seconds() if signal.retry_after else None
-        return TaskOutcome("limited", _encode_body(key=signal.key, retry_after_s=pause), str(signal))
-    return build_failure("reject", signal)
+        return TaskOutcome("limited", _encode_outcome_body(key=signal.key, retry_after_s=pause), str(signal))
+    return build_error_outcome("reject", signal)
 
 
-def outcome_of_stop(
+def build_stop_outcome(
     attempt: Attempt, interruption: BaseException | None = None, *, detail: str = ""
 ) -> TaskOutcome | None:
     """Translate why an attempt was stopped. None means that there is nothing to record.
@@ -94,25 +94,27 @@ def outcome_of_stop(
     reason = attempt.stop_reason
     if reason is None:
         error = RuntimeError("the task cancelled itself")
-        return build_failure("fail", error.with_traceback(_traceback_of(interruption)))
-    if reason == TIME_LIMIT:
+        return build_error_outcome("fail", error.with_traceback(_get_traceback(interruption)))
+    if reason == STOP_REASON_TIME_LIMIT:
         limit = timedelta(seconds=attempt.claimed.timeout_s)
         timeout = TimeoutError(f"ran longer than {limit}{detail}")
-        return build_failure("fail", timeout.with_traceback(_traceback_of(interruption)))
-    return TaskOutcome("release", None, reason) if reason in RELEASING_REASONS else None
+        return build_error_outcome("fail", timeout.with_traceback(_get_traceback(interruption)))
+    return TaskOutcome("release", None, reason) if reason in RELEASING_STOP_REASONS else None
 
 
-def _traceback_of(error: BaseException | None) -> Any:
+def _get_traceback(error: BaseException | None) -> Any:
     return None if error is None else error.__traceback__
 
 
-def build_failure(kind: OutcomeKind, error: BaseException, *, message: str | None = None) -> TaskOutcome:
+def build_error_outcome(
+    kind: OutcomeKind, error: BaseException, *, message: str | None = None
+) -> TaskOutcome:
     """Describe an exception as a failed ("fail"), rejected ("reject") or crashed ("crash") attempt."""
-    text = clean_text(message or _message_of(error), MAX_ERROR_MESSAGE_CHARS)
+    text = clean_text(message or _format_error_message(error), MAX_ERROR_MESSAGE_CHARS)
     lines = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
     # The minimum wait that a remote service asked for, if the exception carries it.
     pause: object = getattr(error, "retry_after", None)
-    body = _encode_body(
+    body = _encode_outcome_body(
         type="PublicError" if isinstance(error, PublicError) else type(error).__qualname__,
         message=text,
         traceback=clean_text(lines, MAX_TRACEBACK_CHARS),
@@ -122,7 +124,7 @@ def build_failure(kind: OutcomeKind, error: BaseException, *, message: str | Non
     return TaskOutcome(kind, body, f"{type(error).__qualname__}: {text}", error)
 
 
-def _message_of(error: BaseException) -> str:
+def _format_error_message(error: BaseException) -> str:
     return clean_text(error, MAX_ERROR_MESSAGE_CHARS) or type(error).__name__
 
 
@@ -148,5 +150,5 @@ def emit_exception_event(attempt: Attempt, outcome: TaskOutcome | None) -> None:
     )
 
 
-def _encode_body(**fields: object) -> bytes:
+def _encode_outcome_body(**fields: object) -> bytes:
     return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})

@@ -19,13 +19,13 @@ from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database
 from holdfast.errors import InvalidError, RefusedError
 from holdfast.settings import Settings
-from holdfast.worker.child_modules import list_importable_tasks, list_modules
+from holdfast.worker.child_modules import collect_importable_task_names, list_defining_modules
 from holdfast.worker.monitoring import monitor_worker
 from holdfast.worker.queue_shares import QueueShare
 from holdfast.worker.registration import register_definitions
 from holdfast.worker.runtime import (
     DEFAULT_CONCURRENCY,
-    DEFAULT_GRACE,
+    DEFAULT_STOP_GRACE,
     RuntimeOptions,
     RunUntil,
     WorkerRuntime,
@@ -96,7 +96,7 @@ class Worker:
         state: Any = None,
         queues: Sequence[str | QueueShare] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
-        grace: timedelta = DEFAULT_GRACE,
+        grace: timedelta = DEFAULT_STOP_GRACE,
         until: RunUntil = "stopped",
         max_tasks: int | None = None,
         source: str = "app",
@@ -106,7 +106,7 @@ class Worker:
         if concurrency < 1:
             raise InvalidError(f"concurrency must be at least 1, got {concurrency}.", field="concurrency")
         self._client = client
-        self._tasks = _index_by_name(tasks)
+        self._tasks = _index_tasks_by_name(tasks)
         self._consumers = list(consumers)
         if not self._tasks and not self._consumers:
             raise InvalidError(
@@ -192,7 +192,7 @@ class Worker:
             await register_definitions(connection, self._source, self._tasks.values(), self._schedules)
         tasks = dict(self._tasks)
         if self._deliver_webhooks:
-            tasks = webhooks.add_delivery_task(tasks, (), database)
+            tasks = webhooks.add_webhook_delivery_task(tasks, (), database)
         self._runtime = WorkerRuntime(database, tasks, self._consumers, **self._options)
         if self._stopping:
             self._stop_event.set()
@@ -214,8 +214,8 @@ def _build_child_options(
         )
     return RuntimeOptions(
         child_command=_CHILD_COMMAND,
-        child_task_types=list_importable_tasks(tasks),
-        child_modules=list_modules(tasks, lifespan),
+        child_task_types=collect_importable_task_names(tasks),
+        child_modules=list_defining_modules(tasks, lifespan),
     )
 
 
@@ -248,7 +248,7 @@ def _find_embedded_server(url: str, settings: Settings) -> _EmbeddedServer | Non
     return _EmbeddedServer(server, settings)
 
 
-def _index_by_name(tasks: Iterable[Task[..., Any]]) -> dict[str, Task[..., Any]]:
+def _index_tasks_by_name(tasks: Iterable[Task[..., Any]]) -> dict[str, Task[..., Any]]:
     by_name: dict[str, Task[..., Any]] = {}
     for task in tasks:
         if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -18,10 +18,10 @@ from holdfast.worker.arguments import convert_arguments
 from holdfast.worker.attempts import Attempt
 from holdfast.worker.outcomes import (
     TaskOutcome,
-    build_failure,
-    outcome_of_exception,
-    outcome_of_result,
-    outcome_of_stop,
+    build_error_outcome,
+    build_exception_outcome,
+    build_result_outcome,
+    build_stop_outcome,
 )
 from holdfast.worker.thread_pool import TaskThreadPool
 
@@ -40,16 +40,16 @@ async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | N
         try:
             arguments = convert_arguments(task, attempt.claimed.args, attempt.claimed.parents)
         except InvalidError as error:
-            return build_failure("reject", error)
-        context = (attempt.context,) if task.wants_context else ()
+            return build_error_outcome("reject", error)
+        context = (attempt.context,) if task.takes_context else ()
         if task.is_async:
-            return outcome_of_result(await task.function(*context, **arguments))
+            return build_result_outcome(await task.function(*context, **arguments))
         attempt.on_stop = wait_for_thread
-        return outcome_of_result(await threads.run(partial(task.function, *context, **arguments)))
+        return build_result_outcome(await threads.run(partial(task.function, *context, **arguments)))
     except asyncio.CancelledError as interruption:
-        return outcome_of_stop(attempt, interruption)
+        return build_stop_outcome(attempt, interruption)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        return outcome_of_exception(task, error)
+        return build_exception_outcome(task, error)
 
 
 def wait_for_thread(_: str) -> None:

@@ -27,7 +27,7 @@ from holdfast.engine.leases import LeasedTask, WorkerCommand
 from holdfast.engine.listener import MESSAGE_CHANNEL, TASK_CHANNEL, NotificationListener
 from holdfast.errors import HoldfastError
 from holdfast.version import __version__
-from holdfast.worker.attempts import RELEASED
+from holdfast.worker.attempts import STOP_REASON_RELEASED
 from holdfast.worker.child_pool import ChildProcessPool
 from holdfast.worker.context_factory import ContextFactory
 from holdfast.worker.fetcher import TaskFetcher
@@ -43,11 +43,11 @@ from holdfast.worker.task_executor import TaskExecutor
 from holdfast.worker.thread_pool import TaskThreadPool
 
 DEFAULT_CONCURRENCY: Final = 10
-DEFAULT_GRACE: Final = timedelta(seconds=25)
+DEFAULT_STOP_GRACE: Final = timedelta(seconds=25)
 RELEASE_TIMEOUT: Final = timedelta(
     seconds=5
 )  # for released attempts to end and their outcomes to be confirmed
-LEAVE_TIMEOUT_S: Final = 2.0
+WORKER_REMOVAL_TIMEOUT_S: Final = 2.0
 
 RunUntil = Literal["stopped", "drained", "once"]
 
@@ -92,7 +92,7 @@ class WorkerRuntime:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._database = database
         self._tasks = dict(tasks)
-        self._grace = options.get("grace", DEFAULT_GRACE)
+        self._grace = options.get("grace", DEFAULT_STOP_GRACE)
         self._until = options.get("until", "stopped")
         self._lifespan = options.get("lifespan")
         concurrency = options.get("concurrency", DEFAULT_CONCURRENCY)
@@ -117,10 +117,10 @@ class WorkerRuntime:
             self._consumers.visibility,
             self.describe,
         )
-        self._maintenance = PeriodicMaintenance(database, self._is_busy, files.try_sweep)
+        self._maintenance = PeriodicMaintenance(database, self._is_busy, files.try_sweep_files)
         self._urgent_maintenance = UrgentMaintenance(database, self._listener_works)
         self._database_restarter = DatabaseRestarter(
-            options.get("restart_database"), lambda: self._fetcher.failing
+            options.get("restart_database"), lambda: self._fetcher.is_failing
         )
         handlers = {TASK_CHANNEL: self._fetcher.handle_notification, MESSAGE_CHANNEL: self._consumers.wake}
         self._listener = NotificationListener(database.url, database.settings, handlers)
@@ -156,17 +156,17 @@ class WorkerRuntime:
             self._fetcher.remaining_claims = options.get("concurrency", DEFAULT_CONCURRENCY)
 
     def _listener_works(self) -> bool:
-        return self._listener.healthy
+        return self._listener.is_healthy
 
     # Called by the fetcher
 
     def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None:
         """Tell the heartbeat about new leases before their tasks start, and about ended ones."""
-        isolated = self._executor.runs_in_child_process
+        isolated = self._executor.should_run_in_child_process
         self._heartbeat.update_leases([(claimed, isolated(claimed)) for claimed in tasks], ended, sent_at)
 
-    def launch(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
-        self._executor.launch(tasks, sent_at)
+    def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
+        self._executor.start_attempts(tasks, sent_at)
         if self._until == "once" and tasks:
             self._fetcher.remaining_claims = 0
         if self._fetcher.remaining_claims is not None and self._fetcher.remaining_claims <= 0:
@@ -247,12 +247,12 @@ class WorkerRuntime:
 
     async def _leave(self) -> None:
         with contextlib.suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(LEAVE_TIMEOUT_S), self._database.connection() as connection:
+            async with asyncio.timeout(WORKER_REMOVAL_TIMEOUT_S), self._database.connection() as connection:
                 await self._fetcher.release_unreceived(connection)
                 await leases.mark_worker_stopped(connection, self.name)
 
     def _is_busy(self) -> bool:
-        return bool(len(self._fetcher.running) or self._consumers.busy)
+        return bool(len(self._fetcher.running) or self._consumers.is_busy)
 
     def _has_work(self) -> bool:
         """Whether attempts run, tasks are on their way here, or outcomes are not confirmed."""
@@ -272,8 +272,8 @@ class WorkerRuntime:
             await asyncio.sleep(0.01)
 
     def _release_attempts(self) -> None:
-        for attempt in self._fetcher.running.all():
-            attempt.stop(RELEASED)
+        for attempt in self._fetcher.running.list_attempts():
+            attempt.stop(STOP_REASON_RELEASED)
 
     # For operators. Safe to call from any thread.
 
@@ -290,7 +290,7 @@ class WorkerRuntime:
             return "starting"
         if self._stop_requested.is_set():
             return "stopping"
-        return "the database is unreachable" if self._fetcher.failing else None
+        return "the database is unreachable" if self._fetcher.is_failing else None
 
     @property
     def outbox_depth(self) -> int:

@@ -17,22 +17,22 @@ import msgspec
 
 from holdfast import telemetry
 from holdfast.engine.leases import LeasedTask, Outcome
-from holdfast.tracing import TRACE_LABEL, Tracing
-from holdfast.worker.attempts import RELEASED, TIME_LIMIT, Attempt, RunningAttempts
+from holdfast.tracing import TRACE_LABEL_NAME, Tracing
+from holdfast.worker.attempts import STOP_REASON_RELEASED, STOP_REASON_TIME_LIMIT, Attempt, RunningAttempts
 from holdfast.worker.context import current
 from holdfast.worker.context_factory import ContextFactory
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.outcomes import (
     AnyTask,
     TaskOutcome,
+    build_exception_outcome,
+    build_stop_outcome,
     emit_exception_event,
-    outcome_of_exception,
-    outcome_of_stop,
 )
 from holdfast.worker.runner import run_task, wait_for_thread
 from holdfast.worker.thread_pool import TaskThreadPool
 
-OVERTIME_S: Final = 2.0
+MAX_OVERTIME_S: Final = 2.0
 
 
 class ChildProcessHost(Protocol):
@@ -59,14 +59,14 @@ class TaskExecutor:
         self._threads = threads
         self._child_processes = child_processes
         self._contexts = contexts
-        self._context_for_every_task = contexts.needed_for_every_task
+        self._context_for_every_task = contexts.is_needed_for_every_task
         self._tracing = contexts.tracing
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self.started_count = 0
         self.ended_count = 0
 
-    def runs_in_child_process(self, claimed: LeasedTask) -> bool:
+    def should_run_in_child_process(self, claimed: LeasedTask) -> bool:
         """Whether the task declares `process=True` or may have killed a worker before."""
         return (
             self._child_processes is not None
@@ -74,15 +74,15 @@ class TaskExecutor:
             and claimed.type in self._child_processes.task_types
         )
 
-    def launch(self, tasks: Sequence[LeasedTask], claim_sent_at: float) -> None:
+    def start_attempts(self, tasks: Sequence[LeasedTask], claim_sent_at: float) -> None:
         """Start an attempt for each claimed task and return without waiting."""
         now = time.monotonic()
         create_task = asyncio.get_running_loop().create_task
         shortest_timeout_s = float("inf")
         for claimed in tasks:
             task = self._tasks[claimed.type]
-            isolated = self.runs_in_child_process(claimed)
-            needs_context = task.wants_context or self._context_for_every_task or isolated
+            isolated = self.should_run_in_child_process(claimed)
+            needs_context = task.takes_context or self._context_for_every_task or isolated
             context = self._contexts.create_context(claimed) if needs_context else None
             attempt = Attempt(claimed, task, context, started_at=now, renewed_at=claim_sent_at)
             attempt.isolated = isolated
@@ -91,13 +91,13 @@ class TaskExecutor:
             attempt.runner = create_task(self._run(attempt))
         self.started_count += len(tasks)
         if now + shortest_timeout_s < self._timer_at:
-            self._set_timer(now + shortest_timeout_s)
+            self._set_time_limit_timer(now + shortest_timeout_s)
 
     async def _run(self, attempt: Attempt) -> None:
         context = attempt.context
         current.set(context)
         if telemetry.has_subscribers("task.started"):
-            telemetry.emit("task.started", **_event_fields(attempt))
+            telemetry.emit("task.started", **_build_event_fields(attempt))
         if self._tracing is not None:
             outcome = await self._run_in_span(attempt)
         elif attempt.isolated:
@@ -111,9 +111,9 @@ class TaskExecutor:
     async def _run_in_span(self, attempt: Attempt) -> TaskOutcome | None:
         """Run the attempt inside a tracing span whose parent is the span of the submitter."""
         tracing, claimed = cast("Tracing", self._tracing), attempt.claimed
-        with tracing.trace_attempt(_event_fields(attempt), claimed.trace) as span:
+        with tracing.trace_attempt(_build_event_fields(attempt), claimed.trace) as span:
             # A child process creates its spans below this one.
-            position = tracing.get_trace_labels().get(TRACE_LABEL)
+            position = tracing.get_trace_labels().get(TRACE_LABEL_NAME)
             attempt.claimed = msgspec.structs.replace(claimed, trace=position)
             if attempt.isolated:
                 outcome = await self._run_in_child_process(attempt)
@@ -128,9 +128,9 @@ class TaskExecutor:
         try:
             return await cast("ChildProcessHost", self._child_processes).run(attempt)
         except asyncio.CancelledError as interruption:
-            return outcome_of_stop(attempt, interruption)
+            return build_stop_outcome(attempt, interruption)
         except Exception as error:
-            return outcome_of_exception(attempt.task, error)
+            return build_exception_outcome(attempt.task, error)
 
     def _end(self, attempt: Attempt, outcome: TaskOutcome | None) -> None:
         if attempt.ended:
@@ -141,16 +141,16 @@ class TaskExecutor:
         if telemetry.has_subscribers("task.finished"):
             telemetry.emit(
                 "task.finished",
-                **_event_fields(attempt),
+                **_build_event_fields(attempt),
                 outcome=outcome.kind if outcome else "stopped",
                 seconds=time.monotonic() - attempt.started_at,
                 error=outcome.error if outcome else None,
             )
         if outcome is None:
-            self._outbox.add_without_outcome(claimed.id)
+            self._outbox.add_ended_without_outcome(claimed.id)
         else:
             emit_exception_event(attempt, outcome)
-            self._outbox.put(
+            self._outbox.put_outcome(
                 Outcome(
                     id=claimed.id,
                     attempt=claimed.attempt,
@@ -169,7 +169,7 @@ class TaskExecutor:
 
     # Time limits
 
-    def _set_timer(self, at: float) -> None:
+    def _set_time_limit_timer(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
@@ -179,33 +179,35 @@ class TaskExecutor:
     def _enforce_time_limits(self) -> None:
         now = time.monotonic()
         next_check_at = float("inf")
-        for attempt in self._running.all():
+        for attempt in self._running.list_attempts():
             deadline = attempt.deadline
-            if now >= deadline + OVERTIME_S:
+            if now >= deadline + MAX_OVERTIME_S:
                 self._give_up(attempt)
                 continue
             if now >= deadline:
-                attempt.stop(TIME_LIMIT)
-                deadline += OVERTIME_S
+                attempt.stop(STOP_REASON_TIME_LIMIT)
+                deadline += MAX_OVERTIME_S
             next_check_at = min(next_check_at, deadline)
         self._timer, self._timer_at = None, float("inf")
         if next_check_at < float("inf"):
-            self._set_timer(next_check_at)
+            self._set_time_limit_timer(next_check_at)
 
     def _give_up(self, attempt: Attempt) -> None:
         """End an attempt whose code did not stop in time, and ignore whatever that code still does."""
-        attempt.mark_stopped(TIME_LIMIT)
+        attempt.mark_stopped(STOP_REASON_TIME_LIMIT)
         if attempt.on_stop is wait_for_thread:
             self._threads.give_up()
-        if attempt.stop_reason == RELEASED:  # its code may still run, so no other worker may start it yet
-            attempt.stop_reason = TIME_LIMIT
+        if (
+            attempt.stop_reason == STOP_REASON_RELEASED
+        ):  # its code may still run, so no other worker may start it yet
+            attempt.stop_reason = STOP_REASON_TIME_LIMIT
         outcome = None
-        if attempt.stop_reason == TIME_LIMIT:
-            outcome = outcome_of_stop(attempt, detail=" and did not stop")
+        if attempt.stop_reason == STOP_REASON_TIME_LIMIT:
+            outcome = build_stop_outcome(attempt, detail=" and did not stop")
         self._end(attempt, outcome)
 
 
-def _event_fields(attempt: Attempt) -> dict[str, Any]:
+def _build_event_fields(attempt: Attempt) -> dict[str, Any]:
     claimed = attempt.claimed
     return {
         "task": claimed.id,

@@ -81,7 +81,7 @@ async def test_the_extension_is_used_and_only_what_is_missing_is_added(
     before = await filled(theirs)
     await install.migrate_database(empty_url, settings)
     assert not await theirs.fetchval(OURS)
-    findings = {finding.check: finding for finding in await doctor.run_checks(empty_url, settings)}
+    findings = {finding.check: finding for finding in await doctor.run_doctor_checks(empty_url, settings)}
     assert findings["extensions"].text.startswith(f"message queues come from pgmq {VERSION}")
     assert await messages(theirs) == before
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):

@@ -15,7 +15,7 @@ from holdfast.client.files import (
     FileOptions,
     Files,
 )
-from holdfast.engine.artifacts import SweepResult
+from holdfast.engine.artifacts import ArtifactSweepResult
 from holdfast.model import Artifact
 from holdfast.storage.content import (
     Content,
@@ -88,7 +88,7 @@ class BlockingFiles:
         """Return the quotas of an owner: `used` and `limit` of `bytes`, `files` and `operations`."""
         return self._thread.run(self._inner.usage(owner))
 
-    def sweep(self) -> SweepResult:
+    def sweep(self) -> ArtifactSweepResult:
         """Delete the content of expired, deleted, replaced and lost files. Workers do this regularly."""
         return self._thread.run(self._inner.sweep())
 

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
 from holdfast.client.forking import keep_alive_forever, register_fork_aware
-from holdfast.engine.caller_connection import is_sync
+from holdfast.engine.caller_connection import is_sync_connection
 from holdfast.errors import InvalidError
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class LoopThread:
             loop.call_soon_threadsafe(stop.set)
             thread.join()
 
-    def forget_parent_process(self) -> None:
+    def drop_inherited_state(self) -> None:
         """Start anew in a forked child, which does not have the thread."""
         keep_alive_forever((self._loop, self._thread, self._stop))
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ def _serve(started: concurrent.futures.Future[asyncio.AbstractEventLoop], stop: 
 
 def _run_in_calling_thread(coroutine: Coroutine[Any, Any, T], on: object) -> T:
     try:
-        synchronous = is_sync(on)
+        synchronous = is_sync_connection(on)
         if synchronous:
             coroutine.send(None)  # nothing in it waits, because the connection is synchronous
     except StopIteration as returned:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from holdfast.definitions.consumers import check_queue_name
-from holdfast.definitions.payloads import to_json
+from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.validation import check_aware_datetime, check_duration
 from holdfast.engine.caller_connection import JsonStatement
 from holdfast.engine.messages import queues
@@ -45,14 +45,14 @@ def check_duration_range(duration: timedelta, field: str) -> None:
         raise InvalidError(f"{field} must be from zero to a hundred years, got {duration}.", field=field)
 
 
-def check_place(place: MessagePlace) -> None:
+def check_message_place(place: MessagePlace) -> None:
     """Refuse a place that is not the queue, its archive or its dead letters."""
     places = typing.get_args(MessagePlace)
     if place not in places:
         raise InvalidError(f"place must be one of {', '.join(places)}, got {place!r}.", field="place")
 
 
-def check_policy(queue: str, changes: Mapping[str, Any]) -> None:
+def check_policy_changes(queue: str, changes: Mapping[str, Any]) -> None:
     """Refuse values that a queue's policy cannot have."""
     for field in ("vt", "backoff", "backoff_cap", "archive_retention"):
         if changes.get(field) is not None:
@@ -85,7 +85,7 @@ def check_message_id(value: object) -> int:
     return value
 
 
-def split_targets(queue: str, target: MessageTarget) -> tuple[str, list[str], list[int]]:
+def split_message_targets(queue: str, target: MessageTarget) -> tuple[str, list[str], list[int]]:
     """Return the queue, the receipts of messages that were read, and the ids of all other targets."""
     check_queue_name(queue)
     targets = [target] if isinstance(target, (Message, int)) else [*target]
@@ -118,7 +118,7 @@ def build_send_statement(
     return queues.send_messages(
         queue,
         [
-            to_json(body, what=_name_item("body", index, bodies), limit=MAX_MESSAGE_BYTES)
+            encode_payload(body, what=_name_item("body", index, bodies), limit=MAX_MESSAGE_BYTES)
             for index, body in enumerate(bodies)
         ],
         headers=None if headers is None else [_encode_header(header) for header in headers],
@@ -131,7 +131,7 @@ def _name_item(noun: str, index: int, items: Sequence[object]) -> str:
 
 
 def _encode_header(header: Json) -> bytes | None:
-    return None if header is None else to_json(header, what="headers")
+    return None if header is None else encode_payload(header, what="headers")
 
 
 @dataclass(frozen=True)
@@ -159,5 +159,5 @@ class ReadRequest:
         for duration, field in ((vt, "vt"), (wait, "wait")):
             if duration is not None:
                 check_duration_range(duration, field)
-        condition = None if where is None else to_json(where, what="where")
+        condition = None if where is None else encode_payload(where, what="where")
         return cls(qty, vt, condition, wait.total_seconds() if wait else 0.0)

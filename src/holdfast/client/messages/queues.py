@@ -15,7 +15,7 @@ import msgspec
 from holdfast.client.connections import ClientConnections
 from holdfast.client.messages import arguments
 from holdfast.client.messages.arguments import MessageDelay, MessageTarget
-from holdfast.definitions.payloads import from_json
+from holdfast.definitions.payloads import convert_payload
 from holdfast.definitions.validation import check_option_names
 from holdfast.engine import caller_connection
 from holdfast.engine.caller_connection import JsonStatement
@@ -73,7 +73,7 @@ class ClientMessageLease:
         self._receipt = receipt
 
     def done(self, on: object) -> Awaitable[None]:
-        return caller_connection.run_now_or_await(
+        return caller_connection.run_statement_or_defer(
             on, queues.finish_message(self._queue, self._receipt, "archive")
         )
 
@@ -92,7 +92,7 @@ class Queues:
         """Create a queue if it does not exist. An unlogged queue is faster, and is empty after a crash."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            await queues.create_queue(connection, queue, unlogged=unlogged)
+            await queues.create_message_queue(connection, queue, unlogged=unlogged)
 
     async def create_partitioned(
         self,
@@ -109,7 +109,7 @@ class Queues:
         arguments.check_queue_name(queue)
         arguments.check_count(premake, "premake", max_count=1000)
         async with self._connections.connection() as connection:
-            await queues.create_partitioned_queue(
+            await queues.create_partitioned_message_queue(
                 connection,
                 queue,
                 interval=arguments.format_partition_size(interval, "interval"),
@@ -187,7 +187,9 @@ class Queues:
                     connection, queue, vt=request.vt, qty=request.qty, where=request.where
                 )
                 if messages or time.monotonic() >= deadline:
-                    return await self._convert_all(connection, [_add_lease(m) for m in messages], type)
+                    return await self._convert_bodies(
+                        connection, [_attach_client_lease(m) for m in messages], type
+                    )
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, MAX_POLL_PAUSE_S)
 
@@ -209,22 +211,28 @@ class Queues:
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
         async with self._connections.transaction() as connection:
-            return [convert_body(m, type) for m in await queues.pop_messages(connection, queue, qty)]
+            return [convert_body_to_type(m, type) for m in await queues.pop_messages(connection, queue, qty)]
 
     async def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Move messages to the archive and return the ids of those that existed."""
-        return await self._execute(queues.archive_messages(*arguments.split_targets(queue, target)), on)
+        return await self._execute(
+            queues.archive_messages(*arguments.split_message_targets(queue, target)), on
+        )
 
     async def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Delete messages and return the ids of those that existed."""
-        return await self._execute(queues.delete_messages(*arguments.split_targets(queue, target)), on)
+        return await self._execute(
+            queues.delete_messages(*arguments.split_message_targets(queue, target)), on
+        )
 
     async def set_vt(
         self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
     ) -> builtins.list[int]:
         """Hide messages for `vt` from now. Zero makes them visible at once. Receipts stay valid."""
         arguments.check_duration_range(vt, "vt")
-        return await self._execute(queues.set_message_vt(*arguments.split_targets(queue, target), vt), on)
+        return await self._execute(
+            queues.set_message_vt(*arguments.split_message_targets(queue, target), vt), on
+        )
 
     async def metrics(self, queue: str) -> MessageMetrics:
         """Return the metrics of one queue."""
@@ -244,7 +252,7 @@ class Queues:
         """Return messages without reading them: of the queue, its archive or its dead letters."""
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
-        arguments.check_place(place)
+        arguments.check_message_place(place)
         async with self._connections.connection() as connection:
             return await queues.peek_messages(connection, queue, qty, place, after)
 
@@ -278,7 +286,7 @@ class Queues:
         """Change fields of a queue's policy. A dead-letter queue that does not exist is created."""
         check_option_names(changes, PolicyChanges.__annotations__, "queues.put_policy")
         arguments.check_queue_name(queue)
-        arguments.check_policy(queue, changes)
+        arguments.check_policy_changes(queue, changes)
         async with self._connections.transaction() as connection:
             current = await queues.get_message_policy(connection, queue)
             return await queues.put_message_policy(
@@ -288,16 +296,16 @@ class Queues:
     async def _execute(self, statement: JsonStatement[T], on: object = None) -> T:
         """Run a statement on the caller's connection, or on a connection of the pool."""
         if on is not None:
-            return await caller_connection.run_on_connection(on, statement)
+            return await caller_connection.run_statement_async(on, statement)
         async with self._connections.connection() as connection:
             return await queues.run_statement(connection, statement)
 
-    async def _convert_all(
+    async def _convert_bodies(
         self, connection: Connection, messages: builtins.list[Message[Any]], body_type: Any
     ) -> builtins.list[Message[Any]]:
         """Convert all bodies. If one cannot be converted, make the other messages visible at once."""
         try:
-            return [convert_body(message, body_type) for message in messages]
+            return [convert_body_to_type(message, body_type) for message in messages]
         except MessageBodyError as error:
             receipts = [m.receipt for m in messages if m.receipt and m.id != error.message_id]
             if receipts:
@@ -317,16 +325,16 @@ class MessageBodyError(InvalidError):
         self.message_id = message.id
 
 
-def convert_body(message: Message[Any], body_type: Any) -> Message[Any]:
+def convert_body_to_type(message: Message[Any], body_type: Any) -> Message[Any]:
     """Return the message with its body converted to `body_type`."""
     if body_type is None or body_type is Any:
         return message
     try:
-        return replace(message, body=from_json(message.body, body_type, what="body"))
+        return replace(message, body=convert_payload(message.body, body_type, what="body"))
     except InvalidError as error:
         raise MessageBodyError(message, error) from error
 
 
-def _add_lease(message: Message[Any]) -> Message[Any]:
+def _attach_client_lease(message: Message[Any]) -> Message[Any]:
     assert message.receipt is not None  # noqa: S101  (a read always returns a receipt)
     return replace(message, lease=ClientMessageLease(message.queue, message.receipt))

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from holdfast import telemetry
 from holdfast.engine.embedded import binaries, login_probe
-from holdfast.engine.embedded.account import check_owner
+from holdfast.engine.embedded.account import check_home_owner
 from holdfast.engine.embedded.cluster import suggest_fix
 from holdfast.engine.embedded.home import EmbeddedHome
 from holdfast.engine.embedded.launch import (
     STOP_TIMEOUT_S,
-    find_answering_server,
+    find_responding_server,
     launch_server,
     stop_server_processes,
 )
@@ -50,7 +50,7 @@ class EmbeddedServer:
     claim: int | None = field(repr=False)
 
     @property
-    def kept(self) -> bool:
+    def is_permanent(self) -> bool:
         """Whether the server keeps running without users."""
         return self.home.keep.exists()
 
@@ -66,7 +66,7 @@ class EmbeddedServer:
             # Closed and not unlocked: a forked child may share the lock and still use the server.
             os.close(claim)
 
-    def linger(self, duration: timedelta) -> None:
+    def keep_running_for(self, duration: timedelta) -> None:
         """Keep the server running for `duration` from now, even without users."""
         until = time.time() + duration.total_seconds()
         self.home.linger.unlink(missing_ok=True)  # root may own the file, although we own the folder
@@ -96,9 +96,9 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
     started = time.monotonic()
     home = EmbeddedHome(settings)
     with _explain_os_errors(home):
-        check_owner(home)
+        check_home_owner(home)
         home.create()
-        with home.start_lock():
+        with home.hold_start_lock():
             claim = home.acquire_user_lock(STOP_TIMEOUT_S)
             if claim is None:
                 raise EmbeddedDatabaseError(
@@ -106,7 +106,7 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
                     fix=f"See {home.log}.",
                 )
             try:
-                url, fresh = find_answering_server(home, wait=True), False
+                url, fresh = find_responding_server(home, wait=True), False
                 if url is None:
                     url, fresh = launch_server(settings, home, options or {})
             except BaseException:
@@ -123,13 +123,13 @@ def find_running_server(settings: Settings) -> EmbeddedServer | None:
     with _explain_os_errors(home):
         if not home.folder.exists():
             return None
-        check_owner(home)
+        check_home_owner(home)
         if not home.has_supervisor():
             return None
         claim = home.acquire_user_lock(0.1)
         if claim is None:
             return None  # it is stopping
-        url = find_answering_server(home, wait=False)
+        url = find_responding_server(home, wait=False)
     if url is None:
         os.close(claim)
         return None
@@ -139,7 +139,7 @@ def find_running_server(settings: Settings) -> EmbeddedServer | None:
 def start_permanent_server(settings: Settings) -> EmbeddedServer:
     """Start the server and keep it running without users until `stop_server`."""
     server = start_server(settings)
-    if not server.kept:
+    if not server.is_permanent:
         server.home.keep.touch()
     return server
 
@@ -150,8 +150,8 @@ def stop_server(settings: Settings) -> bool:
     with _explain_os_errors(home):
         if not home.folder.exists():
             return False
-        check_owner(home)
-        with home.start_lock():
+        check_home_owner(home)
+        with home.hold_start_lock():
             was_running = stop_server_processes(home)
     if was_running:
         telemetry.emit("database.stopped", reason="stop requested")
@@ -164,11 +164,11 @@ def reset_server(settings: Settings) -> None:
     with _explain_os_errors(home):
         if not home.folder.exists():
             return
-        check_owner(home)
-        with home.start_lock():
+        check_home_owner(home)
+        with home.hold_start_lock():
             home.refuse_foreign_folder()
             stop_server_processes(home)
-            home.destroy()
+            home.delete_cluster()
 
 
 def find_psql(settings: Settings) -> Path:

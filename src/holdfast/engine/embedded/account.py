@@ -50,9 +50,9 @@ class ServerAccount:
         switch: dict[str, Any] = (
             {} if self.is_current_user else {"user": self.uid, "group": self.gid, "extra_groups": []}
         )
-        return {"env": build_environment(), "cwd": "/", "umask": 0o077, **switch}
+        return {"env": build_server_environment(), "cwd": "/", "umask": 0o077, **switch}
 
-    def may(self, test: str, path: Path) -> bool:
+    def can_access(self, test: str, path: Path) -> bool:
         """Run `test` as that account. File modes alone do not tell, because of ACLs and mounts."""
         return self.run(["/bin/sh", "-c", f'test {test} "$1"', "sh", os.fspath(path)]).returncode == 0
 
@@ -67,13 +67,13 @@ class ServerAccount:
         )
         return process
 
-    def own(self, path: Path) -> None:
+    def take_ownership(self, path: Path) -> None:
         """Make this account the owner of a path."""
         if not self.is_current_user:
             os.chown(path, self.uid, self.gid)
 
 
-def build_environment() -> dict[str, str]:
+def build_server_environment() -> dict[str, str]:
     """Return the environment of the server: no PG* variables, and English messages, because we parse them."""
     current = os.environ  # house: environment (passed on, not read)
     passed = {name: current[name] for name in PASSED_ENVIRONMENT_VARIABLES if name in current}
@@ -83,7 +83,7 @@ def build_environment() -> dict[str, str]:
 def choose_account(home: EmbeddedHome) -> ServerAccount:
     """Return the current user; for root, the owner of the cluster or home, or `nobody` if that is root."""
     if os.geteuid() != 0:
-        check_owner(home)
+        check_home_owner(home)
         return ServerAccount(os.geteuid(), os.getegid())
     for folder in (home.data_folder, home.folder):
         if folder.exists() and (owner := folder.stat()).st_uid != 0:
@@ -95,7 +95,7 @@ def choose_account(home: EmbeddedHome) -> ServerAccount:
     return ServerAccount(nobody.pw_uid, nobody.pw_gid)
 
 
-def check_owner(home: EmbeddedHome) -> None:
+def check_home_owner(home: EmbeddedHome) -> None:
     """Refuse a folder that another user, or root, owns, unless this process runs as root."""
     for path in (home.folder, home.data_folder):
         if os.geteuid() != 0 and path.exists() and path.stat().st_uid != os.geteuid():
@@ -120,17 +120,17 @@ def take_over_files(folder: Path, account: ServerAccount) -> bool:
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             os.chown(Path(parent, name), account.uid, account.gid, follow_symlinks=False)
-    account.own(folder)
+    account.take_ownership(folder)
     return True
 
 
 def choose_data_folder(home: EmbeddedHome, account: ServerAccount) -> Path:
     """Return the folder for a new cluster: inside the home if the account can reach it."""
-    if account.is_current_user or account.may("-x", home.folder):
-        return home.inside
-    place = home.outside
+    if account.is_current_user or account.can_access("-x", home.folder):
+        return home.inside_data_folder
+    place = home.outside_data_folder
     create_public_folders(place.parent)
-    if not account.may("-x", place.parent):
+    if not account.can_access("-x", place.parent):
         raise EmbeddedDatabaseError(
             f"The server would run as {_format_user(account.uid)}, "
             f"which cannot reach {home.folder} or {place}.",
@@ -148,7 +148,7 @@ def create_public_folders(folder: Path) -> None:
         place.chmod(0o755)
 
 
-def copy_readable(source: Path, target: Path) -> None:
+def copy_readable_folder(source: Path, target: Path) -> None:
     """Copy a folder so that every account can read the copy."""
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
     for parent, _, files in os.walk(target):

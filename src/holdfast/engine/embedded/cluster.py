@@ -20,18 +20,18 @@ from pathlib import Path
 from holdfast.engine.embedded import supervisor
 from holdfast.engine.embedded.account import (
     ServerAccount,
-    build_environment,
+    build_server_environment,
     choose_data_folder,
     take_over_files,
 )
 from holdfast.engine.embedded.binaries import PostgresBinaries
-from holdfast.engine.embedded.home import INCOMPLETE_SUFFIX, ROLE, EmbeddedHome
+from holdfast.engine.embedded.home import EMBEDDED_ROLE_NAME, INCOMPLETE_SUFFIX, EmbeddedHome
 from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Secret
 
 FIRST_MAJOR_WITH_BUILTIN_LOCALE = 17  # its Unicode locale does not depend on a system library
 
-SETTINGS = {
+POSTGRES_SETTINGS = {
     "max_connections": "100",
     "shared_buffers": "128MB",
     "work_mem": "8MB",
@@ -64,28 +64,35 @@ class PostgresCluster:
         try:
             if target.exists():
                 self._discard_abandoned_cluster(target)
-            self.account.own(aside)
+            self.account.take_ownership(aside)
             key = aside / "password"
             key.touch(mode=0o600)
-            self.account.own(key)
+            self.account.take_ownership(key)
             key.write_text(password.reveal() + "\n")
-            self._initdb(aside / "data", key)
+            self._run_initdb(aside / "data", key)
             (aside / "data").rename(target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
     def _discard_abandoned_cluster(self, target: Path) -> None:
         """Delete the cluster of an earlier home at the same path, which was deleted."""
-        if pid := self.postmaster():
+        if pid := self.find_postmaster_pid():
             supervisor.send_signal(pid, signal.SIGQUIT)
         supervisor.end_orphan_processes(self.home.tag, self.account.uid)
         shutil.rmtree(target)
 
-    def _initdb(self, folder: Path, key: Path) -> None:
+    def _run_initdb(self, folder: Path, key: Path) -> None:
         locale = ["--no-locale"]
         if self.binaries.version >= FIRST_MAJOR_WITH_BUILTIN_LOCALE:
             locale = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        program = (self.binaries.program("initdb"), "-D", str(folder), "-U", ROLE, f"--pwfile={key}")
+        program = (
+            self.binaries.program_path("initdb"),
+            "-D",
+            str(folder),
+            "-U",
+            EMBEDDED_ROLE_NAME,
+            f"--pwfile={key}",
+        )
         process = self.account.run(
             [*program, "--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions", *locale]
         )
@@ -98,7 +105,9 @@ class PostgresCluster:
 
     def configure(self, options: Mapping[str, str]) -> None:
         """Write holdfast.conf with our settings and these options."""
-        lines = [f"{name} = {_quote_setting(value)}" for name, value in {**SETTINGS, **options}.items()]
+        lines = [
+            f"{name} = {_quote_setting(value)}" for name, value in {**POSTGRES_SETTINGS, **options}.items()
+        ]
         path = self.home.data_folder / "holdfast.conf"
         path.unlink(missing_ok=True)
         # O_EXCL follows no link: another account that owns the folder must not redirect the writes of root.
@@ -106,7 +115,7 @@ class PostgresCluster:
             file.write("\n".join(["include 'postgresql.conf'", *lines, ""]))
             os.fchmod(file.fileno(), 0o644)
 
-    def plan(self, port: int) -> supervisor.SupervisorPlan:
+    def build_supervisor_plan(self, port: int) -> supervisor.SupervisorPlan:
         """Return what the supervisor needs to start the server on this port."""
         data_folder = str(self.home.data_folder)
         # Settings on the command line cannot be changed by configuration files.
@@ -124,15 +133,15 @@ class PostgresCluster:
         return supervisor.SupervisorPlan(
             folder=str(self.home.folder),
             data_folder=data_folder,
-            command=[self.binaries.program("postgres"), "-D", data_folder, *options],
-            environment=build_environment(),
+            command=[self.binaries.program_path("postgres"), "-D", data_folder, *options],
+            environment=build_server_environment(),
             uid=self.account.uid,
             gid=self.account.gid,
             tag=self.home.tag,
             port=port,
         )
 
-    def postmaster(self) -> int | None:
+    def find_postmaster_pid(self) -> int | None:
         """Return the process id of the running postmaster, or None."""
         return supervisor.find_postmaster(str(self.home.data_folder), self.home.tag, self.account.uid)
 
@@ -153,9 +162,9 @@ class PostgresCluster:
 
     def set_password(self, password: Secret) -> None:
         """Set the password in single-user mode, which needs no password. No server may run."""
-        statement = f"alter role {ROLE} with login superuser password '{password.reveal()}';\n"
+        statement = f"alter role {EMBEDDED_ROLE_NAME} with login superuser password '{password.reveal()}';\n"
         config = f"config_file={self.home.data_folder}/holdfast.conf"
-        program = (self.binaries.program("postgres"), "--single", "-D", str(self.home.data_folder))
+        program = (self.binaries.program_path("postgres"), "--single", "-D", str(self.home.data_folder))
         process = self.account.run([*program, "-c", config, "template1"], statement)
         output = process.stderr.decode(errors="replace").replace(password.reveal(), "•••")
         if process.returncode or "ERROR:" in output:
@@ -166,14 +175,14 @@ class PostgresCluster:
 
     def _end_abandoned_initdb(self, aside: str) -> None:
         """End the initdb of a killed process. Its command line has the random name of the folder."""
-        for pid, owner, words in supervisor.list_processes():
+        for pid, owner, words in supervisor.iterate_processes():
             if owner == self.account.uid and any(aside in word for word in words):
                 supervisor.send_signal(pid, signal.SIGKILL)
 
     def remove_incomplete_folders(self) -> bool:
         """Remove folders that a killed process left incomplete. Returns whether there were any."""
         removed = False
-        for target in (self.home.inside, self.home.outside):
+        for target in (self.home.inside_data_folder, self.home.outside_data_folder):
             for aside in target.parent.glob(f"{target.name}{INCOMPLETE_SUFFIX}*"):
                 self._end_abandoned_initdb(str(aside))
                 shutil.rmtree(aside, ignore_errors=True)
@@ -185,8 +194,8 @@ def _quote_setting(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-_FATAL = re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*")
-_FAILED = re.compile(r"could not .*|.*No space left.*|.*denied.*")
+_FATAL_LINE_PATTERN = re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*")
+_FAILURE_LINE_PATTERN = re.compile(r"could not .*|.*No space left.*|.*denied.*")
 
 
 def find_decisive_line(output: str) -> str:
@@ -195,8 +204,8 @@ def find_decisive_line(output: str) -> str:
     for position, line in reversed(list(enumerate(lines))):
         if line.endswith("contains errors") and position:
             return lines[position - 1].partition("LOG:")[2].strip() + "."
-    fatal = [match[0] for line in lines if (match := _FATAL.search(line))]
-    failed = [match[0] for line in lines if (match := _FAILED.search(line))]
+    fatal = [match[0] for line in lines if (match := _FATAL_LINE_PATTERN.search(line))]
+    failed = [match[0] for line in lines if (match := _FAILURE_LINE_PATTERN.search(line))]
     decisive = [*fatal[:1], *failed[-1:], *lines[-1:], "no output"][0]
     return decisive.rstrip(".") + "."
 

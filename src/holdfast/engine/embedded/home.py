@@ -32,12 +32,12 @@ from holdfast.settings import Secret, Settings
 if sys.platform != "win32":
     import fcntl
 
-ROLE = "holdfast"
-DATABASE = "holdfast"
+EMBEDDED_ROLE_NAME = "holdfast"
+EMBEDDED_DATABASE_NAME = "holdfast"
 # Used by root only, for files that the server's account cannot reach elsewhere.
 SHARED_STATE_FOLDER = Path("/var/lib/holdfast")
 FIRST_PORT, PORT_COUNT = 20_000, 10_000  # below the range of ports for outgoing connections
-LOCK_TIMEOUT_S = 180.0
+START_LOCK_TIMEOUT_S = 180.0
 INCOMPLETE_SUFFIX = ".making-"  # in the names of incomplete folders; the next start removes them
 
 
@@ -74,21 +74,21 @@ class EmbeddedHome:
     # Location of the cluster
 
     @property
-    def inside(self) -> Path:
+    def inside_data_folder(self) -> Path:
         """The data folder inside the home."""
         return self.folder / "data"
 
     @property
-    def outside(self) -> Path:
+    def outside_data_folder(self) -> Path:
         """The data folder for a home that the server's account cannot reach."""
         return SHARED_STATE_FOLDER / self._digest[:16] / "data"
 
     @property
     def data_folder(self) -> Path:
         """The data folder in use."""
-        if not self.inside.exists() and self.location.exists():
-            return self.outside
-        return Path(os.path.realpath(self.inside))
+        if not self.inside_data_folder.exists() and self.location.exists():
+            return self.outside_data_folder
+        return Path(os.path.realpath(self.inside_data_folder))
 
     @property
     def tag(self) -> str:
@@ -120,7 +120,7 @@ class EmbeddedHome:
             )
         folder.rmdir()
 
-    def destroy(self) -> None:
+    def delete_cluster(self) -> None:
         """Delete the cluster and its files. Lock files stay, because other processes may wait for them."""
         folder = self.data_folder
         if folder.exists():
@@ -131,8 +131,8 @@ class EmbeddedHome:
         for name in ("password", "port", "server.log", "server.log.1", "data.location"):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            (self.outside.parent / "home").unlink(missing_ok=True)
-            self.outside.parent.rmdir()
+            (self.outside_data_folder.parent / "home").unlink(missing_ok=True)
+            self.outside_data_folder.parent.rmdir()
 
     # Password and port
 
@@ -144,7 +144,7 @@ class EmbeddedHome:
         except FileNotFoundError:
             return None
 
-    def new_password(self) -> Secret:
+    def create_password(self) -> Secret:
         """Generate and store a password."""
         password = Secret(secrets.token_urlsafe(24))
         self._write_file("password", password.reveal(), 0o600)
@@ -158,7 +158,7 @@ class EmbeddedHome:
                 return int(path.read_bytes().split(b"\n")[line])
         return None
 
-    def free_port(self, refused: int | None = None) -> int:
+    def choose_free_port(self, refused: int | None = None) -> int:
         """Return the stored port if it is free, else a free one; the first candidate depends on the path."""
         first = int(self._digest[:8], 16) % PORT_COUNT
         candidates = [self.port, *(FIRST_PORT + (first + step * 7) % PORT_COUNT for step in range(200))]
@@ -171,9 +171,9 @@ class EmbeddedHome:
             fix="Allow this process to listen on 127.0.0.1, or set DATABASE_URL to a running server.",
         )
 
-    def url(self, password: Secret, port: int, database: str = DATABASE) -> Secret:
+    def url(self, password: Secret, port: int, database: str = EMBEDDED_DATABASE_NAME) -> Secret:
         """Return the connection URL."""
-        return Secret(f"postgresql://{ROLE}:{password.reveal()}@127.0.0.1:{port}/{database}")
+        return Secret(f"postgresql://{EMBEDDED_ROLE_NAME}:{password.reveal()}@127.0.0.1:{port}/{database}")
 
     def _write_file(self, name: str, text: str, mode: int) -> None:
         """Write a file atomically: a partly written password would be wrong."""
@@ -191,15 +191,15 @@ class EmbeddedHome:
 
     def write_location(self) -> None:
         """Write the path of the cluster into the home, and the path of the home beside the cluster."""
-        self._write_file("data.location", os.fspath(self.outside), 0o644)
-        (self.outside.parent / "home").write_text(f"{self.folder}\n", errors="surrogateescape")
+        self._write_file("data.location", os.fspath(self.outside_data_folder), 0o644)
+        (self.outside_data_folder.parent / "home").write_text(f"{self.folder}\n", errors="surrogateescape")
 
     def follow_moved_home(self) -> None:
         """Move an outside cluster with its moved home. Refuse a copied home, which has no cluster."""
-        if self.inside.exists() or not self.location.exists():
+        if self.inside_data_folder.exists() or not self.location.exists():
             return
         before = Path(self.location.read_text(errors="surrogateescape").strip())
-        if before == self.outside:
+        if before == self.outside_data_folder:
             return
         owner = Path((before.parent / "home").read_text(errors="surrogateescape").strip())
         if (owner / "data.location").exists():
@@ -207,7 +207,7 @@ class EmbeddedHome:
                 f"{self.folder} is a copy of {owner}, whose database is in {before} and was not copied.",
                 fix="Run `holdfast db reset` here to start with an empty database, or copy it with pg_dump.",
             )
-        before.parent.rename(self.outside.parent)
+        before.parent.rename(self.outside_data_folder.parent)
         self.write_location()
 
     # Log
@@ -217,7 +217,7 @@ class EmbeddedHome:
         """The size of the log in bytes."""
         return self.log.stat().st_size if self.log.exists() else 0
 
-    def log_since(self, size: int) -> str:
+    def read_log_since(self, size: int) -> str:
         """Return the log after the first `size` bytes."""
         with self.log.open("rb") as log:
             log.seek(size)
@@ -231,14 +231,14 @@ class EmbeddedHome:
     # Locks
 
     @contextmanager
-    def start_lock(self) -> Generator[None]:
+    def hold_start_lock(self) -> Generator[None]:
         """Hold the lock for starting and stopping the server. Other processes wait."""
         handle = self._open_lock_file("start.lock")
         try:
-            if not wait_for_lock(handle, fcntl.LOCK_EX, LOCK_TIMEOUT_S):
+            if not wait_for_lock(handle, fcntl.LOCK_EX, START_LOCK_TIMEOUT_S):
                 raise EmbeddedDatabaseError(
                     f"Another process has been starting or stopping the embedded PostgreSQL in {self.folder} "
-                    f"for {timedelta(seconds=LOCK_TIMEOUT_S)}.",
+                    f"for {timedelta(seconds=START_LOCK_TIMEOUT_S)}.",
                     fix=f"See {self.log}, or end the process that holds {self.folder / 'start.lock'}.",
                 )
             yield

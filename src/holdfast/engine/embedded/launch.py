@@ -18,9 +18,9 @@ from pathlib import Path
 
 from holdfast import telemetry
 from holdfast.engine.embedded import binaries, login_probe, supervisor
-from holdfast.engine.embedded.account import ServerAccount, build_environment, choose_account
+from holdfast.engine.embedded.account import ServerAccount, build_server_environment, choose_account
 from holdfast.engine.embedded.cluster import PostgresCluster, find_decisive_line, suggest_fix
-from holdfast.engine.embedded.home import DATABASE, EmbeddedHome
+from holdfast.engine.embedded.home import EMBEDDED_DATABASE_NAME, EmbeddedHome
 from holdfast.engine.embedded.login_probe import LoginResult
 from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Secret, Settings
@@ -30,66 +30,68 @@ RECOVERY_TIMEOUT_S = 600.0  # while the server reports that it is starting up
 STOP_TIMEOUT_S = 90.0
 MAX_PORT_ATTEMPTS = 5
 MAINTENANCE_DATABASE = "template1"
-ACCEPTING = {LoginResult.OURS, LoginResult.FULL}
+ACCEPTING_LOGIN_RESULTS = {LoginResult.OURS, LoginResult.FULL}
 
 
-def find_answering_server(home: EmbeddedHome, *, wait: bool) -> Secret | None:
+def find_responding_server(home: EmbeddedHome, *, wait: bool) -> Secret | None:
     """Return the URL of the running server, or None. With `wait`, wait for a server that is starting."""
     if not home.has_supervisor() or not (password := home.password) or not (port := home.port):
         return None
     url = home.url(password, port)
     result = login_probe.probe_login(url, home.tag)
-    if wait and result not in {*ACCEPTING, LoginResult.REFUSED, LoginResult.NO_DATABASE}:
+    if wait and result not in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}:
         _check_same_machine(home)
         result = _wait_for_login(home, url)
-        _check_responding(home, result)
+        _check_server_responds(home, result)
     if result is LoginResult.NO_DATABASE and wait:
-        login_probe.ensure_database(home.url(password, port, MAINTENANCE_DATABASE), DATABASE)
+        login_probe.ensure_database(home.url(password, port, MAINTENANCE_DATABASE), EMBEDDED_DATABASE_NAME)
         result = LoginResult.OURS
-    return url if result in ACCEPTING else None
+    return url if result in ACCEPTING_LOGIN_RESULTS else None
 
 
 def launch_server(settings: Settings, home: EmbeddedHome, options: Mapping[str, str]) -> tuple[Secret, bool]:
     """Repair what is broken, start a server, and return its URL and whether its cluster is new."""
     if home.has_supervisor():
-        _emit_recovered("a password file that was lost or replaced")
+        _emit_recovery_event("a password file that was lost or replaced")
         end_server(home)
     account = choose_account(home)
     home.follow_moved_home()
     home.refuse_foreign_folder()
     version = home.cluster_version
-    programs = binaries.make_runnable(binaries.choose_binaries(settings, version), account)
+    programs = binaries.make_binaries_runnable(binaries.choose_binaries(settings, version), account)
     cluster = PostgresCluster(home, account, programs)
     if cluster.remove_incomplete_folders():
-        _emit_recovered("incomplete data folder")
+        _emit_recovery_event("incomplete data folder")
     password = home.password
     lost = password is None
-    password = password or home.new_password()
+    password = password or home.create_password()
     if version is None:
         cluster.create(password)
-    elif _answers_without_supervisor(cluster, password):
+    elif _accepts_without_supervisor(cluster, password):
         return _adopt_server(cluster, password), False
     for what in cluster.repair():
-        _emit_recovered(what)
+        _emit_recovery_event(what)
     cluster.configure(options)
     if lost and version is not None:
-        _emit_recovered("lost password")
+        _emit_recovery_event("lost password")
         cluster.set_password(password)
     return _start_server_process(cluster, password), version is None
 
 
-def _emit_recovered(what: str) -> None:
+def _emit_recovery_event(what: str) -> None:
     telemetry.emit("database.stale_state_removed", what=what)
 
 
-def _answers_without_supervisor(cluster: PostgresCluster, password: Secret) -> bool:
+def _accepts_without_supervisor(cluster: PostgresCluster, password: Secret) -> bool:
     """Return whether a server whose supervisor was killed still accepts connections. Otherwise end it."""
     deadline = time.monotonic() + RECOVERY_TIMEOUT_S
     silent_until = time.monotonic() + 5.0
-    while cluster.postmaster():
+    while cluster.find_postmaster_pid():
         port = cluster.home.port
         result = login_probe.probe_login(cluster.home.url(password, port), cluster.home.tag) if port else None
-        if result in ACCEPTING and supervisor.is_postmaster_ready(str(cluster.home.data_folder)):
+        if result in ACCEPTING_LOGIN_RESULTS and supervisor.is_postmaster_ready(
+            str(cluster.home.data_folder)
+        ):
             return True
         if time.monotonic() > (deadline if result is LoginResult.STARTING else silent_until):
             _end_server_without_supervisor(cluster.home, cluster.account)
@@ -98,11 +100,11 @@ def _answers_without_supervisor(cluster: PostgresCluster, password: Secret) -> b
 
 
 def _adopt_server(cluster: PostgresCluster, password: Secret) -> Secret:
-    _emit_recovered("server without a supervisor")
+    _emit_recovery_event("server without a supervisor")
     port = cluster.home.port
     if port is None:
         raise EmbeddedDatabaseError("The port of the embedded PostgreSQL is unknown.", fix="Try again.")
-    _spawn_supervisor(cluster.plan(port))
+    _spawn_supervisor(cluster.build_supervisor_plan(port))
     return cluster.home.url(password, port)
 
 
@@ -111,18 +113,18 @@ def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
     home.trim_log()
     password_set = False
     for _ in range(MAX_PORT_ATTEMPTS):
-        port = home.free_port(refused)
+        port = home.choose_free_port(refused)
         first = home.url(password, port, MAINTENANCE_DATABASE)
         log_start = home.log_size
-        _spawn_supervisor(cluster.plan(port))
+        _spawn_supervisor(cluster.build_supervisor_plan(port))
         result = _wait_for_login(home, first)
-        if result in ACCEPTING:
-            login_probe.ensure_database(first, DATABASE)
+        if result in ACCEPTING_LOGIN_RESULTS:
+            login_probe.ensure_database(first, EMBEDDED_DATABASE_NAME)
             return home.url(password, port)
-        log = home.log_since(log_start)
+        log = home.read_log_since(log_start)
         end_server(home)
         if result is LoginResult.REFUSED and not password_set:
-            _emit_recovered("wrong password")
+            _emit_recovery_event("wrong password")
             cluster.set_password(password)
             password_set = True
         elif "Address already in use" in log or "Address in use" in log:
@@ -142,7 +144,7 @@ def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
 
 def _spawn_supervisor(plan: supervisor.SupervisorPlan) -> None:
     Path(plan.folder, "stop").unlink(missing_ok=True)
-    with open(Path(plan.folder, "server.log"), "ab", opener=_open_private) as log:
+    with open(Path(plan.folder, "server.log"), "ab", opener=_open_private_file) as log:
         process = subprocess.run(
             # -I -S: no module of the project or of a virtual environment can interfere.
             [_find_python(), "-I", "-S", supervisor.__file__, plan.folder],
@@ -151,7 +153,7 @@ def _spawn_supervisor(plan: supervisor.SupervisorPlan) -> None:
             stderr=log,
             start_new_session=True,
             cwd="/",
-            env=build_environment(),
+            env=build_server_environment(),
             check=False,
         )
     if process.returncode:
@@ -161,7 +163,7 @@ def _spawn_supervisor(plan: supervisor.SupervisorPlan) -> None:
         )
 
 
-def _open_private(path: str, flags: int) -> int:
+def _open_private_file(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
@@ -182,7 +184,10 @@ def _wait_for_login(home: EmbeddedHome, url: Secret) -> LoginResult:
             home.has_supervisor()
         )  # before the probe: the server may outlive its supervisor for a moment
         result = login_probe.probe_login(url, home.tag)
-        if result in {*ACCEPTING, LoginResult.REFUSED, LoginResult.NO_DATABASE} or not supervised:
+        if (
+            result in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}
+            or not supervised
+        ):
             return result
         if time.monotonic() > (starting_until if result is LoginResult.STARTING else silent_until):
             return result
@@ -195,7 +200,7 @@ def _check_same_machine(home: EmbeddedHome) -> None:
     deadline = time.monotonic() + 2.0
     while home.has_supervisor():
         pid = home.supervisor_pid
-        if pid and any(supervisor.__file__ in words for _, _, words in supervisor.list_processes(pid)):
+        if pid and any(supervisor.__file__ in words for _, _, words in supervisor.iterate_processes(pid)):
             return
         if time.monotonic() > deadline:
             raise EmbeddedDatabaseError(
@@ -206,9 +211,12 @@ def _check_same_machine(home: EmbeddedHome) -> None:
         time.sleep(0.05)
 
 
-def _check_responding(home: EmbeddedHome, result: LoginResult) -> None:
+def _check_server_responds(home: EmbeddedHome, result: LoginResult) -> None:
     """Refuse a server that does not respond. It is not stopped, because others may be using it."""
-    if result not in {*ACCEPTING, LoginResult.REFUSED, LoginResult.NO_DATABASE} and home.has_supervisor():
+    if (
+        result not in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}
+        and home.has_supervisor()
+    ):
         raise EmbeddedDatabaseError(
             f"The embedded PostgreSQL in {home.folder} is running, but has not accepted connections "
             f"(it {result.value}) for "

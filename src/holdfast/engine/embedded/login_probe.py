@@ -57,7 +57,7 @@ def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 async def _probe_login(url: Secret, tag: str) -> LoginResult:
     try:
-        connection = await _connect(url)
+        connection = await _open_connection(url)
     except asyncpg.PostgresError as error:
         return _classify_refusal(error)
     except (OSError, TimeoutError, asyncpg.InterfaceError):
@@ -67,7 +67,7 @@ async def _probe_login(url: Secret, tag: str) -> LoginResult:
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return LoginResult.SILENT
     finally:
-        await _close(connection)
+        await _close_connection(connection)
     return LoginResult.OURS if name == tag else LoginResult.FOREIGN
 
 
@@ -80,12 +80,12 @@ def _classify_refusal(error: asyncpg.PostgresError) -> LoginResult:
     return LoginResult.REFUSED if code.startswith("28") else LoginResult.STARTING
 
 
-async def _connect(url: Secret) -> asyncpg.Connection[Any]:
+async def _open_connection(url: Secret) -> asyncpg.Connection[Any]:
     # PGSSLMODE and similar variables are meant for other servers, not for this one on loopback.
     return await asyncpg.connect(url.reveal(), ssl=False, timeout=LOGIN_TIMEOUT_S, statement_cache_size=0)
 
 
-async def _close(connection: asyncpg.Connection[Any]) -> None:
+async def _close_connection(connection: asyncpg.Connection[Any]) -> None:
     try:
         await connection.close(timeout=1)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -93,18 +93,18 @@ async def _close(connection: asyncpg.Connection[Any]) -> None:
 
 
 async def _ensure_database(url: Secret, name: str) -> None:
-    connection = await _connect(url)
+    connection = await _open_connection(url)
     try:
         find_database = "select from pg_catalog.pg_database where datname = $1"
         if not await connection.fetch(find_database, name):
             await connection.execute(f'create database "{name}"')
     finally:
-        await _close(connection)
+        await _close_connection(connection)
 
 
 async def _get_server_version(url: Secret) -> str:
-    connection = await _connect(url)
+    connection = await _open_connection(url)
     try:
         return str(await connection.fetchval("show server_version"))
     finally:
-        await _close(connection)
+        await _close_connection(connection)

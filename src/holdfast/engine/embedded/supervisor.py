@@ -36,7 +36,7 @@ if sys.platform != "win32":
 POLL_INTERVAL_S = 0.2
 IDLE_TIMEOUT_S = 1.0
 SHUTDOWN_STEPS = (("SIGINT", 60.0), ("SIGQUIT", 5.0), ("SIGKILL", 5.0))  # fast, immediate, kill
-ORPHAN_STEPS = ((3.0, signal.SIGQUIT), (3.0, signal.SIGKILL), (5.0, None))  # wait, then signal
+ORPHAN_SHUTDOWN_STEPS = ((3.0, signal.SIGQUIT), (3.0, signal.SIGKILL), (5.0, None))  # wait, then signal
 MAX_RESTARTS = 5
 STEADY_UPTIME_S = 30.0
 MAX_LOG_BYTES = 5_000_000
@@ -57,10 +57,10 @@ class SupervisorPlan:
     port: int
 
 
-def list_processes(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
+def iterate_processes(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
     """Yield (pid, uid, command line as words) of running processes, without zombies."""
     if not Path("/proc/self/cmdline").exists():
-        yield from list_processes_with_ps(only)
+        yield from iterate_processes_with_ps(only)
         return
     pids = [only] if only else [int(place.name) for place in Path("/proc").iterdir() if place.name.isdigit()]
     for pid in pids:
@@ -71,7 +71,7 @@ def list_processes(only: int | None = None) -> Iterator[tuple[int, int, list[str
                 yield pid, place.stat().st_uid, words
 
 
-def list_processes_with_ps(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
+def iterate_processes_with_ps(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
     """List processes where there is no /proc. Words with blanks are split."""
     which = ["-p", str(only)] if only else ["-ax"]
     columns = ["-ww", "-o", "pid=", "-o", "uid=", "-o", "stat=", "-o", "command="]
@@ -93,14 +93,16 @@ def find_postmaster(data_folder: str, tag: str, uid: int) -> int | None:
         claimed = int(read_pid_file(data_folder)[0])
     if claimed and _is_postmaster_of(claimed, data_folder, tag, uid):
         return claimed
-    pids = (pid for pid, owner, words in list_processes() if owner == uid and f"cluster_name={tag}" in words)
+    pids = (
+        pid for pid, owner, words in iterate_processes() if owner == uid and f"cluster_name={tag}" in words
+    )
     return next(pids, None)
 
 
 def _is_postmaster_of(pid: int, data_folder: str, tag: str, uid: int) -> bool:
     return any(
         owner == uid and (f"cluster_name={tag}" in words or _is_foreign_postmaster(pid, words, data_folder))
-        for _, owner, words in list_processes(pid)
+        for _, owner, words in iterate_processes(pid)
     )
 
 
@@ -129,7 +131,9 @@ def _is_foreign_postmaster(pid: int, words: list[str], data_folder: str) -> bool
 def list_orphan_processes(tag: str, uid: int) -> list[int]:
     """Return the server processes of this cluster without the postmaster, by the tag in their title."""
     title = f"postgres: {tag}: "
-    return [p for p, owner, words in list_processes() if owner == uid and " ".join(words).startswith(title)]
+    return [
+        p for p, owner, words in iterate_processes() if owner == uid and " ".join(words).startswith(title)
+    ]
 
 
 def end_orphan_processes(tag: str, uid: int) -> int:
@@ -138,7 +142,7 @@ def end_orphan_processes(tag: str, uid: int) -> int:
     No data is lost, because the next start replays the write-ahead log. Returns how many there were.
     """
     count = len(list_orphan_processes(tag, uid))
-    for seconds, number in ORPHAN_STEPS:
+    for seconds, number in ORPHAN_SHUTDOWN_STEPS:
         deadline = time.monotonic() + seconds
         while (left := list_orphan_processes(tag, uid)) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -204,7 +208,7 @@ class ChildPostmaster:
         )
         self.pid = self._process.pid
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
 
@@ -215,7 +219,7 @@ class AdoptedPostmaster:
         self._plan = plan
         self.pid = pid
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return _is_postmaster_of(self.pid, self._plan.data_folder, self._plan.tag, self._plan.uid)
 
 
@@ -253,26 +257,26 @@ class PostmasterSupervisor:
         if isinstance(server, ChildPostmaster) and not self._wait_until_ready(server):
             return 1
         while True:
-            self._pause(POLL_INTERVAL_S)
+            self._sleep_until_signal(POLL_INTERVAL_S)
             if reason := self._find_stop_reason():
-                return self._stop(server, reason)
-            if not server.alive():
-                revived = self._restart(server)
+                return self._stop_postmaster(server, reason)
+            if not server.is_alive():
+                revived = self._restart_postmaster(server)
                 if revived is None:
                     return 1
                 server = revived
             self._trim_log()
 
-    def _pause(self, seconds: float) -> None:
+    def _sleep_until_signal(self, seconds: float) -> None:
         if select.select([self._wake], [], [], seconds)[0]:
             os.read(self._wake, 4096)
 
     def _wait_until_ready(self, server: ChildPostmaster) -> bool:
         """Wait until the server accepts connections, even during a recovery. Returns False if it dies."""
-        while server.alive():
+        while server.is_alive():
             if is_postmaster_ready(self.plan.data_folder, server.pid) or self._find_stop_request():
                 return True  # for a stop request, the main loop stops the server
-            self._pause(0.02)
+            self._sleep_until_signal(0.02)
         return False
 
     def _find_stop_request(self) -> str | None:
@@ -289,45 +293,45 @@ class PostmasterSupervisor:
     def _find_stop_reason(self) -> str | None:
         if reason := self._find_stop_request():
             return reason
-        if self._is_needed():
+        if self._should_keep_running():
             self.idle_since = None
             return None
         now = time.monotonic()
         self.idle_since = now if self.idle_since is None else self.idle_since
         if now - self.idle_since < IDLE_TIMEOUT_S or not try_exclusive_lock(self.users):
             return None
-        if not self._must_stay_up() and not count_clients(self.plan.port):
+        if not self._has_keep_request() and not count_clients(self.plan.port):
             return "the last user is gone"  # no new user can come: users.lock stays locked
         fcntl.flock(self.users, fcntl.LOCK_UN)
         return None
 
-    def _is_needed(self) -> bool:
-        if self._must_stay_up() or count_clients(self.plan.port):
+    def _should_keep_running(self) -> bool:
+        if self._has_keep_request() or count_clients(self.plan.port):
             return True
         free = try_exclusive_lock(self.users)
         if free:
             fcntl.flock(self.users, fcntl.LOCK_UN)
         return not free
 
-    def _must_stay_up(self) -> bool:
+    def _has_keep_request(self) -> bool:
         with contextlib.suppress(FileNotFoundError):
             if (self.folder / "linger").stat().st_mtime > time.time():
                 return True
         return (self.folder / "keep").exists()
 
-    def _restart(self, dead: ChildPostmaster | AdoptedPostmaster) -> ChildPostmaster | None:
+    def _restart_postmaster(self, dead: ChildPostmaster | AdoptedPostmaster) -> ChildPostmaster | None:
         if time.monotonic() - self.up_since > STEADY_UPTIME_S:
             self.restarts = 0
         while self.restarts < MAX_RESTARTS:
-            if not self._is_needed():
+            if not self._should_keep_running():
                 self.log_line(f"the server (pid {dead.pid}) died and has no users; not restarting it")
                 return None
-            self._pause(min(3.0, 0.1 * 3**self.restarts) if self.restarts else 0)
+            self._sleep_until_signal(min(3.0, 0.1 * 3**self.restarts) if self.restarts else 0)
             self.restarts += 1
             if self._find_stop_request():
                 return None
             self.log_line(f"the server (pid {dead.pid}) died; restarting it, attempt {self.restarts}")
-            self._clean_up_after(dead.pid)
+            self._clean_up_after_postmaster(dead.pid)
             dead = ChildPostmaster(self.plan, self.log)
             if self._wait_until_ready(dead):
                 self.up_since = time.monotonic()
@@ -335,22 +339,22 @@ class PostmasterSupervisor:
         self.log_line(f"gave up: the server died {MAX_RESTARTS} times in a row; see the log above")
         return None
 
-    def _clean_up_after(self, pid: int) -> None:
+    def _clean_up_after_postmaster(self, pid: int) -> None:
         end_orphan_processes(self.plan.tag, self.plan.uid)
         with contextlib.suppress(OSError):
             # Another program can get this process id at any time; PostgreSQL would then refuse to start.
             if read_pid_file(self.plan.data_folder)[0] == str(pid):
                 Path(self.plan.data_folder, "postmaster.pid").unlink()
 
-    def _stop(self, server: ChildPostmaster | AdoptedPostmaster, reason: str) -> int:
+    def _stop_postmaster(self, server: ChildPostmaster | AdoptedPostmaster, reason: str) -> int:
         self.log_line(f"stopping: {reason}")
         for name, seconds in SHUTDOWN_STEPS:
-            if server.alive():
+            if server.is_alive():
                 send_signal(server.pid, signal.Signals[name])
             deadline = time.monotonic() + seconds
-            while server.alive() and time.monotonic() < deadline:
-                self._pause(0.02)
-        if server.alive():
+            while server.is_alive() and time.monotonic() < deadline:
+                self._sleep_until_signal(0.02)
+        if server.is_alive():
             self.log_line(f"the server (pid {server.pid}) did not stop")
             return 1
         return 0

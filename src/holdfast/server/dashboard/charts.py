@@ -13,7 +13,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from holdfast.formatting import parse_time
-from holdfast.server.dashboard.filters import NO_VALUE, format_compact_number, format_duration
+from holdfast.server.dashboard.filters import MISSING_VALUE_TEXT, format_compact_number, format_duration
 from holdfast.server.dashboard.svg import render_element
 
 CHART_WIDTH, CHART_HEIGHT = 640, 176
@@ -178,7 +178,7 @@ def _draw_lines(chart: Chart) -> Markup:
 def draw_sparkline(values: Sequence[float], style: str = "success", title: str = "") -> Markup:
     """Draw a small bar chart for a table cell."""
     if not values or not any(values):
-        return Markup('<span class="muted">{}</span>').format(NO_VALUE)
+        return Markup('<span class="muted">{}</span>').format(MISSING_VALUE_TEXT)
     max_value = max(values)
     heights = [max(15 * value / max_value, 1) if value else 0.5 for value in values]
     bars = [

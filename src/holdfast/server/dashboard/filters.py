@@ -14,13 +14,13 @@ from holdfast import formatting
 from holdfast.formatting import format_count, format_relative_time, parse_time, shorten_id, truncate_text
 from holdfast.search import quote_search_value
 
-NO_VALUE = "\N{EN DASH}"
+MISSING_VALUE_TEXT = "\N{EN DASH}"
 
-format_number = partial(formatting.format_number, missing=NO_VALUE)
-format_compact_number = partial(formatting.format_compact_number, missing=NO_VALUE)
-format_bounded_count = partial(formatting.format_bounded_count, missing=NO_VALUE)
-format_duration = partial(formatting.format_duration, missing=NO_VALUE)
-format_size = partial(formatting.format_size, missing=NO_VALUE)
+format_number = partial(formatting.format_number, missing=MISSING_VALUE_TEXT)
+format_compact_number = partial(formatting.format_compact_number, missing=MISSING_VALUE_TEXT)
+format_bounded_count = partial(formatting.format_bounded_count, missing=MISSING_VALUE_TEXT)
+format_duration = partial(formatting.format_duration, missing=MISSING_VALUE_TEXT)
+format_size = partial(formatting.format_size, missing=MISSING_VALUE_TEXT)
 
 
 def render_time(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
@@ -30,7 +30,7 @@ def render_time(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
     """
     at = parse_time(value)
     if at is None:
-        return Markup('<span class="muted">{}</span>').format(NO_VALUE)
+        return Markup('<span class="muted">{}</span>').format(MISSING_VALUE_TEXT)
     exact = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     shown = exact[:19] if absolute else format_relative_time((at - now).total_seconds())
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData
 
 from holdfast.errors import InvalidError
 from holdfast.server.dashboard.json_values import as_list, as_object
-from holdfast.server.dashboard.redaction import MASK
+from holdfast.server.dashboard.redaction import MASK_TEXT
 
 ARGUMENT_PREFIX = "arg."
 MULTILINE_MIN_CHARS = 500
@@ -113,7 +113,7 @@ def parse_form_arguments(form: FormData, schema: Mapping[str, Any] | None) -> di
 
 
 def _parse_field(text: str, field: FormField) -> Any:
-    if field.kind in _TEXT_KINDS or text == MASK:
+    if field.kind in _TEXT_KINDS or text == MASK_TEXT:
         return text
     return _parse_json(text.strip(), field.name)
 
@@ -127,7 +127,7 @@ def _parse_json(text: str, name: str) -> Any:
 
 def restore_masked_values(value: Any, original: Any) -> Any:
     """Replace every masked value by the original, which the user who edited the form could not see."""
-    if value == MASK:
+    if value == MASK_TEXT:
         return original
     common = value.__class__ if value.__class__ is original.__class__ else None
     if common is dict:

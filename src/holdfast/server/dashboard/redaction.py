@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.errors import InvalidError
-from holdfast.redaction import MASK, SECRET_NAME_PATTERN, SecretMasker
+from holdfast.redaction import MASK_TEXT, SECRET_NAME_PATTERN, SecretMasker
 from holdfast.search import SearchQuery
 from holdfast.server.dashboard.roles import DashboardUser
 
-__all__ = ["HIDDEN_TEXT", "MASK", "PayloadRedactor", "check_search_permissions"]
+__all__ = ["MASK_TEXT", "REDACTED_TEXT", "PayloadRedactor", "check_search_permissions"]
 
-HIDDEN_TEXT: Final = "(hidden for your role)"
+REDACTED_TEXT: Final = "(hidden for your role)"
 
 
 class PayloadRedactor:
@@ -35,19 +35,19 @@ class PayloadRedactor:
     def learn_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
         """Remember the secrets of a payload, so that they are masked in texts too."""
         if not self.can_view_secrets:
-            self._masker.learn(value, schema)
+            self._masker.learn_secrets(value, schema)
 
     def redact_payload(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
         """Return a payload as the user may see it."""
         if not self.can_view_payloads:
-            return HIDDEN_TEXT if value is not None else None
+            return REDACTED_TEXT if value is not None else None
         return value if self.can_view_secrets else self._masker.mask_value(value, schema)
 
     def redact_text(self, text: str | None) -> str:
         """Return a text as the user may see it; empty if there is none."""
         if not text or self.can_view_secrets:
             return text or ""
-        return self._masker.mask_text(text) if self.can_view_payloads else HIDDEN_TEXT
+        return self._masker.mask_text(text) if self.can_view_payloads else REDACTED_TEXT
 
 
 def check_search_permissions(query: SearchQuery, user: DashboardUser) -> None:

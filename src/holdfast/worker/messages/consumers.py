@@ -27,7 +27,11 @@ from holdfast.engine.messages import queues
 from holdfast.errors import NotFoundError
 from holdfast.model import Message
 from holdfast.worker.background import BackgroundService
-from holdfast.worker.fetcher import BLIND_POLL_INTERVAL_S, FALLING_ASLEEP_DELAYS_S, LISTENING_POLL_INTERVAL_S
+from holdfast.worker.fetcher import (
+    POLL_DELAYS_BEFORE_SLEEP_S,
+    POLL_INTERVAL_WITH_LISTENER_S,
+    POLL_INTERVAL_WITHOUT_LISTENER_S,
+)
 from holdfast.worker.messages.deliveries import (
     Delivery,
     MessageOutcome,
@@ -36,7 +40,7 @@ from holdfast.worker.messages.deliveries import (
 )
 from holdfast.worker.messages.runner import call_function, find_read_limit_error, run_consumer
 from holdfast.worker.messages.visibility import VisibilityKeeper
-from holdfast.worker.outbox import FLUSH_COUNT, MAX_FLUSH_DELAY_S
+from holdfast.worker.outbox import MAX_FLUSH_DELAY_S, MIN_OUTCOMES_TO_FLUSH
 
 LOCKED_MESSAGE_PAUSE_S = 0.5  # a message is visible, and another transaction has locked it
 _log = logging.getLogger("holdfast.worker")
@@ -70,7 +74,7 @@ class ConsumerLoop(BackgroundService):
         self._inserts_notify = False
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(
             self._running or self._outcomes or self._outcomes_in_flight or self._dead_letter_callbacks
         )
@@ -96,25 +100,25 @@ class ConsumerLoop(BackgroundService):
         """Create the queue if the consumer asks for it, and enable wakeups where possible."""
         queue = self.consumer.queue
         if self.consumer.create and not await queues.message_queue_exists(connection, queue):
-            await queues.create_queue(connection, queue)
+            await queues.create_message_queue(connection, queue)
         self._inserts_notify = await queues.enable_message_wakeups(connection, queue)
         self._prepared = True
 
-    async def step(self) -> None:
+    async def run_round(self) -> None:
         await self._wait_for_work()
         try:
             async with self._database.connection() as connection:
                 if not self._prepared:
                     await self.prepare(connection)
                 await self._store_outcomes(connection)
-                slots = self._free_slots()
+                slots = self._count_free_slots()
                 if slots and time.monotonic() >= self._next_read_at:
-                    await self._read(connection, slots)
+                    await self._read_messages(connection, slots)
         except NotFoundError:  # the queue was dropped; create=True creates it again
             self._prepared = False
             raise
 
-    async def process_one(self) -> int:
+    async def process_one_message(self) -> int:
         """Read one message, process it and store its outcome, without the loop.
 
         Return the number of messages.
@@ -122,7 +126,7 @@ class ConsumerLoop(BackgroundService):
         async with self._database.connection() as connection:
             if not self._prepared:
                 await self.prepare(connection)
-            await self._read(connection, 1)
+            await self._read_messages(connection, 1)
             count = len(self._running) + len(self._outcomes)
             while self._running:
                 self._wakeup.clear()
@@ -131,7 +135,7 @@ class ConsumerLoop(BackgroundService):
         await asyncio.gather(*self._dead_letter_callbacks)
         return count
 
-    def _free_slots(self) -> int:
+    def _count_free_slots(self) -> int:
         return max(0, self.consumer.concurrency - len(self._running)) if self.reading else 0
 
     async def _wait_for_work(self) -> None:
@@ -139,9 +143,9 @@ class ConsumerLoop(BackgroundService):
         while True:
             pause: float | None = None
             if self._outcomes:
-                full = len(self._outcomes) >= FLUSH_COUNT
+                full = len(self._outcomes) >= MIN_OUTCOMES_TO_FLUSH
                 pause = 0.0 if full else self._oldest_outcome_at + MAX_FLUSH_DELAY_S - time.monotonic()
-            elif self._free_slots():
+            elif self._count_free_slots():
                 pause = self._next_read_at - time.monotonic()
             if pause is not None and pause <= 0:
                 return
@@ -152,7 +156,7 @@ class ConsumerLoop(BackgroundService):
             except TimeoutError:
                 return
 
-    async def _read(self, connection: Connection, slots: int) -> None:
+    async def _read_messages(self, connection: Connection, slots: int) -> None:
         sleep = (
             timedelta(seconds=self._poll_interval_s() + 1)
             if self._empty_reads and self._inserts_notify
@@ -167,16 +171,16 @@ class ConsumerLoop(BackgroundService):
         limit = min(limits, default=None)
         deliveries = [self._create_delivery(message, limit, sent_at) for message in batch.messages]
         accepted = [delivery for delivery in deliveries if self._check_read_limit(delivery)]
-        self._visibility.hold(accepted)  # before their functions start
+        self._visibility.hold_messages(accepted)  # before their functions start
         for delivery in accepted:
             self._start_delivery(delivery)
 
     def _poll_interval_s(self) -> float:
         """Return how long to sleep after a read that returns no messages."""
         listens = self._inserts_notify and self._listener_works()
-        interval_s = LISTENING_POLL_INTERVAL_S if listens else BLIND_POLL_INTERVAL_S
-        if self._empty_reads < len(FALLING_ASLEEP_DELAYS_S):
-            interval_s = min(interval_s, FALLING_ASLEEP_DELAYS_S[self._empty_reads])
+        interval_s = POLL_INTERVAL_WITH_LISTENER_S if listens else POLL_INTERVAL_WITHOUT_LISTENER_S
+        if self._empty_reads < len(POLL_DELAYS_BEFORE_SLEEP_S):
+            interval_s = min(interval_s, POLL_DELAYS_BEFORE_SLEEP_S[self._empty_reads])
         return interval_s
 
     def _schedule_next_read(self, *, received: int, requested: int, due_s: float | None) -> None:
@@ -227,7 +231,7 @@ class ConsumerLoop(BackgroundService):
         try:
             outcome = await run_consumer(delivery, self._threads)
         except asyncio.CancelledError:
-            outcome = self._outcome_of_stop(delivery)
+            outcome = self._build_stop_outcome(delivery)
         if outcome and delivery.finishing and outcome.kind == self.consumer.finish:
             outcome = None  # the user's transaction finishes the message
         telemetry.emit(
@@ -239,13 +243,13 @@ class ConsumerLoop(BackgroundService):
         )
         delivery.ended = True
         if outcome is None:
-            self._visibility.drop([delivery])
+            self._visibility.drop_messages([delivery])
             return
         if outcome.kind in {"fail", "delay"}:
-            await self._visibility.drop_and_wait(delivery)
+            await self._visibility.drop_message_and_wait(delivery)
         self._add_outcome(delivery, outcome)
 
-    def _outcome_of_stop(self, delivery: Delivery) -> MessageOutcome | None:
+    def _build_stop_outcome(self, delivery: Delivery) -> MessageOutcome | None:
         """Return a message of a stopping worker at once.
 
         A thread that has locked the row goes on; then the visibility timeout decides.
@@ -281,7 +285,7 @@ class ConsumerLoop(BackgroundService):
     ) -> None:
         receipts = [delivery.receipt for delivery in deliveries]
         dead, accepted = await _store_outcome(connection, self.consumer.queue, outcome, receipts)
-        self._visibility.drop(deliveries)
+        self._visibility.drop_messages(deliveries)
         for delivery in deliveries:
             message = delivery.message
             if message.id in dead:
@@ -357,8 +361,8 @@ class ConsumerLoops:
             await loop.stop()
 
     @property
-    def busy(self) -> bool:
-        return any(loop.busy for loop in self._loops)
+    def is_busy(self) -> bool:
+        return any(loop.is_busy for loop in self._loops)
 
     def deliveries(self) -> list[Delivery]:
         return [delivery for loop in self._loops for delivery in loop.deliveries()]

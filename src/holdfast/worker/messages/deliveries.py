@@ -14,7 +14,7 @@ from holdfast.engine import caller_connection
 from holdfast.engine.messages import queues
 from holdfast.errors import LeaseLostError
 from holdfast.model import Message
-from holdfast.worker.attempts import LEASE_SAFETY_MARGIN
+from holdfast.worker.attempts import LEASE_SAFETY_SHARE
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class MessageOutcome:
 class MessageVisibility(Protocol):
     """Keeps messages invisible while consumers process them."""
 
-    def hold(self, deliveries: Sequence[Delivery]) -> None: ...
-    def drop(self, deliveries: Sequence[Delivery]) -> None: ...
-    async def drop_and_wait(self, delivery: Delivery) -> None: ...
+    def hold_messages(self, deliveries: Sequence[Delivery]) -> None: ...
+    def drop_messages(self, deliveries: Sequence[Delivery]) -> None: ...
+    async def drop_message_and_wait(self, delivery: Delivery) -> None: ...
 
 
 class NoVisibilityRenewal:
     """Renews nothing, for tests whose functions return long before the visibility timeout."""
 
-    def hold(self, deliveries: Sequence[Delivery]) -> None: ...
-    def drop(self, deliveries: Sequence[Delivery]) -> None: ...
-    async def drop_and_wait(self, delivery: Delivery) -> None: ...
+    def hold_messages(self, deliveries: Sequence[Delivery]) -> None: ...
+    def drop_messages(self, deliveries: Sequence[Delivery]) -> None: ...
+    async def drop_message_and_wait(self, delivery: Delivery) -> None: ...
 
 
 _numbers = itertools.count(1)
@@ -65,7 +65,7 @@ class Delivery:
 
     @property
     def must_stop_at(self) -> float:
-        return self.renewed_at + self.consumer.vt.total_seconds() * (1 - LEASE_SAFETY_MARGIN)
+        return self.renewed_at + self.consumer.vt.total_seconds() * (1 - LEASE_SAFETY_SHARE)
 
     @property
     def needs_renewal(self) -> bool:
@@ -91,7 +91,7 @@ class Delivery:
         statement = queues.finish_message(self.message.queue, self.receipt, self.consumer.finish)
         self._set_finishing(True)
         try:
-            result = caller_connection.run_now_or_await(on, statement)
+            result = caller_connection.run_statement_or_defer(on, statement)
         except BaseException:
             self._set_finishing(False)
             raise
@@ -109,6 +109,6 @@ class Delivery:
     def _set_finishing(self, finishing: bool) -> None:
         self.finishing = finishing
         if finishing:
-            self.visibility.drop([self])
+            self.visibility.drop_messages([self])
         elif self.needs_renewal:
-            self.visibility.hold([self])
+            self.visibility.hold_messages([self])

@@ -16,13 +16,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from holdfast.definitions.payloads import from_json
+from holdfast.definitions.payloads import convert_payload
 from holdfast.errors import Cancel, InvalidError, OutcomeSignal, RateLimited, Snooze
 from holdfast.model import Message
 from holdfast.worker.messages.deliveries import Delivery, MessageOutcome
 from holdfast.worker.text_cleaning import clean_text
 
-MAX_ERROR_CHARS = 4_000
+MAX_CONSUMER_ERROR_CHARS = 4_000
 DEFAULT_RATE_LIMIT_DELAY = timedelta(seconds=30)
 
 
@@ -38,7 +38,7 @@ def find_read_limit_error(delivery: Delivery) -> str | None:
 
 def convert_message_body(delivery: Delivery) -> Message[Any]:
     """Return the message with its body converted to the consumer's type, or raise InvalidError."""
-    body = from_json(delivery.message.body, delivery.consumer.body_type, what="body")
+    body = convert_payload(delivery.message.body, delivery.consumer.body_type, what="body")
     return replace(delivery.message, body=body, lease=delivery)
 
 
@@ -56,15 +56,17 @@ async def run_consumer(delivery: Delivery, threads: ThreadPool) -> MessageOutcom
         if delivery.stop_reason is not None:
             raise asyncio.CancelledError(delivery.stop_reason) from error
         delivery.stop("time limit")
-        return _build_failure(delivery, format_consumer_error(error, f"ran longer than {consumer.timeout}"))
+        return _build_failure_outcome(
+            delivery, format_consumer_error(error, f"ran longer than {consumer.timeout}")
+        )
     except asyncio.CancelledError:
         if delivery.stop_reason is not None or asyncio.current_task().cancelling():  # type: ignore[union-attr]
             raise
-        return _build_failure(delivery, "The consumer cancelled itself.")
+        return _build_failure_outcome(delivery, "The consumer cancelled itself.")
     except OutcomeSignal as signal:
-        return _outcome_of_signal(delivery, signal)
+        return _build_signal_outcome(delivery, signal)
     except Exception as error:
-        return _build_failure(delivery, format_consumer_error(error))
+        return _build_failure_outcome(delivery, format_consumer_error(error))
     if isinstance(value, OutcomeSignal):
         name = type(value).__name__
         error_text = f"InvalidError: the consumer returned {name}; raise it instead: raise {name}(...)"
@@ -72,7 +74,7 @@ async def run_consumer(delivery: Delivery, threads: ThreadPool) -> MessageOutcom
     return MessageOutcome(consumer.finish)
 
 
-def _outcome_of_signal(delivery: Delivery, signal: OutcomeSignal) -> MessageOutcome:
+def _build_signal_outcome(delivery: Delivery, signal: OutcomeSignal) -> MessageOutcome:
     if isinstance(signal, Cancel):
         return MessageOutcome(delivery.consumer.finish)
     if isinstance(signal, Snooze):
@@ -82,7 +84,7 @@ def _outcome_of_signal(delivery: Delivery, signal: OutcomeSignal) -> MessageOutc
     return MessageOutcome("dead_letter", format_consumer_error(signal))
 
 
-def _build_failure(delivery: Delivery, error: str) -> MessageOutcome:
+def _build_failure_outcome(delivery: Delivery, error: str) -> MessageOutcome:
     last_read = delivery.max_reads is not None and delivery.message.reads >= delivery.max_reads
     return MessageOutcome("dead_letter" if last_read else "fail", error)
 
@@ -98,5 +100,7 @@ def format_consumer_error(error: BaseException, default_message: str = "") -> st
     """Return the type and message of an error and its traceback, as text that PostgreSQL can store."""
     summary = f"{type(error).__qualname__}: {str(error) or default_message}".rstrip(": ")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    stack = "".join(traceback.format_list(frames))[-MAX_ERROR_CHARS // 2 :]
-    return clean_text(f"{summary[: MAX_ERROR_CHARS // 2]}\n{stack}".rstrip(), MAX_ERROR_CHARS)
+    stack = "".join(traceback.format_list(frames))[-MAX_CONSUMER_ERROR_CHARS // 2 :]
+    return clean_text(
+        f"{summary[: MAX_CONSUMER_ERROR_CHARS // 2]}\n{stack}".rstrip(), MAX_CONSUMER_ERROR_CHARS
+    )

@@ -18,7 +18,7 @@ async def show_database(request: PageRequest) -> DashboardPage:
         {
             "health": health,
             "installed_version": installed,
-            "expected_version": schema.load_packaged_schema().latest,
+            "expected_version": schema.load_packaged_schema().latest_version,
             "clock_difference_s": seconds_between(request.now, health["clock"]),
         },
     )

@@ -49,7 +49,7 @@ def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery:
 async def list_jobs(request: PageRequest) -> DashboardPage:
     text = request.query.get("q", "").strip()
     error: str | None = None
-    result = search.SearchPage(rows=[])
+    result = search.JobSearchPage(rows=[])
     try:
         result = await search.search_jobs(
             request.connection,
