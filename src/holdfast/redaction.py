@@ -30,20 +30,20 @@ _MAX_SCHEMA_DEPTH: Final = 12
 
 
 class SecretMasker:
-    """Masks the secrets of one job. Call `learn_secrets` with its payloads before you mask texts."""
+    """Masks the secrets of one job. Call `collect_secrets` with its payloads before you mask texts."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def learn_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
-        """Remember the secrets in a payload."""
+    def collect_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
+        """Remember the secrets in a payload, to mask them in texts."""
         self._known.update(
             v for v in _find_secret_values(value, _find_secret_fields(schema)) if len(v) >= _MIN_SECRET_CHARS
         )
 
     def mask_value(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
-        """Return a payload with its secrets masked, including those learnt before."""
-        self.learn_secrets(value, schema)
+        """Return a payload with its secrets and all known secrets masked."""
+        self.collect_secrets(value, schema)
         return self._mask_fields(value, _find_secret_fields(schema))
 
     def mask_text(self, text: str) -> str:

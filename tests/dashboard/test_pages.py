@@ -13,7 +13,7 @@ from manual_worker import ManualWorker
 
 from holdfast.engine import jobs, scratch
 from holdfast.engine.connection import Connection
-from holdfast.server.dashboard.registry import PAGES
+from holdfast.server.dashboard.registry import PAGE_ROUTES
 
 PATHS = [
     "/",
@@ -67,8 +67,8 @@ def test_every_page_responds(dashboard: DashboardServer) -> None:
             assert "script-src 'self'" in response.headers["content-security-policy"]
             assert len(response.content) < 100_000 or "task" in path, (path, len(response.content))
             bare = path.partition("?")[0]
-            visited |= {name for name, route in PAGES.items() if route.pattern.match(bare)}
-        assert visited == set(PAGES), "a page that this test does not visit"
+            visited |= {name for name, route in PAGE_ROUTES.items() if route.path_pattern.match(bare)}
+        assert visited == set(PAGE_ROUTES), "a page that this test does not visit"
 
 
 def test_pages_of_a_job_with_5000_tasks_stay_small(dashboard: DashboardServer) -> None:

@@ -23,7 +23,7 @@ from holdfast.engine import (
 )
 from holdfast.engine.connection import Connection
 from holdfast.server.dashboard import ROLES
-from holdfast.server.dashboard.registry import ACTIONS, DOWNLOADS, PAGES
+from holdfast.server.dashboard.registry import ACTION_ROUTES, DOWNLOAD_ROUTES, PAGE_ROUTES
 from holdfast.storage import open_store
 
 SECRET = "hunter2-secret"
@@ -116,9 +116,9 @@ async def create_file(conn: Connection) -> UUID:
 @pytest.mark.parametrize("role", ROLES)
 def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, role: str) -> None:
     """The server enforces the permission table, also for buttons that a page does not show."""
-    assert set(FORMS) == set(ACTIONS), "an action that this test does not try"
+    assert set(FORMS) == set(ACTION_ROUTES), "an action that this test does not try"
     with dashboard.sign_in(role) as client:
-        for path, route in ACTIONS.items():
+        for path, route in ACTION_ROUTES.items():
             before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             response = dashboard.post_form(client, create_target(dashboard, path), **FORMS[path])
             after = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
@@ -132,7 +132,7 @@ def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, r
 @pytest.mark.parametrize("role", ROLES)
 def test_permission_of_every_page_for_every_role(dashboard: DashboardServer, role: str) -> None:
     with dashboard.sign_in(role) as client:
-        for path, route in {**PAGES, **DOWNLOADS}.items():
+        for path, route in {**PAGE_ROUTES, **DOWNLOAD_ROUTES}.items():
             if "{" in path:
                 continue
             response = client.get(
@@ -144,7 +144,7 @@ def test_permission_of_every_page_for_every_role(dashboard: DashboardServer, rol
 
 def test_every_action_is_audited(dashboard: DashboardServer) -> None:
     with dashboard.sign_in("admin") as client:
-        for path in ACTIONS:
+        for path in ACTION_ROUTES:
             if path in {"/settings", "/views/delete"}:
                 continue
             before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))

@@ -24,7 +24,13 @@ from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices
 from holdfast.server.dashboard import pages
 from holdfast.server.dashboard.live import FORM_TOKEN_PLACEHOLDER, LiveUpdates
 from holdfast.server.dashboard.login import LoginHandler, sanitize_redirect_path
-from holdfast.server.dashboard.registry import ACTIONS, DOWNLOADS, PAGES, DashboardRoute, find_page
+from holdfast.server.dashboard.registry import (
+    ACTION_ROUTES,
+    DOWNLOAD_ROUTES,
+    PAGE_ROUTES,
+    DashboardRoute,
+    find_page_route,
+)
 from holdfast.server.dashboard.roles import DashboardUser
 from holdfast.server.dashboard.sessions import FLASH_COOKIE, SESSION_COOKIE, DashboardSession
 from holdfast.server.dashboard.site import (
@@ -41,8 +47,8 @@ __all__ = ["IdentifyUser", "create_dashboard"]
 IdentifyUser: TypeAlias = "Callable[[HTTPConnection], Awaitable[DashboardUser | None] | DashboardUser | None]"
 MAX_FORM_BYTES = 1024 * 1024
 MAX_FORM_FIELDS = 5000
-WRITE_TIMEOUT_S = 20
-MAX_VERSION_CHARS = 64
+WRITE_TRANSACTION_TIMEOUT_S = 20
+MAX_PAGE_VERSION_CHARS = 64
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; media-src 'self'; frame-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -55,8 +61,8 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_ERROR_STATUSES: list[tuple[type[errors.HoldfastError], int]] = [
+_MEDIA_TYPES_BY_SUFFIX = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HTTP_STATUSES_BY_ERROR: list[tuple[type[errors.HoldfastError], int]] = [
     (errors.NotFoundError, 404),
     (errors.InvalidError, 422),
     (errors.ConflictError, 409),
@@ -74,7 +80,7 @@ def create_dashboard(
     identify_user: IdentifyUser | None = None,
     environment: str = "",
 ) -> ASGIApp:
-    """Create the dashboard, to mount it anywhere in an ASGI application.
+    """Create the dashboard as an ASGI application that you can mount in another one.
 
     `identify_user` returns the user of a request of your own application (a `DashboardUser` or None). Without
     it, users sign in with a login link or a service key. `prefix` is the path where `create_app` mounts the
@@ -88,7 +94,7 @@ def create_dashboard(
 
 
 class Dashboard:
-    """The ASGI application of the dashboard. Each request tells it where it is mounted."""
+    """The ASGI application of the dashboard. It takes its mount path from each request."""
 
     def __init__(self, site: DashboardSite, identify_user: IdentifyUser | None, prefix: str) -> None:
         self.site = site
@@ -136,22 +142,22 @@ class Dashboard:
             Route("/live", self._serve_stream),
             *(
                 Route(path, self._create_download_endpoint(route), methods=["GET"])
-                for path, route in DOWNLOADS.items()
+                for path, route in DOWNLOAD_ROUTES.items()
             ),
             *(
                 Route(path, self._create_page_endpoint(route), methods=["GET"])
-                for path, route in PAGES.items()
+                for path, route in PAGE_ROUTES.items()
             ),
             *(
                 Route(path, self._create_action_endpoint(route), methods=["POST"])
-                for path, route in ACTIONS.items()
+                for path, route in ACTION_ROUTES.items()
             ),
         ]
 
     # Identity
 
     async def find_session(self, request: HTTPConnection) -> DashboardSession | None:
-        """Return the session of a request, or None if nobody is signed in."""
+        """Return the session of the user who sent a request, or None if the user is not signed in."""
         if self._identify_user is None:
             return self.site.signer.read_session_cookie(request.cookies.get(SESSION_COOKIE))
         identified = self._identify_user(request)
@@ -166,10 +172,10 @@ class Dashboard:
             return None
         return PageRequest(self.site, session, get_base_path(request), path, query, params, request.cookies)
 
-    async def _authorize(self, request: Request, permission: str) -> PageRequest | Response:
-        """Return the page request of a user with the permission, or a redirect to the login page."""
+    async def _authorize_request(self, request: Request, permission: str) -> PageRequest | Response:
+        """Return the page request if the user has the permission, or a redirect to the login page."""
         page_request = await self._create_page_request(
-            request, _get_inner_path(request), request.query_params, dict(request.path_params)
+            request, _get_path_below_mount(request), request.query_params, dict(request.path_params)
         )
         if page_request is None:
             return self._redirect_to_login(request)
@@ -180,7 +186,7 @@ class Dashboard:
     def _redirect_to_login(self, request: HTTPConnection) -> Response:
         if self._identify_user is not None:
             raise HTTPException(403, "You do not have access to this dashboard.")
-        here = _get_inner_path(request) + (f"?{request.url.query}" if request.url.query else "")
+        here = _get_path_below_mount(request) + (f"?{request.url.query}" if request.url.query else "")
         login = f"{get_base_path(request)}/login?next={quote(here, safe='')}"
         return RedirectResponse(login, status_code=303)
 
@@ -188,30 +194,30 @@ class Dashboard:
 
     def _create_page_endpoint(self, route: DashboardRoute) -> Callable[[Request], Awaitable[Response]]:
         async def serve_page(request: Request) -> Response:
-            page_request = await self._authorize(request, route.permission)
+            page_request = await self._authorize_request(request, route.permission)
             if isinstance(page_request, Response):
                 return page_request
-            page, problem = await self._load_page(page_request, route)
-            return self._render_response(request, page_request, page, problem)
+            page, problem = await self._load_page_or_cached(page_request, route)
+            return self._render_page_response(request, page_request, page, problem)
 
         return serve_page
 
     def _create_download_endpoint(self, route: DashboardRoute) -> Callable[[Request], Awaitable[Response]]:
         async def serve_download(request: Request) -> Response:
-            page_request = await self._authorize(request, route.permission)
+            page_request = await self._authorize_request(request, route.permission)
             if isinstance(page_request, Response):
                 return page_request
-            async with self.site.transaction(timeout_s=WRITE_TIMEOUT_S, write=True) as connection:
+            async with self.site.transaction(timeout_s=WRITE_TRANSACTION_TIMEOUT_S, write=True) as connection:
                 page_request.connection = connection
                 response: Response = await route.function(page_request)
             return response
 
         return serve_download
 
-    async def _load_page(
+    async def _load_page_or_cached(
         self, request: PageRequest, route: DashboardRoute
     ) -> tuple[DashboardPage, str | None]:
-        """Return the page, or its last good version and the problem if the database does not answer."""
+        """Return a page or, if the database does not respond, the cached page and an error message."""
         try:
             async with self.site.transaction() as connection:
                 request.connection = connection
@@ -224,12 +230,12 @@ class Dashboard:
             }
             status = 200 if html else 503
             page = DashboardPage("unavailable.html", "Database unavailable", values, status=status)
-            return page, _describe_database_error(error)
+            return page, _format_database_error(error)
 
-    def _render_response(
+    def _render_page_response(
         self, request: Request, page_request: PageRequest, page: DashboardPage, problem: str | None
     ) -> Response:
-        """Render a page with the message of the last action, which is shown once."""
+        """Render a page as a response, with the one-time message of the last action."""
         flash = self.site.signer.verify_value("flash", request.cookies.get(FLASH_COOKIE))
         page = DashboardPage(
             page.template, page.title, {**page.values, "flash": flash}, page.live, page.status
@@ -245,9 +251,9 @@ class Dashboard:
         return response
 
     async def _serve_stream(self, request: Request) -> Response:
-        """Stream the content of a page again whenever it changes."""
+        """Stream the content of a page as server-sent events, again after each change."""
         target = urlsplit(sanitize_redirect_path(request.query_params.get("path")))
-        match = find_page(target.path)
+        match = find_page_route(target.path)
         if match is None:
             raise HTTPException(404, "This page does not exist.")
         route, params = match
@@ -258,7 +264,7 @@ class Dashboard:
             return Response(status_code=204)  # the browser does not reconnect after a 204
         version = request.headers.get("last-event-id") or request.query_params.get("version", "")
         return StreamingResponse(
-            self.live.stream_page(page_request, route.function, version[:MAX_VERSION_CHARS]),
+            self.live.stream_page(page_request, route.function, version[:MAX_PAGE_VERSION_CHARS]),
             media_type="text/event-stream",
             headers={"x-accel-buffering": "no", "cache-control": "no-store, no-transform"},
         )
@@ -269,7 +275,7 @@ class Dashboard:
         async def serve_action(request: Request) -> Response:
             reject_cross_site_request(request)
             page_request = await self._create_page_request(
-                request, _get_inner_path(request), request.query_params, dict(request.path_params)
+                request, _get_path_below_mount(request), request.query_params, dict(request.path_params)
             )
             if page_request is None:
                 return self._redirect_to_login(request)
@@ -281,11 +287,11 @@ class Dashboard:
                 )
             if not page_request.can(route.permission):
                 raise HTTPException(403, f"Your role does not have the permission {route.permission}.")
-            async with self.site.transaction(timeout_s=WRITE_TIMEOUT_S, write=True) as connection:
+            async with self.site.transaction(timeout_s=WRITE_TRANSACTION_TIMEOUT_S, write=True) as connection:
                 page_request.connection = connection
                 result = await route.function(ActionRequest(page_request, form, connection))
             if isinstance(result, DashboardPage):
-                return self._render_response(request, page_request, result, None)
+                return self._render_page_response(request, page_request, result, None)
             if isinstance(result, Response):
                 return result
             path, message = result
@@ -319,10 +325,10 @@ class Dashboard:
 
     async def _handle_holdfast_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, errors.HoldfastError)  # noqa: S101
-        status = next((code for kind, code in _ERROR_STATUSES if isinstance(error, kind)), 500)
+        status = next((code for kind, code in _HTTP_STATUSES_BY_ERROR if isinstance(error, kind)), 500)
         is_database = isinstance(error, errors.DatabaseError)
         return await self._render_error(
-            request, status, _describe_database_error(error) if is_database else str(error)
+            request, status, _format_database_error(error) if is_database else str(error)
         )
 
     async def _handle_unexpected_error(self, request: Request, error: Exception) -> Response:
@@ -331,7 +337,7 @@ class Dashboard:
 
     async def _render_error(self, request: Request, status: int, text: str) -> Response:
         page_request = await self._create_page_request(
-            request, _get_inner_path(request), request.query_params, {}
+            request, _get_path_below_mount(request), request.query_params, {}
         )
         if page_request is None:
             return Response(text, status, media_type="text/plain")
@@ -341,21 +347,21 @@ class Dashboard:
         return Response(self.site.render_page(page_request, page), status, media_type="text/html")
 
 
-def _describe_database_error(error: errors.HoldfastError) -> str:
+def _format_database_error(error: errors.HoldfastError) -> str:
     if "57014" in error.message:  # query_canceled
         return "The database took longer than two seconds. Narrow the search, or try again."
     return "The database does not respond. This page retries automatically."
 
 
-def _get_inner_path(request: HTTPConnection) -> str:
-    """Return the path below the mount point."""
+def _get_path_below_mount(request: HTTPConnection) -> str:
+    """Return the path of a request below the path where the dashboard is mounted."""
     path, root = request.scope["path"], str(request.scope.get("root_path", "")).rstrip("/")
     inner = path[len(root) :] if root and path.startswith(root) else path
     return inner or "/"
 
 
 async def _read_form(request: Request) -> FormData:
-    """Read a URL-encoded form of limited size."""
+    """Read the URL-encoded form in a request, up to `MAX_FORM_BYTES` bytes."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -371,7 +377,7 @@ async def _read_form(request: Request) -> FormData:
 def _load_static_files() -> dict[str, tuple[bytes, str]]:
     folder = resources.files("holdfast.server.dashboard") / "static"
     return {
-        file.name: (file.read_bytes(), _MEDIA_TYPES[file.name[file.name.rindex(".") :]])
+        file.name: (file.read_bytes(), _MEDIA_TYPES_BY_SUFFIX[file.name[file.name.rindex(".") :]])
         for file in folder.iterdir()
-        if file.name.endswith(tuple(_MEDIA_TYPES))
+        if file.name.endswith(tuple(_MEDIA_TYPES_BY_SUFFIX))
     }

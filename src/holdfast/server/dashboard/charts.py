@@ -17,14 +17,14 @@ from holdfast.server.dashboard.filters import MISSING_VALUE_TEXT, format_compact
 from holdfast.server.dashboard.svg import render_element
 
 CHART_WIDTH, CHART_HEIGHT = 640, 176
-WIDE_CHART_WIDTH = 1320
+WIDE_CHART_WIDTH_PX = 1320
 LEFT_MARGIN, BOTTOM_MARGIN, TOP_MARGIN = 52, 26, 10
-PLOT_HEIGHT = CHART_HEIGHT - BOTTOM_MARGIN - TOP_MARGIN
+PLOT_HEIGHT_PX = CHART_HEIGHT - BOTTOM_MARGIN - TOP_MARGIN
 
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """One line or bar colour of a chart. `values` has one entry per time; None means unknown."""
+    """One data series of a chart. `values` has one entry per point in time; None means unknown."""
 
     name: str
     style: str
@@ -50,8 +50,8 @@ class Chart:
         return _draw_stacked_bars(self) if self.unit == "count" else _draw_lines(self)
 
     @property
-    def table(self) -> list[tuple[str, list[str]]]:
-        """The values as text, one row per time that has any."""
+    def table_rows(self) -> list[tuple[str, list[str]]]:
+        """The values of the chart as text: one row per point in time that has values."""
         return [
             (f"{at:%Y-%m-%d %H:%M}", [self.format_value(series.values[n]) for series in self.series])
             for n, at in enumerate(self.times)
@@ -65,7 +65,7 @@ class Chart:
 def build_chart(
     stats: Mapping[str, Any], title: str, series: Sequence[tuple[str, str, str]], *, width: int = CHART_WIDTH
 ) -> Chart:
-    """Build a chart from queue or task statistics.
+    """Build a chart over time from the statistics of queues or task types.
 
     `series` are (name, style, column). Columns that start with `wait` or `run_` are durations in seconds.
     """
@@ -81,7 +81,9 @@ def build_chart(
         title,
         times,
         [
-            ChartSeries(name, style, [_read_value(points.get(at), column, is_duration) for at in times])
+            ChartSeries(
+                name, style, [_compute_series_value(points.get(at), column, is_duration) for at in times]
+            )
             for name, style, column in series
         ],
         "seconds" if is_duration else "count",
@@ -89,12 +91,12 @@ def build_chart(
     )
 
 
-def _read_value(point: Mapping[str, Any] | None, column: str, is_duration: bool) -> float | None:
+def _compute_series_value(point: Mapping[str, Any] | None, column: str, is_duration: bool) -> float | None:
     return point.get(column) if point is not None else None if is_duration else 0
 
 
-def _round_up(value: float) -> float:
-    """Round up to 1, 2, 5, 10, 20 and so on, so that the axis has readable labels."""
+def _round_up_axis_maximum(value: float) -> float:
+    """Round the maximum of an axis up to 1, 2, 5, 10, 20 and so on."""
     size = 1.0 if value >= 1 else 0.001
     while size * 10 < value:
         size *= 10
@@ -104,7 +106,7 @@ def _round_up(value: float) -> float:
 def _draw_axes(chart: Chart, max_value: float, plot: Markup) -> Markup:
     elements: list[Markup] = []
     for share in (0, 0.5, 1):
-        y = TOP_MARGIN + PLOT_HEIGHT * (1 - share)
+        y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - share)
         elements.append(render_element("line", class_="grid", x1=LEFT_MARGIN, x2=chart.width, y1=y, y2=y))
         label = chart.format_value(max_value * share)
         elements.append(
@@ -134,16 +136,16 @@ def _draw_time_labels(chart: Chart) -> Iterator[Markup]:
 
 def _draw_stacked_bars(chart: Chart) -> Markup:
     totals = [sum(series.values[n] or 0 for series in chart.series) for n in range(len(chart.times))]
-    max_value = _round_up(max([*totals, 1]))
+    max_value = _round_up_axis_maximum(max([*totals, 1]))
     step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
     bars: list[Markup] = []
     for n, at in enumerate(chart.times):
-        y = float(TOP_MARGIN + PLOT_HEIGHT)
+        y = float(TOP_MARGIN + PLOT_HEIGHT_PX)
         for series in chart.series:
             value = series.values[n] or 0
             if value <= 0:
                 continue
-            height = max(PLOT_HEIGHT * value / max_value, 1)
+            height = max(PLOT_HEIGHT_PX * value / max_value, 1)
             y -= height
             title = render_element("title", f"{at:%H:%M} · {series.name} {format_compact_number(value)}")
             x = LEFT_MARGIN + (n + 0.12) * step
@@ -154,7 +156,9 @@ def _draw_stacked_bars(chart: Chart) -> Markup:
 
 
 def _draw_lines(chart: Chart) -> Markup:
-    max_value = _round_up(max([value or 0 for series in chart.series for value in series.values] + [0.001]))
+    max_value = _round_up_axis_maximum(
+        max([value or 0 for series in chart.series for value in series.values] + [0.001])
+    )
     step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
     elements: list[Markup] = []
     for series in chart.series:
@@ -164,7 +168,7 @@ def _draw_lines(chart: Chart) -> Markup:
                 is_drawing = False
                 continue
             x = LEFT_MARGIN + (n + 0.5) * step
-            y = TOP_MARGIN + PLOT_HEIGHT * (1 - value / max_value)
+            y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - value / max_value)
             path += f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}"
             is_drawing = True
             title = render_element(
@@ -176,7 +180,7 @@ def _draw_lines(chart: Chart) -> Markup:
 
 
 def draw_sparkline(values: Sequence[float], style: str = "success", title: str = "") -> Markup:
-    """Draw a small bar chart for a table cell."""
+    """Draw a small bar chart of counts over time as SVG, for a table cell."""
     if not values or not any(values):
         return Markup('<span class="muted">{}</span>').format(MISSING_VALUE_TEXT)
     max_value = max(values)
@@ -196,7 +200,7 @@ def draw_sparkline(values: Sequence[float], style: str = "success", title: str =
 
 
 def draw_progress_bar(share: float | None, label: str, style: str = "active") -> Markup:
-    """Draw a progress bar. `share` is between 0 and 1."""
+    """Draw a progress bar as SVG. `share` is between 0 and 1."""
     width = min(max(share or 0, 0), 1) * 100
     return render_element(
         "svg",

@@ -16,9 +16,9 @@ from holdfast.storage import ObjectStore
 
 PreviewKind = Literal["image", "audio", "pdf", "text"]
 MAX_PREVIEW_BYTES = 50_000_000
-MAX_TEXT_BYTES = 64 * 1024
-_SIGNATURE_BYTES = 32
-_SIGNATURES: tuple[tuple[bytes, PreviewKind, str], ...] = (
+MAX_TEXT_PREVIEW_BYTES = 64 * 1024
+_MAX_SIGNATURE_BYTES = 32
+_FILE_SIGNATURES: tuple[tuple[bytes, PreviewKind, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "image", "image/png"),
     (b"\xff\xd8\xff", "image", "image/jpeg"),
     (b"GIF87a", "image", "image/gif"),
@@ -34,7 +34,7 @@ _SIGNATURES: tuple[tuple[bytes, PreviewKind, str], ...] = (
 
 @dataclass(frozen=True)
 class FilePreview:
-    """How to show a file. `text` and `truncated` are set for text only."""
+    """The kind and media type of a file preview, and for text files the text."""
 
     kind: PreviewKind
     media_type: str
@@ -42,18 +42,20 @@ class FilePreview:
     truncated: bool = False
 
 
-async def load_preview(store: ObjectStore, file: Artifact) -> FilePreview | None:
-    """Read the start of a file and decide how to show it. Return None if it can only be downloaded."""
-    start = await _read_start(store, file, _SIGNATURE_BYTES)
-    preview = detect_media_type(start)
+async def load_file_preview(store: ObjectStore, file: Artifact) -> FilePreview | None:
+    """Read the first bytes of a file and return its preview, or None if the file has no preview."""
+    start = await _read_first_bytes(store, file, _MAX_SIGNATURE_BYTES)
+    preview = detect_preview_type(start)
     if preview is not None:
         return preview if file.size <= MAX_PREVIEW_BYTES else None
-    truncated = file.size > MAX_TEXT_BYTES
-    text = decode_text(await _read_start(store, file, MAX_TEXT_BYTES), truncated=truncated)
+    truncated = file.size > MAX_TEXT_PREVIEW_BYTES
+    text = decode_preview_text(
+        await _read_first_bytes(store, file, MAX_TEXT_PREVIEW_BYTES), truncated=truncated
+    )
     return None if text is None else FilePreview("text", "text/plain", text, truncated)
 
 
-async def _read_start(store: ObjectStore, file: Artifact, max_bytes: int) -> bytes:
+async def _read_first_bytes(store: ObjectStore, file: Artifact, max_bytes: int) -> bytes:
     end = min(file.size, max_bytes)
     if not end:
         return b""
@@ -64,9 +66,9 @@ async def _read_start(store: ObjectStore, file: Artifact, max_bytes: int) -> byt
     return content
 
 
-def detect_media_type(start: bytes) -> FilePreview | None:
-    """Detect images, audio and PDF from the first bytes of a file."""
-    for signature, kind, media_type in _SIGNATURES:
+def detect_preview_type(start: bytes) -> FilePreview | None:
+    """Detect an image, audio or PDF file by its first bytes. Return None for other files."""
+    for signature, kind, media_type in _FILE_SIGNATURES:
         if start.startswith(signature):
             return FilePreview(kind, media_type)
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
@@ -80,8 +82,8 @@ def detect_media_type(start: bytes) -> FilePreview | None:
     return None
 
 
-def decode_text(content: bytes, *, truncated: bool) -> str | None:
-    """Decode UTF-8 text without control characters, or return None.
+def decode_preview_text(content: bytes, *, truncated: bool) -> str | None:
+    """Decode UTF-8 text. Return None if the bytes are not text.
 
     Truncated content may end within a character of up to four bytes, which is then dropped.
     """

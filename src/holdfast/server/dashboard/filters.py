@@ -24,7 +24,7 @@ format_size = partial(formatting.format_size, missing=MISSING_VALUE_TEXT)
 
 
 def render_time(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
-    """Render a time relative to now, with the exact time as its tooltip.
+    """Render a time as HTML, relative to now, with the exact time as its tooltip.
 
     The script of the page updates relative times every second and adds the local time to the tooltip.
     """
@@ -49,7 +49,7 @@ def preview_json(value: Any, max_chars: int = 160) -> str:
 
 
 def render_external_link(value: str | None) -> Markup:
-    """Render a link if the value is a web URL, otherwise its text: `javascript:` must not become a link."""
+    """Render a web URL as an HTML link, and any other value, such as a `javascript:` URL, as text."""
     if value and value.startswith(("https://", "http://")):
         return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(
             value, truncate_text(value, 60)
@@ -57,7 +57,7 @@ def render_external_link(value: str | None) -> Markup:
     return escape(value or "")
 
 
-FILTERS: Final[dict[str, Callable[..., Any]]] = {
+TEMPLATE_FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "number": format_number,
     "compact_number": format_compact_number,
     "bounded_count": format_bounded_count,

@@ -14,18 +14,18 @@ import msgspec
 from starlette.datastructures import FormData
 
 from holdfast.errors import InvalidError
-from holdfast.server.dashboard.json_values import as_list, as_object
+from holdfast.server.dashboard.json_values import list_or_empty, object_or_empty
 from holdfast.server.dashboard.redaction import MASK_TEXT
 
-ARGUMENT_PREFIX = "arg."
-MULTILINE_MIN_CHARS = 500
+ARGUMENT_FIELD_PREFIX = "arg."
+MIN_MULTILINE_CHARS = 500
 FieldKind = Literal["text", "multiline", "integer", "number", "boolean", "choice", "json"]
-_TEXT_KINDS = frozenset({"text", "multiline", "choice"})
+_TEXT_FIELD_KINDS = frozenset({"text", "multiline", "choice"})
 
 
 @dataclass(frozen=True)
 class FormField:
-    """One input of a form, with the text that it contains at first."""
+    """One input field of an HTML form, with its initial text."""
 
     name: str
     kind: FieldKind
@@ -36,50 +36,52 @@ class FormField:
 
 
 def build_form_fields(schema: Mapping[str, Any] | None, values: Mapping[str, Any]) -> list[FormField] | None:
-    """Return one field per argument, or None to edit all arguments as JSON.
+    """Build a form field for each argument in a task's schema. Return None if the schema is unknown.
 
     That is the case if the schema is unknown, or if a value is not part of it.
     """
     properties = (schema or {}).get("properties")
     if not isinstance(properties, dict):
         return None
-    required: set[str] = set(as_list((schema or {}).get("required")))
+    required: set[str] = set(list_or_empty((schema or {}).get("required")))
     fields = [
-        _build_field(name, _resolve_schema(definition, schema or {}), name in required, values)
-        for name, definition in as_object(properties).items()
+        _build_form_field(name, _resolve_schema_reference(definition, schema or {}), name in required, values)
+        for name, definition in object_or_empty(properties).items()
     ]
     unknown = set(values) - {field.name for field in fields}
     return None if unknown else fields
 
 
-def _resolve_schema(definition: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Follow `$ref`, and choose the first alternative of `anyOf` that is not null."""
-    schema = as_object(definition) if isinstance(definition, dict) else {}
+def _resolve_schema_reference(definition: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema that a `$ref` or the first non-null alternative of an `anyOf` refers to."""
+    schema = object_or_empty(definition) if isinstance(definition, dict) else {}
     reference = str(schema.get("$ref", ""))
     if reference.startswith("#/$defs/"):
-        return as_object(as_object(root.get("$defs")).get(reference.rpartition("/")[2], {}))
+        return object_or_empty(object_or_empty(root.get("$defs")).get(reference.rpartition("/")[2], {}))
     for option in schema.get("anyOf") or ():
-        if isinstance(option, dict) and as_object(option).get("type") != "null":
+        if isinstance(option, dict) and object_or_empty(option).get("type") != "null":
             rest = {key: value for key, value in schema.items() if key != "anyOf"}
-            return {**_resolve_schema(option, root), **rest}
+            return {**_resolve_schema_reference(option, root), **rest}
     return schema
 
 
-def _build_field(name: str, schema: dict[str, Any], required: bool, values: Mapping[str, Any]) -> FormField:
+def _build_form_field(
+    name: str, schema: dict[str, Any], required: bool, values: Mapping[str, Any]
+) -> FormField:
     kind, choices = _choose_field_kind(schema)
     value = values.get(name, schema.get("default"))
-    text = "" if value is None else _format_value(value, kind)
+    text = "" if value is None else _format_field_value(value, kind)
     hint = str(schema.get("description") or schema.get("format") or schema.get("type") or "")
     return FormField(name, kind, required, text, hint, choices)
 
 
 def _choose_field_kind(schema: dict[str, Any]) -> tuple[FieldKind, tuple[str, ...]]:
     options = schema.get("enum")
-    if isinstance(options, list) and all(isinstance(option, str) for option in as_list(options)):
-        return "choice", tuple(as_list(options))
+    if isinstance(options, list) and all(isinstance(option, str) for option in list_or_empty(options)):
+        return "choice", tuple(list_or_empty(options))
     match schema.get("type"):
         case "string":
-            return ("multiline" if schema.get("maxLength", 0) > MULTILINE_MIN_CHARS else "text"), ()
+            return ("multiline" if schema.get("maxLength", 0) > MIN_MULTILINE_CHARS else "text"), ()
         case "integer":
             return "integer", ()
         case "number":
@@ -90,35 +92,35 @@ def _choose_field_kind(schema: dict[str, Any]) -> tuple[FieldKind, tuple[str, ..
             return "json", ()
 
 
-def _format_value(value: Any, kind: FieldKind) -> str:
-    if kind in _TEXT_KINDS and isinstance(value, str):
+def _format_field_value(value: Any, kind: FieldKind) -> str:
+    if kind in _TEXT_FIELD_KINDS and isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
 
 
 def parse_form_arguments(form: FormData, schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the arguments of a submitted form: one JSON object, or field by field."""
+    """Parse the arguments of a task from a submitted form: from one JSON field, or from one field each."""
     whole = form.get("args")
     if isinstance(whole, str):
-        value = _parse_json(whole or "{}", "args")
+        value = _parse_json_field(whole or "{}", "args")
         if not isinstance(value, dict):
             raise InvalidError("args must be a JSON object.", field="args")
-        return as_object(value)
+        return object_or_empty(value)
     arguments: dict[str, Any] = {}
     for field in build_form_fields(schema, {}) or ():
-        text = form.get(ARGUMENT_PREFIX + field.name)
+        text = form.get(ARGUMENT_FIELD_PREFIX + field.name)
         if isinstance(text, str) and (text or (field.required and field.kind in {"text", "multiline"})):
-            arguments[field.name] = _parse_field(text, field)
+            arguments[field.name] = _parse_field_value(text, field)
     return arguments
 
 
-def _parse_field(text: str, field: FormField) -> Any:
-    if field.kind in _TEXT_KINDS or text == MASK_TEXT:
+def _parse_field_value(text: str, field: FormField) -> Any:
+    if field.kind in _TEXT_FIELD_KINDS or text == MASK_TEXT:
         return text
-    return _parse_json(text.strip(), field.name)
+    return _parse_json_field(text.strip(), field.name)
 
 
-def _parse_json(text: str, name: str) -> Any:
+def _parse_json_field(text: str, name: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -126,16 +128,17 @@ def _parse_json(text: str, name: str) -> Any:
 
 
 def restore_masked_values(value: Any, original: Any) -> Any:
-    """Replace every masked value by the original, which the user who edited the form could not see."""
+    """Replace each masked value in edited arguments with the original value."""
     if value == MASK_TEXT:
         return original
     common = value.__class__ if value.__class__ is original.__class__ else None
     if common is dict:
-        before = as_object(original)
+        before = object_or_empty(original)
         return {
-            name: restore_masked_values(item, before.get(name)) for name, item in as_object(value).items()
+            name: restore_masked_values(item, before.get(name))
+            for name, item in object_or_empty(value).items()
         }
     if common is list:
-        padded = [*as_list(original), *([None] * len(value))]
-        return [restore_masked_values(item, padded[n]) for n, item in enumerate(as_list(value))]
+        padded = [*list_or_empty(original), *([None] * len(value))]
+        return [restore_masked_values(item, padded[n]) for n, item in enumerate(list_or_empty(value))]
     return value

@@ -25,10 +25,10 @@ from holdfast.engine import maintenance, overview
 from holdfast.errors import HoldfastError
 from holdfast.server.dashboard.site import DashboardSite, PageFunction, PageRequest, get_page_cache_key
 
-POLL_INTERVAL_S = 0.5
+CHANGE_POLL_INTERVAL_S = 0.5
 MAINTENANCE_INTERVAL_S = 2.0
 KEEPALIVE_INTERVAL_S = 15.0
-MAX_PAGE_AGE_S = 20.0  # states such as "unresponsive" and "lost" change with time, without any write
+MAX_RENDERED_PAGE_AGE_S = 20.0  # states such as "unresponsive" and "lost" change with time, without any write
 MAX_RENDER_PAUSE_S = 30.0
 RECONNECT_DELAY_MS = 1500
 FORM_TOKEN_PLACEHOLDER = "%%token%%"  # noqa: S105  (stands for each user's form token in shared HTML)
@@ -37,7 +37,7 @@ _log = logging.getLogger("holdfast.server.dashboard")
 
 
 class WatchedPage:
-    """One page that one or more users with the same permissions and preferences look at."""
+    """A dashboard page that is open in browsers of users with the same permissions and preferences."""
 
     def __init__(self, request: PageRequest, function: PageFunction) -> None:
         self.request = request
@@ -47,22 +47,22 @@ class WatchedPage:
         self.problem: str | None = None
         self.viewers: set[asyncio.Event] = set()
         self.rendered_at = float("-inf")
-        self.pause_s = POLL_INTERVAL_S
+        self.pause_s = CHANGE_POLL_INTERVAL_S
         self.is_stale = True
 
-    def is_due(self) -> bool:
-        """Return whether to render the page again now."""
+    def is_render_due(self) -> bool:
+        """Return whether the page must be rendered again now."""
         age = time.monotonic() - self.rendered_at
-        return (self.is_stale and age >= self.pause_s) or age >= max(MAX_PAGE_AGE_S, self.pause_s)
+        return (self.is_stale and age >= self.pause_s) or age >= max(MAX_RENDERED_PAGE_AGE_S, self.pause_s)
 
     def notify_viewers(self) -> None:
-        """Wake up every stream of this page."""
+        """Wake up every open event stream of this page."""
         for viewer in self.viewers:
             viewer.set()
 
 
 class LiveUpdates:
-    """The streams of all users of one process, and the loop that feeds them."""
+    """Sends changed pages to the open event streams of one process."""
 
     def __init__(self, site: DashboardSite) -> None:
         self._site = site
@@ -73,13 +73,13 @@ class LiveUpdates:
 
     @property
     def viewers(self) -> int:
-        """The number of open streams."""
+        """The number of open event streams in this process."""
         return sum(len(page.viewers) for page in self._watched.values())
 
     async def stream_page(
         self, request: PageRequest, function: PageFunction, version: str
     ) -> AsyncGenerator[bytes]:
-        """Yield server-sent events for one viewer, who already has `version` of the page.
+        """Yield server-sent events with new content of a page, for a viewer who has `version` of it.
 
         `page` has new content, `unavailable` and `available` say whether the database answers, and
         `session_expired` is the last event.
@@ -90,7 +90,7 @@ class LiveUpdates:
         changed.set()
         page.viewers.add(changed)
         if self._loop is None or self._loop.done():
-            self._loop = asyncio.create_task(self._run_loop(), name="dashboard-live")
+            self._loop = asyncio.create_task(self._run_update_loop(), name="dashboard-live")
         yield b"retry: %d\n\n" % RECONNECT_DELAY_MS
         shown_problem: str | None = None
         try:
@@ -116,7 +116,7 @@ class LiveUpdates:
             if not page.viewers and self._watched.get(key) is page:
                 del self._watched[key]
 
-    async def _run_loop(self) -> None:
+    async def _run_update_loop(self) -> None:
         while self._watched:
             try:
                 await self._check_for_changes()
@@ -124,12 +124,12 @@ class LiveUpdates:
             except HoldfastError:
                 problem = "The database does not respond. Retrying…"
             for page in list(self._watched.values()):
-                if problem or page.problem or page.is_due():
-                    await self._update_page(page, problem)
-            await asyncio.sleep(POLL_INTERVAL_S)
+                if problem or page.problem or page.is_render_due():
+                    await self._render_watched_page(page, problem)
+            await asyncio.sleep(CHANGE_POLL_INTERVAL_S)
 
     async def _check_for_changes(self) -> None:
-        """Mark every watched page as stale if anything was written since the last poll.
+        """Mark every watched page as stale if the database has changed since the last poll.
 
         Also advance bulk actions, because the maintenance of the workers does so less often.
         """
@@ -144,7 +144,7 @@ class LiveUpdates:
             for page in self._watched.values():
                 page.is_stale = True
 
-    async def _update_page(self, page: WatchedPage, problem: str | None) -> None:
+    async def _render_watched_page(self, page: WatchedPage, problem: str | None) -> None:
         started_at = time.monotonic()
         page.is_stale = False
         try:
@@ -159,12 +159,12 @@ class LiveUpdates:
             problem = "This page could not be updated. The error was logged."
         page.rendered_at = time.monotonic()
         duration_s = page.rendered_at - started_at
-        page.pause_s = min(max(POLL_INTERVAL_S / 2, 10 * duration_s), MAX_RENDER_PAUSE_S)
+        page.pause_s = min(max(CHANGE_POLL_INTERVAL_S / 2, 10 * duration_s), MAX_RENDER_PAUSE_S)
         page.problem = problem
         page.notify_viewers()
 
     async def render_content(self, request: PageRequest, function: PageFunction) -> str:
-        """Render the content of a page, with a placeholder where each user's form token goes."""
+        """Render the content of a page, with a placeholder for each user's form token."""
         async with self._site.transaction() as connection:
             request.connection = connection
             page = await function(request)

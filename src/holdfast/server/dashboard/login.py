@@ -26,8 +26,8 @@ from holdfast.server.dashboard.sessions import SESSION_COOKIE, SESSION_LIFETIME_
 from holdfast.server.dashboard.site import DashboardSite, get_base_path
 
 MAX_LOGIN_ATTEMPTS = 10
-LOGIN_WINDOW_S = 60.0
-MAX_TRACKED_HOSTS = 1000
+LOGIN_RATE_WINDOW_S = 60.0
+MAX_TRACKED_LOGIN_HOSTS = 1000
 
 
 async def create_login_link(
@@ -38,7 +38,7 @@ async def create_login_link(
     role: str = "admin",
     life: timedelta = timedelta(minutes=15),
 ) -> str:
-    """Create a URL that signs in the first person who opens it, once.
+    """Create a one-time login URL for the dashboard. It signs in the first person who opens it.
 
         link = await create_login_link(connection, "https://ops.example/dashboard", name="ann", role="viewer")
 
@@ -54,7 +54,7 @@ def _hash_secret(secret: str) -> bytes:
 
 
 class LoginHandler:
-    """Serves the login page, checks keys and links, and starts sessions."""
+    """Serves the login page, verifies service keys and login links, and starts sessions."""
 
     def __init__(self, site: DashboardSite) -> None:
         self._site = site
@@ -84,7 +84,7 @@ class LoginHandler:
         return await self._start_session(request, user, next_path, "key")
 
     async def login_with_link(self, request: Request) -> Response:
-        """Sign in with a link from `create_login_link`, which then stops working."""
+        """Sign in with a one-time login link, which then stops working."""
         if "prefetch" in request.headers.get("sec-purpose", ""):
             return Response(status_code=503)  # a browser that prefetches must not use up the link
         async with self._site.transaction(write=True) as connection:
@@ -96,7 +96,7 @@ class LoginHandler:
         return await self._start_session(request, DashboardUser(link["name"], link["role"]), "/", "link")
 
     def logout(self, request: Request) -> Response:
-        """Delete the session cookie."""
+        """Sign out: delete the session cookie and redirect to the login page."""
         response = RedirectResponse(f"{get_base_path(request)}/login", status_code=303)
         response.delete_cookie(SESSION_COOKIE, path=get_base_path(request) or "/")
         return response
@@ -119,19 +119,19 @@ class LoginHandler:
         return response
 
     def _is_rate_limited(self, request: HTTPConnection) -> bool:
-        """Record an attempt, and return whether this host has made too many within a minute."""
+        """Record a login attempt, and return whether the host made too many attempts within a minute."""
         host = request.client.host if request.client else "?"
         now = time.monotonic()
-        recent = [at for at in self._attempts.get(host, ()) if at > now - LOGIN_WINDOW_S]
+        recent = [at for at in self._attempts.get(host, ()) if at > now - LOGIN_RATE_WINDOW_S]
         self._attempts[host] = [*recent, now]
         self._attempts.move_to_end(host)
-        while len(self._attempts) > MAX_TRACKED_HOSTS:
+        while len(self._attempts) > MAX_TRACKED_LOGIN_HOSTS:
             self._attempts.popitem(last=False)
         return len(recent) >= MAX_LOGIN_ATTEMPTS
 
 
 async def find_user_by_key(services: AppServices, key: str) -> DashboardUser | None:
-    """Return the user of a service key, or None if the key has no access.
+    """Return the dashboard user of a service key, or None if the key has no dashboard role.
 
     A key with the scope `dashboard:<role>` has that role. A key for everything is an admin.
     """
@@ -147,7 +147,7 @@ async def find_user_by_key(services: AppServices, key: str) -> DashboardUser | N
 
 
 def sanitize_redirect_path(text: str | None) -> str:
-    """Return the path if it stays within the dashboard, otherwise `/`.
+    """Return a redirect path if it points into the dashboard, otherwise `/`.
 
     The path to return to after the login comes from the URL, which anybody can write.
     """

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class NavigationLink(NamedTuple):
-    """A link of the sidebar. `g` followed by `shortcut` opens it. `prefixes` are the paths below it."""
+    """A link in the sidebar, with its permission and keyboard shortcut.
+
+    The keys `g` and `shortcut` open the link. `prefixes` are further paths that belong to it.
+    """
 
     path: str
     label: str
@@ -16,13 +19,13 @@ class NavigationLink(NamedTuple):
     prefixes: tuple[str, ...] = ()
 
     def is_current(self, path: str) -> bool:
-        """Return whether a path belongs to this section."""
+        """Return whether a request path belongs to this sidebar link."""
         if self.path == "/":
             return path == "/"
         return path == self.path or path.startswith((f"{self.path}/", *self.prefixes))
 
 
-NAVIGATION = {
+NAVIGATION_LINKS_BY_GROUP = {
     "Monitor": (
         NavigationLink("/", "Overview", "jobs.view", "o"),
         NavigationLink("/jobs", "Jobs", "jobs.view", "j"),
@@ -47,7 +50,10 @@ NAVIGATION = {
 }
 
 
-def list_navigation_links(can: Callable[[str], bool]) -> dict[str, list[NavigationLink]]:
-    """Return the links that a user may open, by the title of their group. Empty groups are left out."""
-    visible = {title: [link for link in links if can(link.permission)] for title, links in NAVIGATION.items()}
+def group_navigation_links(can: Callable[[str], bool]) -> dict[str, list[NavigationLink]]:
+    """Return the sidebar links that a user may open, by group title. Empty groups are left out."""
+    visible = {
+        title: [link for link in links if can(link.permission)]
+        for title, links in NAVIGATION_LINKS_BY_GROUP.items()
+    }
     return {title: links for title, links in visible.items() if links}

@@ -22,9 +22,9 @@ REDACTED_TEXT: Final = "(hidden for your role)"
 
 
 class PayloadRedactor:
-    """Redacts the payloads and texts of one job for one user.
+    """Hides payloads and masks secrets of one job that a user's role may not see.
 
-    Call `learn_secrets` with every payload first. `redact_text` can mask only secrets that it knows.
+    Call `collect_secrets` with every payload first. `redact_text` can mask only secrets that it knows.
     """
 
     def __init__(self, user: DashboardUser) -> None:
@@ -32,26 +32,26 @@ class PayloadRedactor:
         self.can_view_secrets = user.can("payload.secret")
         self._masker = SecretMasker()
 
-    def learn_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
-        """Remember the secrets of a payload, so that they are masked in texts too."""
+    def collect_secrets(self, value: Any, schema: Mapping[str, Any] | None = None) -> None:
+        """Record the secrets in a payload, so that they are masked in texts too."""
         if not self.can_view_secrets:
-            self._masker.learn_secrets(value, schema)
+            self._masker.collect_secrets(value, schema)
 
     def redact_payload(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
-        """Return a payload as the user may see it."""
+        """Return a payload with secrets masked, or a placeholder if the user may not see payloads."""
         if not self.can_view_payloads:
             return REDACTED_TEXT if value is not None else None
         return value if self.can_view_secrets else self._masker.mask_value(value, schema)
 
     def redact_text(self, text: str | None) -> str:
-        """Return a text as the user may see it; empty if there is none."""
+        """Return a text with secrets masked. Return an empty text for None."""
         if not text or self.can_view_secrets:
             return text or ""
         return self._masker.mask_text(text) if self.can_view_payloads else REDACTED_TEXT
 
 
 def check_search_permissions(query: SearchQuery, user: DashboardUser) -> None:
-    """Refuse a search in values that the user may not read, because guesses would reveal them."""
+    """Raise `RefusedError` if a search uses values that the user may not read."""
     for term in query.terms:
         if term.field in {"args", "result"} and not user.can("payload.view"):
             raise InvalidError(f"Your role may not search in {term.field}.", field="q")

@@ -21,35 +21,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class DashboardRoute:
-    """A path below the mount point, the permission it needs, and the function that serves it."""
+    """A route of the dashboard: its path, the permission it needs, and the function that serves it."""
 
     path: str
     permission: str
     function: Any
 
     @property
-    def pattern(self) -> re.Pattern[str]:
+    def path_pattern(self) -> re.Pattern[str]:
         return compile_path(self.path)[0]
 
 
-PAGES: dict[str, DashboardRoute] = {}
-DOWNLOADS: dict[str, DashboardRoute] = {}
-ACTIONS: dict[str, DashboardRoute] = {}
+PAGE_ROUTES: dict[str, DashboardRoute] = {}
+DOWNLOAD_ROUTES: dict[str, DashboardRoute] = {}
+ACTION_ROUTES: dict[str, DashboardRoute] = {}
 
 
 def register_page(path: str, permission: str) -> Callable[[PageFunction], PageFunction]:
-    """Serve GET requests for `path` with a page."""
-    return _register_route(PAGES, path, permission)
+    """Register a function that builds the page for GET requests of `path`."""
+    return _register_route(PAGE_ROUTES, path, permission)
 
 
 def register_download(path: str, permission: str) -> Callable[[DownloadFunction], DownloadFunction]:
-    """Serve GET requests for `path` with a response of its own, such as a file."""
-    return _register_route(DOWNLOADS, path, permission)
+    """Register a function that returns a response, such as a file, for GET requests of `path`."""
+    return _register_route(DOWNLOAD_ROUTES, path, permission)
 
 
 def register_action(path: str, permission: str) -> Callable[[ActionFunction], ActionFunction]:
-    """Serve POST requests for `path` with a change."""
-    return _register_route(ACTIONS, path, permission)
+    """Register a function that makes a change for POST requests of `path`."""
+    return _register_route(ACTION_ROUTES, path, permission)
 
 
 def _register_route(routes: dict[str, DashboardRoute], path: str, permission: str) -> Callable[[F], F]:
@@ -58,17 +58,17 @@ def _register_route(routes: dict[str, DashboardRoute], path: str, permission: st
     if path in routes:
         raise ValueError(f"{path} is registered twice")
 
-    def register(function: F) -> F:
+    def register_function(function: F) -> F:
         routes[path] = DashboardRoute(path, permission, function)
         return function
 
-    return register
+    return register_function
 
 
-def find_page(path: str) -> tuple[DashboardRoute, dict[str, str]] | None:
-    """Return the page that serves a path, with the values of the path's parameters."""
-    for route in PAGES.values():
-        match = route.pattern.match(path)
+def find_page_route(path: str) -> tuple[DashboardRoute, dict[str, str]] | None:
+    """Return the page route that serves a path, with the path parameters, or None."""
+    for route in PAGE_ROUTES.values():
+        match = route.path_pattern.match(path)
         if match:
             return route, match.groupdict()
     return None

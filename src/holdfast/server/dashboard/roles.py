@@ -11,26 +11,37 @@ from typing import Final
 
 from holdfast.errors import InvalidError
 
-_SUPPORT = frozenset({"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit"})
-_VIEWER = _SUPPORT | {"payload.view", "artifact.download", "system.view", "message.view"}
-_OPERATOR = _VIEWER | {
+_SUPPORT_PERMISSIONS = frozenset({"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit"})
+_VIEWER_PERMISSIONS = _SUPPORT_PERMISSIONS | {
+    "payload.view",
+    "artifact.download",
+    "system.view",
+    "message.view",
+}
+_OPERATOR_PERMISSIONS = _VIEWER_PERMISSIONS | {
     *("jobs.retry", "jobs.cancel", "jobs.submit", "jobs.edit", "bulk.run", "errors.ignore", "artifact.keep"),
     *("queue.pause", "schedule.run", "message.act", "worker.stop", "view.save", "audit.view"),
 }
-_ADMIN = _OPERATOR | {"queue.limit", "schedule.edit", "artifact.delete", "payload.secret", "webhook.edit"}
+_ADMIN_PERMISSIONS = _OPERATOR_PERMISSIONS | {
+    "queue.limit",
+    "schedule.edit",
+    "artifact.delete",
+    "payload.secret",
+    "webhook.edit",
+}
 
 ROLES: Final[dict[str, frozenset[str]]] = {
-    "viewer": _VIEWER,
-    "support": _SUPPORT,
-    "operator": _OPERATOR,
-    "admin": _ADMIN,
+    "viewer": _VIEWER_PERMISSIONS,
+    "support": _SUPPORT_PERMISSIONS,
+    "operator": _OPERATOR_PERMISSIONS,
+    "admin": _ADMIN_PERMISSIONS,
 }
-PERMISSIONS: Final = tuple(sorted(_ADMIN))
+PERMISSIONS: Final = tuple(sorted(_ADMIN_PERMISSIONS))
 
 
 @dataclass(frozen=True)
 class DashboardUser:
-    """A signed-in user. `tenant` limits what they see to the jobs of that owner.
+    """A signed-in user of the dashboard. A user with a `tenant` sees only jobs of that owner.
 
     Raises `InvalidError` if the role does not exist.
 
@@ -61,5 +72,5 @@ class DashboardUser:
 
     @property
     def actor(self) -> str:
-        """The user as the audit log names them: `ann (operator)`."""
+        """The user's name and role for the audit log, such as `ann (operator)`."""
         return f"{self.name} ({self.role})"

@@ -20,7 +20,7 @@ MONTHS = (
     "November",
     "December",
 )
-CRON_ALIASES = {
+CRON_ALIAS_TEXTS = {
     "@hourly": "every hour",
     "@daily": "every day at 00:00",
     "@midnight": "every day at 00:00",
@@ -34,16 +34,16 @@ _MONTH_NUMBERS = {month[:3].lower(): n for n, month in enumerate(MONTHS) if mont
 
 
 def describe_schedule(cron: str | None, every_s: float | None) -> str:
-    """Describe a cron expression or an interval: `every day at 06:00`, `every 5 minutes`."""
+    """Describe a schedule's cron expression or interval in words, such as `every day at 06:00`."""
     if cron is None:
         return f"every {_describe_interval(every_s or 0)}"
-    if cron in CRON_ALIASES:
-        return CRON_ALIASES[cron]
+    if cron in CRON_ALIAS_TEXTS:
+        return CRON_ALIAS_TEXTS[cron]
     fields = cron.lower().split()
     if len(fields) != 5:
         return cron
     minute, hour, day, month, weekday = fields
-    time, date = _describe_time(minute, hour), _describe_cron_days(day, month, weekday)
+    time, date = _describe_cron_time(minute, hour), _describe_cron_days(day, month, weekday)
     if time is None or date is None:
         return cron
     if not time.startswith("at "):
@@ -59,7 +59,7 @@ def _describe_interval(seconds: float) -> str:
     return format_duration(seconds)
 
 
-def _describe_time(minute: str, hour: str) -> str | None:
+def _describe_cron_time(minute: str, hour: str) -> str | None:
     if minute.isdigit() and hour.isdigit():
         return f"at {int(hour):02}:{int(minute):02}"
     if minute == "*" and hour == "*":

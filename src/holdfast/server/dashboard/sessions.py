@@ -27,7 +27,7 @@ SESSION_LIFETIME_S = 12 * 3600
 
 @dataclass(frozen=True)
 class DashboardSession:
-    """A signed-in user, the form token of the session, and when it expires in seconds since the epoch."""
+    """A login session: the user, the form token, and the expiry time in seconds since the epoch."""
 
     user: DashboardUser
     token: str
@@ -43,12 +43,12 @@ class CookieSigner:
         self._key = hmac.digest(seed, b"holdfast dashboard", hashlib.sha256)
 
     def sign_value(self, purpose: str, value: Any) -> str:
-        """Encode a value with a signature that is valid for one purpose only."""
+        """Encode a value as a signed cookie text. The signature is valid for one purpose only."""
         body = base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
         return f"{body}.{self._compute_signature(purpose, body)}"
 
     def verify_value(self, purpose: str, text: str | None) -> Any:
-        """Return the value that was signed for this purpose, or None if the signature is not valid."""
+        """Return the value in a signed cookie text, or None if the signature is not valid for the purpose."""
         body, _, signature = (text or "").partition(".")
         expected = self._compute_signature(purpose, body)
         if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), expected.encode()):
@@ -64,7 +64,7 @@ class CookieSigner:
         ).hexdigest()
 
     def create_session_cookie(self, user: DashboardUser) -> str:
-        """Return the cookie value of a new session."""
+        """Create a session for a user and return its signed cookie value."""
         return self.sign_value(
             "session",
             {
@@ -77,7 +77,7 @@ class CookieSigner:
         )
 
     def read_session_cookie(self, cookie: str | None) -> DashboardSession | None:
-        """Return the session of a cookie, or None if it is forged, expired or names an unknown role."""
+        """Return the session in a cookie, or None if it is forged, expired or names an unknown role."""
         value = self.verify_value("session", cookie)
         if not isinstance(value, dict):
             return None
@@ -88,7 +88,7 @@ class CookieSigner:
         return DashboardSession(user, str(body["token"]), float(body["expires"]))
 
     def create_host_session(self, user: DashboardUser) -> DashboardSession:
-        """Return a session for a user whom the host application identified on this request."""
+        """Return a session for a user whom the host application identified."""
         seed = f"{user.name}\0{user.role}\0{user.tenant}"
         token = self._compute_signature("hosted", seed)[:32]
         return DashboardSession(user, token, time.time() + SESSION_LIFETIME_S)

@@ -34,23 +34,26 @@ from holdfast.errors import InvalidError
 from holdfast.formatting import seconds_between
 from holdfast.server.api.services import AppServices
 from holdfast.server.dashboard import charts, filters, state_badges
-from holdfast.server.dashboard.navigation import list_navigation_links
+from holdfast.server.dashboard.navigation import group_navigation_links
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.roles import DashboardUser
 from holdfast.server.dashboard.sessions import FLASH_COOKIE, CookieSigner, DashboardSession
 from holdfast.server.dashboard.template_source import CompactSource
 from holdfast.version import __version__
 
-READ_TIMEOUT_S = 2.0
+PAGE_READ_TIMEOUT_S = 2.0
 MAX_CACHED_PAGES = 200
-FLASH_LIFETIME_S = 30
-_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-_THEMES = ("system", "light", "dark")
+FLASH_MESSAGE_LIFETIME_S = 30
+_PATH_PREFIX_PATTERN = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_THEME_NAMES = ("system", "light", "dark")
 
 
 @dataclass(frozen=True)
 class DashboardPage:
-    """A page before it is rendered. A live page is rendered again whenever the database changes."""
+    """A dashboard page before rendering: its template, title and values.
+
+    A live page is rendered again whenever the database changes.
+    """
 
     template: str
     title: str
@@ -61,7 +64,7 @@ class DashboardPage:
 
 @dataclass
 class PageRequest:
-    """One request by one user: where, for what, and the transaction to read in."""
+    """A GET request of a signed-in user, with its parameters and a read transaction."""
 
     site: DashboardSite
     session: DashboardSession
@@ -85,35 +88,35 @@ class PageRequest:
         return datetime.now(UTC)
 
     def can(self, permission: str) -> bool:
-        """Return whether the user has a permission."""
+        """Return whether the user has a permission, such as `jobs.retry`."""
         return self.user.can(permission)
 
     def can_see_owner(self, owner: str | None) -> bool:
-        """Return whether the user may see what belongs to this owner."""
+        """Return whether the user may see jobs of this owner."""
         return self.tenant is None or owner == self.tenant
 
     def create_redactor(self) -> PayloadRedactor:
-        """Return a redactor that hides what this user may not read."""
+        """Create a redactor that hides values which the user may not read."""
         return PayloadRedactor(self.user)
 
     def build_url(self, path: str, **query: Any) -> str:
-        """Return the URL of a dashboard path, below the mount point. Empty parameters are left out."""
+        """Build the URL of a dashboard path with a query string. Empty parameters are left out."""
         return self.base + build_path(path, **query)
 
     def parse_id(self, name: str = "id") -> UUID:
-        """Return a UUID from the path or the query, or respond with 404."""
+        """Return the UUID in a path or query parameter. Respond with 404 if it is malformed."""
         return parse_uuid_or_404(self.params.get(name) or self.query.get(name))
 
     @property
-    def before(self) -> UUID | None:
-        """The id that the listed page ends before, from the query."""
+    def before_id(self) -> UUID | None:
+        """The id in the query parameter `before`: the list shows only older rows."""
         text = self.query.get("before")
         return parse_uuid_or_404(text) if text else None
 
 
 @dataclass
 class ActionRequest:
-    """A change that a user requested, with its form, inside its transaction."""
+    """A POST request of a signed-in user, with its form and a write transaction."""
 
     request: PageRequest
     form: FormData
@@ -123,28 +126,28 @@ class ActionRequest:
     def actor_name(self) -> str:
         return self.request.user.name
 
-    def text(self, name: str, *, max_chars: int = 2000) -> str:
-        """Return a field of the form as trimmed text; empty if it is missing."""
+    def get_text(self, name: str, *, max_chars: int = 2000) -> str:
+        """Return a form field as trimmed text, or an empty text if it is missing."""
         value = self.form.get(name)
         return value.replace("\0", "")[:max_chars].strip() if isinstance(value, str) else ""
 
-    def required_text(self, name: str) -> str:
-        """Return a field of the form, or raise `InvalidError` if it is empty."""
-        text = self.text(name)
+    def get_required_text(self, name: str) -> str:
+        """Return a form field as text, or raise `InvalidError` if it is empty."""
+        text = self.get_text(name)
         if not text:
             raise InvalidError(f"{name} is required.", field=name)
         return text
 
-    def number(self, name: str) -> float | None:
-        """Return a field of the form as a number, or None if it is empty."""
-        text = self.text(name)
+    def get_number(self, name: str) -> float | None:
+        """Return a form field as a number, or None if it is empty."""
+        text = self.get_text(name)
         try:
             return float(text) if text else None
         except ValueError:
             raise InvalidError(f"{name} must be a number.", field=name) from None
 
     async def record_audit(self, action: str, target: object = None, **detail: Any) -> None:
-        """Add an entry to the audit log. Empty details are left out."""
+        """Write the user's action to the audit log. Empty details are left out."""
         recorded = {name: value for name, value in detail.items() if value not in (None, "")}
         await audit.record_audit_entry(
             self.connection,
@@ -161,13 +164,13 @@ ActionFunction = Callable[[ActionRequest], Awaitable["tuple[str, str] | Dashboar
 
 
 def build_path(path: str, **query: Any) -> str:
-    """Return a path below the mount point with a query string. Empty parameters are left out."""
+    """Build a dashboard path with a query string. Empty parameters are left out."""
     parameters = {name: value for name, value in query.items() if value is not None and value != ""}
     return path + (f"?{urlencode(parameters, doseq=True)}" if parameters else "")
 
 
 def parse_uuid_or_404(text: object) -> UUID:
-    """Parse a UUID from a URL. A malformed one leads nowhere, so the response is 404."""
+    """Parse a UUID from a URL. Respond with 404 if it is malformed."""
     try:
         return UUID(str(text))
     except ValueError:
@@ -175,7 +178,7 @@ def parse_uuid_or_404(text: object) -> UUID:
 
 
 class DashboardSite:
-    """State that all requests share: services, cookie signer, templates and the last good pages."""
+    """The state that all dashboard requests share: services, cookie signer, templates and cached pages."""
 
     def __init__(self, services: AppServices, *, environment: str = "") -> None:
         self.services = services
@@ -188,10 +191,10 @@ class DashboardSite:
 
     @asynccontextmanager
     async def transaction(
-        self, *, timeout_s: float = READ_TIMEOUT_S, write: bool = False
+        self, *, timeout_s: float = PAGE_READ_TIMEOUT_S, write: bool = False
     ) -> AsyncGenerator[Connection]:
-        """Open a transaction as the service role; read-only unless `write` is set."""
-        role = await self._service_role()
+        """Open a database transaction as the service role, read-only unless `write` is set."""
+        role = await self._find_service_role()
         async with self.services.database.transaction() as connection:
             await access.set_transaction_role(
                 connection, role, {"role": "service_role"}, timedelta(seconds=timeout_s)
@@ -200,7 +203,7 @@ class DashboardSite:
                 await connection.execute("set transaction read only")
             yield connection
 
-    async def _service_role(self) -> str | None:
+    async def _find_service_role(self) -> str | None:
         if not self._role_is_known:
             self._role = "service_role" if "service_role" in await self.services.fetch_roles() else None
             self._role_is_known = True
@@ -214,15 +217,15 @@ class DashboardSite:
         content_only: bool = False,
         problem: str | None = None,
     ) -> str:
-        """Render a whole page, or only the content that live updates replace."""
-        values = self._template_values(request, page, problem)
+        """Render a page as HTML: the whole document, or only the part that live updates replace."""
+        values = self._build_template_values(request, page, problem)
         template = self.templates.get_template(page.template)
         if content_only:
             context = template.new_context(values)
             return "".join(template.blocks["content"](context))
         return template.render(values)
 
-    def _template_values(
+    def _build_template_values(
         self, request: PageRequest, page: DashboardPage, problem: str | None
     ) -> dict[str, Any]:
         theme = request.cookies.get("holdfast_theme", "system")
@@ -233,12 +236,12 @@ class DashboardSite:
             "request": request,
             "user": request.user,
             "can": request.can,
-            "navigation": list_navigation_links(request.can),
+            "navigation": group_navigation_links(request.can),
             "url": request.build_url,
             "base": request.base,
             "token": request.session.token,
             "time": partial(filters.render_time, now=request.now, absolute=absolute),
-            "theme": theme if theme in _THEMES else "system",
+            "theme": theme if theme in _THEME_NAMES else "system",
             "shortcuts_off": request.cookies.get("holdfast_keys") == "off",
             "dense": request.cookies.get("holdfast_density") == "dense",
             "show_payloads": request.cookies.get("holdfast_previews") != "off",
@@ -248,7 +251,7 @@ class DashboardSite:
         }
 
     def cache_page(self, request: PageRequest, html: str) -> None:
-        """Keep the content of a page, to show it while the database does not answer."""
+        """Cache the content of a page, to show it while the database does not respond."""
         key = get_page_cache_key(request)
         self._cached_pages[key] = html
         self._cached_pages.move_to_end(key)
@@ -256,12 +259,12 @@ class DashboardSite:
             self._cached_pages.popitem(last=False)
 
     def get_cached_page(self, request: PageRequest) -> str | None:
-        """Return the last good content of a page, or None."""
+        """Return the cached content of a page, or None."""
         return self._cached_pages.get(get_page_cache_key(request))
 
 
 def get_page_cache_key(request: PageRequest) -> tuple[str, ...]:
-    """Return everything that decides how a page looks. Users with the same key see the same content."""
+    """Return the cache key of a page. Users with the same key see the same content."""
     user = request.user
     preferences = [request.cookies.get(f"holdfast_{name}", "") for name in ("time", "density", "previews")]
     name = user.name if request.path.startswith("/jobs") else ""  # the jobs page lists the user's saved views
@@ -269,22 +272,22 @@ def get_page_cache_key(request: PageRequest) -> tuple[str, ...]:
 
 
 def get_base_path(connection: HTTPConnection) -> str:
-    """Return the path where the dashboard is mounted: the prefix that a proxy removed, and the root path."""
+    """Return the URL path where the dashboard is mounted, including a prefix that a proxy removed."""
     removed = connection.headers.get("x-forwarded-prefix", "").rstrip("/")
-    if removed and not _PREFIX.fullmatch(removed):
+    if removed and not _PATH_PREFIX_PATTERN.fullmatch(removed):
         removed = ""
     root = str(connection.scope.get("root_path", "")).rstrip("/")
     return quote(removed + root, safe="/~")
 
 
 def redirect_with_message(site: DashboardSite, request: PageRequest, path: str, message: str) -> Response:
-    """Redirect to a dashboard path, where the message is shown once."""
+    """Redirect to a dashboard path that shows the message once."""
     response = RedirectResponse(request.base + path, status_code=303)
     if message:
         response.set_cookie(
             FLASH_COOKIE,
             site.signer.sign_value("flash", message),
-            max_age=FLASH_LIFETIME_S,
+            max_age=FLASH_MESSAGE_LIFETIME_S,
             httponly=True,
             samesite="lax",
             path=request.base or "/",
@@ -301,7 +304,7 @@ def _create_template_environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         extensions=[CompactSource],
     )
-    environment.filters.update(filters.FILTERS)
+    environment.filters.update(filters.TEMPLATE_FILTERS)
     functions = cast("dict[str, Any]", environment.globals)
     functions.update(
         icon=state_badges.render_icon,

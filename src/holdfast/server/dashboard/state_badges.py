@@ -8,16 +8,16 @@ from markupsafe import Markup
 
 
 class StateStyle(NamedTuple):
-    """How a state is shown: the name of an icon, and a CSS class for its colour."""
+    """The icon name and the CSS colour class that show a state."""
 
     icon: str
     tone: str
 
 
-DEFAULT_STYLE = StateStyle("ring", "neutral")
+DEFAULT_STATE_STYLE = StateStyle("ring", "neutral")
 STATE_STYLES = {
-    "queued": DEFAULT_STYLE,
-    "ready": DEFAULT_STYLE,
+    "queued": DEFAULT_STATE_STYLE,
+    "ready": DEFAULT_STATE_STYLE,
     "waiting": StateStyle("dots", "neutral"),
     "scheduled": StateStyle("clock", "neutral"),
     "retrying": StateStyle("loop", "warning"),
@@ -52,10 +52,10 @@ STATE_STYLES = {
 }
 # Labels for states whose name in the API does not say enough on a page.
 STATE_LABELS = {"quiet": "unresponsive", "exited": "stopped", "partial": "partially failed"}
-_DOT = "a1.3 1.3 0 1 0 0 2.6 1.3 1.3 0 0 0 0-2.6Z"
+_DOT_PATH = "a1.3 1.3 0 1 0 0 2.6 1.3 1.3 0 0 0 0-2.6Z"
 ICON_PATHS = {
     "ring": "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3Zm0 1.5a3.5 3.5 0 1 1 0 7 3.5 3.5 0 0 1 0-7Z",
-    "dots": f"M3 6.7{_DOT}M8 6.7{_DOT}M13 6.7{_DOT}",
+    "dots": f"M3 6.7{_DOT_PATH}M8 6.7{_DOT_PATH}M13 6.7{_DOT_PATH}",
     "clock": "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2Zm0 1.5a4.5 4.5 0 1 1 0 9 4.5 4.5 0 0 1 0-9Z"
     "m-.7 1.7v3.2l2.6 1.6.7-1.1-1.9-1.2V5.2Z",
     "loop": "M8 2.5a5.5 5.5 0 0 1 4.4 2.2V2.8h1.4v4.4H9.4V5.8h2a4 4 0 1 0 .6 3.7h1.5A5.5 5.5 0 1 1 8 2.5Z",
@@ -73,7 +73,7 @@ ICON_PATHS = {
 
 
 def render_icon(name: str) -> Markup:
-    """Render one of the icons in `ICON_PATHS` as SVG."""
+    """Render an icon of `ICON_PATHS` as SVG."""
     path = ICON_PATHS[name]
     return Markup('<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="{}"/></svg>').format(
         path
@@ -81,9 +81,9 @@ def render_icon(name: str) -> Markup:
 
 
 def render_state_badge(state: str | None) -> Markup:
-    """Render a state as an icon and a word, so that colour is never the only sign."""
+    """Render a job, task or worker state as a badge with icon and word."""
     name = state or "queued"
-    style = STATE_STYLES.get(name, DEFAULT_STYLE)
+    style = STATE_STYLES.get(name, DEFAULT_STATE_STYLE)
     return Markup('<span class="state {}">{}<span>{}</span></span>').format(
         style.tone, render_icon(style.icon), STATE_LABELS.get(name, name)
     )

@@ -14,20 +14,20 @@ import re
 
 from jinja2.ext import Extension
 
-_ELEMENTS = (
+_COMPACTED_ELEMENTS = (
     "a|b|button|dd|details|div|dl|dt|fieldset|figcaption|figure|form|h1|h2|h3|label|legend|li|nav|ol|option|p"
     "|section|select|small|span|summary|table|tbody|td|th|thead|tr|ul"
 )
-_INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
-_AFTER_START_TAG = re.compile(rf"(<(?:{_ELEMENTS})(?:\s[^<>]*)?>)\n+")
-_BEFORE_END_TAG = re.compile(rf"\n+(</(?:{_ELEMENTS})>)")
+_INDENTATION_PATTERN = re.compile(r"^[ \t]+", re.MULTILINE)
+_AFTER_START_TAG_PATTERN = re.compile(rf"(<(?:{_COMPACTED_ELEMENTS})(?:\s[^<>]*)?>)\n+")
+_BEFORE_END_TAG_PATTERN = re.compile(rf"\n+(</(?:{_COMPACTED_ELEMENTS})>)")
 
 
 class CompactSource(Extension):
     """A Jinja extension that removes indentation from template sources."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        """Return the source without indentation and without line breaks at the edges of elements."""
-        text = _INDENTATION.sub("", source)
-        text = _AFTER_START_TAG.sub(r"\1", text)
-        return _BEFORE_END_TAG.sub(r"\1", text)
+        """Return a template source without indentation and without line breaks at element edges."""
+        text = _INDENTATION_PATTERN.sub("", source)
+        text = _AFTER_START_TAG_PATTERN.sub(r"\1", text)
+        return _BEFORE_END_TAG_PATTERN.sub(r"\1", text)

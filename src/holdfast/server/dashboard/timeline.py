@@ -15,14 +15,14 @@ from markupsafe import Markup
 
 from holdfast.formatting import parse_time, seconds_between, truncate_text
 from holdfast.server.dashboard.filters import format_duration
-from holdfast.server.dashboard.state_badges import DEFAULT_STYLE, STATE_STYLES
+from holdfast.server.dashboard.state_badges import DEFAULT_STATE_STYLE, STATE_STYLES
 from holdfast.server.dashboard.svg import render_element
 
 MAX_DRAWN_TASKS = 300
 ROW_HEIGHT, LABEL_WIDTH, NOTE_WIDTH, GANTT_WIDTH = 24, 190, 110, 960
-PLOT_WIDTH = GANTT_WIDTH - LABEL_WIDTH - NOTE_WIDTH
+PLOT_WIDTH_PX = GANTT_WIDTH - LABEL_WIDTH - NOTE_WIDTH
 NODE_WIDTH, NODE_HEIGHT, NODE_GAP_X, NODE_GAP_Y = 150, 34, 46, 14
-MIN_SPAN_S = 0.05
+MIN_TIME_SPAN_S = 0.05
 
 Row = Mapping[str, Any]
 
@@ -34,20 +34,20 @@ class TimeScale:
     start: datetime
     span_s: float
 
-    def x_of(self, at: Any) -> float:
+    def compute_x(self, at: Any) -> float:
         elapsed = seconds_between(self.start, at) or 0
-        return LABEL_WIDTH + PLOT_WIDTH * min(max(elapsed / self.span_s, 0), 1)
+        return LABEL_WIDTH + PLOT_WIDTH_PX * min(max(elapsed / self.span_s, 0), 1)
 
 
 def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Markup:
-    """Draw one row per task: waiting time pale, running time solid, failed attempts red."""
+    """Draw the Gantt chart of a job: one row per task with its waiting, running and failed times."""
     drawn = sorted(
         tasks[:MAX_DRAWN_TASKS],
         key=lambda task: (str(task["started_at"] or "9"), str(task["due_at"]), task["id"]),
     )
     if not drawn:
         return Markup("")
-    scale = _compute_scale(drawn, attempts, now)
+    scale = _compute_time_scale(drawn, attempts, now)
     attempts_by_task: dict[str, list[Row]] = {}
     for attempt in attempts:
         attempts_by_task.setdefault(attempt["task_id"], []).append(attempt)
@@ -67,19 +67,19 @@ def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetim
     )
 
 
-def _compute_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> TimeScale:
+def _compute_time_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> TimeScale:
     first_times = [parse_time(task["started_at"]) or parse_time(task["due_at"]) for task in tasks]
     starts = [at for at in first_times if at and at <= now]
     starts += [at for at in (parse_time(attempt["started_at"]) for attempt in attempts) if at]
     ends = [parse_time(task["finished_at"]) or now for task in tasks if task["started_at"]]
     start = min(starts, default=now)
-    return TimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_SPAN_S))
+    return TimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_TIME_SPAN_S))
 
 
 def _draw_time_grid(scale: TimeScale, height: int) -> Markup:
     elements: list[Markup] = []
     for share in (0, 0.25, 0.5, 0.75, 1):
-        x = LABEL_WIDTH + PLOT_WIDTH * share
+        x = LABEL_WIDTH + PLOT_WIDTH_PX * share
         elements.append(render_element("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
         elements.append(
             render_element("text", format_duration(scale.span_s * share), class_="axis", x=x, y=10)
@@ -88,28 +88,30 @@ def _draw_time_grid(scale: TimeScale, height: int) -> Markup:
 
 
 def _draw_task_row(task: Row, attempts: Sequence[Row], scale: TimeScale, y: int, now: datetime) -> Markup:
-    note = _describe_task(task, now)
+    note = _format_task_tooltip(task, now)
     return render_element(
         "g",
         render_element("text", truncate_text(task["name"], 28), class_="name", x=0, y=y + 13),
         *_draw_task_bars(task, scale, y, now),
-        *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_failure(attempt)),
+        *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_failed_attempt(attempt)),
         render_element("text", note, class_="note", x=GANTT_WIDTH, y=y + 13, text_anchor="end"),
         class_="row",
     )
 
 
-def _is_failure(attempt: Row) -> bool:
+def _is_failed_attempt(attempt: Row) -> bool:
     return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
 
 
 def _draw_failed_attempt(attempt: Row, scale: TimeScale, y: int) -> Markup:
     title = f"Attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
-    return _draw_bar("danger", scale.x_of(attempt["started_at"]), scale.x_of(attempt["ended_at"]), y, title)
+    return _draw_time_bar(
+        "danger", scale.compute_x(attempt["started_at"]), scale.compute_x(attempt["ended_at"]), y, title
+    )
 
 
 def _find_run_end(task: Row, now: datetime) -> datetime | None:
-    """Return when the last run of a task ended; now if it is running; None if it did not run."""
+    """Return the end time of a task's last run: now if it is running, None if it never ran."""
     if not task["started_at"] or task["status"] not in {"running", "succeeded", "cancelled"}:
         return None
     return parse_time(task["finished_at"]) or (now if task["status"] == "running" else None)
@@ -118,23 +120,25 @@ def _find_run_end(task: Row, now: datetime) -> datetime | None:
 def _draw_task_bars(task: Row, scale: TimeScale, y: int, now: datetime) -> Iterator[Markup]:
     end = _find_run_end(task, now)
     if end:
-        tone = STATE_STYLES.get(task["status"], DEFAULT_STYLE).tone
-        yield _draw_bar("pale", scale.x_of(task["due_at"]), scale.x_of(task["started_at"]), y, "Waiting")
+        tone = STATE_STYLES.get(task["status"], DEFAULT_STATE_STYLE).tone
+        yield _draw_time_bar(
+            "pale", scale.compute_x(task["due_at"]), scale.compute_x(task["started_at"]), y, "Waiting"
+        )
         title = str(task["status"]).capitalize()
-        yield _draw_bar(tone, scale.x_of(task["started_at"]), scale.x_of(end), y, title)
+        yield _draw_time_bar(tone, scale.compute_x(task["started_at"]), scale.compute_x(end), y, title)
     elif task["status"] in {"ready", "scheduled"}:
         due = min(parse_time(task["due_at"]) or now, now)
-        yield _draw_bar("pale", scale.x_of(due), scale.x_of(now), y, "Waiting")
+        yield _draw_time_bar("pale", scale.compute_x(due), scale.compute_x(now), y, "Waiting")
 
 
-def _describe_task(task: Row, now: datetime) -> str:
+def _format_task_tooltip(task: Row, now: datetime) -> str:
     if task["status"] == "running" and task["percent"] is not None:
         return f"{task['percent']:.0f}%"
     end = _find_run_end(task, now)
     return format_duration(seconds_between(task["started_at"], end)) if end else str(task["status"])
 
 
-def _draw_bar(style: str, start_x: float, end_x: float, y: int, title: str) -> Markup:
+def _draw_time_bar(style: str, start_x: float, end_x: float, y: int, title: str) -> Markup:
     return render_element(
         "rect",
         render_element("title", title),
@@ -148,7 +152,7 @@ def _draw_bar(style: str, start_x: float, end_x: float, y: int, title: str) -> M
 
 
 def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Markup:
-    """Draw tasks in layers by their longest path from the start, with a line per dependency."""
+    """Draw the tasks of a job in layers, with a line for each dependency."""
     drawn = list(tasks[:MAX_DRAWN_TASKS])
     if len(drawn) < 2:
         return Markup("")
@@ -163,11 +167,11 @@ def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Mar
     width = (max(layer_sizes) + 1) * (NODE_WIDTH + NODE_GAP_X) - NODE_GAP_X + 4
     height = max(layer_sizes.values()) * (NODE_HEIGHT + NODE_GAP_Y) + 4
     lines = [
-        _draw_edge(positions[parent], positions[child])
+        _draw_dependency_line(positions[parent], positions[child])
         for parent, child in edges
         if parent in positions and child in positions
     ]
-    nodes = [_draw_node(task, *positions[task["id"]]) for task in drawn]
+    nodes = [_draw_task_node(task, *positions[task["id"]]) for task in drawn]
     return render_element(
         "svg",
         *lines,
@@ -181,7 +185,7 @@ def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Mar
 
 
 def _assign_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the layer of each task: one more than the highest layer of its parents."""
+    """Return the layer number of each task: one more than the highest layer of its dependencies."""
     known = set(task_ids)
     children: dict[str, list[str]] = {}
     missing_parents = dict.fromkeys(task_ids, 0)
@@ -201,14 +205,14 @@ def _assign_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> d
     return layers
 
 
-def _draw_edge(start: tuple[int, int], end: tuple[int, int]) -> Markup:
+def _draw_dependency_line(start: tuple[int, int], end: tuple[int, int]) -> Markup:
     x1, y1, x2, y2 = start[0] + NODE_WIDTH, start[1] + NODE_HEIGHT / 2, end[0], end[1] + NODE_HEIGHT / 2
     bend = (x2 - x1) / 2
     return render_element("path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}")
 
 
-def _draw_node(task: Row, x: int, y: int) -> Markup:
-    tone = STATE_STYLES.get(task["status"], DEFAULT_STYLE).tone
+def _draw_task_node(task: Row, x: int, y: int) -> Markup:
+    tone = STATE_STYLES.get(task["status"], DEFAULT_STATE_STYLE).tone
     return render_element(
         "g",
         render_element("title", task["name"]),

@@ -28,6 +28,6 @@ PAGE_MODULES = (
 
 
 def register_pages() -> None:
-    """Import every page module."""
+    """Import every page module, which registers its pages and actions."""
     for name in PAGE_MODULES:
         import_module(f"{__name__}.{name}")

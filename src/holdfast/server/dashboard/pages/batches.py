@@ -18,7 +18,7 @@ from holdfast.server.dashboard.registry import register_action, register_downloa
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, DashboardSite, PageRequest
 
 MAX_CANCELLED_JOBS = 1000  # one request cancels in one transaction
-ZIP_PAGE_ROWS = 200
+ZIP_FILES_PER_QUERY = 200
 
 
 async def _get_batch_or_404(request: PageRequest) -> dict[str, Any]:
@@ -32,7 +32,7 @@ async def _get_batch_or_404(request: PageRequest) -> dict[str, Any]:
 async def show_batch(request: PageRequest) -> DashboardPage:
     batch = await _get_batch_or_404(request)
     result = await search.search_jobs(
-        request.connection, f"batch:{request.parse_id()}", before=request.before
+        request.connection, f"batch:{request.parse_id()}", before=request.before_id
     )
     return DashboardPage("batch.html", f"Batch {batch['name'] or ''}", {"batch": batch, "result": result})
 
@@ -40,7 +40,7 @@ async def show_batch(request: PageRequest) -> DashboardPage:
 @register_action("/batches/{id}/cancel", "jobs.cancel")
 async def cancel_batch(action: ActionRequest) -> tuple[str, str]:
     batch = await _get_batch_or_404(action.request)
-    reason = action.text("reason") or None
+    reason = action.get_text("reason") or None
     count = await jobs.cancel_jobs(
         action.connection, {"batch": batch["id"]}, reason, limit=MAX_CANCELLED_JOBS
     )
@@ -51,17 +51,17 @@ async def cancel_batch(action: ActionRequest) -> tuple[str, str]:
 
 @register_download("/batches/{id}/zip", "artifact.download")
 async def download_batch_zip(request: PageRequest) -> Response:
-    """Stream all files of a batch as a ZIP archive, with a manifest."""
+    """Stream all files of a batch as a ZIP archive with a manifest."""
     batch = await _get_batch_or_404(request)
     where = {"batch": batch["id"]}
-    first_page = await artifacts.list_artifacts(request.connection, where, limit=ZIP_PAGE_ROWS)
+    first_page = await artifacts.list_artifacts(request.connection, where, limit=ZIP_FILES_PER_QUERY)
 
-    async def load_manifest() -> dict[str, Any]:
+    async def load_zip_manifest() -> dict[str, Any]:
         async with request.site.transaction() as connection:
             return await build_batch_manifest(connection, UUID(batch["id"]))
 
     entries = _iterate_zip_entries(request.site, where, first_page)
-    return zip_response(entries, f"{batch['id']}.zip", load_manifest)
+    return zip_response(entries, f"{batch['id']}.zip", load_zip_manifest)
 
 
 async def _iterate_zip_entries(
@@ -71,4 +71,6 @@ async def _iterate_zip_entries(
         for file in page:
             yield make_zip_entry(site.services.get_store(), file)
         async with site.transaction() as connection:
-            page = await artifacts.list_artifacts(connection, where, after=page[-1].id, limit=ZIP_PAGE_ROWS)
+            page = await artifacts.list_artifacts(
+                connection, where, after=page[-1].id, limit=ZIP_FILES_PER_QUERY
+            )

@@ -17,17 +17,17 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, parse_uuid_or_404
 
 MAX_SELECTED_JOBS = 100
-MAX_STAGES = 10
-MAX_UNDO_STEPS = 100
+MAX_BULK_STAGES = 10
+MAX_UNDO_BATCHES = 100
 DEFAULT_STOP_PERCENT = 20.0
-CONTROL_MESSAGES = {
+MESSAGES_BY_BULK_COMMAND = {
     "pause": "Bulk action paused.",
     "resume": "Bulk action resumed.",
     "stop": "Bulk action stopped.",
 }
 
 
-def _parse_verb(text: str) -> BulkVerb:
+def _parse_bulk_verb(text: str) -> BulkVerb:
     if text == "retry":
         return "retry"
     if text == "cancel":
@@ -45,9 +45,9 @@ async def list_batches_and_bulk_actions(request: PageRequest) -> DashboardPage:
     )
 
 
-def _parse_selection(request: PageRequest) -> tuple[BulkVerb, str]:
-    """Return the verb and a search for the selected jobs, or for all jobs that match the search."""
-    verb, ids = _parse_verb(request.query.get("verb", "")), request.query.getlist("id")
+def _parse_job_selection(request: PageRequest) -> tuple[BulkVerb, str]:
+    """Return the action (retry or cancel) and a search query that selects the chosen jobs."""
+    verb, ids = _parse_bulk_verb(request.query.get("verb", "")), request.query.getlist("id")
     text = request.query.get("q", "").strip()
     if ids and request.query.get("all") != "yes":
         text = "job:" + ",".join(str(parse_uuid_or_404(job_id)) for job_id in ids[:MAX_SELECTED_JOBS])
@@ -56,7 +56,7 @@ def _parse_selection(request: PageRequest) -> tuple[BulkVerb, str]:
 
 @register_page("/bulk/new", "bulk.run")
 async def preview_bulk_action(request: PageRequest) -> DashboardPage:
-    verb, text = _parse_selection(request)
+    verb, text = _parse_job_selection(request)
     query = parse_permitted_search(request, text)
     count = await bulk_actions.preview_bulk_action(request.connection, verb, query, owner=request.tenant)
     sample = await search.search_jobs(request.connection, query, limit=5, owner=request.tenant)
@@ -85,18 +85,18 @@ async def show_bulk_action(request: PageRequest) -> DashboardPage:
 
 @register_action("/bulk", "bulk.run")
 async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
-    verb = _parse_verb(action.required_text("verb"))
+    verb = _parse_bulk_verb(action.get_required_text("verb"))
     permission = "jobs.retry" if verb == "retry" else "jobs.cancel"
     if not action.request.can(permission):
         raise HTTPException(403, f"Your role does not have the permission {permission}.")
-    query = parse_permitted_search(action.request, action.text("q", max_chars=8000))
-    stop_percent = action.number("stop")
+    query = parse_permitted_search(action.request, action.get_text("q", max_chars=8000))
+    stop_percent = action.get_number("stop")
     ramp = BulkRamp(
-        stage_sizes=_parse_stage_sizes(action.text("ramp")),
-        max_jobs_per_s=action.number("max_jobs_per_s"),
+        stage_sizes=_parse_stage_sizes(action.get_text("ramp")),
+        max_jobs_per_s=action.get_number("max_jobs_per_s"),
         max_failed_share=(DEFAULT_STOP_PERCENT if stop_percent is None else stop_percent) / 100,
     )
-    reason = action.text("reason")
+    reason = action.get_text("reason")
     bulk_id = await bulk_actions.start_bulk_action(
         action.connection,
         verb,
@@ -113,9 +113,9 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
 
 
 def _parse_stage_sizes(text: str) -> tuple[int, ...]:
-    """Parse the sizes of the first stages, such as `10, 100`. Empty means all at once."""
+    """Parse the stage sizes of a bulk action, such as `10, 100`. An empty text means one stage."""
     try:
-        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:MAX_STAGES]
+        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:MAX_BULK_STAGES]
     except ValueError:
         raise InvalidError("Stages must be whole numbers, such as 10, 100.", field="ramp") from None
 
@@ -129,19 +129,19 @@ async def _parse_visible_bulk_id(action: ActionRequest) -> UUID:
 
 @register_action("/bulk/{id}/control", "bulk.run")
 async def control_bulk_action(action: ActionRequest) -> tuple[str, str]:
-    bulk_id, verb = await _parse_visible_bulk_id(action), action.required_text("verb")
-    if verb not in CONTROL_MESSAGES:
+    bulk_id, verb = await _parse_visible_bulk_id(action), action.get_required_text("verb")
+    if verb not in MESSAGES_BY_BULK_COMMAND:
         raise InvalidError("Choose pause, resume or stop.", field="verb")
     changed = await bulk_actions.control_bulk_action(action.connection, bulk_id, cast("BulkCommand", verb))
     await action.record_audit(f"bulk.{verb}", bulk_id, changed=changed)
-    return f"/bulk/{bulk_id}", CONTROL_MESSAGES[verb] if changed else "Nothing changed."
+    return f"/bulk/{bulk_id}", MESSAGES_BY_BULK_COMMAND[verb] if changed else "Nothing changed."
 
 
 @register_action("/bulk/{id}/undo", "bulk.run")
 async def undo_bulk_action(action: ActionRequest) -> tuple[str, str]:
     bulk_id = await _parse_visible_bulk_id(action)
     count = 0
-    for _ in range(MAX_UNDO_STEPS):
+    for _ in range(MAX_UNDO_BATCHES):
         undone = await bulk_actions.undo_bulk_action(action.connection, bulk_id)
         count += undone
         if not undone:

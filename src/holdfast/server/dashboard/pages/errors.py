@@ -15,9 +15,9 @@ from holdfast.server.dashboard.pages.job import redact_attempt
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
-TIME_RANGES_H = {"1h": 1, "24h": 24, "7d": 168, "30d": 720}
+ERROR_TIME_RANGES_H = {"1h": 1, "24h": 24, "7d": 168, "30d": 720}
 # Values that the form submits, with their labels and their length in hours.
-IGNORE_OPTIONS = {
+IGNORE_PERIOD_OPTIONS = {
     "1h": ("1 hour", 1),
     "1d": ("1 day", 24),
     "7d": ("7 days", 168),
@@ -29,7 +29,7 @@ IGNORE_OPTIONS = {
 @register_page("/errors", "errors.view")
 async def list_errors(request: PageRequest) -> DashboardPage:
     time_range = request.query.get("span", "24h")
-    hours = TIME_RANGES_H.get(time_range, 24)
+    hours = ERROR_TIME_RANGES_H.get(time_range, 24)
     show_ignored = request.query.get("ignored") == "yes"
     groups = await error_groups.list_error_groups(
         request.connection,
@@ -43,8 +43,8 @@ async def list_errors(request: PageRequest) -> DashboardPage:
         "Errors",
         {
             "groups": [{**group, "message": redactor.redact_text(group.get("message"))} for group in groups],
-            "time_ranges": list(TIME_RANGES_H),
-            "time_range": time_range if time_range in TIME_RANGES_H else "24h",
+            "time_ranges": list(ERROR_TIME_RANGES_H),
+            "time_range": time_range if time_range in ERROR_TIME_RANGES_H else "24h",
             "show_ignored": show_ignored,
         },
     )
@@ -65,29 +65,29 @@ async def show_error(request: PageRequest) -> DashboardPage:
         group.get("type") or cause,
         {
             "group": {**group, "message": request.create_redactor().redact_text(group.get("message"))},
-            "attempts": [_redact_sample(request, sample) for sample in group["samples"]],
+            "attempts": [_redact_error_sample(request, sample) for sample in group["samples"]],
             "retryable": retryable,
             "jobs_query": query,
-            "ignore_options": {value: label for value, (label, _) in IGNORE_OPTIONS.items()},
+            "ignore_options": {value: label for value, (label, _) in IGNORE_PERIOD_OPTIONS.items()},
         },
     )
 
 
-def _redact_sample(request: PageRequest, sample: Mapping[str, Any]) -> dict[str, Any]:
+def _redact_error_sample(request: PageRequest, sample: Mapping[str, Any]) -> dict[str, Any]:
     redactor = request.create_redactor()
-    redactor.learn_secrets(sample.get("args"))
+    redactor.collect_secrets(sample.get("args"))
     return {**redact_attempt(sample, redactor), "args": redactor.redact_payload(sample.get("args"))}
 
 
 @register_action("/error/ignore", "errors.ignore")
 async def ignore_error(action: ActionRequest) -> tuple[str, str]:
-    """Hide an error from the list for a while. The value `never` shows it again."""
-    cause, value = action.required_text("cause"), action.text("span")
-    if value not in {*IGNORE_OPTIONS, "never"}:
+    """Ignore a cause of errors for the chosen period. The choice `never` stops ignoring it."""
+    cause, value = action.get_required_text("cause"), action.get_text("span")
+    if value not in {*IGNORE_PERIOD_OPTIONS, "never"}:
         raise InvalidError("Choose how long to ignore the error.", field="span")
-    hours = None if value == "never" else IGNORE_OPTIONS[value][1]
+    hours = None if value == "never" else IGNORE_PERIOD_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
-    reason, link = action.text("reason"), action.text("link") or None
+    reason, link = action.get_text("reason"), action.get_text("link") or None
     await error_groups.ignore_error_group(
         action.connection, cause, until=until, by=action.actor_name, reason=reason, link=link
     )

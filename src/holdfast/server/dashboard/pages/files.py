@@ -12,12 +12,12 @@ from starlette.responses import Response, StreamingResponse
 from holdfast.engine import artifacts
 from holdfast.errors import InvalidError, NotFoundError, StorageError
 from holdfast.model import Artifact
-from holdfast.server.dashboard.file_previews import load_preview
+from holdfast.server.dashboard.file_previews import load_file_preview
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 from holdfast.storage import ObjectStore
 
-PAGE_ROWS = 50
+FILES_PER_PAGE = 50
 RETENTION_DAYS = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "Forever": None}
 # A previewed file may not run scripts or load anything. The PDF viewers of browsers do not work in a sandbox.
 _PREVIEW_CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
@@ -26,10 +26,10 @@ _PREVIEW_CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors '
 @register_page("/files", "artifact.view")
 async def list_files(request: PageRequest) -> DashboardPage:
     overview = await artifacts.get_files_overview(
-        request.connection, owner=request.tenant, before=request.before
+        request.connection, owner=request.tenant, before=request.before_id
     )
     files = overview["files"]
-    next_id = files[-1]["id"] if len(files) == PAGE_ROWS else None
+    next_id = files[-1]["id"] if len(files) == FILES_PER_PAGE else None
     return DashboardPage("files.html", "Files", {**overview, "next": next_id})
 
 
@@ -46,7 +46,7 @@ async def show_file(request: PageRequest) -> DashboardPage:
     preview, preview_error = None, ""
     if request.can("artifact.download"):
         try:
-            preview = await load_preview(request.site.services.get_store(), file)
+            preview = await load_file_preview(request.site.services.get_store(), file)
         except NotFoundError:
             preview_error = "The object store no longer has this file."
         except StorageError:
@@ -61,14 +61,14 @@ async def show_file(request: PageRequest) -> DashboardPage:
 
 @register_download("/files/{id}/preview", "artifact.download")
 async def preview_file(request: PageRequest) -> Response:
-    """Send the content to the browser's own viewer, with the detected type and never the declared one."""
+    """Send a file for display in the browser, with the detected media type, never the declared one."""
     store, file = request.site.services.get_store(), await _get_file_or_404(request)
-    preview = await load_preview(store, file)
+    preview = await load_file_preview(store, file)
     if preview is None or preview.kind == "text":
         raise HTTPException(404, "This file has no preview.")
     sandbox = "" if preview.kind == "pdf" else "; sandbox"
     return StreamingResponse(
-        _read_chunks(store, file.key),
+        _read_file_chunks(store, file.key),
         media_type=preview.media_type,
         headers={
             "content-disposition": "inline",
@@ -81,12 +81,12 @@ async def preview_file(request: PageRequest) -> Response:
 
 @register_download("/files/{id}/content", "artifact.download")
 async def download_file(request: PageRequest) -> Response:
-    """Send the content as an attachment, with a type that no browser runs."""
+    """Send a file as an attachment, with a media type that browsers do not execute."""
     store, file = request.site.services.get_store(), await _get_file_or_404(request)
     await artifacts.increment_artifact_downloads(request.connection, file.id)
     name = quote(file.name.rpartition("/")[2], safe="")
     return StreamingResponse(
-        _read_chunks(store, file.key),
+        _read_file_chunks(store, file.key),
         media_type="application/octet-stream",
         headers={
             "content-disposition": f"attachment; filename*=UTF-8''{name}",
@@ -96,7 +96,7 @@ async def download_file(request: PageRequest) -> Response:
     )
 
 
-async def _read_chunks(store: ObjectStore, key: str) -> AsyncGenerator[bytes]:
+async def _read_file_chunks(store: ObjectStore, key: str) -> AsyncGenerator[bytes]:
     async with store.open(key) as chunks:
         async for chunk in chunks:
             yield chunk
@@ -104,7 +104,7 @@ async def _read_chunks(store: ObjectStore, key: str) -> AsyncGenerator[bytes]:
 
 @register_action("/files/{id}/keep", "artifact.keep")
 async def set_file_retention(action: ActionRequest) -> tuple[str, str]:
-    file, retention = await _get_file_or_404(action.request), action.required_text("span")
+    file, retention = await _get_file_or_404(action.request), action.get_required_text("span")
     if retention not in RETENTION_DAYS:
         raise InvalidError("Choose how long to keep the file.", field="span")
     days = RETENTION_DAYS[retention]

@@ -18,7 +18,7 @@ from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
-TABS = {
+JOB_TABS = {
     "attempts": "Attempts",
     "logs": "Logs",
     "files": "Files",
@@ -26,13 +26,13 @@ TABS = {
     "events": "Events",
     "tasks": "Tasks",
 }
-MAX_TASKS = 300
+MAX_SHOWN_TASKS = 300
 MAX_EXPLAINED_TASKS = 5
-MAX_PAYLOAD_TASKS = 20
-MAX_LOG_LINES = 500
-MAX_EVENTS = 500
-MAX_FILES = 200
-LIBRARY_PATHS = ("holdfast/", "asyncio/", "concurrent/", "threading.py", "site-packages/")
+MAX_TASKS_WITH_PAYLOAD = 20
+MAX_SHOWN_LOG_LINES = 500
+MAX_SHOWN_EVENTS = 500
+MAX_SHOWN_FILES = 200
+LIBRARY_PATH_PARTS = ("holdfast/", "asyncio/", "concurrent/", "threading.py", "site-packages/")
 Row = Mapping[str, Any]
 
 
@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 async def show_job(request: PageRequest) -> DashboardPage:
     detail = await get_job_or_404(request)
     tab = request.query.get("tab", "attempts")
-    tab = tab if tab in TABS else "attempts"
+    tab = tab if tab in JOB_TABS else "attempts"
     redactor = await _create_job_redactor(request, detail)
     tasks = [_redact_task(task, redactor) for task in detail["tasks"] or ()]
     job = redact_job_row(request, detail)
@@ -58,29 +58,31 @@ async def show_job(request: PageRequest) -> DashboardPage:
             "gantt_chart": timeline.draw_gantt_chart(tasks, detail["attempts"], request.now),
             "task_graph": timeline.draw_task_graph(tasks, detail["edges"]),
             "tab": tab,
-            "tabs": TABS,
+            "tabs": JOB_TABS,
             "reruns": await job_detail.get_rerun_links(request.connection, request.parse_id()),
-            **await _load_tab(request, tab, tasks, redactor),
+            **await _load_tab_values(request, tab, tasks, redactor),
         },
     )
 
 
 async def get_job_or_404(request: PageRequest) -> dict[str, Any]:
-    """Return the job of a request, if it exists and the user may see it."""
-    detail = await job_detail.get_job_detail(request.connection, request.parse_id(), max_tasks=MAX_TASKS)
+    """Return the job of a request. Respond with 404 if it does not exist or the user may not see it."""
+    detail = await job_detail.get_job_detail(
+        request.connection, request.parse_id(), max_tasks=MAX_SHOWN_TASKS
+    )
     if detail is None or not request.can_see_owner(detail["owner"]):
         raise HTTPException(404, "This job does not exist, or you do not have access to it.")
     return detail
 
 
 async def _create_job_redactor(request: PageRequest, detail: Row) -> PayloadRedactor:
-    """Create a redactor that knows the secrets in the payloads before anything of the job is shown."""
+    """Create a redactor that masks the secrets in a job's payloads wherever they appear in its texts."""
     redactor = request.create_redactor()
-    redactor.learn_secrets(detail.get("params"))
+    redactor.collect_secrets(detail.get("params"))
     if not detail["single"] and not redactor.can_view_secrets:
-        for task in (detail["tasks"] or ())[:MAX_PAYLOAD_TASKS]:
+        for task in (detail["tasks"] or ())[:MAX_TASKS_WITH_PAYLOAD]:
             payload = await job_detail.get_task_payload(request.connection, UUID(task["id"]))
-            redactor.learn_secrets(payload["args"] if payload else None)
+            redactor.collect_secrets(payload["args"] if payload else None)
     return redactor
 
 
@@ -96,7 +98,7 @@ def _redact_task(task: Row, redactor: PayloadRedactor) -> dict[str, Any]:
 
 
 async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dict[str, Any]]:
-    """Explain why the first few unfinished tasks are not running."""
+    """Return the reasons why the first unfinished tasks of a job are not running."""
     waiting = [task for task in tasks if task["status"] in {"ready", "scheduled", "waiting"}]
     named = [(UUID(task["id"]), str(task["name"])) for task in waiting[:MAX_EXPLAINED_TASKS]]
     return [
@@ -106,14 +108,14 @@ async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dic
             "description": describe_reason(
                 {**reason.details, "reason": reason.reason, "error": None}, request.now
             ),
-            "link": _link_reason(reason, request),
+            "link": _find_reason_link(reason, request),
         }
         for reason in await explain.explain_tasks(request.connection, named)
     ]
 
 
-def _link_reason(reason: Reason, request: PageRequest) -> tuple[str, str] | None:
-    """Return the page where the user can do something about a reason, as (label, URL)."""
+def _find_reason_link(reason: Reason, request: PageRequest) -> tuple[str, str] | None:
+    """Return a link (label, URL) to the page where the user can resolve a reason, or None."""
     if reason.reason in {"paused", "queued"}:
         return "Queue", request.build_url("/queue", name=reason.details["queue"])
     if reason.reason == "no_worker":
@@ -123,7 +125,7 @@ def _link_reason(reason: Reason, request: PageRequest) -> tuple[str, str] | None
     return None
 
 
-async def _load_tab(
+async def _load_tab_values(
     request: PageRequest, tab: str, tasks: Sequence[Row], redactor: PayloadRedactor
 ) -> dict[str, Any]:
     connection, job_id = request.connection, request.parse_id()
@@ -133,12 +135,14 @@ async def _load_tab(
     if tab == "logs":
         return {"log_lines": await _load_log_lines(connection, job_id, tasks, redactor)}
     if tab == "files":
-        return {"files": await artifacts.list_artifacts(connection, {"job": str(job_id)}, limit=MAX_FILES)}
+        return {
+            "files": await artifacts.list_artifacts(connection, {"job": str(job_id)}, limit=MAX_SHOWN_FILES)
+        }
     if tab == "events":
-        events = await jobs.list_job_events(connection, job_id, limit=MAX_EVENTS)
+        events = await jobs.list_job_events(connection, job_id, limit=MAX_SHOWN_EVENTS)
         return {"events": [_redact_event(event, redactor) for event in events]}
     if tab == "payload":
-        return {"payloads": await _load_payloads(connection, tasks, redactor)}
+        return {"payloads": await _load_task_payloads(connection, tasks, redactor)}
     return {}
 
 
@@ -155,12 +159,12 @@ async def _load_log_lines(
             "message": redactor.redact_text(line.message),
             "fields": redactor.redact_payload(line.fields) if line.fields else None,
         }
-        for line in await logs.read_logs(connection, job_id, limit=MAX_LOG_LINES, newest=True)
+        for line in await logs.read_logs(connection, job_id, limit=MAX_SHOWN_LOG_LINES, newest=True)
     ]
 
 
 def redact_attempt(attempt: Row, redactor: PayloadRedactor) -> dict[str, Any]:
-    """Return an attempt as the user may see it, with its traceback split into frames."""
+    """Return an attempt without values that the user may not see, with its traceback split into frames."""
     traceback = redactor.redact_text(attempt.get("traceback"))
     return {
         **attempt,
@@ -171,11 +175,11 @@ def redact_attempt(attempt: Row, redactor: PayloadRedactor) -> dict[str, Any]:
 
 
 def split_traceback(traceback: str) -> list[tuple[bool, str]]:
-    """Split a traceback into (is application code, text). The page folds frames of libraries."""
+    """Split a traceback into frames: pairs of (is application code, text)."""
     frames: list[tuple[bool, str]] = []
     for line in traceback.splitlines():
         if line.startswith('  File "'):
-            frames.append((not any(path in line for path in LIBRARY_PATHS), line))
+            frames.append((not any(path in line for path in LIBRARY_PATH_PARTS), line))
         elif line.startswith("    ") and frames:
             is_application, text = frames[-1]
             frames[-1] = (is_application, f"{text}\n{line}")
@@ -194,17 +198,17 @@ def _redact_event(event: jobs.JobEvent, redactor: PayloadRedactor) -> dict[str, 
     return {"seq": event.seq, "at": event.at, "kind": event.kind, "body": body}
 
 
-async def _load_payloads(
+async def _load_task_payloads(
     connection: Connection, tasks: Sequence[Row], redactor: PayloadRedactor
 ) -> list[dict[str, Any]]:
     payloads: list[dict[str, Any]] = []
-    for task in tasks[:MAX_PAYLOAD_TASKS]:
+    for task in tasks[:MAX_TASKS_WITH_PAYLOAD]:
         payload = await job_detail.get_task_payload(connection, UUID(task["id"]))
         if payload is None:
             continue
         task_type = await task_types.get_task_type(connection, task["type"])
         schema = task_type["schema"] if task_type else None
-        redactor.learn_secrets(payload["args"], schema)
+        redactor.collect_secrets(payload["args"], schema)
         payloads.append(
             {
                 "name": task["name"],
@@ -224,7 +228,7 @@ async def retry_job(action: ActionRequest) -> tuple[str, str]:
     job_id = await _parse_visible_job_id(action)
     names = [name for name in action.form.getlist("from") if isinstance(name, str) and name]
     count = await jobs.retry_job(action.connection, job_id, from_tasks=names or None)
-    await action.record_audit("job.retry", job_id, tasks=count, reason=action.text("reason"))
+    await action.record_audit("job.retry", job_id, tasks=count, reason=action.get_text("reason"))
     message = f"{format_count(count, 'task')} will run again." if count else "There is nothing to retry."
     return f"/jobs/{job_id}", message
 
@@ -232,8 +236,10 @@ async def retry_job(action: ActionRequest) -> tuple[str, str]:
 @register_action("/jobs/{id}/cancel", "jobs.cancel")
 async def cancel_job(action: ActionRequest) -> tuple[str, str]:
     job_id = await _parse_visible_job_id(action)
-    reason = action.text("reason") or f"Cancelled by {action.actor_name}."
+    reason = action.get_text("reason") or f"Cancelled by {action.actor_name}."
     result = await jobs.cancel_job(action.connection, job_id, reason)
-    await action.record_audit("job.cancel", job_id, done=result["cancelled"], reason=action.text("reason"))
+    await action.record_audit(
+        "job.cancel", job_id, done=result["cancelled"], reason=action.get_text("reason")
+    )
     message = "Job cancelled." if result["cancelled"] else f"The job has already ended: {result['status']}."
     return f"/jobs/{job_id}", message

@@ -16,7 +16,7 @@ from holdfast.engine import overview, queues, saved_views, search
 from holdfast.errors import InvalidError
 from holdfast.formatting import format_error, seconds_between
 from holdfast.search import SEARCH_FIELDS, SEARCH_STATES, SearchQuery, parse_search, replace_search_term
-from holdfast.server.dashboard.json_values import as_object
+from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.redaction import check_search_permissions
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
 from holdfast.server.dashboard.site import (
@@ -27,19 +27,19 @@ from holdfast.server.dashboard.site import (
     parse_uuid_or_404,
 )
 
-PAGE_ROWS = 50
+JOBS_PER_PAGE = 50
 MAX_EXPORTED_JOBS = 5000
-EXPORT_PAGE_ROWS = 500
+EXPORT_JOBS_PER_QUERY = 500
 MAX_SUGGESTED_QUEUES = 50
 MAX_SUGGESTED_TASKS = 100
 FILTER_STATES = ("running", "ready", "scheduled", "retrying", "failed", "succeeded", "cancelled", "partial")
-EXPORT_COLUMNS = (
+JOB_EXPORT_COLUMNS = (
     *("id", "state", "queue", "type", "owner", "created_at", "started_at", "finished_at", "error", "params"),
 )
 
 
 def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery:
-    """Parse a search, and refuse one that would reveal what the user may not read."""
+    """Parse a search query. Raise `RefusedError` if it searches values that the user may not read."""
     query = parse_search(text)
     check_search_permissions(query, request.user)
     return query
@@ -54,10 +54,10 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
         result = await search.search_jobs(
             request.connection,
             parse_permitted_search(request, text),
-            before=request.before,
-            limit=PAGE_ROWS,
+            before=request.before_id,
+            limit=JOBS_PER_PAGE,
             owner=request.tenant,
-            with_count=request.before is None,
+            with_count=request.before_id is None,
         )
     except InvalidError as invalid:
         error = str(invalid)
@@ -71,15 +71,15 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
             "jobs": [redact_job_row(request, row) for row in result.rows],
             "state_filters": await _build_state_filters(request, text if error is None else ""),
             "saved_views": await saved_views.list_saved_views(request.connection, request.user.name),
-            "suggestions": await _list_suggestions(request),
+            "suggestions": await _list_search_suggestions(request),
         },
     )
 
 
 def redact_job_row(request: PageRequest, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job as the user may see it, with its wait and run time in seconds."""
+    """Return a job without values that the user may not see, with wait and run time in seconds."""
     redactor = request.create_redactor()
-    error = as_object(row.get("error"))
+    error = object_or_empty(row.get("error"))
     due_at, started_at, finished_at = row["due_at"], row["started_at"], row["finished_at"]
     is_scheduled = row["state"] == "scheduled"
     return {
@@ -96,7 +96,7 @@ def redact_job_row(request: PageRequest, row: Mapping[str, Any]) -> dict[str, An
 
 
 async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str, Any]]:
-    """Return a filter per state, with a count for the states that the database can count quickly."""
+    """Build one filter link per job state, with a count for states that are fast to count."""
     counts: dict[str, int | None] = {}
     ready_exact = True
     if request.tenant is None:
@@ -123,8 +123,8 @@ async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str
     ]
 
 
-async def _list_suggestions(request: PageRequest) -> list[str]:
-    """Return what the search box suggests: the fields first, then values that exist."""
+async def _list_search_suggestions(request: PageRequest) -> list[str]:
+    """Return suggestions for the search box: search fields, then existing queues and tasks."""
     task_queues = await queues.list_task_queues(request.connection)
     task_types = {task_type for queue in task_queues for task_type in queue["types"] or ()}
     return [
@@ -140,7 +140,7 @@ async def export_jobs(request: PageRequest) -> Response:
     file_format = request.query.get("format", "jsonl")
     if file_format not in {"csv", "jsonl"}:
         raise InvalidError("Choose a format: csv or jsonl.", field="format")
-    lines = [line async for line in _export_lines(request, file_format)]
+    lines = [line async for line in _iterate_export_lines(request, file_format)]
     return Response(
         "".join(lines),
         media_type="text/csv" if file_format == "csv" else "application/x-ndjson",
@@ -148,19 +148,19 @@ async def export_jobs(request: PageRequest) -> Response:
     )
 
 
-async def _export_lines(request: PageRequest, file_format: str) -> AsyncGenerator[str]:
+async def _iterate_export_lines(request: PageRequest, file_format: str) -> AsyncGenerator[str]:
     query = parse_permitted_search(request, request.query.get("q", ""))
     if file_format == "csv":
-        yield _format_csv_line(EXPORT_COLUMNS)
+        yield _format_csv_line(JOB_EXPORT_COLUMNS)
     before: UUID | None = None
-    for _ in range(MAX_EXPORTED_JOBS // EXPORT_PAGE_ROWS):
+    for _ in range(MAX_EXPORTED_JOBS // EXPORT_JOBS_PER_QUERY):
         result = await search.search_jobs(
-            request.connection, query, before=before, limit=EXPORT_PAGE_ROWS, owner=request.tenant
+            request.connection, query, before=before, limit=EXPORT_JOBS_PER_QUERY, owner=request.tenant
         )
         for row in result.rows:
             job = redact_job_row(request, row)
             job["error"] = format_error(job) or None
-            exported = {name: job.get(name) for name in EXPORT_COLUMNS}
+            exported = {name: job.get(name) for name in JOB_EXPORT_COLUMNS}
             if file_format == "csv":
                 yield _format_csv_line(exported.values())
             else:
@@ -171,7 +171,7 @@ async def _export_lines(request: PageRequest, file_format: str) -> AsyncGenerato
 
 
 def _format_csv_line(values: Iterable[Any]) -> str:
-    """Format one line. A value that a spreadsheet would run as a formula is marked as text."""
+    """Format one CSV line. Values that a spreadsheet would run as formulas are marked as text."""
     output = io.StringIO()
     texts = [
         value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
@@ -184,10 +184,10 @@ def _format_csv_line(values: Iterable[Any]) -> str:
 
 @register_action("/views/save", "view.save")
 async def save_view(action: ActionRequest) -> tuple[str, str]:
-    text = action.text("q", max_chars=4000)
+    text = action.get_text("q", max_chars=4000)
     parse_permitted_search(action.request, text)
-    name = action.required_text("name")
-    shared = action.text("shared") == "yes"
+    name = action.get_required_text("name")
+    shared = action.get_text("shared") == "yes"
     await saved_views.put_saved_view(
         action.connection, name, "jobs", text, by=action.actor_name, shared=shared
     )
@@ -197,8 +197,8 @@ async def save_view(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/views/delete", "view.save")
 async def delete_view(action: ActionRequest) -> tuple[str, str]:
-    view_id = parse_uuid_or_404(action.text("id"))
+    view_id = parse_uuid_or_404(action.get_text("id"))
     deleted = await saved_views.delete_saved_view(action.connection, view_id, action.actor_name)
     if deleted:
-        await action.record_audit("view.delete", action.text("id"))
+        await action.record_audit("view.delete", action.get_text("id"))
     return "/jobs", "View deleted." if deleted else "You can delete only your own views."

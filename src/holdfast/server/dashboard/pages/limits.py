@@ -21,7 +21,10 @@ async def list_limits(request: PageRequest) -> DashboardPage:
 
 
 def _get_limit_state(request: PageRequest, row: Mapping[str, Any]) -> str:
-    """Return `paused`, `full` or `available`. A limit per key has no common maximum, so it is never full."""
+    """Return the state of a limit: `paused`, `full` or `available`.
+
+    A limit per key has no common maximum, so it is never full.
+    """
     if (seconds_between(request.now, row["paused_until"]) or 0) > 0:
         return "paused"
     max_running = row["max_running"]
@@ -31,15 +34,15 @@ def _get_limit_state(request: PageRequest, row: Mapping[str, Any]) -> str:
 
 @register_action("/limits/set", "queue.limit")
 async def set_limit(action: ActionRequest) -> tuple[str, str]:
-    max_running = action.number("max_running")
+    max_running = action.get_number("max_running")
     limit = LimitRule(
-        name=action.required_text("name"),
-        queue=action.text("queue") or None,
-        type=action.text("type") or None,
-        per_key=action.text("per_key") == "yes",
+        name=action.get_required_text("name"),
+        queue=action.get_text("queue") or None,
+        type=action.get_text("type") or None,
+        per_key=action.get_text("per_key") == "yes",
         max_running=None if max_running is None else int(max_running),
-        rate=action.number("rate"),
-        burst=action.number("burst"),
+        rate=action.get_number("rate"),
+        burst=action.get_number("burst"),
     )
     await limits.put_limit(action.connection, limit)
     await action.record_audit(
@@ -50,7 +53,7 @@ async def set_limit(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/limits/remove", "queue.limit")
 async def delete_limit(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("name")
+    name = action.get_required_text("name")
     removed = await limits.delete_limit(action.connection, name)
     await action.record_audit("limit.remove", name, changed=removed)
     return "/limits", f"Limit {name} removed." if removed else f"Limit {name} does not exist."

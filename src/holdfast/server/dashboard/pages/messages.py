@@ -15,18 +15,18 @@ from holdfast.model import MessagePlace
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
-PAGE_ROWS = 50
+MESSAGES_PER_PAGE = 50
 MAX_REQUEUED_MESSAGES = 1000
-MAX_BODY_CHARS = 500_000
+MAX_MESSAGE_BODY_CHARS = 500_000
 
 
-def _parse_place(text: str | None) -> MessagePlace:
+def _parse_message_place(text: str | None) -> MessagePlace:
     return "archive" if text == "archive" else "dead" if text == "dead" else "queue"
 
 
 @register_page("/messages", "message.view")
 async def list_messages(request: PageRequest) -> DashboardPage:
-    """List the message queues, or the messages of one queue."""
+    """Show the message queues or, if a queue is chosen, its messages."""
     metrics = await queues.list_message_metrics(request.connection)
     name = request.query.get("queue")
     if name is None:
@@ -34,10 +34,10 @@ async def list_messages(request: PageRequest) -> DashboardPage:
     queue = next((row for row in metrics if row.queue == name), None)
     if queue is None:
         raise HTTPException(404, f"Message queue {name} does not exist.")
-    place = _parse_place(request.query.get("place"))
+    place = _parse_message_place(request.query.get("place"))
     text = request.query.get("after", "")
     after = int(text) if text.isdigit() and len(text) < 19 else None
-    messages = await queues.peek_messages(request.connection, name, PAGE_ROWS, place, after)
+    messages = await queues.peek_messages(request.connection, name, MESSAGES_PER_PAGE, place, after)
     redactor = request.create_redactor()
     rows: list[dict[str, Any]] = [
         {
@@ -56,13 +56,13 @@ async def list_messages(request: PageRequest) -> DashboardPage:
             "policy": await queues.get_message_policy(request.connection, name),
             "place": place,
             "rows": rows,
-            "next": messages[-1].id if len(messages) == PAGE_ROWS else None,
+            "next": messages[-1].id if len(messages) == MESSAGES_PER_PAGE else None,
         },
     )
 
 
 def _build_queue_path(action: ActionRequest, name: str) -> str:
-    return build_path("/messages", queue=name, place=action.text("place") or "queue")
+    return build_path("/messages", queue=name, place=action.get_text("place") or "queue")
 
 
 def _parse_message_ids(action: ActionRequest) -> list[int]:
@@ -74,12 +74,12 @@ def _parse_message_ids(action: ActionRequest) -> list[int]:
 
 @register_action("/messages/requeue", "message.act")
 async def requeue_messages(action: ActionRequest) -> tuple[str, str]:
-    name, place = action.required_text("queue"), action.text("place")
+    name, place = action.get_required_text("queue"), action.get_text("place")
     if place not in {"dead", "archive"}:
         raise InvalidError("Only dead letters and archived messages can be requeued.", field="place")
-    ids = None if action.text("all") == "yes" else _parse_message_ids(action)
+    ids = None if action.get_text("all") == "yes" else _parse_message_ids(action)
     requeued = await queues.requeue_messages(
-        action.connection, name, _parse_place(place), ids, MAX_REQUEUED_MESSAGES
+        action.connection, name, _parse_message_place(place), ids, MAX_REQUEUED_MESSAGES
     )
     await action.record_audit("message.requeue", name, place=place, messages=len(requeued))
     return _build_queue_path(action, name), f"{format_count(len(requeued), 'message')} requeued."
@@ -87,8 +87,8 @@ async def requeue_messages(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/messages/send", "message.act")
 async def send_message(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("queue")
-    body = action.text("body", max_chars=MAX_BODY_CHARS)
+    name = action.get_required_text("queue")
+    body = action.get_text("body", max_chars=MAX_MESSAGE_BODY_CHARS)
     try:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as error:

@@ -33,23 +33,23 @@ from holdfast.formatting import (
 from holdfast.model import MessageMetrics, StoredSchedule
 from holdfast.search import quote_search_value
 from holdfast.server.dashboard import charts
-from holdfast.server.dashboard.pages.webhooks import get_webhook_state, hide_query_string
+from holdfast.server.dashboard.pages.webhooks import get_webhook_state, remove_query_string
 from holdfast.server.dashboard.registry import register_page
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
 
-TIME_RANGES_H = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
+CHART_TIME_RANGES_H = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
 MAX_ATTENTION_ITEMS = 20
-UNSERVED_AFTER_S = 60.0
-BACKLOG_AFTER_S = 600.0
-LATE_SCHEDULE_AFTER_S = 120.0
-MIN_FAILED_ATTEMPTS = 3
-RECENT_FAILURE_S = 3600
+MAX_UNSERVED_QUEUE_WAIT_S = 60.0
+MAX_BACKLOG_WAIT_S = 600.0
+MAX_SCHEDULE_DELAY_S = 120.0
+MIN_FAILED_ATTEMPTS_TO_REPORT = 3
+RECENT_FAILURE_PERIOD_S = 3600
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class AttentionItem:
-    """A problem that an operator should look at: what it concerns, a sentence, and links as (label, URL)."""
+    """A problem that needs an operator: its subject, a sentence, and links as (label, URL)."""
 
     tone: Literal["danger", "warning"]
     subject: str
@@ -60,21 +60,21 @@ class AttentionItem:
 @register_page("/", "jobs.view")
 async def show_overview(request: PageRequest) -> DashboardPage:
     time_range = request.query.get("span", "1h")
-    values = await _load_values(request, TIME_RANGES_H.get(time_range, 1))
+    values = await _load_overview_values(request, CHART_TIME_RANGES_H.get(time_range, 1))
     return DashboardPage(
         "overview.html",
         "Overview",
         {
             **values,
-            "time_ranges": list(TIME_RANGES_H),
-            "time_range": time_range if time_range in TIME_RANGES_H else "1h",
+            "time_ranges": list(CHART_TIME_RANGES_H),
+            "time_range": time_range if time_range in CHART_TIME_RANGES_H else "1h",
             "max_attention_items": MAX_ATTENTION_ITEMS,
             "attention_items": list(_find_attention_items(request, values)),
         },
     )
 
 
-async def _load_values(request: PageRequest, hours: float) -> dict[str, Any]:
+async def _load_overview_values(request: PageRequest, hours: float) -> dict[str, Any]:
     connection = request.connection
     stats = await overview.get_throughput_chart(connection, hours)
     type_stats = await overview.get_task_type_stats(connection, 6)
@@ -88,13 +88,13 @@ async def _load_values(request: PageRequest, hours: float) -> dict[str, Any]:
             stats,
             "Backlog",
             [("ready", "pale", "ready"), ("running", "active", "running")],
-            width=charts.WIDE_CHART_WIDTH,
+            width=charts.WIDE_CHART_WIDTH_PX,
         ),
         "busiest_queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
         "slowest_tasks": sorted((t for t in type_stats if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "workers": workers,
         "live_workers": len(live_workers),
-        "slots": sum(_count_slots(worker) for worker in live_workers),
+        "slots": sum(_count_worker_slots(worker) for worker in live_workers),
         "unresponsive_workers": sum(worker["state"] == "quiet" for worker in workers),
         "totals": await overview.count_problems(connection, request.now - timedelta(hours=24)),
         "error_groups": await engine_error_groups.list_error_groups(
@@ -118,7 +118,7 @@ async def _load_values(request: PageRequest, hours: float) -> dict[str, Any]:
 
 
 def build_throughput_chart(stats: Row) -> charts.Chart:
-    """Build the chart of finished tasks by outcome."""
+    """Build the chart of finished tasks over time, by outcome."""
     return charts.build_chart(
         stats,
         "Throughput",
@@ -131,12 +131,12 @@ def build_throughput_chart(stats: Row) -> charts.Chart:
 
 
 def build_wait_chart(stats: Row) -> charts.Chart:
-    """Build the chart of the time between due and started."""
+    """Build the chart of wait times of tasks: from due to started."""
     return charts.build_chart(stats, "Wait time", [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")])
 
 
 def _find_attention_items(request: PageRequest, values: Mapping[str, Any]) -> Iterator[AttentionItem]:
-    """Find what an operator should look at, the worst first."""
+    """Yield the problems that need an operator, the worst first."""
     yield from _find_blocked_queues(request, values["task_queues"])
     yield from _find_failing_tasks(request, values["error_groups"])
     yield from _find_lost_workers(request, values["workers"])
@@ -156,21 +156,25 @@ def _find_blocked_queues(request: PageRequest, task_queues: Sequence[Row]) -> It
             why = f" (“{truncate_text(queue['paused_reason'], 60)}”)" if queue.get("paused_reason") else ""
             text = f"is paused by {queue['paused_by']}{why}, {waiting}"
             yield AttentionItem("warning", name, text, [queue_link])
-        elif queue["ready"] and oldest_s > UNSERVED_AFTER_S and not queue["workers"]:
+        elif queue["ready"] and oldest_s > MAX_UNSERVED_QUEUE_WAIT_S and not queue["workers"]:
             text = f"has no live worker, {waiting}, the oldest for {age}"
             jobs_link = (
                 "Jobs",
                 request.build_url("/jobs", q=f"state:ready queue:{quote_search_value(name)}"),
             )
             yield AttentionItem("danger", name, text, [jobs_link, queue_link])
-        elif queue["ready"] and oldest_s > BACKLOG_AFTER_S:
+        elif queue["ready"] and oldest_s > MAX_BACKLOG_WAIT_S:
             yield AttentionItem("warning", name, f"has {waiting}, the oldest for {age}", [queue_link])
 
 
 def _find_failing_tasks(request: PageRequest, error_groups: Sequence[Row]) -> Iterator[AttentionItem]:
     for group in error_groups[:5]:
         age_s = seconds_between(group["last_at"], request.now)
-        if group["attempts"] >= MIN_FAILED_ATTEMPTS and age_s is not None and age_s < RECENT_FAILURE_S:
+        if (
+            group["attempts"] >= MIN_FAILED_ATTEMPTS_TO_REPORT
+            and age_s is not None
+            and age_s < RECENT_FAILURE_PERIOD_S
+        ):
             tasks = ", ".join(group.get("tasks") or [])[:80]
             bound = "" if group["exact"] else "more than "
             text = f"{bound}{format_compact_number(group['attempts'])} failed attempts in the last 24 hours"
@@ -197,7 +201,7 @@ def _find_late_schedules(
         if schedule.last_error:
             text = f"could not submit its job: {truncate_text(schedule.last_error, 120)}"
             yield AttentionItem("danger", schedule.name, text, [link])
-        elif late_s is not None and late_s > LATE_SCHEDULE_AFTER_S:
+        elif late_s is not None and late_s > MAX_SCHEDULE_DELAY_S:
             yield AttentionItem("warning", schedule.name, f"is {format_long_duration(late_s)} late", [link])
 
 
@@ -231,11 +235,11 @@ def _find_failing_webhooks(request: PageRequest, all_webhooks: Sequence[Webhook]
                 if not webhook.active
                 else f"fails: {webhook.last_error}"
             )
-            text = f"{hide_query_string(webhook.url)} {truncate_text(state, 160)}"
+            text = f"{remove_query_string(webhook.url)} {truncate_text(state, 160)}"
             link = ("Webhooks", request.build_url("/webhooks"))
             yield AttentionItem("warning", "Webhook", text, [link])
 
 
-def _count_slots(worker: dict[str, Any]) -> int:
+def _count_worker_slots(worker: dict[str, Any]) -> int:
     status = cast("dict[str, Any]", worker.get("report") or {})
     return int(status.get("slots") or 0)

@@ -10,17 +10,17 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.roles import PERMISSIONS, ROLES
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, redirect_with_message
 
-COOKIE_LIFETIME_S = 365 * 86400
+PREFERENCE_COOKIE_LIFETIME_S = 365 * 86400
 
 
 class DisplayPreference(NamedTuple):
-    """A preference: its label, and its options as value and label. The first option is the default."""
+    """A display preference: its label, and its options as value and label. The first is the default."""
 
     label: str
     options: dict[str, str]
 
 
-PREFERENCES = {
+DISPLAY_PREFERENCES = {
     "theme": DisplayPreference("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
     "time": DisplayPreference("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
     "density": DisplayPreference("Row height", {"normal": "Normal", "dense": "Compact"}),
@@ -33,27 +33,27 @@ PREFERENCES = {
 async def show_settings(request: PageRequest) -> DashboardPage:
     chosen: dict[str, Any] = {
         name: request.cookies.get(f"holdfast_{name}", next(iter(preference.options)))
-        for name, preference in PREFERENCES.items()
+        for name, preference in DISPLAY_PREFERENCES.items()
     }
     return DashboardPage(
         "settings.html",
         "Settings",
-        {"preferences": PREFERENCES, "chosen": chosen, "roles": ROLES, "permissions": PERMISSIONS},
+        {"preferences": DISPLAY_PREFERENCES, "chosen": chosen, "roles": ROLES, "permissions": PERMISSIONS},
         live=False,
     )
 
 
 @register_action("/settings", "settings.edit")
 async def save_settings(action: ActionRequest) -> Response:
-    """Store the preferences in cookies, because they belong to the browser and not to the user."""
+    """Save the display preferences of this browser in cookies."""
     response = redirect_with_message(action.request.site, action.request, "/settings", "Settings saved.")
-    for name, preference in PREFERENCES.items():
-        value = action.text(name)
+    for name, preference in DISPLAY_PREFERENCES.items():
+        value = action.get_text(name)
         if value in preference.options:
             response.set_cookie(
                 f"holdfast_{name}",
                 value,
-                max_age=COOKIE_LIFETIME_S,
+                max_age=PREFERENCE_COOKIE_LIFETIME_S,
                 samesite="lax",
                 path=action.request.base or "/",
             )

@@ -12,7 +12,7 @@ from holdfast.engine import limits, overview, queues
 from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
 from holdfast.server.dashboard.pages.overview import (
-    TIME_RANGES_H,
+    CHART_TIME_RANGES_H,
     build_throughput_chart,
     build_wait_chart,
 )
@@ -20,15 +20,15 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
 # Values that the form submits, with their labels and their length in hours.
-PAUSE_OPTIONS: dict[str, tuple[str, float | None]] = {
+PAUSE_PERIOD_OPTIONS: dict[str, tuple[str, float | None]] = {
     "15m": ("15 minutes", 0.25),
     "1h": ("1 hour", 1),
     "4h": ("4 hours", 4),
     "1d": ("1 day", 24),
     "until resumed": ("Until resumed", None),
 }
-SLOTS_PER_WORKER = 8
-TREND_POINTS = 12
+ASSUMED_SLOTS_PER_WORKER = 8
+TREND_POINT_COUNT = 12
 Row = Mapping[str, Any]
 
 
@@ -41,7 +41,7 @@ async def list_queues(request: PageRequest) -> DashboardPage:
 
 
 def summarize_queue(type_stats: Sequence[Row], queue: str) -> dict[str, Any]:
-    """Summarize the tasks of a queue that ended within six hours: failures, wait time and trend."""
+    """Return failures, wait time and trend of a queue's tasks that ended in the last six hours."""
     rows = [row for row in type_stats if row["queue"] == queue]
     ended = sum(row["succeeded"] + row["failed"] for row in rows)
     trend: dict[str, float] = {}
@@ -52,7 +52,7 @@ def summarize_queue(type_stats: Sequence[Row], queue: str) -> dict[str, Any]:
         "ended": ended,
         "fail_share": sum(row["failed"] for row in rows) / ended if ended else None,
         "wait_p95": max((row["wait_p95"] for row in rows if row["wait_p95"] is not None), default=None),
-        "trend": [trend[at] for at in sorted(trend)][-TREND_POINTS:],
+        "trend": [trend[at] for at in sorted(trend)][-TREND_POINT_COUNT:],
     }
 
 
@@ -63,7 +63,9 @@ async def show_queue(request: PageRequest) -> DashboardPage:
     if not task_queues:
         raise HTTPException(404, f"Queue {name} does not exist.")
     time_range = request.query.get("span", "1h")
-    stats = await overview.get_throughput_chart(connection, TIME_RANGES_H.get(time_range, 1), queue=name)
+    stats = await overview.get_throughput_chart(
+        connection, CHART_TIME_RANGES_H.get(time_range, 1), queue=name
+    )
     workers = await engine_workers.list_workers(connection)
     type_stats = await overview.get_task_type_stats(connection, 24)
     return DashboardPage(
@@ -79,11 +81,11 @@ async def show_queue(request: PageRequest) -> DashboardPage:
                 limit for limit in await limits.list_limits(connection) if limit["queue"] in (None, name)
             ],
             "desired_workers": await engine_workers.count_desired_workers(
-                connection, name, per_worker=SLOTS_PER_WORKER
+                connection, name, per_worker=ASSUMED_SLOTS_PER_WORKER
             ),
-            "slots_per_worker": SLOTS_PER_WORKER,
-            "pause_options": {value: label for value, (label, _) in PAUSE_OPTIONS.items()},
-            "time_ranges": list(TIME_RANGES_H),
+            "slots_per_worker": ASSUMED_SLOTS_PER_WORKER,
+            "pause_options": {value: label for value, (label, _) in PAUSE_PERIOD_OPTIONS.items()},
+            "time_ranges": list(CHART_TIME_RANGES_H),
             "time_range": time_range,
         },
     )
@@ -91,12 +93,12 @@ async def show_queue(request: PageRequest) -> DashboardPage:
 
 @register_action("/queue/pause", "queue.pause")
 async def pause_queue(action: ActionRequest) -> tuple[str, str]:
-    name, value = action.required_text("name"), action.text("span")
-    if value not in PAUSE_OPTIONS:
+    name, value = action.get_required_text("name"), action.get_text("span")
+    if value not in PAUSE_PERIOD_OPTIONS:
         raise InvalidError("Choose how long to pause the queue.", field="span")
-    hours = PAUSE_OPTIONS[value][1]
+    hours = PAUSE_PERIOD_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
-    reason = action.text("reason")
+    reason = action.get_text("reason")
     await queues.pause_queue_until(
         action.connection, name, until, reason=reason or None, by=action.actor_name
     )
@@ -106,7 +108,7 @@ async def pause_queue(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/queue/resume", "queue.pause")
 async def resume_queue(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("name")
+    name = action.get_required_text("name")
     resumed = await limits.resume_queue(action.connection, name)
     await action.record_audit("queue.resume", name, changed=resumed)
     message = f"Queue {name} resumed." if resumed else f"Queue {name} was not paused."

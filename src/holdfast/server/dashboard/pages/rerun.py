@@ -18,7 +18,7 @@ from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageReq
 
 
 @register_page("/jobs/{id}/rerun", "jobs.edit")
-async def edit_rerun(request: PageRequest) -> DashboardPage:
+async def show_rerun_form(request: PageRequest) -> DashboardPage:
     return await _build_rerun_page(request, None, None)
 
 
@@ -29,8 +29,8 @@ async def _build_rerun_page(
     if not request.can("payload.view"):
         raise HTTPException(403, "Your role may not view payloads, so it cannot edit them.")
     body = await job_detail.get_job_submission(request.connection, request.parse_id())
-    schema = await _choose_rpc_schema(request, body)
-    original = request.create_redactor().redact_payload(_get_arguments(body), schema)
+    schema = await _fetch_arguments_schema(request, body)
+    original = request.create_redactor().redact_payload(_get_job_arguments(body), schema)
     arguments = original if edited is None else edited
     return DashboardPage(
         "rerun.html",
@@ -47,19 +47,19 @@ async def _build_rerun_page(
     )
 
 
-async def _choose_rpc_schema(request: PageRequest, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def _fetch_arguments_schema(request: PageRequest, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     task_type = await task_types.get_task_type(request.connection, str(body["type"]))
     return task_type["schema"] if task_type else None
 
 
-def _get_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a single task, or those of each task by its name."""
+def _get_job_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a job's single task, or the arguments of its tasks by task name."""
     if "tasks" in body:
         return {task["name"]: task.get("args") for task in body["tasks"]}
     return body.get("args") or {}
 
 
-def _replace_arguments(body: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+def _replace_job_arguments(body: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     if "tasks" not in body:
         return {**body, "args": arguments}
     unknown = set(arguments) - {task["name"] for task in body["tasks"]}
@@ -74,18 +74,18 @@ async def submit_rerun(action: ActionRequest) -> tuple[str, str] | DashboardPage
     request, connection = action.request, action.connection
     job = await get_job_or_404(request)
     body = await job_detail.get_job_submission(connection, request.parse_id())
-    schema = await _choose_rpc_schema(request, body) if "tasks" not in body else None
+    schema = await _fetch_arguments_schema(request, body) if "tasks" not in body else None
     edited: dict[str, Any] | None = None
     try:
         edited = forms.parse_form_arguments(action.form, schema)
-        arguments = forms.restore_masked_values(edited, _get_arguments(body))
+        arguments = forms.restore_masked_values(edited, _get_job_arguments(body))
         with translate_driver_errors(request.site.services.database.url):
             async with connection.transaction():
                 submitted = await jobs.submit(
-                    connection, {**_replace_arguments(body, arguments), "check": True}
+                    connection, {**_replace_job_arguments(body, arguments), "check": True}
                 )
     except InvalidError as error:
         return await _build_rerun_page(request, edited, error)
     await job_detail.record_job_rerun(connection, request.parse_id(), submitted.id, action.actor_name)
-    await action.record_audit("job.rerun", submitted.id, of=str(job["id"]), reason=action.text("reason"))
+    await action.record_audit("job.rerun", submitted.id, of=str(job["id"]), reason=action.get_text("reason"))
     return f"/jobs/{submitted.id}", f"New job submitted. Job {shorten_id(job['id'])} is unchanged."

@@ -17,22 +17,22 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.schedule_text import describe_schedule
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
-PREVIEWED_RUNS = 5
-MAX_JOB_CHARS = 100_000
+PREVIEWED_RUN_COUNT = 5
+MAX_JOB_JSON_CHARS = 100_000
 MISSED_RUN_POLICIES = {
     "coalesce": "Run once",
     "skip": "Skip",
     "catch_up": "Run all",
 }
-FIELDS = ("cron", "every_s", "timezone", "missed", "max_catch_up", "job")
-FIELD_LABELS = {"every_s": "Interval", "max_catch_up": "Maximum catch-up runs"}
+SCHEDULE_FIELDS = ("cron", "every_s", "timezone", "missed", "max_catch_up", "job")
+SCHEDULE_FIELD_LABELS = {"every_s": "Interval", "max_catch_up": "Maximum catch-up runs"}
 
 
 @register_page("/schedules/edit", "schedule.edit")
-async def edit_schedule(request: PageRequest) -> DashboardPage:
+async def show_schedule_form(request: PageRequest) -> DashboardPage:
     schedule = await schedules.get_schedule(request.connection, request.query.get("name", ""))
-    next_runs = await schedules.preview_schedule(request.connection, schedule.name, PREVIEWED_RUNS)
-    return _build_edit_page(schedule, _get_form_values(schedule), next_runs)
+    next_runs = await schedules.preview_schedule(request.connection, schedule.name, PREVIEWED_RUN_COUNT)
+    return _build_edit_page(schedule, _get_schedule_form_values(schedule), next_runs)
 
 
 def _build_edit_page(
@@ -43,7 +43,9 @@ def _build_edit_page(
 ) -> DashboardPage:
     description = ""
     if error is None:
-        description = describe_schedule(values["cron"] or None, _parse_number(values["every_s"], "every_s"))
+        description = describe_schedule(
+            values["cron"] or None, _parse_positive_number(values["every_s"], "every_s")
+        )
     return DashboardPage(
         "schedule_edit.html",
         f"Schedule {schedule.name}",
@@ -60,7 +62,7 @@ def _build_edit_page(
     )
 
 
-def _get_form_values(schedule: StoredSchedule) -> dict[str, str]:
+def _get_schedule_form_values(schedule: StoredSchedule) -> dict[str, str]:
     return {
         "cron": schedule.cron or "",
         "every_s": "" if schedule.every_s is None else f"{schedule.every_s:g}",
@@ -73,13 +75,13 @@ def _get_form_values(schedule: StoredSchedule) -> dict[str, str]:
 
 @register_action("/schedules/edit", "schedule.edit")
 async def save_schedule(action: ActionRequest) -> tuple[str, str] | DashboardPage:
-    """Save a schedule. With `preview`, only show when it would run."""
-    connection, name = action.connection, action.required_text("name")
+    """Save a changed schedule. With the form field `preview`, only show its next run times."""
+    connection, name = action.connection, action.get_required_text("name")
     schedule = await schedules.get_schedule(connection, name)
-    values = {field: action.text(field, max_chars=MAX_JOB_CHARS) for field in FIELDS}
-    is_preview = action.text("preview") == "yes"
+    values = {field: action.get_text(field, max_chars=MAX_JOB_JSON_CHARS) for field in SCHEDULE_FIELDS}
+    is_preview = action.get_text("preview") == "yes"
     try:
-        changed = _parse_schedule(schedule, values)
+        changed = _parse_schedule_form(schedule, values)
         with translate_driver_errors(action.request.site.services.database.url):
             async with connection.transaction():
                 next_runs = await schedules.list_next_run_times(
@@ -87,7 +89,7 @@ async def save_schedule(action: ActionRequest) -> tuple[str, str] | DashboardPag
                     cron=changed["cron"],
                     every_s=changed["every_s"],
                     timezone=changed["timezone"],
-                    count=PREVIEWED_RUNS,
+                    count=PREVIEWED_RUN_COUNT,
                 )
                 if not is_preview:
                     await schedules.put_schedule(connection, changed)
@@ -95,11 +97,13 @@ async def save_schedule(action: ActionRequest) -> tuple[str, str] | DashboardPag
         return _build_edit_page(schedule, values, [], error)
     if is_preview:
         return _build_edit_page(schedule, values, next_runs)
-    await action.record_audit("schedule.edit", name, **_describe_changes(_get_form_values(schedule), values))
+    await action.record_audit(
+        "schedule.edit", name, **_build_audit_details(_get_schedule_form_values(schedule), values)
+    )
     return "/schedules", f"Schedule {name} saved."
 
 
-def _parse_schedule(schedule: StoredSchedule, values: dict[str, str]) -> dict[str, Any]:
+def _parse_schedule_form(schedule: StoredSchedule, values: dict[str, str]) -> dict[str, Any]:
     if bool(values["cron"]) == bool(values["every_s"]):
         raise InvalidError("Enter either a cron expression or an interval, not both.", field="cron")
     try:
@@ -108,30 +112,30 @@ def _parse_schedule(schedule: StoredSchedule, values: dict[str, str]) -> dict[st
         raise InvalidError(f"The job is not a valid JSON object: {error}.", field="job") from None
     if values["missed"] not in MISSED_RUN_POLICIES:
         raise InvalidError("Choose what happens to missed runs.", field="missed")
-    max_catch_up = _parse_number(values["max_catch_up"], "max_catch_up")
+    max_catch_up = _parse_positive_number(values["max_catch_up"], "max_catch_up")
     return {
         "name": schedule.name,
         "owner": schedule.owner,
         "job": job,
         "cron": values["cron"] or None,
-        "every_s": _parse_number(values["every_s"], "every_s"),
+        "every_s": _parse_positive_number(values["every_s"], "every_s"),
         "timezone": values["timezone"] or "UTC",
         "missed": values["missed"],
         "max_catch_up": None if max_catch_up is None else int(max_catch_up),
     }
 
 
-def _parse_number(text: str, field: str) -> float | None:
+def _parse_positive_number(text: str, field: str) -> float | None:
     try:
         number = float(text) if text else None
     except ValueError:
         number = float("nan")
     if number is not None and not 0 < number < 1e9:
-        raise InvalidError(f"{FIELD_LABELS[field]} must be a number greater than zero.", field=field)
+        raise InvalidError(f"{SCHEDULE_FIELD_LABELS[field]} must be a number greater than zero.", field=field)
     return number
 
 
-def _describe_changes(before: dict[str, str], after: dict[str, str]) -> dict[str, Any]:
-    """Return what the audit log keeps: the changed fields, and of the job only whether it changed."""
-    changed = {name: after[name] for name in FIELDS if name != "job" and after[name] != before[name]}
+def _build_audit_details(before: dict[str, str], after: dict[str, str]) -> dict[str, Any]:
+    """Return the changed fields of a schedule for the audit log, without the content of its job."""
+    changed = {name: after[name] for name in SCHEDULE_FIELDS if name != "job" and after[name] != before[name]}
     return {**changed, "was": before["cron"] or before["every_s"], "job": after["job"] != before["job"]}

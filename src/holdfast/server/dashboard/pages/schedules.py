@@ -11,17 +11,17 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.schedule_text import describe_schedule
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
-PAGE_ROWS = 100
-PREVIEWED_RUNS = 5
+SCHEDULES_PER_PAGE = 100
+PREVIEWED_RUN_COUNT = 5
 
 
 @register_page("/schedules", "system.view")
 async def list_schedules(request: PageRequest) -> DashboardPage:
     page = await schedules.list_schedules(
-        request.connection, after=request.query.get("after"), limit=PAGE_ROWS
+        request.connection, after=request.query.get("after"), limit=SCHEDULES_PER_PAGE
     )
     rows = [await _build_schedule_row(request.connection, schedule) for schedule in page]
-    next_name = page[-1].name if len(page) == PAGE_ROWS else None
+    next_name = page[-1].name if len(page) == SCHEDULES_PER_PAGE else None
     return DashboardPage("schedules.html", "Schedules", {"rows": rows, "next": next_name})
 
 
@@ -38,13 +38,13 @@ async def _build_schedule_row(connection: Connection, schedule: StoredSchedule) 
         "last_job": last_job,
         "next_runs": []
         if is_paused
-        else await schedules.preview_schedule(connection, schedule.name, PREVIEWED_RUNS),
+        else await schedules.preview_schedule(connection, schedule.name, PREVIEWED_RUN_COUNT),
     }
 
 
 @register_action("/schedules/run", "schedule.run")
 async def run_schedule(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("name")
+    name = action.get_required_text("name")
     submitted = await schedules.run_schedule(action.connection, name)
     await action.record_audit("schedule.run", name, job=str(submitted.id))
     return f"/jobs/{submitted.id}", f"Job of schedule {name} submitted."
@@ -52,7 +52,7 @@ async def run_schedule(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/schedules/pause", "schedule.edit")
 async def pause_schedule(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("name")
+    name = action.get_required_text("name")
     changed = await schedules.pause_schedule(action.connection, name, action.actor_name)
     await action.record_audit("schedule.pause", name, changed=changed)
     return "/schedules", f"Schedule {name} paused."
@@ -60,7 +60,7 @@ async def pause_schedule(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/schedules/resume", "schedule.edit")
 async def resume_schedule(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("name")
+    name = action.get_required_text("name")
     changed = await schedules.resume_schedule(action.connection, name)
     await action.record_audit("schedule.resume", name, changed=changed)
     return "/schedules", f"Schedule {name} resumed."
@@ -68,7 +68,7 @@ async def resume_schedule(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/schedules/delete", "schedule.edit")
 async def delete_schedule(action: ActionRequest) -> tuple[str, str]:
-    name = action.required_text("name")
+    name = action.get_required_text("name")
     deleted = await schedules.delete_schedule(action.connection, name)
     await action.record_audit("schedule.delete", name, changed=deleted)
     return "/schedules", f"Schedule {name} deleted."

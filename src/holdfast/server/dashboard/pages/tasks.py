@@ -23,11 +23,11 @@ from holdfast.engine import (
 from holdfast.engine.connection import translate_driver_errors
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.server.dashboard import charts, forms
-from holdfast.server.dashboard.json_values import as_object
+from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
-TREND_POINTS = 12
+TREND_POINT_COUNT = 12
 Row = Mapping[str, Any]
 
 
@@ -49,9 +49,11 @@ def _summarize_task_type(
     stats = [row for row in all_stats if row["type"] == name]
     ended = sum(row["succeeded"] + row["failed"] for row in stats)
     queue = registered["queue"] if registered else (stats[0]["queue"] if stats else None)
-    serving = [worker for worker in workers if _can_run(worker, name, queue)]
+    serving = [worker for worker in workers if _has_live_worker(worker, name, queue)]
     versions = {
-        worker["report"]["version"] for worker in serving if as_object(worker.get("report")).get("version")
+        worker["report"]["version"]
+        for worker in serving
+        if object_or_empty(worker.get("report")).get("version")
     }
     slowest = max(stats, key=lambda row: row["run_p95"] or 0, default=None)
     doc = (registered["doc"] or "").strip() if registered else ""
@@ -64,7 +66,7 @@ def _summarize_task_type(
         "run_p95": slowest["run_p95"] if slowest else None,
         "ended": ended,
         "fail_share": sum(row["failed"] for row in stats) / ended if ended else None,
-        "trend": [ok + failed for _, ok, failed in stats[0]["trend"]][-TREND_POINTS:] if stats else [],
+        "trend": [ok + failed for _, ok, failed in stats[0]["trend"]][-TREND_POINT_COUNT:] if stats else [],
         "last_ok_at": max((row["last_ok_at"] for row in stats if row["last_ok_at"]), default=None),
         "versions": sorted(versions)
         or ([registered["version"]] if registered and registered["version"] else []),
@@ -72,8 +74,11 @@ def _summarize_task_type(
     }
 
 
-def _can_run(worker: Row, task_type: str, queue: str | None) -> bool:
-    """Return whether a live worker runs a task type. A worker without a list of types runs every type."""
+def _has_live_worker(worker: Row, task_type: str, queue: str | None) -> bool:
+    """Return whether a live worker runs tasks of a type.
+
+    A worker without a list of types runs every type.
+    """
     if worker["state"] != "live":
         return False
     if worker["types"] is not None:
@@ -126,7 +131,7 @@ async def _build_task_type_page(
 
 @register_action("/task/submit", "jobs.submit")
 async def submit_task(action: ActionRequest) -> tuple[str, str] | DashboardPage:
-    request, connection, name = action.request, action.connection, action.required_text("name")
+    request, connection, name = action.request, action.connection, action.get_required_text("name")
     registered = await task_types.get_task_type(connection, name)
     arguments: dict[str, Any] = {}
     try:
@@ -138,7 +143,7 @@ async def submit_task(action: ActionRequest) -> tuple[str, str] | DashboardPage:
                 submitted = await jobs.submit(connection, body)
     except InvalidError as error:
         return await _build_task_type_page(request, name, arguments, error)
-    await action.record_audit("job.submit", submitted.id, type=name, key=action.text("key"))
+    await action.record_audit("job.submit", submitted.id, type=name, key=action.get_text("key"))
     message = (
         "Job submitted." if submitted.created else "A job with this key already exists. This is that job."
     )
@@ -147,12 +152,12 @@ async def submit_task(action: ActionRequest) -> tuple[str, str] | DashboardPage:
 
 def _parse_submit_options(action: ActionRequest, registered: Row | None) -> dict[str, Any]:
     options: dict[str, Any] = dict((registered or {}).get("options") or {})
-    options["queue"] = action.text("queue") or (registered["queue"] if registered else "default")
+    options["queue"] = action.get_text("queue") or (registered["queue"] if registered else "default")
     for name in ("key", "owner"):
-        if action.text(name):
-            options[name] = action.text(name)
+        if action.get_text(name):
+            options[name] = action.get_text(name)
     for name in ("delay_s", "priority"):
-        number = action.number(name)
+        number = action.get_number(name)
         if number is not None:
             options[name] = number
     return options

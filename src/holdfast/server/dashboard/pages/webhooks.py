@@ -20,28 +20,28 @@ async def list_webhooks(request: PageRequest) -> DashboardPage:
         if request.can_see_owner(webhook.owner)
     ]
     rows = [
-        {"webhook": webhook, "state": get_webhook_state(webhook), "url": hide_query_string(webhook.url)}
+        {"webhook": webhook, "state": get_webhook_state(webhook), "url": remove_query_string(webhook.url)}
         for webhook in visible
     ]
     return DashboardPage("webhooks.html", "Webhooks", {"rows": rows})
 
 
 def get_webhook_state(webhook: Webhook) -> str:
-    """Return `active`, `failing` or `disabled`."""
+    """Return the state of a webhook: `active`, `failing` or `disabled`."""
     if not webhook.active:
         return "disabled"
     return "failing" if webhook.failing_since else "active"
 
 
-def hide_query_string(url: str) -> str:
+def remove_query_string(url: str) -> str:
     """Return a URL without its query string, which often contains a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}" + ("?…" if parts.query else "")
 
 
 @register_action("/webhooks/{id}/switch", "webhook.edit")
-async def switch_webhook(action: ActionRequest) -> tuple[str, str]:
-    enable, webhook_id = action.text("on") == "yes", action.request.parse_id()
+async def enable_or_disable_webhook(action: ActionRequest) -> tuple[str, str]:
+    enable, webhook_id = action.get_text("on") == "yes", action.request.parse_id()
     if not await webhooks.set_webhook_active(
         action.connection, webhook_id, on=enable, reason=f"Disabled by {action.actor_name}."
     ):

@@ -11,12 +11,12 @@ from holdfast.engine import leases
 from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
 from holdfast.search import quote_search_value
-from holdfast.server.dashboard.json_values import as_object
+from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
 
-MAX_WORKER_AGE_S = 40 * 86400
-COMMAND_MESSAGES = {
+MAX_HEARTBEAT_AGE_S = 40 * 86400
+MESSAGES_BY_WORKER_COMMAND = {
     "drain": "Drain requested.",
     "stop": "Stop requested.",
     "none": "The pending command was withdrawn.",
@@ -25,7 +25,7 @@ COMMAND_MESSAGES = {
 
 @register_page("/workers", "system.view")
 async def list_workers(request: PageRequest) -> DashboardPage:
-    workers = [_flatten_worker(row) for row in await engine_workers.list_workers(request.connection)]
+    workers = [_flatten_worker_report(row) for row in await engine_workers.list_workers(request.connection)]
     live = [worker for worker in workers if worker["state"] in {"live", "quiet"}]
     newest = max((worker["version"] or "" for worker in live), default="")
     return DashboardPage(
@@ -39,9 +39,9 @@ async def list_workers(request: PageRequest) -> DashboardPage:
     )
 
 
-def _flatten_worker(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a worker with the fields of its `report` object beside its own."""
-    report = as_object(row.get("report"))
+def _flatten_worker_report(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a worker row with the fields of its `report` object merged in."""
+    report = object_or_empty(row.get("report"))
     return {
         **row,
         "state": "exited" if row["state"] == "stopped" else row["state"],
@@ -55,7 +55,7 @@ def _flatten_worker(row: Mapping[str, Any]) -> dict[str, Any]:
 @register_page("/worker", "system.view")
 async def show_worker(request: PageRequest) -> DashboardPage:
     name = request.query.get("name", "")
-    workers = await engine_workers.list_workers(request.connection, within_s=MAX_WORKER_AGE_S)
+    workers = await engine_workers.list_workers(request.connection, within_s=MAX_HEARTBEAT_AGE_S)
     row = next((worker for worker in workers if worker["name"] == name), None)
     if row is None:
         raise HTTPException(404, f"Worker {name} does not exist.")
@@ -65,7 +65,7 @@ async def show_worker(request: PageRequest) -> DashboardPage:
         "worker.html",
         f"Worker {name}",
         {
-            "worker": _flatten_worker(row),
+            "worker": _flatten_worker_report(row),
             "report": row.get("report") or {},
             "running": [{**task, "message": redactor.redact_text(task["message"])} for task in running],
             "jobs_query": f"worker:{quote_search_value(name)}",
@@ -74,18 +74,18 @@ async def show_worker(request: PageRequest) -> DashboardPage:
 
 
 @register_action("/worker/command", "worker.stop")
-async def send_command(action: ActionRequest) -> tuple[str, str]:
-    name, command = action.required_text("name"), action.required_text("command")
-    is_alive = await leases.set_worker_command(action.connection, name, _parse_command(command))
-    await action.record_audit(f"worker.{command}", name, live=is_alive, reason=action.text("reason"))
-    message = COMMAND_MESSAGES[command] + (
+async def send_worker_command(action: ActionRequest) -> tuple[str, str]:
+    name, command = action.get_required_text("name"), action.get_required_text("command")
+    is_alive = await leases.set_worker_command(action.connection, name, _parse_worker_command(command))
+    await action.record_audit(f"worker.{command}", name, live=is_alive, reason=action.get_text("reason"))
+    message = MESSAGES_BY_WORKER_COMMAND[command] + (
         "" if is_alive else " The worker sends no heartbeats at the moment."
     )
     return build_path("/worker", name=name), message
 
 
-def _parse_command(text: str) -> Literal["drain", "stop"] | None:
-    """Return a command. `none` withdraws a pending command."""
+def _parse_worker_command(text: str) -> Literal["drain", "stop"] | None:
+    """Parse a worker command: drain, stop, or None for `none`, which withdraws a pending command."""
     match text:
         case "drain" | "stop":
             return text
