@@ -1,7 +1,7 @@
-"""`python -m bench [parts]`: what Holdfast does, next to the bare statements, on a server made for it.
+"""Run benchmarks of Holdfast on a new PostgreSQL server: `python -m bench [parts]`.
 
-Each part prints its figures as ratios of something measured in the same run, or as counted things. The
-comparison with other queues is `python -m bench.peers`.
+Each part prints ratios to a baseline of the same run, or counts such as WAL bytes. `python -m bench.peers`
+compares Holdfast with other queues.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.peers.__main__ import OPTIONS
+from bench.peers.__main__ import SERVER_OPTIONS
 from campaign.servers import FaultServer
 
-HERE = Path(__file__).parent
-PARTS = {
+BENCH_DIR = Path(__file__).parent
+PART_COMMANDS = {
     "engine": ["-m", "bench.engine"],
-    "worker": [str(HERE / "worker.py")],
+    "worker": [str(BENCH_DIR / "worker.py")],
     "queues": ["-m", "bench.queues"],
     "api": ["-m", "bench.api"],
-    "systems": [str(HERE / "systems.py")],
-    "files": [str(HERE / "files.py")],
-    "dashboard": [str(HERE / "dashboard.py")],
+    "systems": [str(BENCH_DIR / "systems.py")],
+    "files": [str(BENCH_DIR / "files.py")],
+    "dashboard": [str(BENCH_DIR / "dashboard.py")],
 }
-OWN_SERVER = {"files", "dashboard"}
+PARTS_WITH_OWN_SERVER = {"files", "dashboard"}
 
 
 async def run_parts(parts: list[str], folder: Path) -> bool:
-    server = FaultServer(folder, OPTIONS)
+    """Run the parts one after the other. Return True if one of them failed."""
+    server = FaultServer(folder, SERVER_OPTIONS)
     server.start()
     failed = False
     try:
-        await server.ready()
+        await server.wait_until_ready()
         for part in parts:
             print(f"# {part}", flush=True)
-            command = [sys.executable, *PARTS[part]]
-            if part not in OWN_SERVER:
+            command = [sys.executable, *PART_COMMANDS[part]]
+            if part not in PARTS_WITH_OWN_SERVER:
                 command.append(server.url.reveal())
             failed |= subprocess.run(command, check=False).returncode != 0  # noqa: ASYNC221
     finally:
@@ -49,11 +50,13 @@ async def run_parts(parts: list[str], folder: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none are given")
+    parser.add_argument(
+        "parts", nargs="*", help=f"Run these parts: {', '.join(PART_COMMANDS)}. Default: all."
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else ".") / f"holdfast-bench-{os.getpid()}"
-    return int(asyncio.run(run_parts(options.parts or list(PARTS), folder)))
+    return int(asyncio.run(run_parts(options.parts or list(PART_COMMANDS), folder)))
 
 
 if __name__ == "__main__":

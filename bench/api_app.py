@@ -1,4 +1,4 @@
-"""Job types for bench/api.py: one that does nothing, and one of several tasks."""
+"""Job types for bench/api.py: `noop` is one task, `several` is a graph of n tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from holdfast import Graph, job, task
 
 
-class Count(msgspec.Struct):
+class JobParams(msgspec.Struct):
     n: int
 
 
@@ -23,14 +23,14 @@ def page(n: int) -> int:
     return n
 
 
-@job("noop", params=Count, public=True)
-def one(count: Count) -> Any:
-    return noop(count.n)
+@job("noop", params=JobParams, public=True)
+def start_noop(params: JobParams) -> Any:
+    return noop(params.n)
 
 
-@job("several", params=Count, public=True)
-def several(count: Count) -> Graph:
+@job("several", params=JobParams, public=True)
+def start_several(params: JobParams) -> Graph:
     graph = Graph("several")
-    for number in range(count.n):
+    for number in range(params.n):
         graph.add(page(number))
     return graph

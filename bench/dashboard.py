@@ -44,7 +44,8 @@ select h.id, h.id, 1, 'failed', h.started_at, h.finished_at, h.finished_at + int
   'TimeoutError', 'slow', 'TimeoutError f' || (hashtext(h.id::text) & 31)
 from holdfast.history h where h.status = 'failed';
 insert into holdfast.tasks (id, lane_id, pos, due_at, status, args)
-select holdfast.new_id(holdfast.build_id_prefix(now()), '00'), 1 + n % 20, nextval('holdfast.task_positions'),
+select holdfast.new_id(holdfast.build_id_prefix(now()), '00'), 1 + n % 20,
+  nextval('holdfast.task_positions'),
   now(), 'ready', '{}' from generate_series(1, %(rows)s / 10) as n;
 """
 

@@ -1,4 +1,4 @@
-"""`python -m campaign`: execute fault runs, check them, print the results and the seed that repeats them."""
+"""Execute fault runs and check the promises: `python -m campaign [runs]`. Prints the seed of the runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from campaign.runs import (
     workloads,
 )
 
-ALL = (
+ALL_RUNS = (
     *worker_faults.RUNS,
     *server_faults.RUNS,
     *workloads.RUNS,
@@ -34,15 +34,15 @@ ALL = (
     *machine_faults.RUNS,
     *failover.RUNS,
 )
-RUNS: dict[str, FaultRun] = {run.name: run for run in ALL}
+RUNS_BY_NAME: dict[str, FaultRun] = {run.name: run for run in ALL_RUNS}
 
 
 async def execute_run(
     run: FaultRun, size: str, seed: int, slack_s: float = 1.0, minutes: float | None = None
 ) -> dict[str, Any]:
-    """Execute one run in its own environment. Return its numbers and every violation."""
-    began = time.monotonic()
-    dose = run.dose_for(size)
+    """Execute one run in its own environment. Return its counts and the violated promises."""
+    started_at = time.monotonic()
+    dose = run.get_dose(size)
     async with open_environment(seed, dict(run.options), small_disk=run.small_disk) as env:
         if minutes is not None:
             env.fault_deadline = time.monotonic() + 60 * minutes
@@ -50,19 +50,19 @@ async def execute_run(
         broken: list[str] = []
         try:
             facts = await run.execute(env, dose)
-        except AssertionError as problem:
-            broken.append(str(problem))
+        except AssertionError as error:
+            broken.append(str(error))
         killed = env.workers_killed
         await env.stop_workers()
-        async with env.connection() as connection:
+        async with env.open_connection() as connection:
             history = await checker.read_history(
-                env.records,
+                env.records_folder,
                 connection,
                 may_lose_acknowledged=env.may_lose_acknowledged,
                 slack_s=slack_s,
                 **env.checker_inputs,
             )
-        broken += [str(each) for each in checker.find_violations(history, *run.rules)]
+        broken += [str(violation) for violation in checker.find_violations(history, *run.rules)]
         log = env.folder / "workers.log"
         tracebacks = (
             [line for line in log.read_text().splitlines() if "Traceback" in line] if log.exists() else []
@@ -71,7 +71,7 @@ async def execute_run(
             "run": run.name,
             "seed": seed,
             "dose": size,
-            "seconds": round(time.monotonic() - began, 1),
+            "seconds": round(time.monotonic() - started_at, 1),
             "workers killed": killed,
             **checker.summarize_history(history),
             **facts,
@@ -82,9 +82,16 @@ async def execute_run(
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
-    parser.add_argument("runs", nargs="*", help="Names of the runs to execute (default: all).")
-    parser.add_argument("--dose", choices=("tiny", "short", "full"), default="short")
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("runs", nargs="*", help="Execute these runs. Default: all.")
+    parser.add_argument(
+        "--dose",
+        choices=("tiny", "short", "full"),
+        default="short",
+        help="Choose the number of tasks and faults. Default: short.",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, help="Repeat the random choices of this seed. Default: random."
+    )
     parser.add_argument(
         "--report", type=Path, default=None, help="Append one JSON object per run to this file."
     )
@@ -92,27 +99,29 @@ def main() -> int:
         "--slack",
         type=float,
         default=1.0,
-        help="Seconds a takeover may take beyond the lease; inf disables the check (default: 1).",
+        help="Allow a takeover this many seconds after the lease ends; inf disables the check. Default: 1.",
     )
     parser.add_argument(
         "--minutes",
         type=float,
         default=None,
-        help="Inject no faults after this many minutes of a run (default: no limit).",
+        help="Inject no faults after this many minutes of a run. Default: no limit.",
     )
     parser.add_argument(
-        "--parallel", type=int, default=1, help="Number of runs to execute in parallel (default: 1)."
+        "--parallel", type=int, default=1, help="Execute this many runs in parallel. Default: 1."
     )
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="List the runs and exit.")
     options = parser.parse_args()
     if options.list:
-        for run in RUNS.values():
+        for run in RUNS_BY_NAME.values():
             print(f"{run.name:12} {run.description}")
         return 0
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
-    names = options.runs or list(RUNS)
+    names = options.runs or list(RUNS_BY_NAME)
     if options.parallel > 1:
-        failed = asyncio.run(execute_in_parallel(names, options.parallel, _child_arguments(options, seed)))
+        failed = asyncio.run(
+            execute_in_parallel(names, options.parallel, _build_child_arguments(options, seed))
+        )
     else:
         failed = execute_one_by_one(names, options, seed)
     print(f"seed {seed}: {'FAILED' if failed else 'all promises kept'}", file=sys.stderr)
@@ -120,12 +129,15 @@ def main() -> int:
 
 
 def execute_one_by_one(names: list[str], options: argparse.Namespace, seed: int) -> bool:
+    """Execute the runs in this process. Return True if a promise was broken."""
     # SIGTERM must clean up, because the run owns its servers and workers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = False
     for name in names:
         try:
-            result = asyncio.run(execute_run(RUNS[name], options.dose, seed, options.slack, options.minutes))
+            result = asyncio.run(
+                execute_run(RUNS_BY_NAME[name], options.dose, seed, options.slack, options.minutes)
+            )
         except UnsupportedMachineError as reason:
             print(json.dumps({"run": name, "left out": str(reason)}), flush=True)
             continue
@@ -139,7 +151,7 @@ def execute_one_by_one(names: list[str], options: argparse.Namespace, seed: int)
 
 
 async def execute_in_parallel(names: list[str], parallel: int, arguments: list[str]) -> bool:
-    """Execute each run in its own process, longest first. Runs mostly wait, so they share the cores."""
+    """Execute each run in its own process, longest first. Return True if a promise was broken."""
     slots = asyncio.Semaphore(parallel)
     processes: set[asyncio.subprocess.Process] = set()
 
@@ -155,16 +167,16 @@ async def execute_in_parallel(names: list[str], parallel: int, arguments: list[s
                 print(f"{name}: {stderr.decode(errors='replace')[-3000:]}", file=sys.stderr, flush=True)
             return process.returncode != 0
 
-    def stop() -> None:
+    def stop_children() -> None:
         for process in processes:
             process.terminate()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
-    longest_first = sorted(names, key=lambda name: -RUNS[name].short.faults)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop_children)
+    longest_first = sorted(names, key=lambda name: -RUNS_BY_NAME[name].short.faults)
     return any(await asyncio.gather(*(execute_in_child(name) for name in longest_first)))
 
 
-def _child_arguments(options: argparse.Namespace, seed: int) -> list[str]:
+def _build_child_arguments(options: argparse.Namespace, seed: int) -> list[str]:
     arguments = ["--dose", options.dose, "--seed", str(seed), "--slack", str(options.slack)]
     if options.minutes is not None:
         arguments += ["--minutes", str(options.minutes)]

@@ -1,4 +1,4 @@
-"""The checker: compare the records of a run with the database and report every violated promise.
+"""Compare the records of a run with the database and report every broken promise.
 
 I1   every acknowledged job has ended                   I7   one callback per batch, after its last job
 I2   every executed task was submitted                  I8   a key never exceeds its limit
@@ -30,6 +30,8 @@ NANOSECONDS_PER_SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class Violation:
+    """A broken promise: the rule, the task or job, and what happened."""
+
     rule: str
     subject: str
     description: str
@@ -40,7 +42,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A change of status, from the ledger."""
+    """A change of the status of a task, recorded by a trigger."""
 
     id: int
     task: str
@@ -53,7 +55,7 @@ class LedgerEntry:
 
 @dataclass
 class RunHistory:
-    """Everything that is known about a run."""
+    """The records, the ledger and the final tables of one run, for the rules."""
 
     recorded: list[RecordLine]
     runs: list[Execution]
@@ -70,16 +72,16 @@ class RunHistory:
     quotas: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])  # allowed, used
 
     @property
-    def by_task(self) -> dict[str, list[Execution]]:
-        by_task: dict[str, list[Execution]] = defaultdict(list)
+    def runs_by_task(self) -> dict[str, list[Execution]]:
+        grouped: dict[str, list[Execution]] = defaultdict(list)
         for run in self.runs:
-            by_task[run.task].append(run)
-        return by_task
+            grouped[run.task].append(run)
+        return grouped
 
 
 async def read_history(folder: Path, connection: Connection, **known: Any) -> RunHistory:
     recorded = sorted(read_record_lines(folder), key=lambda line: line.at)
-    ahead = time.time_ns() - time.monotonic_ns()
+    clock_offset_ns = time.time_ns() - time.monotonic_ns()
     entries = [
         LedgerEntry(
             r["id"],
@@ -88,7 +90,7 @@ async def read_history(folder: Path, connection: Connection, **known: Any) -> Ru
             r["status"],
             r["attempt"],
             r["nonce"],
-            int(r["at"]) - ahead,
+            int(r["at"]) - clock_offset_ns,
         )
         for r in await connection.fetch(
             "select id, task, previous_status, status, attempt, nonce,"
@@ -110,7 +112,7 @@ async def read_history(folder: Path, connection: Connection, **known: Any) -> Ru
     return RunHistory(recorded, pair_executions(recorded), entries, status, submitted, edges, **known)
 
 
-def i1_acknowledged_ends(history: RunHistory) -> Iterable[Violation]:
+def check_i1_acknowledged_jobs_end(history: RunHistory) -> Iterable[Violation]:
     for line in history.recorded:
         status = history.status.get(line.task)
         if line.kind != "acknowledged" or (history.may_lose_acknowledged and status is None):
@@ -119,15 +121,15 @@ def i1_acknowledged_ends(history: RunHistory) -> Iterable[Violation]:
             yield Violation("I1", line.task, f"acknowledged, and now {history.status.get(line.task, 'gone')}")
 
 
-def i2_executed_was_submitted(history: RunHistory) -> Iterable[Violation]:
+def check_i2_executed_tasks_were_submitted(history: RunHistory) -> Iterable[Violation]:
     if history.may_lose_acknowledged:
         return
-    for task in history.by_task.keys() - history.submitted:
+    for task in history.runs_by_task.keys() - history.submitted:
         yield Violation("I2", task, "was executed and never submitted")
 
 
-def i3_one_outcome(history: RunHistory) -> Iterable[Violation]:
-    """Each task ends once, and the newest lease ends it."""
+def check_i3_one_outcome(history: RunHistory) -> Iterable[Violation]:
+    """Check that each task ends once, and that its newest lease ends it."""
     newest: dict[str, tuple[int, int | None]] = {}
     ended: Counter[str] = Counter()
     for entry in history.ledger:
@@ -156,8 +158,8 @@ def _check_newest_lease(entry: LedgerEntry, newest: dict[str, tuple[int, int | N
         )
 
 
-def i4_no_overlap(history: RunHistory) -> Iterable[Violation]:
-    for task, runs in history.by_task.items():
+def check_i4_no_overlap(history: RunHistory) -> Iterable[Violation]:
+    for task, runs in history.runs_by_task.items():
         for before, after in pairwise(runs):
             if after.began < before.ended:
                 late = (before.ended - after.began) / NANOSECONDS_PER_SECOND
@@ -165,12 +167,12 @@ def i4_no_overlap(history: RunHistory) -> Iterable[Violation]:
                 yield Violation("I4", task, story)
 
 
-def i4_no_attempt_runs_twice(history: RunHistory) -> Iterable[Violation]:
+def check_i4_no_attempt_runs_twice(history: RunHistory) -> Iterable[Violation]:
     """No attempt runs twice.
 
     Executions of frozen processes may overlap; their late outcomes must be refused (I3).
     """
-    for task, runs in history.by_task.items():
+    for task, runs in history.runs_by_task.items():
         # A standby that missed an attempt issues its number again, with another nonce.
         for lease, times in Counter(
             (run.attempt, run.nonce * history.may_lose_acknowledged) for run in runs
@@ -179,16 +181,16 @@ def i4_no_attempt_runs_twice(history: RunHistory) -> Iterable[Violation]:
                 yield Violation("I4", task, f"attempt {lease[0]} was run {times} times")
 
 
-def i5_attempts(history: RunHistory) -> Iterable[Violation]:
-    """An attempt runs at most once, and attempt numbers are not reused."""
-    yield from i4_no_attempt_runs_twice(history)
+def check_i5_attempt_numbers(history: RunHistory) -> Iterable[Violation]:
+    """Check that an attempt runs at most once, and that attempt numbers are not reused."""
+    yield from check_i4_no_attempt_runs_twice(history)
 
 
-def i6_children_after_parents(history: RunHistory) -> Iterable[Violation]:
-    first_begin = {task: min(run.began for run in runs) for task, runs in history.by_task.items()}
+def check_i6_children_after_parents(history: RunHistory) -> Iterable[Violation]:
+    first_begin = {task: min(run.began for run in runs) for task, runs in history.runs_by_task.items()}
     last_end = {
         task: max((run.ended for run in runs if run.ending == "end"), default=None)
-        for task, runs in history.by_task.items()
+        for task, runs in history.runs_by_task.items()
     }
     for parent, child in history.edges:
         ended, began = last_end.get(parent), first_begin.get(child)
@@ -196,8 +198,8 @@ def i6_children_after_parents(history: RunHistory) -> Iterable[Violation]:
             yield Violation("I6", child, f"began before its parent {parent} had ended")
 
 
-def i7_one_callback(history: RunHistory) -> Iterable[Violation]:
-    """One callback task per batch, and it begins after the last member has ended."""
+def check_i7_one_callback(history: RunHistory) -> Iterable[Violation]:
+    """Check that a batch has one callback, which begins after the last job of the batch has ended."""
     ends = {run.task: run.ended for run in history.runs if run.ending == "end"}
     for batch, members in history.batches.items():
         calls = [run for run in history.runs if run.key == batch]
@@ -208,8 +210,8 @@ def i7_one_callback(history: RunHistory) -> Iterable[Violation]:
             yield Violation("I7", batch, "called back before its last job had ended")
 
 
-def i8_limits(history: RunHistory) -> Iterable[Violation]:
-    """Count running executions of each key at every beginning and end."""
+def check_i8_limits(history: RunHistory) -> Iterable[Violation]:
+    """Check that no key exceeds its limit, at every start and end of an execution."""
     for key, limit in history.limits.items():
         marks = sorted(
             (moment, change)
@@ -225,8 +227,8 @@ def i8_limits(history: RunHistory) -> Iterable[Violation]:
                 break
 
 
-def i9_one_job_a_tick(history: RunHistory) -> Iterable[Violation]:
-    """No tick of a schedule has two jobs, and a schedule that catches up skips no tick."""
+def check_i9_one_job_per_tick(history: RunHistory) -> Iterable[Violation]:
+    """Check that no tick of a schedule has two jobs, and that catching up skips no tick."""
     times: dict[str, list[datetime]] = defaultdict(list)
     for (name, at), jobs in history.ticks.items():
         times[name].append(datetime.fromisoformat(at))
@@ -238,14 +240,14 @@ def i9_one_job_a_tick(history: RunHistory) -> Iterable[Violation]:
             yield Violation("I9", name, f"{len(ticks)} ticks of every second in {span:.0f} s")
 
 
-def i11_quotas(history: RunHistory) -> Iterable[Violation]:
+def check_i11_quotas(history: RunHistory) -> Iterable[Violation]:
     for owner, (allowed, used) in history.quotas.items():
         if used > allowed:
             yield Violation("I11", owner, f"{used} of {allowed}")
 
 
-def i10_cancel_answer_holds(history: RunHistory) -> Iterable[Violation]:
-    """The status that a cancel returned is the final status."""
+def check_i10_cancel_result_is_final(history: RunHistory) -> Iterable[Violation]:
+    """Check that the status that a cancel returned is the final status."""
     for line in history.recorded:
         if line.kind == "cancel-answer" and history.status.get(line.task) != line.note:
             yield Violation(
@@ -272,8 +274,8 @@ def iterate_takeovers(history: RunHistory) -> Iterable[tuple[str, float]]:
         yield run.task, (freed.at - run.ended) / NANOSECONDS_PER_SECOND if freed else 0.0
 
 
-def i12_taken_over_in_time(history: RunHistory) -> Iterable[Violation]:
-    """After a kill a task can be claimed again within its lease plus the slack."""
+def check_i12_takeover_in_time(history: RunHistory) -> Iterable[Violation]:
+    """Check that a task of a killed worker can be claimed again within its lease plus the slack."""
     for task, took in iterate_takeovers(history):
         if took > history.lease_s + history.slack_s:
             yield Violation("I12", task, f"claimable after {took:.2f} s, the lease is {history.lease_s} s")
@@ -281,11 +283,11 @@ def i12_taken_over_in_time(history: RunHistory) -> Iterable[Violation]:
 
 Rule = Callable[[RunHistory], Iterable[Violation]]
 COMMON_RULES: tuple[Rule, ...] = (
-    i1_acknowledged_ends,
-    i2_executed_was_submitted,
-    i3_one_outcome,
-    i5_attempts,
-    i10_cancel_answer_holds,
+    check_i1_acknowledged_jobs_end,
+    check_i2_executed_tasks_were_submitted,
+    check_i3_one_outcome,
+    check_i5_attempt_numbers,
+    check_i10_cancel_result_is_final,
 )
 
 
@@ -300,7 +302,7 @@ def summarize_history(history: RunHistory) -> dict[str, object]:
     return {
         "tasks": len(history.submitted),
         "executions": len(history.runs),
-        "repeated": len(history.runs) - len(history.by_task),
+        "repeated": len(history.runs) - len(history.runs_by_task),
         "cut by death": how["death"],
         "stopped": how["stop"],
         "ledger": len(history.ledger),

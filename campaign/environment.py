@@ -30,24 +30,26 @@ from holdfast.engine import install, scratch
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret, Settings
 
-DATABASE = "environment"
-LEDGER = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
+DATABASE_NAME = "environment"
+LEDGER_SQL = Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8")
 ENDED_STATUSES = ("succeeded", "failed", "cancelled", "partial")
 ROOT = Path(__file__).parents[1]
-FAKETIME = ROOT / "scripts" / "faketime.sh"
+FAKETIME_SCRIPT = ROOT / "scripts" / "faketime.sh"
 MIN_FREE_MEMORY_BYTES = 8 << 30
 SMALL_DISK_SIZE = "220m"
-DEATH_WATCH_S = 5.0
+MAX_CHILD_DEATH_WAIT_S = 5.0
 COUNT_UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all ($1::text[]))
   + (select count(*) from holdfast.jobs where finished_at is null)"""
 
 
 class UnsupportedMachineError(Exception):
-    """The machine does not support what a run needs."""
+    """The machine lacks something that a run needs, such as free memory."""
 
 
 @dataclass
 class FaultEnvironment:
+    """The server, the workers and the records of one run."""
+
     folder: Path
     server: FaultServer
     url: Secret
@@ -56,12 +58,12 @@ class FaultEnvironment:
     forkers: dict[str, asyncio.subprocess.Process]
     recorder: Recorder
     client: Client
-    alive: dict[int, int] = field(default_factory=dict[int, int])  # process key by pid
+    live_workers: dict[int, int] = field(default_factory=dict[int, int])  # process key by pid
     may_lose_acknowledged: bool = False  # after a failover to an asynchronous standby
-    worker_url: Secret | None = None  # the address workers use, if it differs from the server's
-    checker_inputs: dict[str, Any] = field(default_factory=dict[str, Any])  # facts that the checker needs
+    worker_url: Secret | None = None  # the URL that workers use, if it differs from `url`
+    checker_inputs: dict[str, Any] = field(default_factory=dict[str, Any])  # extra fields of RunHistory
     workers_killed: int = 0
-    fault_deadline: float = float("inf")  # no faults after this instant, whatever the dose
+    fault_deadline: float = float("inf")  # monotonic time after which no fault is injected
     small_worker_options: tuple[str, ...] = (
         "--concurrency",
         "4",
@@ -70,11 +72,11 @@ class FaultEnvironment:
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def iterate_faults(self, number: int) -> Iterator[int]:
-        """Yield a number per fault, up to `number` faults or until the fault deadline."""
-        for each in range(number):
+        """Yield 0, 1, 2, ... once per fault, up to `number` faults or until the fault deadline."""
+        for index in range(number):
             if time.monotonic() > self.fault_deadline:
                 return
-            yield each
+            yield index
 
     async def start_worker(self, *options: str, skew: str = "") -> int:
         """Start a worker and return its pid. `skew` shifts the clock of the worker."""
@@ -86,7 +88,7 @@ class FaultEnvironment:
         assert forker.stdout is not None
         command = {
             "url": (self.worker_url or self.url).reveal(),
-            "records": str(self.records),
+            "records": str(self.records_folder),
             "log": str(self.folder / "workers.log"),
             "options": ["--concurrency", "16", *options],
         }
@@ -94,36 +96,36 @@ class FaultEnvironment:
             forker.stdin.write(json.dumps(command).encode() + b"\n")
             await forker.stdin.drain()
             pid = int(await forker.stdout.readline())
-        self.alive[pid] = get_process_key(pid)
+        self.live_workers[pid] = get_process_key(pid)
         return pid
 
     @property
-    def records(self) -> Path:
+    def records_folder(self) -> Path:
         return self.folder / "records"
 
-    async def pick_busy_worker(self, but: Collection[int] = ()) -> int:
+    async def pick_busy_worker(self, excluded: Collection[int] = ()) -> int:
         """Wait until a worker has started a task, and return one at random.
 
         Killing a worker that is still starting proves nothing.
         """
         while True:
-            busy = [pid for pid in self.alive.keys() - but if self.has_run_a_task(pid)]
+            busy = [pid for pid in self.live_workers.keys() - excluded if self.has_started_task(pid)]
             if busy:
                 return self.random.choice(sorted(busy))
             await asyncio.sleep(0.01)
 
-    def has_run_a_task(self, pid: int) -> bool:
-        return (self.records / f"{self.alive[pid]}.rec").exists()
+    def has_started_task(self, pid: int) -> bool:
+        return (self.records_folder / f"{self.live_workers[pid]}.rec").exists()
 
-    async def wait_for_progress(self, patience: float = 20.0) -> None:
+    async def wait_for_progress(self, timeout_s: float = 20.0) -> None:
         """Wait until a worker records something new, which proves that work continues after a fault."""
-        before, deadline = self._count_record_bytes(), time.monotonic() + patience
+        before, deadline = self._count_record_bytes(), time.monotonic() + timeout_s
         while self._count_record_bytes() == before and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
     def _count_record_bytes(self) -> int:
         """Count the bytes in the records of live workers."""
-        places = (self.records / f"{process_key}.rec" for process_key in self.alive.values())
+        places = (self.records_folder / f"{process_key}.rec" for process_key in self.live_workers.values())
         return sum(place.stat().st_size for place in places if place.exists())
 
     def kill(self, pid: int, *, with_children: bool = False) -> None:
@@ -132,27 +134,27 @@ class FaultEnvironment:
         `with_children` also kills the heartbeat process, as when a machine is lost: no process is left that
         could release the leases, so they expire.
         """
-        members = {member: get_process_key(member) for member in (pid, *_descendants(pid))}
+        members = {member: get_process_key(member) for member in (pid, *_list_descendants(pid))}
         for member in members if with_children else [pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         self.workers_killed += 1
-        self._record_deaths(members, outlive=0 if with_children else 1)
-        self.alive.pop(pid, None)
+        self._record_deaths(members, max_survivors=0 if with_children else 1)
+        self.live_workers.pop(pid, None)
 
-    def _record_deaths(self, members: dict[int, int], outlive: int) -> None:
-        """Record the deaths of a worker and its children, until only `outlive` processes are left.
+    def _record_deaths(self, members: dict[int, int], max_survivors: int) -> None:
+        """Record the deaths of a worker and its children, until only `max_survivors` processes are left.
 
         Children that run tasks die with their worker. The heartbeat process outlives it for a moment and runs
         no task.
         """
-        deadline = time.monotonic() + DEATH_WATCH_S
-        while len(members) > outlive and time.monotonic() < deadline:
+        deadline = time.monotonic() + MAX_CHILD_DEATH_WAIT_S
+        while len(members) > max_survivors and time.monotonic() < deadline:
             for member in [each for each in members if _is_gone(each)]:
                 self.recorder.write("killed", note=str(members.pop(member)))
             time.sleep(0.0005)
 
-    def send(self, pid: int, number: signal.Signals) -> None:
+    def send_signal(self, pid: int, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         self.recorder.write(number.name, note=str(pid))
@@ -169,7 +171,7 @@ class FaultEnvironment:
         return [str(handle.id) for handle in handles]
 
     @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[Connection]:
+    async def open_connection(self) -> AsyncGenerator[Connection]:
         async with open_connection(self.url, self.settings) as connection:
             yield connection
 
@@ -182,10 +184,10 @@ class FaultEnvironment:
                 await self._status_connection.fetchval(COUNT_UNFINISHED, list(ENDED_STATUSES), timeout=20)
             )
         except Exception as problem:  # the driver has many arguments for a connection that was ended
-            self.drop_connection()
+            self.close_status_connection()
             raise ConnectionError(str(problem)) from problem
 
-    def drop_connection(self) -> None:
+    def close_status_connection(self) -> None:
         connection, self._status_connection = self._status_connection, None
         if connection is not None:
             connection.terminate()
@@ -193,7 +195,7 @@ class FaultEnvironment:
     async def wait_until_drained(self, seconds: float = 120.0, workers: int = 2) -> None:
         """Wait until every job has ended. Replaces workers that die."""
         deadline = time.monotonic() + seconds
-        while await self._count_unfinished_or_one():
+        while await self._count_unfinished_if_reachable():
             await self.keep_workers_running(workers)
             if time.monotonic() > deadline:
                 raise AssertionError(
@@ -203,22 +205,24 @@ class FaultEnvironment:
 
     async def keep_workers_running(self, workers: int, *options: str) -> None:
         """Start workers until `workers` are alive, as a supervisor does."""
-        self.alive = {pid: process_key for pid, process_key in self.alive.items() if not _is_gone(pid)}
-        while len(self.alive) < workers:
+        self.live_workers = {
+            pid: process_key for pid, process_key in self.live_workers.items() if not _is_gone(pid)
+        }
+        while len(self.live_workers) < workers:
             await self.start_worker(*options)
 
-    async def _count_unfinished_or_one(self) -> int:
+    async def _count_unfinished_if_reachable(self) -> int:
         try:
             return await self.count_unfinished()
         except Exception:  # the server may be down; the caller polls again
             return 1
 
     async def stop_workers(self, seconds: float = 40.0) -> None:
-        for pid in self.alive:
-            self.send(pid, signal.SIGCONT)
-            self.send(pid, signal.SIGTERM)
+        for pid in self.live_workers:
+            self.send_signal(pid, signal.SIGCONT)
+            self.send_signal(pid, signal.SIGTERM)
         deadline = time.monotonic() + seconds
-        for pid in list(self.alive):
+        for pid in list(self.live_workers):
             await self.wait_for_exit(pid, deadline - time.monotonic())
 
     async def wait_for_exit(self, pid: int, seconds: float = 40.0) -> None:
@@ -228,14 +232,14 @@ class FaultEnvironment:
             await asyncio.sleep(0.02)
         if not _is_gone(pid):
             self.kill(pid)
-        self.alive.pop(pid, None)
+        self.live_workers.pop(pid, None)
 
 
 def _is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
 
 
-def _descendants(pid: int) -> list[int]:
+def _list_descendants(pid: int) -> list[int]:
     pids = [pid]
     for each in pids:
         with contextlib.suppress(OSError):
@@ -259,8 +263,8 @@ async def _start_forker(folder: Path, skew: str = "") -> asyncio.subprocess.Proc
         "PYTHONPATH": f"{ROOT}:{python_path}" if python_path else str(ROOT),
     }
     if skew:
-        library = subprocess.run([FAKETIME], check=True, capture_output=True, text=True).stdout.strip()
-        environment |= {"LD_PRELOAD": library, "FAKETIME": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        library = subprocess.run([FAKETIME_SCRIPT], check=True, capture_output=True, text=True).stdout.strip()
+        environment |= {"LD_PRELOAD": library, "FAKETIME_SCRIPT": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "campaign.worker_forker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
@@ -308,10 +312,10 @@ async def _start_environment(
     server.start()
     forkers: dict[str, asyncio.subprocess.Process] = {}
     try:
-        await server.ready()
+        await server.wait_until_ready()
         settings = settings_module.load_settings({"home": str(folder / "server")})
         # TLS negotiation is a large part of the cost of starting a worker.
-        url = Secret(scratch.build_database_url(server.url, DATABASE).reveal() + "?sslmode=disable")
+        url = Secret(scratch.build_database_url(server.url, DATABASE_NAME).reveal() + "?sslmode=disable")
         await _create_database(server, url, settings)
         forkers[""] = await _start_forker(folder)
         client = Client(url.reveal(), settings=settings)
@@ -320,9 +324,9 @@ async def _start_environment(
         try:
             yield env
         finally:
-            for pid in list(env.alive):
+            for pid in list(env.live_workers):
                 env.kill(pid)
-            env.drop_connection()
+            env.close_status_connection()
             await env.client.close()
             env.server.destroy()
     finally:
@@ -345,9 +349,9 @@ def _find_memory_folder() -> Path | None:
 
 async def _create_database(server: FaultServer, url: Secret, settings: Settings) -> None:
     connection = await asyncpg.connect(server.url.reveal())
-    await connection.execute(f"create database {DATABASE}")
+    await connection.execute(f"create database {DATABASE_NAME}")
     await connection.close()
     await install.migrate_database(url, settings)
     connection = await asyncpg.connect(url.reveal())
-    await connection.execute(LEDGER)
+    await connection.execute(LEDGER_SQL)
     await connection.close()

@@ -1,4 +1,4 @@
-"""PgBouncer between workers and the server, in session or transaction mode."""
+"""Start PgBouncer between workers and the server, in session or transaction mode."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from campaign.servers import free_port
+from campaign.servers import choose_free_port
 from holdfast.settings import Secret
 
-FIND_PGBOUNCER = Path(__file__).parents[1] / "scripts" / "pgbouncer.sh"
-CONFIG = """[databases]
+FIND_PGBOUNCER_SCRIPT = Path(__file__).parents[1] / "scripts" / "pgbouncer.sh"
+PGBOUNCER_CONFIG = """[databases]
 * = host={host} port={to} user={user} password={password}
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -32,10 +32,10 @@ default_pool_size = {size}
 @contextmanager
 def start_pooler(url: Secret, folder: Path, mode: str, size: int) -> Generator[Secret]:
     """Start PgBouncer with `size` server connections, and yield the URL of the database through it."""
-    there, port = urlsplit(url.reveal()), free_port()
+    server, port = urlsplit(url.reveal()), choose_free_port()
     folder.mkdir()
-    config = CONFIG.format(
-        host=there.hostname, to=there.port, user=there.username, password=there.password or "",
+    config = PGBOUNCER_CONFIG.format(
+        host=server.hostname, to=server.port, user=server.username, password=server.password or "",
         port=port, folder=folder, mode=mode, size=size,
     )  # fmt: skip
     (folder / "config").write_text(config, encoding="utf-8")
@@ -46,10 +46,12 @@ def start_pooler(url: Secret, folder: Path, mode: str, size: int) -> Generator[S
         become = {"user": "nobody", "extra_groups": []}
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, "nobody")
-    program = subprocess.run([FIND_PGBOUNCER], check=True, capture_output=True, text=True).stdout.strip()
+    program = subprocess.run(
+        [FIND_PGBOUNCER_SCRIPT], check=True, capture_output=True, text=True
+    ).stdout.strip()
     server = subprocess.Popen([program, str(folder / "config")], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
     try:
-        yield Secret(urlunsplit(there._replace(netloc=f"{there.username}:any@127.0.0.1:{port}")))
+        yield Secret(urlunsplit(server._replace(netloc=f"{server.username}:any@127.0.0.1:{port}")))
     finally:
         server.terminate()
         server.wait(20)

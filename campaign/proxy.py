@@ -1,8 +1,9 @@
 """A TCP proxy between workers and the server that injects network faults.
 
-`cut_replies` forwards a request and drops the connection when the first byte of its response returns: the
-statement has run and the caller does not know. `hold` keeps connections open and forwards nothing in one or
-both directions, as a broken network does.
+`reply_drop_rate` is the share of responses that the proxy drops: it forwards the request and closes the
+connection when the first byte of the response returns. The statement has run, and the caller does not know.
+`hold_directions` keeps connections open and forwards nothing in one or both directions, as a broken network
+does.
 """
 
 from __future__ import annotations
@@ -20,71 +21,79 @@ CHUNK_BYTES = 65_536
 
 
 @dataclass
-class Proxy:
+class FaultProxy:
+    """A TCP proxy to `host` and `port`. It can hold back data, close connections and drop responses."""
+
     host: str
     port: int
     random: random.Random
-    cut_replies: float = 0.0  # share of responses that are lost
-    held: set[Direction] = field(default_factory=set[Direction])
-    cuts: int = 0
-    own_port: int = 0
+    reply_drop_rate: float = 0.0  # share of responses that are dropped
+    held_directions: set[Direction] = field(default_factory=set[Direction])
+    dropped_replies: int = 0
+    listen_port: int = 0
     _server: asyncio.Server | None = None
-    _moved: asyncio.Event = field(default_factory=asyncio.Event)
-    _links: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    _link_tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     async def start(self) -> None:
-        self._moved.set()
-        self._server = await asyncio.start_server(self._link, "127.0.0.1", 0)
-        self.own_port = self._server.sockets[0].getsockname()[1]
+        self._released.set()
+        self._server = await asyncio.start_server(self._forward_connection, "127.0.0.1", 0)
+        self.listen_port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for link in list(self._links):
+        for link in list(self._link_tasks):
             link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
+        await asyncio.gather(*self._link_tasks, return_exceptions=True)
 
-    def hold(self, *directions: Direction) -> None:
-        self.held = set(directions)
-        self._moved.clear()
+    def hold_directions(self, *directions: Direction) -> None:
+        """Forward nothing in these directions, and keep the connections open."""
+        self.held_directions = set(directions)
+        self._released.clear()
 
-    def release(self) -> None:
-        self.held = set()
-        self._moved.set()
+    def release_directions(self) -> None:
+        """Forward data in both directions again."""
+        self.held_directions = set()
+        self._released.set()
 
-    def drop(self) -> None:
+    def close_connections(self) -> None:
         """Close every connection. New connections go to the current `port`."""
-        for link in list(self._links):
+        for link in list(self._link_tasks):
             link.cancel()
 
-    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        me = asyncio.current_task()
-        assert me is not None
-        self._links.add(me)
+    async def _forward_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.current_task()
+        assert link is not None
+        self._link_tasks.add(link)
         with contextlib.suppress(OSError, asyncio.CancelledError):
-            there, here = await asyncio.open_connection(self.host, self.port)
-            sides = [
-                asyncio.create_task(self._pump(reader, here, "up")),
-                asyncio.create_task(self._pump(there, writer, "down")),
+            server_reader, server_writer = await asyncio.open_connection(self.host, self.port)
+            directions = [
+                asyncio.create_task(self._forward_direction(reader, server_writer, "up")),
+                asyncio.create_task(self._forward_direction(server_reader, writer, "down")),
             ]
             try:
-                await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for side in sides:
-                    side.cancel()
-                here.transport.abort()
+                for task in directions:
+                    task.cancel()
+                server_writer.transport.abort()
         writer.transport.abort()
-        self._links.discard(me)
+        self._link_tasks.discard(link)
 
-    async def _pump(
+    async def _forward_direction(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, direction: Direction
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(CHUNK_BYTES):
-                while direction in self.held:
-                    await self._moved.wait()
-                if direction == "down" and self.cut_replies and self.random.random() < self.cut_replies:
-                    self.cuts += 1
+                while direction in self.held_directions:
+                    await self._released.wait()
+                if (
+                    direction == "down"
+                    and self.reply_drop_rate
+                    and self.random.random() < self.reply_drop_rate
+                ):
+                    self.dropped_replies += 1
                     return
                 target.write(data)
                 await target.drain()

@@ -1,4 +1,4 @@
-"""Records of the processes of a run: one file per process, one JSON array per line, appended in one write.
+"""Write and read the records of a run: one file per process, one JSON array per line.
 
 A killed process loses at most the line that it was writing. Times come from CLOCK_MONOTONIC, which all
 processes of a machine share. A process key identifies a process, because the system reuses pids.
@@ -16,7 +16,7 @@ import msgspec
 
 
 class RecordLine(msgspec.Struct, array_like=True, frozen=True):
-    """`what` happened to `task` in attempt `attempt`; `note` is what else there is to say."""
+    """An event of a task in an attempt. `kind` is such as begin, end or killed; `note` holds details."""
 
     at: int
     process_key: int

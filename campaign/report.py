@@ -1,4 +1,4 @@
-"""`python -m campaign.report FILE`: print the report that `--report` wrote as a table, one row per run."""
+"""Print a report of the campaign as a Markdown table: `python -m campaign.report FILE`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-FAULTS = {
+FAULT_NAMES_BY_RUN = {
     "kills": "workers killed", "pooled": "workers killed", "zombies": "frozen", "crashes": "crashes",
     "partitions": "partitions", "replies": "cut replies", "cut": "backends ended",
     "failover": "failovers", "failover-sync": "failovers",
@@ -17,13 +17,13 @@ FAULTS = {
 }  # fmt: skip
 
 
-def build_rows(results: list[dict[str, Any]]) -> list[str]:
-    """Build the rows. Runs of the same name are added up."""
+def build_table_rows(results: list[dict[str, Any]]) -> list[str]:
+    """Return the rows of the table. Runs of the same name are added up."""
     totals: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(float))
     for result in results:
         row = totals[result["run"]]
-        fault_name = FAULTS.get(result["run"], "workers killed")
-        row["what"] = fault_name
+        fault_name = FAULT_NAMES_BY_RUN.get(result["run"], "workers killed")
+        row["fault_name"] = fault_name
         row["faults"] += result.get(fault_name, 0)
         for name in ("tasks", "executions", "repeated", "seconds"):
             row[name] += result[name]
@@ -36,7 +36,7 @@ def build_rows(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _format_row(name: str, row: dict[str, Any]) -> str:
-    cells = [f"{row['faults']:,.0f} {row['what']}"]
+    cells = [f"{row['faults']:,.0f} {row['fault_name']}"]
     cells += [f"{row[column]:,.0f}" for column in ("tasks", "executions", "repeated", "failed")]
     cells.append(f"{row['slowest']:.1f} s, {row['late']:.0f} late" if row["slowest"] else "")
     cells += [f"{row['broken']:,.0f}", f"{row['seconds'] / 60:.0f}"]
@@ -49,7 +49,7 @@ def main() -> None:
         "| run | faults | tasks | executions | repeated | failed | taken over | promises broken | minutes |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    print("\n".join(build_rows([json.loads(line) for line in lines])))
+    print("\n".join(build_table_rows([json.loads(line) for line in lines])))
 
 
 if __name__ == "__main__":

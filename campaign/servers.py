@@ -28,7 +28,7 @@ from holdfast.engine.embedded.cluster import PostgresCluster
 from holdfast.engine.embedded.home import EmbeddedHome
 from holdfast.settings import Secret
 
-OPTIONS = {
+DEFAULT_SERVER_OPTIONS = {
     "max_connections": "100",
     "fsync": "on",
     "synchronous_commit": "on",
@@ -37,18 +37,20 @@ OPTIONS = {
     "max_wal_size": "1GB",
     "wal_level": "replica",
 }
-SEGMENT_BYTES = 256 * 1024  # of the commit log
-TRANSACTIONS_PER_SEGMENT = SEGMENT_BYTES * 4  # two bits per transaction
+COMMIT_LOG_SEGMENT_BYTES = 256 * 1024
+TRANSACTIONS_PER_SEGMENT = COMMIT_LOG_SEGMENT_BYTES * 4  # two bits per transaction
 
 
 def choose_free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
 class FaultServer:
+    """A PostgreSQL server with its own data folder, as a primary or as a standby."""
+
     def __init__(
         self, folder: Path, options: Mapping[str, str] | None = None, *, standby_of: FaultServer | None = None
     ) -> None:
@@ -64,21 +66,21 @@ class FaultServer:
         if standby_of is None:
             self.password = self.home.create_password()
             self._cluster.create(self.password)
-            self._cluster.configure({**OPTIONS, **(options or {})})
+            self._cluster.configure({**DEFAULT_SERVER_OPTIONS, **(options or {})})
         else:
             self.password = standby_of.password
-            self._copy(standby_of)
+            self._copy_primary(standby_of)
         self.url: Secret = self.home.url(self.password, self.port, "postgres")
 
-    def _copy(self, primary: FaultServer) -> None:
+    def _copy_primary(self, primary: FaultServer) -> None:
         """Copy the data folder of the primary and configure this server as its standby."""
-        program = self._cluster.binaries.program("pg_basebackup")
+        program = self._cluster.binaries.program_path("pg_basebackup")
         target = choose_data_folder(self.home, self._account)
-        self._account.own(target.parent)
+        self._account.take_ownership(target.parent)
         command = [program, "-d", primary.url.reveal(), "-D", str(target), "-R", "-X", "stream", "-c", "fast"]
-        done = self._account.run(command)
-        if done.returncode:
-            raise RuntimeError(done.stderr.decode())
+        process = self._account.run(command)
+        if process.returncode:
+            raise RuntimeError(process.stderr.decode())
 
     async def connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(self.url.reveal(), timeout=10)
@@ -89,11 +91,11 @@ class FaultServer:
         await connection.close()
 
     def start(self) -> None:
-        become: dict[str, Any] = {}
+        account_options: dict[str, Any] = {}
         if not self._account.is_current_user:
-            become = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
+            account_options = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
         self._cluster.repair()
-        command = self._cluster.plan(self.port).command
+        command = self._cluster.build_supervisor_plan(self.port).command
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -102,11 +104,11 @@ class FaultServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **become,
+                **account_options,
             )
 
-    async def ready(self, seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
+    async def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
                 connection = await asyncpg.connect(self.url.reveal(), timeout=5)
@@ -119,15 +121,15 @@ class FaultServer:
                 return
 
     @property
-    def ended(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether the server has exited, for example after a panic."""
         return self._process is None or self._process.poll() is not None
 
     def crash(self) -> None:
         """Stop every process of the server at once, as a power failure does."""
-        self._end(signal.SIGQUIT)
+        self._stop_with_signal(signal.SIGQUIT)
 
-    def _end(self, number: signal.Signals) -> None:
+    def _stop_with_signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
@@ -135,22 +137,22 @@ class FaultServer:
             self._process = None
 
     def stop(self) -> None:
-        self._end(signal.SIGINT)
+        self._stop_with_signal(signal.SIGINT)
 
     def skip_to_transaction(self, number: int) -> None:
         """Set the next transaction id. The server must be stopped."""
         data = self.home.data_folder
         if number // TRANSACTIONS_PER_SEGMENT:
             segment = data / "pg_xact" / f"{number // TRANSACTIONS_PER_SEGMENT:04X}"
-            segment.write_bytes(bytes(SEGMENT_BYTES))
-            self._account.own(segment)
-        program = self._cluster.binaries.program("pg_resetwal")
-        done = self._account.run([program, "-x", str(number), "-D", str(data)])
-        if done.returncode:
-            raise RuntimeError(done.stderr.decode())
+            segment.write_bytes(bytes(COMMIT_LOG_SEGMENT_BYTES))
+            self._account.take_ownership(segment)
+        program = self._cluster.binaries.program_path("pg_resetwal")
+        process = self._account.run([program, "-x", str(number), "-D", str(data)])
+        if process.returncode:
+            raise RuntimeError(process.stderr.decode())
 
     def destroy(self) -> None:
-        self._end(signal.SIGQUIT)
+        self._stop_with_signal(signal.SIGQUIT)
         shutil.rmtree(self.home.data_folder, ignore_errors=True)
         shutil.rmtree(self.home.folder, ignore_errors=True)
         self.log.unlink(missing_ok=True)

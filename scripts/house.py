@@ -1,6 +1,6 @@
-"""The house rules that linters do not know: sizes, where SQL and the environment may be read, lock files.
+"""Check rules that linters do not know: sizes of files and functions, where SQL and the environment are used.
 
-Exit 1 and one line for each breach. The rules are in CONTRIBUTING.md; a rule that is not here is a wish.
+Prints one line per violation and exits with code 1 if there is one. CONTRIBUTING.md explains the rules.
 """
 
 from __future__ import annotations
@@ -13,52 +13,64 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "holdfast"
-FILE_LINES, TEST_LINES, FUNCTION_LINES, SHORT, SHARE = 400, 600, 60, 25, 0.9
-TEMPLATE_LINE_CHARS = 120
-NAMES = {"utils", "helpers", "common", "base", "misc", "core", "manager", "handler", "info", "data"}
-SQL = re.compile(
+PACKAGE_DIR = ROOT / "src" / "holdfast"
+MAX_FILE_LINES, MAX_TEST_FILE_LINES, MAX_FUNCTION_LINES = 400, 600, 60
+SHORT_FUNCTION_LINES, MIN_SHARE_OF_SHORT_FUNCTIONS = 25, 0.9
+MAX_TEMPLATE_LINE_CHARS = 120
+FORBIDDEN_MODULE_NAMES = {
+    "utils",
+    "helpers",
+    "common",
+    "base",
+    "misc",
+    "core",
+    "manager",
+    "handler",
+    "info",
+    "data",
+}
+SQL_STATEMENT_PATTERN = re.compile(
     r"^\s*(select\s.+\sfrom\s|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s"
     r"|create\s+(table|function|schema|role|index)\s|alter\s+table\s|drop\s+(table|schema|database)\s|truncate\s)",
     re.IGNORECASE | re.DOTALL,
 )
-MACHINE = re.compile(r"/(work|farm|root)/|/tmp/[a-z]+/")
-HOST = re.compile(r"https?://[^/\s\"']+")
+LOCAL_PATH_PATTERN = re.compile(r"/(work|farm|root)/|/tmp/[a-z]+/")
+URL_HOST_PATTERN = re.compile(r"https?://[^/\s\"']+")
 
 
-def tracked(*patterns: str) -> list[Path]:
-    listed = subprocess.run(
+def list_files(*patterns: str) -> list[Path]:
+    process = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
+    return [path for name in process.stdout.splitlines() if (path := ROOT / name).is_file()]
 
 
-def sizes() -> Iterator[str]:
-    for path in tracked(
+def check_file_sizes() -> Iterator[str]:
+    for path in list_files(
         "src/**.py", "src/**.sql", "tests/**.py", "scripts/*", "bench/**.py", "examples/**.py"
     ):
-        limit = TEST_LINES if "tests" in path.parts else FILE_LINES
+        limit = MAX_TEST_FILE_LINES if "tests" in path.parts else MAX_FILE_LINES
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > limit:
-            yield f"{path.relative_to(ROOT)}: {count} lines, at most {limit}"
+            yield f"{path.relative_to(ROOT)}: {count} lines; the maximum is {limit}"
 
 
-def template_line_lengths() -> Iterator[str]:
+def check_template_line_lengths() -> Iterator[str]:
     """Find lines of HTML, JavaScript and CSS that are too long to read."""
-    for path in tracked("src/**.html", "src/**.js", "src/**.css"):
+    for path in list_files("src/**.html", "src/**.js", "src/**.css"):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if len(line) > TEMPLATE_LINE_CHARS:
+            if len(line) > MAX_TEMPLATE_LINE_CHARS:
                 yield (
-                    f"{path.relative_to(ROOT)}:{number}: {len(line)} characters, at most {TEMPLATE_LINE_CHARS}"
+                    f"{path.relative_to(ROOT)}:{number}: {len(line)} characters; the maximum is {MAX_TEMPLATE_LINE_CHARS}"
                 )
 
 
-def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Name and length of each function, without its docstring."""
+def iterate_function_lengths(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the name and the number of lines of each function, without its docstring."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0]
@@ -67,73 +79,75 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", (node.end_lineno or 0) - start
 
 
-def function_sizes() -> Iterator[str]:
-    lengths = [entry for path in tracked("src/**.py") for entry in functions(path)]
+def check_function_sizes() -> Iterator[str]:
+    lengths = [entry for path in list_files("src/**.py") for entry in iterate_function_lengths(path)]
     for name, length in lengths:
-        if length > FUNCTION_LINES:
-            yield f"{name}: {length} lines, at most {FUNCTION_LINES}"
-    short = sum(length <= SHORT for _, length in lengths)
-    if lengths and short < SHARE * len(lengths):
-        yield f"only {short} of {len(lengths)} functions have at most {SHORT} lines; nine in ten must"
+        if length > MAX_FUNCTION_LINES:
+            yield f"{name}: {length} lines; the maximum is {MAX_FUNCTION_LINES}"
+    short = sum(length <= SHORT_FUNCTION_LINES for _, length in lengths)
+    if lengths and short < MIN_SHARE_OF_SHORT_FUNCTIONS * len(lengths):
+        yield f"only {short} of {len(lengths)} functions have at most {SHORT_FUNCTION_LINES} lines; the minimum is 90 %"
 
 
-def names() -> Iterator[str]:
-    for path in tracked("src/**"):
-        if path.stem in NAMES:
-            yield f"{path.relative_to(ROOT)}: name says nothing; see the glossary"
+def check_module_names() -> Iterator[str]:
+    for path in list_files("src/**"):
+        if path.stem in FORBIDDEN_MODULE_NAMES:
+            yield f"{path.relative_to(ROOT)}: the module name is too general; see the glossary"
 
 
-def strings(path: Path) -> Iterator[tuple[int, str]]:
+def iterate_strings(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
 
-def sql_outside_engine() -> Iterator[str]:
-    for path in tracked("src/**.py"):
+def check_sql_outside_engine() -> Iterator[str]:
+    for path in list_files("src/**.py"):
         if "engine" in path.parts or "systems" in path.parts:
             continue
-        for line, text in strings(path):
-            if SQL.match(text):
+        for line, text in iterate_strings(path):
+            if SQL_STATEMENT_PATTERN.match(text):
                 yield f"{path.relative_to(ROOT)}:{line}: SQL outside engine/"
 
 
-def environment_outside_settings() -> Iterator[str]:
-    for path in tracked("src/**.py"):
-        if path != SOURCE / "settings.py" and "templates" not in path.parts:  # those are users' programs
+def check_environment_access() -> Iterator[str]:
+    for path in list_files("src/**.py"):
+        if (
+            path != PACKAGE_DIR / "settings.py" and "templates" not in path.parts
+        ):  # templates are programs of users
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if re.search(r"os\.(environ\b|getenv)", line) and "house: environment" not in line:
-                    yield f"{path.relative_to(ROOT)}:{number}: the environment is read in settings.py only"
+                    yield f"{path.relative_to(ROOT)}:{number}: only settings.py may read the environment"
 
 
-def places() -> Iterator[str]:
-    for path in tracked("*"):
+def check_local_paths_and_hosts() -> Iterator[str]:
+    for path in list_files("*"):
         if path.suffix in {".png", ".svg", ".ico"} or path == Path(__file__).resolve():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), 1):
-            if MACHINE.search(line):
-                yield f"{path.relative_to(ROOT)}:{number}: names a path of one machine"
-            if "requirements" in path.parts and HOST.search(line):
-                yield f"{path.relative_to(ROOT)}:{number}: a lock file records no host"
+            if LOCAL_PATH_PATTERN.search(line):
+                yield f"{path.relative_to(ROOT)}:{number}: names a path of a local machine"
+            if "requirements" in path.parts and URL_HOST_PATTERN.search(line):
+                yield f"{path.relative_to(ROOT)}:{number}: a lock file must not contain a host"
 
 
-RULES = (
-    sizes,
-    template_line_lengths,
-    function_sizes,
-    names,
-    sql_outside_engine,
-    environment_outside_settings,
-    places,
+RULE_CHECKS = (
+    check_file_sizes,
+    check_template_line_lengths,
+    check_function_sizes,
+    check_module_names,
+    check_sql_outside_engine,
+    check_environment_access,
+    check_local_paths_and_hosts,
 )
 
 
 def main() -> int:
-    breaches = [breach for rule in RULES for breach in rule()]
-    for breach in breaches:
-        print(breach)
-    return 1 if breaches else 0
+    violations = [violation for rule in RULE_CHECKS for violation in rule()]
+    for violation in violations:
+        print(violation)
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

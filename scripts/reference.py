@@ -1,4 +1,4 @@
-"""Write docs/reference/{settings,events,errors,cli,python,http}.md from the code. `--check` only says whether they are fresh."""
+"""Generate the pages of docs/reference from the code. With `--check`, only report pages that are out of date."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from holdfast import errors, telemetry
 from holdfast.cli.root import root_command
 from holdfast.settings import ENVIRONMENT_PREFIX, SETTING_CHOICES, Settings
 
-PLACE = Path(__file__).resolve().parent.parent / "docs" / "reference"
-NOTE = "<!-- Written by scripts/reference.py; run `make reference` after a change. -->\n"
+REFERENCE_DIR = Path(__file__).resolve().parent.parent / "docs" / "reference"
+GENERATED_NOTE = "<!-- Written by scripts/reference.py; run `make reference` after a change. -->\n"
 
 
-def settings() -> str:
+def build_settings_page() -> str:
     lines = [
         "# Settings",
-        NOTE,
+        GENERATED_NOTE,
         "One name everywhere: the field, the environment variable with the prefix, the key under `[tool.holdfast]` in",
         "pyproject.toml. What is nearer wins: command line, environment, pyproject, default. `DATABASE_URL` is honoured too;",
         "`HOLDFAST_DATABASE_URL` wins over it. Durations are a number and a unit: `250ms`, `90s`, `5m`, `1.5h`, `7d`.",
@@ -33,18 +33,20 @@ def settings() -> str:
         "|---|---|---|---|---|",
     ]
     for field in dataclasses.fields(Settings):
-        kind = str(field.type).removesuffix(" | None")
-        kind = (
-            ", ".join(f"`{choice}`" for choice in SETTING_CHOICES[kind]) if kind in SETTING_CHOICES else kind
+        type_name = str(field.type).removesuffix(" | None")
+        type_name = (
+            ", ".join(f"`{choice}`" for choice in SETTING_CHOICES[type_name])
+            if type_name in SETTING_CHOICES
+            else type_name
         )
         lines.append(
-            f"| `{field.name}` | `{ENVIRONMENT_PREFIX}{field.name.upper()}` | {kind} | {_default(field.default)}"
+            f"| `{field.name}` | `{ENVIRONMENT_PREFIX}{field.name.upper()}` | {type_name} | {_format_default(field.default)}"
             f" | {field.metadata['help']} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _default(value: object) -> str:
+def _format_default(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, timedelta):
@@ -52,10 +54,10 @@ def _default(value: object) -> str:
     return f"`{value}`"
 
 
-def events() -> str:
+def build_events_page() -> str:
     lines = [
         "# Events",
-        NOTE,
+        GENERATED_NOTE,
         "`holdfast.telemetry.subscribe(f)` calls `f(name, fields)` for each. Logs are one subscriber.",
         "",
         "| event | when, and its fields |",
@@ -65,19 +67,24 @@ def events() -> str:
     return "\n".join(lines) + "\n"
 
 
-def error_table() -> str:
-    kinds = [k for _, k in inspect.getmembers(errors, inspect.isclass) if issubclass(k, errors.HoldfastError)]
+def build_errors_page() -> str:
+    error_classes = [
+        k for _, k in inspect.getmembers(errors, inspect.isclass) if issubclass(k, errors.HoldfastError)
+    ]
     lines = [
         "# Errors",
-        NOTE,
+        GENERATED_NOTE,
         "```text",
-        *_drawing(),
+        *_read_error_tree(),
         "```",
         "",
         "| error | SQLSTATE | exit code |",
         "|---|---|---|",
     ]
-    lines += [f"| `{kind.__name__}` | {kind.sqlstate or '-'} | {kind.exit_code} |" for kind in kinds]
+    lines += [
+        f"| `{error_class.__name__}` | {error_class.sqlstate or '-'} | {error_class.exit_code} |"
+        for error_class in error_classes
+    ]
     lines += [
         "",
         "Exit codes of the command line: 0 done, 1 a problem was found, 2 wrong usage, 3 not found, 4 conflict,",
@@ -86,57 +93,57 @@ def error_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _drawing() -> list[str]:
+def _read_error_tree() -> list[str]:
     return [line[4:] for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]
 
 
-def cli() -> str:
-    lines = ["# Command line", NOTE]
-    for path, command in commands(root_command, "holdfast"):
+def build_cli_page() -> str:
+    lines = ["# Command line", GENERATED_NOTE]
+    for path, command in iterate_commands(root_command, "holdfast"):
         context = click.Context(command, info_name=path)
         lines += [f"## {path}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+def iterate_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command, info_name=path)
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None:
-                yield from commands(below, f"{path} {name}")
+            subcommand = command.get_command(context, name)
+            if subcommand is not None:
+                yield from iterate_commands(subcommand, f"{path} {name}")
 
 
-def python() -> str:
-    return reference_python.page().replace("{note}", NOTE, 1)
+def build_python_page() -> str:
+    return reference_python.build_page().replace("{note}", GENERATED_NOTE, 1)
 
 
-def http() -> str:
-    return reference_http.page().replace("{note}", NOTE, 1)
+def build_http_page() -> str:
+    return reference_http.build_page().replace("{note}", GENERATED_NOTE, 1)
 
 
-PAGES = {
-    "settings.md": settings,
-    "events.md": events,
-    "errors.md": error_table,
-    "cli.md": cli,
-    "python.md": python,
-    "http.md": http,
+PAGE_BUILDERS = {
+    "settings.md": build_settings_page,
+    "events.md": build_events_page,
+    "errors.md": build_errors_page,
+    "cli.md": build_cli_page,
+    "python.md": build_python_page,
+    "http.md": build_http_page,
 }
 
 
 def main() -> int:
     check = "--check" in sys.argv
-    stale = 0
-    for name, page in PAGES.items():
-        path, text = PLACE / name, page()
+    exit_code = 0
+    for name, build_page in PAGE_BUILDERS.items():
+        path, text = REFERENCE_DIR / name, build_page()
         if check and (not path.exists() or path.read_text(encoding="utf-8") != text):
-            print(f"docs/reference/{name} is stale; run `make reference`")
-            stale = 1
+            print(f"docs/reference/{name} is out of date; run `make reference`")
+            exit_code = 1
         elif not check:
             path.write_text(text, encoding="utf-8")
-    return stale
+    return exit_code
 
 
 if __name__ == "__main__":

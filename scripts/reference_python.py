@@ -16,12 +16,12 @@ from holdfast import testing
 from holdfast.client import batches, files, limits, schedules
 from holdfast.client.messages import queues
 
-INTRO = """\
+PAGE_INTRODUCTION = """\
 The names of `from holdfast import ...`, and the parts of a `Client`. Names that are not on this page or in the
 [guide](../index.md) may change in any release. `**options` are keyword arguments; the section Options lists them.
 """
 
-SECTIONS: dict[str, tuple[str, ...]] = {
+NAMES_BY_SECTION: dict[str, tuple[str, ...]] = {
     "Defining work": ("task", "Task", "RetryPolicy", "Call", "Graph", "Node", "job", "JobType", "consumer", "Consumer",
                       "schedule", "Schedule", "ScheduledTask", "lifespan", "Lifespan"),
     "In a running task": ("Ctx", "Snooze", "Cancel", "Reject", "RateLimited", "PublicError"),
@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Settings and errors": ("Settings", "load_settings", "Secret", "HoldfastError", "TaskFailedError"),
     "Tests": ("hf",),
 }  # fmt: skip
-OTHER_NAMES: dict[str, Any] = {
+CLIENT_ATTRIBUTE_CLASSES: dict[str, Any] = {
     "client.batches": batches.Batches,
     "client.limits": limits.Limits,
     "client.queues": queues.Queues,
@@ -45,41 +45,41 @@ OTHER_NAMES: dict[str, Any] = {
 }
 
 
-def page() -> str:
-    lines = ["# Python", "{note}", INTRO]
-    for heading, names in SECTIONS.items():
+def build_page() -> str:
+    lines = ["# Python", "{note}", PAGE_INTRODUCTION]
+    for heading, names in NAMES_BY_SECTION.items():
         lines += [f"## {heading}", ""]
         for name in names:
-            value = OTHER_NAMES.get(name) or getattr(holdfast, name)
-            lines += [f"### {name}", "", *_describe(name, value)]
+            value = CLIENT_ATTRIBUTE_CLASSES.get(name) or getattr(holdfast, name)
+            lines += [f"### {name}", "", *_format_name(name, value)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _describe(name: str, value: Any) -> Iterator[str]:
+def _format_name(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value):
-        yield from _describe_class(value)
+        yield from _format_class(value)
     else:
         yield from _format_code(f"{name}{_format_signature(value)}", "text")
         yield from _format_docstring(value)
 
 
-def _describe_class(cls: type) -> Iterator[str]:
+def _format_class(cls: type) -> Iterator[str]:
     yield from _format_docstring(cls)
     members = _list_fields(cls)
     if members:
         yield from _format_code("\n".join(members), "text")
-    for name, member in _list_members(cls):
+    for name, member in _iterate_members(cls):
         if isinstance(member, property):
-            yield f"- `.{name}`: {_first_paragraph(member)}"
+            yield f"- `.{name}`: {_get_first_paragraph(member)}"
             continue
         yield f"- `{name}{_format_signature(member)}`"
-        if _first_paragraph(member):
-            yield f"  <br>{_first_paragraph(member)}"
+        if _get_first_paragraph(member):
+            yield f"  <br>{_get_first_paragraph(member)}"
     yield ""
 
 
-def _list_members(cls: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties, inherited ones first, in the order of the source."""
+def _iterate_members(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties, inherited ones first, in the order of the source."""
     members: dict[str, Any] = {}
     for base in reversed([each for each in cls.__mro__ if each.__module__.startswith("holdfast")]):
         if issubclass(cls, msgspec.Struct) and base is not cls:
@@ -97,13 +97,13 @@ def _list_fields(cls: type) -> list[str]:
     if is_dataclass(cls):
         return [_format_field(each) for each in fields(cls) if each.init and each.name != "lease"]
     if issubclass(cls, dict):  # a TypedDict
-        return [f"{name}: {_plain(hint)}" for name, hint in cls.__annotations__.items()]
+        return [f"{name}: {_format_without_quotes(hint)}" for name, hint in cls.__annotations__.items()]
     return []
 
 
 def _format_field(field: Field[Any]) -> str:
-    default = "" if field.default is MISSING else f" = {_plain(repr(field.default))}"
-    return f"{field.name}: {_plain(field.type)}{default}"
+    default = "" if field.default is MISSING else f" = {_format_without_quotes(repr(field.default))}"
+    return f"{field.name}: {_format_without_quotes(field.type)}{default}"
 
 
 def _format_type(hint: Any) -> str:
@@ -113,16 +113,16 @@ def _format_type(hint: Any) -> str:
 
 
 def _format_signature(value: Any) -> str:
-    """The signature as in the source, without `self` and quotes."""
+    """Return the signature as in the source, without `self` and quotes."""
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
     parameters = [each for name, each in signature.parameters.items() if name != "self"]
-    return _plain(str(signature.replace(parameters=parameters)))
+    return _format_without_quotes(str(signature.replace(parameters=parameters)))
 
 
-def _plain(text: Any) -> str:
+def _format_without_quotes(text: Any) -> str:
     if isinstance(text, typing.ForwardRef):
         text = text.__forward_arg__
     text = re.sub(r"(^|: |-> )'([^']*)'", r"\1\2", str(text))
@@ -131,7 +131,7 @@ def _plain(text: Any) -> str:
 
 
 def _format_docstring(value: Any) -> Iterator[str]:
-    """The docstring, with a list of arguments and the example as code."""
+    """Yield the docstring as Markdown, with a list of arguments and the example as code."""
     doc = inspect.getdoc(value) or ""
     if inspect.isclass(value) and "__doc__" not in vars(value):
         return
@@ -148,5 +148,5 @@ def _format_code(text: str, language: str) -> Iterator[str]:
     yield from (f"```{language}", text, "```", "")
 
 
-def _first_paragraph(value: Any) -> str:
+def _get_first_paragraph(value: Any) -> str:
     return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())

@@ -1,4 +1,4 @@
-"""Fail when a retired name or phrase comes back. The standard is docs/glossary.md; the lists below only grow.
+"""Fail when the code uses a retired name or phrase. docs/glossary.md lists the words to use instead.
 
 Names are checked as identifiers of Python and SQL, file names included. Phrases are checked in every text that a
 reader sees: docstrings, comments, messages, help texts, templates, SQL comments and documentation.

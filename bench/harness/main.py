@@ -1,4 +1,4 @@
-"""One replica for the public harness: installs, produces at the asked rate, consumes, prints its figures."""
+"""Holdfast adapter for a public benchmark harness: installs, produces, consumes and prints metrics."""
 
 from __future__ import annotations
 
@@ -21,99 +21,104 @@ from holdfast.errors import HoldfastError
 from holdfast.settings import Secret
 from holdfast.worker.runtime import WorkerRuntime
 
-HERE = Path(__file__).parent
-MANIFEST: dict[str, Any] = json.loads((HERE / "adapter.json").read_text(encoding="utf-8"))
-WINDOW_S = 30.0
+HARNESS_DIR = Path(__file__).parent
+MANIFEST: dict[str, Any] = json.loads((HARNESS_DIR / "adapter.json").read_text(encoding="utf-8"))
+LATENCY_WINDOW_S = 30.0
 
 
-def number(name: str, default: float) -> float:
+def read_number_setting(name: str, default: float) -> float:
     return float(os.environ.get(name) or default)
 
 
-WORK_S = number("JOB_WORK_MS", 1) / 1000
-SAMPLE_S = number("SAMPLE_EVERY_S", 5)
-PAYLOAD = "x" * int(number("JOB_PAYLOAD_BYTES", 256))
+TASK_DURATION_S = read_number_setting("JOB_WORK_MS", 1) / 1000
+SAMPLE_INTERVAL_S = read_number_setting("SAMPLE_EVERY_S", 5)
+TASK_PAYLOAD = "x" * int(read_number_setting("JOB_PAYLOAD_BYTES", 256))
 
 
-class Figures:
-    """Latencies of the last half minute in a bounded histogram, and counts since the last sample."""
+class HarnessMetrics:
+    """A histogram of the latencies of the last 30 s, and the counts since the last sample."""
 
-    BUCKETS = 400  # each six per cent wider than the one before, from a tenth of a millisecond on
+    BUCKET_COUNT = 400  # the first ends at 0.1 ms, each next one is 6 % wider
 
     def __init__(self) -> None:
         self.enqueued = 0
         self.completed = 0
-        self._spans: deque[tuple[float, list[int]]] = deque()
-        self._new_span()
+        self._histograms: deque[tuple[float, list[int]]] = deque()
+        self._add_histogram()
 
-    def _new_span(self) -> None:
-        self._spans.append((time.monotonic(), [0] * self.BUCKETS))
+    def _add_histogram(self) -> None:
+        self._histograms.append((time.monotonic(), [0] * self.BUCKET_COUNT))
 
-    def started(self, waited_s: float) -> None:
+    def record_start(self, waited_s: float) -> None:
         ms, bucket = max(waited_s, 0.0) * 1000, 0
-        while bucket < self.BUCKETS - 1 and ms > self.edge(bucket):
+        while bucket < self.BUCKET_COUNT - 1 and ms > self.get_bucket_limit_ms(bucket):
             bucket += 1
-        self._spans[-1][1][bucket] += 1
+        self._histograms[-1][1][bucket] += 1
 
     @staticmethod
-    def edge(bucket: int) -> float:
+    def get_bucket_limit_ms(bucket: int) -> float:
         return 0.1 * 1.06**bucket
 
-    def percentiles(self) -> dict[str, float]:
+    def compute_percentiles(self) -> dict[str, float]:
         now = time.monotonic()
-        while len(self._spans) > 1 and self._spans[0][0] < now - WINDOW_S:
-            self._spans.popleft()
-        counts = [sum(span[1][bucket] for span in self._spans) for bucket in range(self.BUCKETS)]
-        self._new_span()
+        while len(self._histograms) > 1 and self._histograms[0][0] < now - LATENCY_WINDOW_S:
+            self._histograms.popleft()
+        counts = [
+            sum(histogram[1][bucket] for histogram in self._histograms) for bucket in range(self.BUCKET_COUNT)
+        ]
+        self._add_histogram()
         measurements: dict[str, float] = {}
         for name, share in (("claim_p50_ms", 0.5), ("claim_p95_ms", 0.95), ("claim_p99_ms", 0.99)):
-            left, bucket = share * sum(counts), 0
-            while bucket < self.BUCKETS - 1 and left > counts[bucket]:
-                left -= counts[bucket]
+            remaining, bucket = share * sum(counts), 0
+            while bucket < self.BUCKET_COUNT - 1 and remaining > counts[bucket]:
+                remaining -= counts[bucket]
                 bucket += 1
-            measurements[name] = round(self.edge(bucket), 3) if sum(counts) else 0.0
+            measurements[name] = round(self.get_bucket_limit_ms(bucket), 3) if sum(counts) else 0.0
         return measurements
 
 
-metrics = Figures()
+metrics = HarnessMetrics()
 
 
 @task(queue="bench")
-async def work(sent: float, payload: str) -> None:
+async def benchmark_task(sent: float, payload: str) -> None:
     del payload
-    metrics.started(time.time() - sent)
-    if WORK_S:
-        await asyncio.sleep(WORK_S)
+    metrics.record_start(time.time() - sent)
+    if TASK_DURATION_S:
+        await asyncio.sleep(TASK_DURATION_S)
     metrics.completed += 1
 
 
-def emit_line(line: dict[str, Any]) -> None:
+def print_json_line(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
-def describe() -> None:
-    emit_line({"kind": "descriptor", "system": MANIFEST["system"], "event_tables": MANIFEST["event_tables"],
+def print_descriptor() -> None:
+    print_json_line({"kind": "descriptor", "system": MANIFEST["system"],
+         "event_tables": MANIFEST["event_tables"],
          "extensions": MANIFEST["extensions"], "version": __version__, "schema_version": __version__,
          "db_name": MANIFEST["db_name"], "started_at": datetime.now(UTC).isoformat()})  # fmt: skip
 
 
 class Producer:
-    """Credits work by the time that has passed; lines `ENQUEUE n` on standard input take over the pacing."""
+    """Submit tasks at the configured rate. Lines `ENQUEUE n` on standard input replace the rate."""
 
     def __init__(self, client: Client, database: Database) -> None:
         self._client = client
         self._database = database
         self._credit = 0.0
-        self._told = False
-        self._batch = int(number("PRODUCER_BATCH_MAX", 128))
-        self._pause = number("PRODUCER_BATCH_MS", 10) / 1000
-        self._rate = number("PRODUCER_RATE", 0)
-        self._depth = (
-            int(number("TARGET_DEPTH", 0)) if os.environ.get("PRODUCER_MODE") == "depth-target" else None
+        self._paced_by_stdin = False
+        self._max_batch = int(read_number_setting("PRODUCER_BATCH_MAX", 128))
+        self._interval_s = read_number_setting("PRODUCER_BATCH_MS", 10) / 1000
+        self._rate = read_number_setting("PRODUCER_RATE", 0)
+        self._target_depth = (
+            int(read_number_setting("TARGET_DEPTH", 0))
+            if os.environ.get("PRODUCER_MODE") == "depth-target"
+            else None
         )
 
-    async def listen(self) -> None:
+    async def read_commands(self) -> None:
         reader = asyncio.StreamReader()
         with contextlib.suppress(OSError, ValueError):
             await asyncio.get_running_loop().connect_read_pipe(
@@ -122,32 +127,32 @@ class Producer:
             while line := await reader.readline():
                 words = line.split()
                 if len(words) == 2 and words[0] == b"ENQUEUE":
-                    self._told = True
+                    self._paced_by_stdin = True
                     self._credit += int(words[1])
 
-    def _factor(self) -> float:
-        place = os.environ.get("PRODUCER_RATE_CONTROL_FILE")
+    def _read_rate_factor(self) -> float:
+        path = os.environ.get("PRODUCER_RATE_CONTROL_FILE")
         try:
-            return float(Path(place).read_text()) if place else 1.0
+            return float(Path(path).read_text()) if path else 1.0
         except (OSError, ValueError):
             return 1.0
 
     async def run(self) -> None:
         before = time.monotonic()
         while True:
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(self._interval_s)
             now = time.monotonic()
-            if self._depth is not None:
-                self._credit = max(0, self._depth - await self._waiting())
-            elif not self._told:
-                self._credit += self._rate * self._factor() * (now - before)
+            if self._target_depth is not None:
+                self._credit = max(0, self._target_depth - await self._count_waiting())
+            elif not self._paced_by_stdin:
+                self._credit += self._rate * self._read_rate_factor() * (now - before)
             before = now
             while self._credit >= 1:
-                await self._send(min(int(self._credit), self._batch))
+                await self._submit_batch(min(int(self._credit), self._max_batch))
 
-    async def _send(self, count: int) -> None:
+    async def _submit_batch(self, count: int) -> None:
         try:
-            await self._client.submit_many([work(time.time(), PAYLOAD) for _ in range(count)])
+            await self._client.submit_many([benchmark_task(time.time(), TASK_PAYLOAD) for _ in range(count)])
         except HoldfastError as error:
             sys.stderr.write(f"enqueue: {error}\n")
             await asyncio.sleep(0.2)
@@ -155,11 +160,11 @@ class Producer:
         metrics.enqueued += count
         self._credit -= count
 
-    async def _waiting(self) -> int:
-        return await depth(self._database)
+    async def _count_waiting(self) -> int:
+        return await count_ready_tasks(self._database)
 
 
-async def depth(database: Database) -> int:
+async def count_ready_tasks(database: Database) -> int:
     try:
         async with database.connection() as connection:
             return int(
@@ -169,25 +174,27 @@ async def depth(database: Database) -> int:
         return 0
 
 
-async def sample(database: Database) -> None:
-    """On every tick of the wall clock, one line a metric."""
+async def print_samples(database: Database) -> None:
+    """Print one line per metric at every sample interval of the wall clock."""
     while True:
-        await asyncio.sleep(SAMPLE_S - time.time() % SAMPLE_S)
+        await asyncio.sleep(SAMPLE_INTERVAL_S - time.time() % SAMPLE_INTERVAL_S)
         enqueued, metrics.enqueued = metrics.enqueued, 0
         completed, metrics.completed = metrics.completed, 0
-        values = {**metrics.percentiles(), "enqueue_rate": enqueued / SAMPLE_S,
-                  "completion_rate": completed / SAMPLE_S, "queue_depth": await depth(database)}  # fmt: skip
+        values = {**metrics.compute_percentiles(), "enqueue_rate": enqueued / SAMPLE_INTERVAL_S,
+                  "completion_rate": completed / SAMPLE_INTERVAL_S,
+                  "queue_depth": await count_ready_tasks(database)}  # fmt: skip
         at = datetime.now(UTC).isoformat()
         for metric, value in values.items():
-            emit_line({"t": at, "system": MANIFEST["system"], "kind": "adapter", "subject_kind": "adapter",
-                 "subject": "", "metric": metric, "value": value, "window_s": SAMPLE_S})  # fmt: skip
+            print_json_line({"t": at, "system": MANIFEST["system"], "kind": "adapter",
+                 "subject_kind": "adapter", "subject": "",
+                 "metric": metric, "value": value, "window_s": SAMPLE_INTERVAL_S})  # fmt: skip
 
 
-async def installed(url: Secret, chosen: settings.Settings) -> None:
-    """A no-op when it is there already; patient when the server is not."""
+async def install_schema(url: Secret, loaded_settings: settings.Settings) -> None:
+    """Install the schema if it is missing. Retry until the server is reachable."""
     while True:
         try:
-            await install.migrate_database(url, chosen)
+            await install.migrate_database(url, loaded_settings)
         except HoldfastError as error:
             sys.stderr.write(f"install: {error}\n")
             await asyncio.sleep(1)
@@ -197,17 +204,27 @@ async def installed(url: Secret, chosen: settings.Settings) -> None:
 
 async def main() -> None:
     url = Secret(os.environ["DATABASE_URL"])
-    chosen = settings.load_settings()
-    await installed(url, chosen)
-    describe()
+    loaded_settings = settings.load_settings()
+    await install_schema(url, loaded_settings)
+    print_descriptor()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    async with Client(url.reveal(), settings=chosen) as client, Database(url, chosen) as database:
-        worker = WorkerRuntime(database, {work.name: work}, concurrency=int(number("WORKER_COUNT", 64)))
-        worker.hurry()  # told to stop, it releases at once
+    async with (
+        Client(url.reveal(), settings=loaded_settings) as client,
+        Database(url, loaded_settings) as database,
+    ):
+        worker = WorkerRuntime(
+            database,
+            {benchmark_task.name: benchmark_task},
+            concurrency=int(read_number_setting("WORKER_COUNT", 64)),
+        )
+        worker.hurry()  # release running tasks at once when the worker is stopped
         producer = Producer(client, database)
-        parts = [asyncio.create_task(part) for part in (producer.run(), producer.listen(), sample(database))]
+        parts = [
+            asyncio.create_task(part)
+            for part in (producer.run(), producer.read_commands(), print_samples(database))
+        ]
         try:
             await worker.run(stop)
         finally:

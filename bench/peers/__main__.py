@@ -1,7 +1,7 @@
-"""`python -m bench.peers [names] [--parts basic,pinned]`: the same work by all of them on one server.
+"""Compare Holdfast with other queues on one server: `python -m bench.peers [names] [--parts basic,pinned]`.
 
-Every peer gets a database of its own and the same steps in turn. Where Holdfast loses, the tables say so.
-What was found is kept and merged with what earlier runs found; `--write` puts all of it into docs/explain.
+Every peer gets its own database and runs the same steps in turn. The tables also show where Holdfast loses.
+Results are merged with those of earlier runs; `--write` writes all of them to docs/explain.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 import asyncpg
 
 from bench.peers import pictures, report, results
-from bench.peers.parts import PARTS, ROUNDS, Sizes
+from bench.peers.parts import PART_FUNCTIONS, ROUNDS_BY_PART, WorkloadSizes
 from bench.peers.peers import PEERS, ROOT
-from bench.peers.trials import Trial, UnsupportedMeasurementError
+from bench.peers.trials import PeerTrial, UnsupportedMeasurementError
 from campaign.servers import FaultServer
 from holdfast import settings
 from holdfast.engine.embedded import binaries
 
-OPTIONS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "synchronous_commit": "on", "fsync": "on"}
-ENVIRONMENTS = ROOT / ".bench"
-MAX_SECONDS_PER_PART = 480.0  # seconds for one peer in one part
+SERVER_OPTIONS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "synchronous_commit": "on", "fsync": "on"}
+ENVIRONMENTS_DIR = ROOT / ".bench"
+MAX_SECONDS_PER_PART = 480.0  # for one peer
 EXPECTED_ERRORS = (
     RuntimeError,
     OSError,
@@ -43,59 +43,63 @@ EXPECTED_ERRORS = (
 )
 
 
-async def measure(part: str, trial: Trial, sizes: Sizes, stamp: results.Stamp) -> results.Outcome:
-    """One peer in one part. What breaks is told and does not stop the others."""
-    outcome, started_at = results.Outcome(stamp), time.monotonic()
+async def measure_part(
+    part: str, trial: PeerTrial, sizes: WorkloadSizes, stamp: results.RunStamp
+) -> results.PeerResult:
+    """Measure one peer in one part. Print an error instead of raising it, so that other peers go on."""
+    result, started_at = results.PeerResult(stamp), time.monotonic()
     try:
-        trial.entry.prepare(ENVIRONMENTS)
+        trial.peer.install_packages(ENVIRONMENTS_DIR)
         async with asyncio.timeout(MAX_SECONDS_PER_PART):
-            await PARTS[part](trial, sizes, outcome.measurements)
+            await PART_FUNCTIONS[part](trial, sizes, result.measurements)
     except UnsupportedMeasurementError as reason:
-        outcome.lost = str(reason)
+        result.missing_reason = str(reason)
     except EXPECTED_ERRORS as error:
-        outcome.lost = _reason(error).replace(trial.dsn, "its database")
-        print(f"{part}, {trial.entry.name}: {error!r}", flush=True)
-    with contextlib.suppress(*EXPECTED_ERRORS):  # the next part begins with dropping what is left
-        await trial.close()
-    outcome.seconds = time.monotonic() - started_at
-    output = ", ".join(f"{what} {report.shown(value)}" for what, value in outcome.measurements.items())
-    print(f"{part}, {trial.entry.name} ({outcome.seconds:.0f} s): {output or outcome.lost}", flush=True)
-    return outcome
+        result.missing_reason = _format_error_line(error).replace(trial.dsn, "its database")
+        print(f"{part}, {trial.peer.name}: {error!r}", flush=True)
+    with contextlib.suppress(*EXPECTED_ERRORS):  # the next part removes what is left
+        await trial.remove_store()
+    result.seconds = time.monotonic() - started_at
+    output = ", ".join(
+        f"{column} {report.format_value(value)}" for column, value in result.measurements.items()
+    )
+    print(
+        f"{part}, {trial.peer.name} ({result.seconds:.0f} s): {output or result.missing_reason}", flush=True
+    )
+    return result
 
 
-def _reason(error: BaseException) -> str:
-    """One line that may be published: without the places of this machine."""
+def _format_error_line(error: BaseException) -> str:
+    """Return the last line of an error, without file paths, so that it can be published."""
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"no end within {error.timeout:.0f} s"
+        return f"not finished within {error.timeout:.0f} s"
     lines = str(error).strip().splitlines() or ["took too long"]
     return re.sub(r"(/[\w.-]+){2,}", "...", lines[-1])[:200]
 
 
-async def measure_peers(options: argparse.Namespace, sizes: Sizes, folder: Path) -> results.Results:
-    ENVIRONMENTS.mkdir(exist_ok=True)
-    programs = Path(binaries.choose_binaries(settings.load_settings(), None).program("psql")).parent
-    measurements, commit = (
-        results.load(options.results),
-        results.commit(),
-    )  # what runs, whatever is committed meanwhile
-    server = FaultServer(folder, OPTIONS)
+async def measure_peers(options: argparse.Namespace, sizes: WorkloadSizes, folder: Path) -> results.Results:
+    ENVIRONMENTS_DIR.mkdir(exist_ok=True)
+    programs = Path(binaries.choose_binaries(settings.load_settings(), None).program_path("psql")).parent
+    measurements = results.load_results(options.results)
+    commit = results.read_commit_hash()  # at the start, because somebody may commit during the run
+    server = FaultServer(folder, SERVER_OPTIONS)
     server.start()
     try:
-        await server.ready()
+        await server.wait_until_ready()
         connection = await server.connect()
         version = "PostgreSQL " + (await connection.fetchval("show server_version")).split()[0]
         await connection.close()
-        trials: dict[str, Trial] = {}
+        trials: dict[str, PeerTrial] = {}
         for part in options.parts:
-            stamp = results.stamp(version, commit)
-            for number, name in product(range(ROUNDS.get(part, 1)), options.names or list(PEERS)):
+            stamp = results.create_stamp(version, commit)
+            for number, name in product(range(ROUNDS_BY_PART.get(part, 1)), options.names or list(PEERS)):
                 if name not in trials:
-                    trials[name] = Trial(PEERS[name], server, ENVIRONMENTS, programs)
-                outcome = await measure(part, trials[name], sizes, stamp)
+                    trials[name] = PeerTrial(PEERS[name], server, ENVIRONMENTS_DIR, programs)
+                result = await measure_part(part, trials[name], sizes, stamp)
                 if number:
-                    outcome.seconds += measurements[part][name].seconds
-                results.put(measurements, part, name, outcome)
-                results.save(options.results, measurements)
+                    result.seconds += measurements[part][name].seconds
+                results.replace_result(measurements, part, name, result)
+                results.save_results(options.results, measurements)
     finally:
         server.destroy()
     return measurements
@@ -103,65 +107,95 @@ async def measure_peers(options: argparse.Namespace, sizes: Sizes, folder: Path)
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.peers", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(PEERS)}; all if none are given")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}; all if not given")
-    parser.add_argument("--scale", type=float, default=1.0, help="a fraction of the usual numbers of jobs")
-    parser.add_argument("--backlog", type=int, default=Sizes.backlog, help="jobs that wait")
-    parser.add_argument("--history", type=int, default=Sizes.history, help="jobs that have ended")
-    parser.add_argument("--running", type=int, default=Sizes.running, help="jobs that are held")
+    parser.add_argument("names", nargs="*", help=f"Measure these peers: {', '.join(PEERS)}. Default: all.")
     parser.add_argument(
-        "--by-api",
+        "--parts",
+        default=",".join(PART_FUNCTIONS),
+        help=f"Run these parts: {','.join(PART_FUNCTIONS)}. Default: all.",
+    )
+    parser.add_argument(
+        "--scale",
         type=float,
-        default=Sizes.by_api,
-        help="seconds; what would take longer to enqueue is multiplied",
+        default=1.0,
+        help="Multiply the usual numbers of jobs by this factor. Default: 1.",
     )
-    parser.add_argument("--seconds", type=float, default=Sizes.seconds, help="to watch a drain of very many")
     parser.add_argument(
-        "--results", type=Path, default=ENVIRONMENTS / "results.json", help="kept and merged here"
+        "--backlog", type=int, default=WorkloadSizes.backlog, help="Set the number of waiting jobs."
     )
-    parser.add_argument("--only-write", action="store_true", help="measure nothing, write what is kept")
     parser.add_argument(
-        "--write", action="store_true", help="write docs/explain/benchmarks.md and its pictures"
+        "--history", type=int, default=WorkloadSizes.history, help="Set the number of finished jobs."
+    )
+    parser.add_argument(
+        "--running", type=int, default=WorkloadSizes.running, help="Set the number of running jobs."
+    )
+    parser.add_argument(
+        "--max-enqueue-seconds",
+        type=float,
+        default=WorkloadSizes.max_enqueue_seconds,
+        help="Copy rows in the tables when enqueueing would take longer.",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=WorkloadSizes.seconds,
+        help="Stop a drain of very many jobs after this time.",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=ENVIRONMENTS_DIR / "results.json",
+        help="Merge the results into this file.",
+    )
+    parser.add_argument(
+        "--only-write", action="store_true", help="Write the page from stored results without measuring."
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="Write docs/explain/benchmarks.md and its charts."
     )
     options = parser.parse_args()
     options.parts = [part for part in options.parts.replace(" ", ",").split(",") if part]
-    if unknown := [*(set(options.parts) - set(PARTS)), *(set(options.names) - set(PEERS))]:
-        parser.error(f"nobody knows {', '.join(unknown)}")
+    if unknown := [*(set(options.parts) - set(PART_FUNCTIONS)), *(set(options.names) - set(PEERS))]:
+        parser.error(f"unknown part or peer: {', '.join(unknown)}")
     return options
 
 
-def write(measurements: results.Results) -> None:
+def write_report_page(measurements: results.Results) -> None:
     names = {name for outcomes in measurements.values() for name in outcomes}
     versions = {}
     for name in names:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):  # kept results of one that is not here
-            versions[name] = PEERS[name].version(ENVIRONMENTS)
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # the peer may not be installed here
+            versions[name] = PEERS[name].read_version(ENVIRONMENTS_DIR)
     drains = {
         n: each.measurements
         for n, each in (measurements.get("turns") or measurements.get("basic", {})).items()
     }
-    drawn = {"benchmarks.svg": pictures.bars(drains)} if drains else {}
-    if growth := report.with_backlog(measurements):
-        drawn["benchmarks-growth.svg"] = pictures.lines(growth)
-    report.write(ROOT / "docs" / "explain", report.page(measurements, versions), drawn)
+    charts = {"benchmarks.svg": pictures.draw_drain_bars(drains)} if drains else {}
+    if growth := report.merge_growth_and_backlog(measurements):
+        charts["benchmarks-growth.svg"] = pictures.draw_growth_lines(growth)
+    report.write_page(ROOT / "docs" / "explain", report.build_page(measurements, versions), charts)
 
 
 def main() -> None:
     options = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server is ours to end
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # run `finally`, which removes the server
     folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else ".") / f"holdfast-bench-{os.getpid()}"
-    sizes = Sizes(
-        options.scale, options.backlog, options.history, options.running, options.seconds, options.by_api
+    sizes = WorkloadSizes(
+        options.scale,
+        options.backlog,
+        options.history,
+        options.running,
+        options.seconds,
+        options.max_enqueue_seconds,
     )
     measurements = (
-        results.load(options.results)
+        results.load_results(options.results)
         if options.only_write
         else asyncio.run(measure_peers(options, sizes, folder))
     )
-    for part in [each for each in PARTS if each in measurements]:
-        print(report.section(part, measurements))
+    for part in [name for name in PART_FUNCTIONS if name in measurements]:
+        print(report.format_section(part, measurements))
     if options.write or options.only_write:
-        write(measurements)
+        write_report_page(measurements)
 
 
 if __name__ == "__main__":

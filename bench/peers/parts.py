@@ -1,5 +1,4 @@
-"""What is measured, in parts that can be run by themselves. Each fills in what it finds as it goes: if a step
-breaks, what came before it counts."""
+"""The parts of the comparison. A part stores each measurement at once, so that a later error keeps it."""
 
 from __future__ import annotations
 
@@ -15,52 +14,52 @@ from statistics import median, quantiles
 import asyncpg
 
 from bench.peers import rows
-from bench.peers.memory import megabytes
-from bench.peers.trials import Trial, UnsupportedMeasurementError
+from bench.peers.memory import read_process_tree_mb
+from bench.peers.trials import PeerTrial, UnsupportedMeasurementError
 
 Measurements = dict[str, float | str]
-WARM_UP_JOBS = 5  # jobs whose waits do not count
+WARM_UP_JOBS = 5  # jobs whose waiting times do not count
 SINGLE_ENQUEUES = 600
-ONE = "enqueue one by one"
-ROUNDS = {"turns": 3}  # of parts that everybody plays several times
+ONE_BY_ONE_COLUMN = "enqueue one by one"
+ROUNDS_BY_PART = {"turns": 3}  # other parts run once
 SETTLE_SECONDS, IDLE_SECONDS, STATISTICS_DELAY_SECONDS = 10.0, 30.0, 1.2
-MEMORY_GROWTH_SECONDS = 15.0  # seconds of work at most for the growth of memory
+MEMORY_GROWTH_SECONDS = 15.0  # maximum duration of the drain that measures growth
 NOT_MEASURED = float("nan")
-NOT_POSTGRES = "its jobs are not in PostgreSQL"
-COUNTS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal,
+NOT_POSTGRES_REASON = "its jobs are not in PostgreSQL"
+SELECT_COUNTERS = """select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint as wal,
   xact_commit + xact_rollback as transactions,
   (select sum(n_tup_upd + n_tup_del) from pg_stat_user_tables) as dead
   from pg_stat_database where datname = current_database()"""
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How much of everything. `seconds` is the time a drain of very many is watched."""
+class WorkloadSizes:
+    """The numbers of jobs per part. `seconds` is the maximum duration of a drain of very many jobs."""
 
     scale: float = 1.0
     backlog: int = 1_000_000
     history: int = 10_000_000
     running: int = 10_000
     seconds: float = 12.0
-    by_api: float = 15.0  # seconds; what takes longer to enqueue is multiplied in the tables
+    max_enqueue_seconds: float = 15.0  # copy rows in the tables when enqueueing takes longer
 
-    def jobs(self, trial: Trial) -> int:
-        return max(int(trial.entry.jobs * self.scale), 50)
+    def get_drain_jobs(self, trial: PeerTrial) -> int:
+        return max(int(trial.peer.jobs * self.scale), 50)
 
-    def growth(self) -> list[int]:
-        """Tenfold steps up to the backlog, which is a part of its own."""
+    def list_growth_steps(self) -> list[int]:
+        """Return tenfold numbers of waiting jobs, below the backlog of the part `backlog`."""
         return [size for size in (1_000, 10_000, 100_000) if size < self.backlog]
 
 
 @contextlib.contextmanager
-def timed(trial: Trial, what: str) -> Iterator[None]:
+def print_duration(trial: PeerTrial, column: str) -> Iterator[None]:
     started_at = time.monotonic()
     yield
-    print(f"  {trial.entry.name} {what}: {time.monotonic() - started_at:.0f} s", file=sys.stderr, flush=True)
+    print(f"  {trial.peer.name} {column}: {time.monotonic() - started_at:.0f} s", file=sys.stderr, flush=True)
 
 
 @contextlib.asynccontextmanager
-async def _connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+async def _open_connection(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(dsn)
     try:
         yield connection
@@ -68,210 +67,216 @@ async def _connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def _counts(connection: asyncpg.Connection) -> dict[str, float]:
-    await asyncio.sleep(STATISTICS_DELAY_SECONDS)  # they come late
-    measurements = dict(await connection.fetchrow(COUNTS) or {})
-    return {name: float(value or 0) for name, value in measurements.items()}
+async def _read_counters(connection: asyncpg.Connection) -> dict[str, float]:
+    await asyncio.sleep(STATISTICS_DELAY_SECONDS)  # the server publishes its statistics late
+    counters = dict(await connection.fetchrow(SELECT_COUNTERS) or {})
+    return {name: float(value or 0) for name, value in counters.items()}
 
 
-async def basic(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.jobs(trial)
-    await trial.make()
-    with timed(trial, "enqueue"):
-        measurements[ONE] = single / trial.run("one", str(single))["seconds"]
-        measurements["enqueue bulk"] = trial.bulk(jobs)
-        await trial.emptied()
-    with timed(trial, "1 process"):
-        await _counted(trial, jobs, measurements)
-    with timed(trial, "2 processes"):
-        measurements["drain, 2 processes"] = await trial.drain(jobs, 2)
-    with timed(trial, "idle"):
-        await _idle_and_wake_up(trial, max(int(100 * sizes.scale), 20) + WARM_UP_JOBS, measurements)
-    if trial.entry.redis:
-        raise UnsupportedMeasurementError(f"WAL, transactions, dead rows: {NOT_POSTGRES}")
+async def measure_basic(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.get_drain_jobs(trial)
+    await trial.create_store()
+    with print_duration(trial, "enqueue"):
+        measurements[ONE_BY_ONE_COLUMN] = single / trial.run_adapter("one", str(single))["seconds"]
+        measurements["enqueue bulk"] = trial.enqueue_bulk(jobs)
+        await trial.drain_leftovers()
+    with print_duration(trial, "1 process"):
+        await _measure_drain_costs(trial, jobs, measurements)
+    with print_duration(trial, "2 processes"):
+        measurements["drain, 2 processes"] = await trial.measure_drain(jobs, 2)
+    with print_duration(trial, "idle"):
+        await _measure_idle_and_wake_up(trial, max(int(100 * sizes.scale), 20) + WARM_UP_JOBS, measurements)
+    if trial.peer.redis:
+        raise UnsupportedMeasurementError(f"WAL, transactions, dead rows: {NOT_POSTGRES_REASON}")
 
 
-async def turns(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    """One round; the caller goes round several times, so that a slow minute of the machine hits everybody."""
-    single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.jobs(trial)
-    await trial.make()
-    trial.rounds.setdefault(ONE, []).append(single / trial.run("one", str(single))["seconds"])
-    await trial.drain(single)
-    for processes, what in ((1, "drain, 1 process"), (2, "drain, 2 processes")):
-        trial.rounds.setdefault(what, []).append(await trial.drain(jobs, processes))
-    for what, rates in trial.rounds.items():
-        measurements[what] = median(rates)
-        measurements[f"{what}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
+async def measure_turns(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure one round. The caller repeats rounds of all peers, so that a slow minute hits every peer."""
+    single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.get_drain_jobs(trial)
+    await trial.create_store()
+    trial.rates_by_column.setdefault(ONE_BY_ONE_COLUMN, []).append(
+        single / trial.run_adapter("one", str(single))["seconds"]
+    )
+    await trial.measure_drain(single)
+    for processes, column in ((1, "drain, 1 process"), (2, "drain, 2 processes")):
+        trial.rates_by_column.setdefault(column, []).append(await trial.measure_drain(jobs, processes))
+    for column, rates in trial.rates_by_column.items():
+        measurements[column] = median(rates)
+        measurements[f"{column}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
 
 
-async def _counted(trial: Trial, jobs: int, measurements: Measurements) -> None:
-    """A drain by one process, with what it cost a job, from enqueueing in bulk to the end."""
-    async with _connected(trial.dsn) as connection:
-        before, looks = await _counts(connection), trial.looks
-        measurements["drain, 1 process"] = rate = await trial.drain(jobs)
-        trial.clear = 0.0 if math.isnan(rate) else rate
-        after = await _counts(connection)
-    if trial.entry.redis:
+async def _measure_drain_costs(trial: PeerTrial, jobs: int, measurements: Measurements) -> None:
+    """Measure a drain by one process, and WAL, transactions and dead rows per job."""
+    async with _open_connection(trial.dsn) as connection:
+        before, polls_before = await _read_counters(connection), trial.poll_count
+        measurements["drain, 1 process"] = rate = await trial.measure_drain(jobs)
+        trial.usual_rate = 0.0 if math.isnan(rate) else rate
+        after = await _read_counters(connection)
+    if trial.peer.redis:
         return
-    ours = trial.looks - looks + 1
+    own_transactions = trial.poll_count - polls_before + 1
     measurements["WAL bytes/job"] = (after["wal"] - before["wal"]) / jobs
-    measurements["transactions/job"] = max(after["transactions"] - before["transactions"] - ours, 0.0) / jobs
+    measurements["transactions/job"] = (
+        max(after["transactions"] - before["transactions"] - own_transactions, 0.0) / jobs
+    )
     measurements["dead rows/job"] = (after["dead"] - before["dead"]) / jobs
 
 
-async def _idle_and_wake_up(trial: Trial, jobs: int, measurements: Measurements) -> None:
-    """Transactions a minute of an idle worker; then from enqueue to handler, one each 25 ms.
+async def _measure_idle_and_wake_up(trial: PeerTrial, jobs: int, measurements: Measurements) -> None:
+    """Measure transactions per minute of an idle worker, then the time from enqueue to handler.
 
-    The first few do not count: both sides open connections and have their statements planned.
+    The first jobs do not count, because both sides open connections and plan their statements.
     """
-    worker = trial.start()
+    worker = trial.start_worker()
     await asyncio.sleep(SETTLE_SECONDS)
-    async with _connected(trial.dsn) as connection:  # kept: connecting is a transaction, too
-        before = await _counts(connection)
+    async with _open_connection(
+        trial.dsn
+    ) as connection:  # one connection: connecting would count as a transaction
+        before = await _read_counters(connection)
         await asyncio.sleep(IDLE_SECONDS)
-        after = await _counts(connection)
-    if not trial.entry.redis:
+        after = await _read_counters(connection)
+    if not trial.peer.redis:
         idle = (
             (after["transactions"] - before["transactions"] - 1)
             * 60
             / (IDLE_SECONDS + STATISTICS_DELAY_SECONDS)
         )
         measurements["idle transactions/min"] = max(idle, 0.0)
-    trial.run("paced", str(jobs))
+    trial.run_adapter("paced", str(jobs))
     await asyncio.sleep(1.5)
-    waits = sorted(trial.stop(worker)["waits_ms"][WARM_UP_JOBS:])
+    waits = sorted(trial.stop_worker(worker)["waits_ms"][WARM_UP_JOBS:])
     cuts = quantiles(waits, n=100) if len(waits) > 1 else [NOT_MEASURED] * 99
     measurements["wake-up p50 ms"], measurements["wake-up p99 ms"] = cuts[49], cuts[98]
 
 
-def _compared(measurements: Measurements, what: str, rate: float, clear: float) -> None:
-    measurements["usual drain"], measurements[what], measurements["share of its usual"] = (
-        clear,
+def _add_comparison(measurements: Measurements, column: str, rate: float, usual_rate: float) -> None:
+    measurements["usual drain"], measurements[column], measurements["share of its usual"] = (
+        usual_rate,
         rate,
-        rate / clear,
+        rate / usual_rate,
     )
 
 
 @contextlib.asynccontextmanager
-async def _snapshot(dsn: str) -> AsyncIterator[None]:
-    """Somebody who looks at the database as it is now, for as long as this lasts."""
-    async with _connected(dsn) as connection, connection.transaction(isolation="repeatable_read"):
+async def _hold_snapshot(dsn: str) -> AsyncIterator[None]:
+    """Hold a snapshot of the database while the block runs."""
+    async with _open_connection(dsn) as connection, connection.transaction(isolation="repeatable_read"):
         await connection.fetchval("select count(*) from pg_class")
         yield
 
 
-async def pinned(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    if trial.entry.redis:
-        raise UnsupportedMeasurementError(NOT_POSTGRES)
-    trial.clear = 0.0  # the one right before it says more than an earlier one
-    clear = await trial.usual(sizes.jobs(trial))
-    await trial.make()
-    with timed(trial, "pinned"):
-        async with _snapshot(trial.dsn):
-            rate = await trial.drain(sizes.jobs(trial))
-    _compared(measurements, "drain, snapshot pinned", rate, clear)
+async def measure_pinned(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    if trial.peer.redis:
+        raise UnsupportedMeasurementError(NOT_POSTGRES_REASON)
+    trial.usual_rate = 0.0  # measure again: an earlier rate is less comparable
+    usual_rate = await trial.get_usual_rate(sizes.get_drain_jobs(trial))
+    await trial.create_store()
+    with print_duration(trial, "pinned"):
+        async with _hold_snapshot(trial.dsn):
+            rate = await trial.measure_drain(sizes.get_drain_jobs(trial))
+    _add_comparison(measurements, "drain, snapshot pinned", rate, usual_rate)
 
 
-async def backlog(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    clear = await trial.usual(sizes.jobs(trial))
-    rate = await _with_waiting(trial, sizes, sizes.backlog, sizes.seconds)
-    _compared(measurements, f"drain, {sizes.backlog:,} waiting", rate, clear)
+async def measure_backlog(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    usual_rate = await trial.get_usual_rate(sizes.get_drain_jobs(trial))
+    rate = await _measure_with_waiting(trial, sizes, sizes.backlog, sizes.seconds)
+    _add_comparison(measurements, f"drain, {sizes.backlog:,} waiting", rate, usual_rate)
 
 
-async def growth(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    await trial.usual(sizes.jobs(trial))  # tells how fast its bulk call is
-    for size in sizes.growth():
-        measurements[f"{size:,}"] = await _with_waiting(trial, sizes, size, sizes.seconds / 2)
+async def measure_growth(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    await trial.get_usual_rate(sizes.get_drain_jobs(trial))  # measures the rate of the bulk call
+    for size in sizes.list_growth_steps():
+        measurements[f"{size:,}"] = await _measure_with_waiting(trial, sizes, size, sizes.seconds / 2)
 
 
-async def _with_waiting(trial: Trial, sizes: Sizes, size: int, seconds: float) -> float:
-    await trial.make()
-    with timed(trial, f"fill {size:,}"):
-        how = await trial.fill(size, sizes.by_api)
-    with timed(trial, f"drain {size:,} ({how})"):
-        # Of the largest none is at the end in time, so one look is enough.
-        look = max(0.01, size / 1_000_000) if size < 500_000 else seconds
-        return await trial.drain_for(size, seconds, look)
+async def _measure_with_waiting(trial: PeerTrial, sizes: WorkloadSizes, size: int, seconds: float) -> float:
+    await trial.create_store()
+    with print_duration(trial, f"fill {size:,}"):
+        how = await trial.fill_queue(size, sizes.max_enqueue_seconds)
+    with print_duration(trial, f"drain {size:,} ({how})"):
+        # No peer drains the largest queue in time, so one count at the end is enough.
+        poll_seconds = max(0.01, size / 1_000_000) if size < 500_000 else seconds
+        return await trial.measure_drain_for(size, seconds, poll_seconds)
 
 
-async def history(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    """Finished rows, then more waiting than can be done meanwhile: counting is slow, so we look once."""
-    if trial.entry.name not in rows.FINISHED:
+async def measure_history(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure a drain with many finished jobs. Counting is slow, so the remaining jobs are counted once."""
+    if trial.peer.name not in rows.FINISHED_ROWS:
         measurements[f"drain, {sizes.history:,} finished"] = "none kept"
         return
-    clear = await trial.usual(sizes.jobs(trial))
-    await trial.make()
-    trial.run("bulk", "3")
-    await trial.emptied()
-    with timed(trial, f"fill {sizes.history:,}"):
-        await _maintained(trial)
-        await rows.multiply(trial.dsn, rows.FINISHED[trial.entry.name], sizes.history)
-        jobs = max(int(clear * sizes.seconds * 3), 1_000)
-        await trial.fill(jobs, sizes.by_api)
-    with timed(trial, "drain with history"):
-        rate = await trial.drain_for(jobs, sizes.seconds, look=sizes.seconds)
-    _compared(measurements, f"drain, {sizes.history:,} finished", rate, clear)
+    usual_rate = await trial.get_usual_rate(sizes.get_drain_jobs(trial))
+    await trial.create_store()
+    trial.run_adapter("bulk", "3")
+    await trial.drain_leftovers()
+    with print_duration(trial, f"fill {sizes.history:,}"):
+        await _run_peer_maintenance(trial)
+        await rows.multiply_rows(trial.dsn, rows.FINISHED_ROWS[trial.peer.name], sizes.history)
+        jobs = max(int(usual_rate * sizes.seconds * 3), 1_000)
+        await trial.fill_queue(jobs, sizes.max_enqueue_seconds)
+    with print_duration(trial, "drain with history"):
+        rate = await trial.measure_drain_for(jobs, sizes.seconds, poll_seconds=sizes.seconds)
+    _add_comparison(measurements, f"drain, {sizes.history:,} finished", rate, usual_rate)
 
 
-async def _maintained(trial: Trial) -> None:
-    if trial.entry.prepare_history:
-        async with _connected(trial.dsn) as connection:
-            await connection.execute(trial.entry.prepare_history)
+async def _run_peer_maintenance(trial: PeerTrial) -> None:
+    if trial.peer.prepare_history:
+        async with _open_connection(trial.dsn) as connection:
+            await connection.execute(trial.peer.prepare_history)
 
 
-async def running(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    """Another worker holds very many that do not end, and renews what it has to; one drains beside it."""
-    if trial.entry.cannot_hold:
-        raise UnsupportedMeasurementError(trial.entry.cannot_hold)
-    clear = await trial.usual(sizes.jobs(trial))
-    await trial.make()
-    with timed(trial, f"hold {sizes.running:,}"):
-        trial.bulk(sizes.running)
-        holder = trial.start(PEER_HOLD="1", PEER_AT_ONCE=str(sizes.running))
-        await trial.reached(holder, sizes.running, 45)
+async def measure_running(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure a drain while another worker holds many jobs that do not end."""
+    if trial.peer.cannot_hold:
+        raise UnsupportedMeasurementError(trial.peer.cannot_hold)
+    usual_rate = await trial.get_usual_rate(sizes.get_drain_jobs(trial))
+    await trial.create_store()
+    with print_duration(trial, f"hold {sizes.running:,}"):
+        trial.enqueue_bulk(sizes.running)
+        holder = trial.start_worker(PEER_HOLD="1", PEER_AT_ONCE=str(sizes.running))
+        await trial.wait_for_started_jobs(holder, sizes.running, 45)
         await asyncio.sleep(2)
-    with timed(trial, "drain beside them"):
-        rate = await trial.drain(sizes.jobs(trial), others=sizes.running)
+    with print_duration(trial, "drain beside them"):
+        rate = await trial.measure_drain(sizes.get_drain_jobs(trial), held_jobs=sizes.running)
     if holder.process.poll() is not None:
-        raise RuntimeError("the worker that held them ended by itself")
-    # One that lost its jobs to its own rescue, or took others, did not hold what we say it held.
-    if (begun := int(trial.stop(holder)["handled"])) != sizes.running:
-        raise RuntimeError(f"the worker that should hold {sizes.running:,} was given {begun:,}")
-    _compared(measurements, f"drain, {sizes.running:,} running", rate, clear)
+        raise RuntimeError("the worker that held the jobs exited")
+    # A worker that lost its jobs to the rescue of its queue, or took other jobs, makes the result wrong.
+    if (begun := int(trial.stop_worker(holder)["handled"])) != sizes.running:
+        raise RuntimeError(f"the worker should hold {sizes.running:,} jobs and started {begun:,}")
+    _add_comparison(measurements, f"drain, {sizes.running:,} running", rate, usual_rate)
 
 
-async def memory(trial: Trial, sizes: Sizes, measurements: Measurements) -> None:
-    """Of one worker: before its first job, after its usual drain, and how it grows from there."""
-    jobs, clear = sizes.jobs(trial), await trial.usual(sizes.jobs(trial))
-    await trial.make()
-    worker = trial.start()
-    with timed(trial, "memory"):
+async def measure_memory(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure the memory of one worker: idle, after its usual drain, and its growth after that."""
+    jobs, usual_rate = sizes.get_drain_jobs(trial), await trial.get_usual_rate(sizes.get_drain_jobs(trial))
+    await trial.create_store()
+    worker = trial.start_worker()
+    with print_duration(trial, "memory"):
         await asyncio.sleep(5)
-        measurements["idle MB"] = megabytes(worker.process.pid)
-        trial.bulk(jobs)
-        await trial.until_empty()
+        measurements["idle MB"] = read_process_tree_mb(worker.process.pid)
+        trial.enqueue_bulk(jobs)
+        await trial.wait_until_empty()
         await asyncio.sleep(1)
-        measurements["after its usual drain MB"] = after = megabytes(worker.process.pid)
-    more = min(int(100_000 * sizes.scale), int(MEMORY_GROWTH_SECONDS * min(clear, trial.bulk_rate)))
-    if more < 20_000 * sizes.scale:  # a few MB of chance would look like a lot
-        raise UnsupportedMeasurementError(
-            f"growth: it would do no more than {more:,} jobs in {MEMORY_GROWTH_SECONDS:.0f} s"
+        measurements["after its usual drain MB"] = after = read_process_tree_mb(worker.process.pid)
+    more = min(int(100_000 * sizes.scale), int(MEMORY_GROWTH_SECONDS * min(usual_rate, trial.bulk_rate)))
+    if more < 20_000 * sizes.scale:  # too few jobs: a random MB would look like growth
+        raise UnsupportedMeasurementError(f"growth: at most {more:,} jobs in {MEMORY_GROWTH_SECONDS:.0f} s")
+    with print_duration(trial, f"memory, {more:,} more"):
+        trial.enqueue_bulk(more)
+        await trial.wait_until_empty()
+        await asyncio.sleep(1)
+        measurements["growth MB/100,000 jobs"] = (
+            (read_process_tree_mb(worker.process.pid) - after) * 100_000 / more
         )
-    with timed(trial, f"memory, {more:,} more"):
-        trial.bulk(more)
-        await trial.until_empty()
-        await asyncio.sleep(1)
-        measurements["growth MB/100,000 jobs"] = (megabytes(worker.process.pid) - after) * 100_000 / more
 
 
-Part = Callable[[Trial, Sizes, Measurements], Awaitable[None]]
-PARTS: dict[str, Part] = {
-    "turns": turns,
-    "basic": basic,
-    "pinned": pinned,
-    "backlog": backlog,
-    "growth": growth,
-    "history": history,
-    "running": running,
-    "memory": memory,
+PartFunction = Callable[[PeerTrial, WorkloadSizes, Measurements], Awaitable[None]]
+PART_FUNCTIONS: dict[str, PartFunction] = {
+    "turns": measure_turns,
+    "basic": measure_basic,
+    "pinned": measure_pinned,
+    "backlog": measure_backlog,
+    "growth": measure_growth,
+    "history": measure_history,
+    "running": measure_running,
+    "memory": measure_memory,
 }

@@ -1,4 +1,4 @@
-"""The results as a page: tables, pictures, and what they were taken with."""
+"""Write docs/explain/benchmarks.md: tables, charts and the conditions of each measurement."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.peers.parts import IDLE_SECONDS, ROUNDS, SETTLE_SECONDS
+from bench.peers.parts import IDLE_SECONDS, ROUNDS_BY_PART, SETTLE_SECONDS
 from bench.peers.peers import PEERS
-from bench.peers.results import Measurements, Outcome, Results, Value
+from bench.peers.results import Measurements, PeerResult, Results, Value
 
-NO_JOB_QUEUES = {"holdfast", "pgmq"}
-LOWER_IS_BETTER = ("ms", "/min", "/job", " MB", "/100,000 jobs")
-GROWTH = "Cost as work grows"
-HEAD = """# Benchmarks against other queues
+EXCLUDED_FROM_RATIO = {"holdfast", "pgmq"}
+LOWER_IS_BETTER_SUFFIXES = ("ms", "/min", "/job", " MB", "/100,000 jobs")
+GROWTH_TITLE = "Cost as work grows"
+PAGE_INTRODUCTION = """# Benchmarks against other queues
 
 Written by `make bench-peers`; the figures of a table are of one run on one server, so compare within a table
 only.
@@ -27,11 +27,12 @@ of a table more than 1 is better than every other job queue, whichever way the c
 ![Jobs a second, drained by one and by two processes](benchmarks.svg)
 """
 # Title and text of each part.
-TEXTS = {
+PART_TEXTS = {
     "turns": (
         "Enqueue and drain, by turns",
-        f"""Everybody once, then everybody again: medians of {ROUNDS["turns"]} rounds, with the slowest and
-the fastest. A drain is timed from the first job that is gone to the moment when nothing is unfinished.""",
+        f"""Everybody once, then everybody again: medians of {ROUNDS_BY_PART["turns"]} rounds, with the
+slowest and the fastest. A drain is timed from the first job that is gone to the moment when nothing
+is unfinished.""",
     ),
     "basic": (
         "Enqueue, drain, idle, wake up",
@@ -51,7 +52,7 @@ that dies can be cleaned away. The usual drain is that of the same run, without 
         """One process, timed from its first job for some seconds; then we count how many are gone.""",
     ),
     "growth": (
-        GROWTH,
+        GROWTH_TITLE,
         """Jobs a second of one process with so many waiting, timed from its first job to the last or for some
 seconds; the last column is that of the long queue.
 
@@ -73,7 +74,7 @@ the usual number beside it.""",
 drain, and how it grew with 20,000 to 100,000 more. What forks share counts once, files they map for each.""",
     ),
 }
-ABOUT = """
+PAGE_CONDITIONS = """
 ## What was run
 
 Each peer has a database of its own on the same server, `fsync` and `synchronous_commit` on, and is driven by
@@ -86,28 +87,30 @@ its API made, multiplied in its own tables (`bench/peers/rows.py`), then vacuume
 """
 
 
-def table(results: Mapping[str, Measurements]) -> str:
+def format_table(results: Mapping[str, Measurements]) -> str:
     columns = list(dict.fromkeys(column for result in results.values() for column in result))
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     for name, result in results.items():
-        lines.append(f"| {name} | " + " | ".join(shown(result.get(column)) for column in columns) + " |")
-    others = [result for name, result in results.items() if name not in NO_JOB_QUEUES]
+        lines.append(
+            f"| {name} | " + " | ".join(format_value(result.get(column)) for column in columns) + " |"
+        )
+    others = [result for name, result in results.items() if name not in EXCLUDED_FROM_RATIO]
     if "holdfast" in results and others:
-        ratios = [_ratio(results["holdfast"], others, column) for column in columns]
+        ratios = [_format_ratio(results["holdfast"], others, column) for column in columns]
         lines.append("| **Holdfast against the best other job queue** | " + " | ".join(ratios) + " |")
     return "\n".join(lines)
 
 
-def known(value: Value | None) -> float:
-    """As a number, which is none where there is only a word or nothing."""
+def to_number(value: Value | None) -> float:
+    """Return a measurement as a number, or NaN when there is only text or nothing."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _ratio(ours: Measurements, others: list[Measurements], column: str) -> str:
-    """More than 1 is better than all of them, whichever way the column counts."""
-    lower = column.endswith(LOWER_IS_BETTER)
-    theirs = [value for result in others if not math.isnan(value := known(result.get(column)))]
-    mine = known(ours.get(column))
+def _format_ratio(ours: Measurements, others: list[Measurements], column: str) -> str:
+    """Return our value against the best other value. More than 1 means that ours is better."""
+    lower = column.endswith(LOWER_IS_BETTER_SUFFIXES)
+    theirs = [value for result in others if not math.isnan(value := to_number(result.get(column)))]
+    mine = to_number(ours.get(column))
     if not theirs or math.isnan(mine):
         return "-"
     best = (min if lower else max)(theirs)
@@ -115,17 +118,17 @@ def _ratio(ours: Measurements, others: list[Measurements], column: str) -> str:
     return f"{top / bottom:.2f}" if bottom > 0 and top >= 0 else "-"
 
 
-def shown(value: Value | None) -> str:
+def format_value(value: Value | None) -> str:
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
         return "-"
-    value = round(value, 2) + 0.0  # there is no -0.00
+    value = round(value, 2) + 0.0  # avoid -0.00
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def with_backlog(results: Results) -> dict[str, Measurements]:
-    """The steps of growth, the long queue being the last of them."""
+def merge_growth_and_backlog(results: Results) -> dict[str, Measurements]:
+    """Return the measurements of the part `growth`, with those of `backlog` as the last step."""
     steps = {name: dict(outcome.measurements) for name, outcome in results.get("growth", {}).items()}
     for name, outcome in results.get("backlog", {}).items():
         for column, value in outcome.measurements.items():
@@ -134,41 +137,43 @@ def with_backlog(results: Results) -> dict[str, Measurements]:
     return steps
 
 
-def section(part: str, results: Results) -> str:
-    title, text = TEXTS[part]
+def format_section(part: str, results: Results) -> str:
+    title, text = PART_TEXTS[part]
     outcomes = results[part]
     rows = (
-        with_backlog(results)
+        merge_growth_and_backlog(results)
         if part == "growth"
-        else {name: kept.measurements for name, kept in outcomes.items()}
+        else {name: result.measurements for name, result in outcomes.items()}
     )
-    lost = "\n".join(f"- {name}: {kept.lost}" for name, kept in outcomes.items() if kept.lost)
-    missing = f"\n\nNot measured:\n\n{lost}" if lost else ""
-    return f"\n## {title}\n\n{text}\n\n{_taken(outcomes)}\n\n{table(rows)}{missing}\n"
+    reasons = "\n".join(
+        f"- {name}: {result.missing_reason}" for name, result in outcomes.items() if result.missing_reason
+    )
+    missing = f"\n\nNot measured:\n\n{reasons}" if reasons else ""
+    return f"\n## {title}\n\n{text}\n\n{_format_stamps(outcomes)}\n\n{format_table(rows)}{missing}\n"
 
 
-def _taken(outcomes: Mapping[str, Outcome]) -> str:
-    """When and with what; peers that were measured in runs of their own are named."""
+def _format_stamps(outcomes: Mapping[str, PeerResult]) -> str:
+    """Return date, commit and machine of the measurements. Peers with different stamps are listed by name."""
     stamps: dict[str, list[str]] = {}
-    seconds = sum(kept.seconds for kept in outcomes.values())
-    for name, kept in outcomes.items():
-        stamps.setdefault(str(kept.stamp), []).append(name)
+    seconds = sum(result.seconds for result in outcomes.values())
+    for name, result in outcomes.items():
+        stamps.setdefault(str(result.stamp), []).append(name)
     if len(stamps) == 1:
         return f"{next(iter(stamps))} Seconds it took: {seconds:.0f}."
     return "\n".join(f"- {', '.join(names)}: {stamp}" for stamp, names in stamps.items())
 
 
-def page(results: Results, versions: Mapping[str, str]) -> str:
-    taking_part = [name for name in PEERS if any(name in outcomes for outcomes in results.values())]
+def build_page(results: Results, versions: Mapping[str, str]) -> str:
+    peer_names = [name for name in PEERS if any(name in outcomes for outcomes in results.values())]
     notes = "\n".join(
         f"- {name} {versions.get(name, '')}: {PEERS[name].jobs:,} jobs a drain; {PEERS[name].note}."
-        for name in taking_part
+        for name in peer_names
     )
-    sections = "".join(section(part, results) for part in TEXTS if results.get(part))
-    return HEAD + sections + ABOUT.format(notes=notes)
+    sections = "".join(format_section(part, results) for part in PART_TEXTS if results.get(part))
+    return PAGE_INTRODUCTION + sections + PAGE_CONDITIONS.format(notes=notes)
 
 
-def write(folder: Path, text: str, pictures: Mapping[str, str]) -> None:
+def write_page(folder: Path, text: str, pictures: Mapping[str, str]) -> None:
     (folder / "benchmarks.md").write_text(text, encoding="utf-8")
-    for name, drawn in pictures.items():
-        (folder / name).write_text(drawn, encoding="utf-8")
+    for name, svg in pictures.items():
+        (folder / name).write_text(svg, encoding="utf-8")

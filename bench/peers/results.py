@@ -1,4 +1,4 @@
-"""What was found, kept from run to run: a part, or a peer of it, can be measured anew without the others."""
+"""Store measurements between runs, so that you can measure one part or one peer again without the others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Measurements = dict[str, Value]
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """What a figure was taken with; figures of one stamp were taken in one run."""
+class RunStamp:
+    """Date, commit, load, machine and server of a run. Measurements with equal stamps are from one run."""
 
     when: str
     commit: str
@@ -34,20 +34,20 @@ class Stamp:
 
 
 @dataclass
-class Outcome:
-    """Of one peer in one part; `lost` says why some of it is missing."""
+class PeerResult:
+    """The measurements of one peer in one part. `missing_reason` says why some are missing."""
 
-    stamp: Stamp
+    stamp: RunStamp
     measurements: Measurements = field(default_factory=dict)
-    lost: str = ""
-    seconds: float = 0.0
+    missing_reason: str = ""
+    seconds: float = 0.0  # duration of the measurement
 
 
-Results = dict[str, dict[str, Outcome]]
+Results = dict[str, dict[str, PeerResult]]  # by part, then by peer
 
 
-def stamp(server: str, commit: str) -> Stamp:
-    return Stamp(
+def create_stamp(server: str, commit: str) -> RunStamp:
+    return RunStamp(
         when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         commit=commit,
         load=os.getloadavg()[0],
@@ -57,33 +57,38 @@ def stamp(server: str, commit: str) -> Stamp:
     )
 
 
-def commit() -> str:
-    done = subprocess.run(
+def read_commit_hash() -> str:
+    process = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return done.stdout.strip() or "unknown"
+    return process.stdout.strip() or "unknown"
 
 
-def load(place: Path) -> Results:
-    if not place.exists():
+def load_results(path: Path) -> Results:
+    if not path.exists():
         return {}
-    stored = json.loads(place.read_text(encoding="utf-8"))
+    stored = json.loads(path.read_text(encoding="utf-8"))
     return {
-        part: {name: Outcome(**{**kept, "stamp": Stamp(**kept["stamp"])}) for name, kept in peers.items()}
+        part: {
+            name: PeerResult(**{**result, "stamp": RunStamp(**result["stamp"])})
+            for name, result in peers.items()
+        }
         for part, peers in stored.items()
     }
 
 
-def save(place: Path, results: Results) -> None:
-    """Whole or not at all: it is written after each peer, and a run may be broken off."""
-    stored = {part: {name: asdict(kept) for name, kept in peers.items()} for part, peers in results.items()}
-    place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_suffix(".new")
-    aside.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-    aside.replace(place)
+def save_results(path: Path, results: Results) -> None:
+    """Replace the file atomically. Called after each peer, because a run may be interrupted."""
+    stored = {
+        part: {name: asdict(result) for name, result in peers.items()} for part, peers in results.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+    temporary.replace(path)
 
 
-def put(results: Results, part: str, name: str, outcome: Outcome) -> None:
-    """In place of what was known of this peer in this part; peers stay in their order."""
-    peers = {**results.get(part, {}), name: outcome}
-    results[part] = {each: peers[each] for each in PEERS if each in peers}
+def replace_result(results: Results, part: str, name: str, result: PeerResult) -> None:
+    """Replace the result of a peer in a part. Peers keep the order of `PEERS`."""
+    peers = {**results.get(part, {}), name: result}
+    results[part] = {peer: peers[peer] for peer in PEERS if peer in peers}

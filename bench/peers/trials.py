@@ -19,7 +19,7 @@ import asyncpg
 
 from bench.peers import rows
 from bench.peers.peers import ADAPTERS_DIR, ROOT, PeerDefinition
-from campaign.servers import FaultServer, free_port
+from campaign.servers import FaultServer, choose_free_port
 from holdfast.engine import scratch
 
 STEP_TIMEOUT_SECONDS = 60.0
@@ -58,7 +58,7 @@ class PeerTrial:
         self.usual_rate = 0.0  # jobs per second of a drain of an otherwise empty store
         self._server = server
         self._redis: subprocess.Popen[bytes] | None = None
-        self._redis_port = free_port()
+        self._redis_port = choose_free_port()
         self._environments = environments
         self._workers: list[PeerWorker] = []
         self.rates_by_column: dict[str, list[float]] = {}
@@ -99,7 +99,7 @@ class PeerTrial:
     def run_adapter(self, *arguments: str) -> dict[str, Any]:
         """Run a command of the adapter and return the last JSON object that it prints."""
         process = subprocess.run(
-            [*self.peer.command(self._environments), *arguments],
+            [*self.peer.build_command(self._environments), *arguments],
             env=self._environment,
             capture_output=True,
             text=True,
@@ -114,7 +114,7 @@ class PeerTrial:
     def start_worker(self, **environment: str) -> PeerWorker:
         output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (closed by stop_worker)
         process = subprocess.Popen(
-            [*self.peer.command(self._environments), "work"],
+            [*self.peer.build_command(self._environments), "work"],
             env=self._environment | environment,
             stdout=output,
             stderr=subprocess.DEVNULL,
@@ -167,7 +167,7 @@ class PeerTrial:
         return self.bulk_rate
 
     async def fill_queue(self, jobs: int, max_enqueue_seconds: float) -> str:
-        """Fill the empty queue with its bulk call, or by copying a row if that call is slow. Return the method."""
+        """Fill the empty queue by a bulk call, or by copying a row if that is slow. Return the method."""
         seconds = jobs / self.bulk_rate
         if seconds < (REDIS_FILL_SECONDS if self.peer.redis else max_enqueue_seconds):
             self.run_adapter("bulk", str(jobs))

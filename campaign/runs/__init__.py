@@ -1,4 +1,4 @@
-"""The fault runs. A run receives an environment and a dose, injects faults, waits until all jobs end."""
+"""The fault runs. A run submits jobs, injects faults and waits until all jobs end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Dose:
 
 @dataclass(frozen=True)
 class FaultRun:
-    """A fault run with its doses.
+    """A fault run: its function, its sizes and the extra rules that the checker applies.
 
     `short` is for CI, `full` proves the promises, `tiny` (default: `short`) is for tests and mutants.
     """
@@ -30,9 +30,9 @@ class FaultRun:
     short: Dose
     full: Dose
     rules: tuple[Rule, ...] = ()
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # of the PostgreSQL server
     tiny: Dose | None = None
     small_disk: bool = False  # the server gets its own small disk
 
-    def dose_for(self, size: str) -> Dose:
+    def get_dose(self, size: str) -> Dose:
         return self.full if size == "full" else self.short if size == "short" else self.tiny or self.short

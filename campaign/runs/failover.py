@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from campaign.checker import i4_no_attempt_runs_twice
-from campaign.environment import DATABASE, FaultEnvironment
-from campaign.proxy import Proxy, replace_port
+from campaign.checker import check_i4_no_attempt_runs_twice
+from campaign.environment import DATABASE_NAME, FaultEnvironment
+from campaign.proxy import FaultProxy, replace_port
 from campaign.runs import Dose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 from campaign.servers import FaultServer
@@ -17,23 +17,23 @@ from holdfast import Client
 from holdfast.engine import scratch
 
 
-async def _asynchronous(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """The last acknowledged jobs may be lost with the primary; all other promises hold."""
+async def _run_asynchronous(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Fail over to an asynchronous standby. The last acknowledged jobs may be lost; other promises hold."""
     env.may_lose_acknowledged = True
-    return await _failovers(env, dose)
+    return await _run_failovers(env, dose)
 
 
-async def _synchronous(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """No acknowledged job is lost."""
-    return await _failovers(env, dose, "synchronous_standby_names = '*'")
+async def _run_synchronous(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Fail over to a synchronous standby. No acknowledged job is lost."""
+    return await _run_failovers(env, dose, "synchronous_standby_names = '*'")
 
 
-async def _failovers(env: FaultEnvironment, dose: Dose, setting: str | None = None) -> dict[str, object]:
+async def _run_failovers(env: FaultEnvironment, dose: Dose, setting: str | None = None) -> dict[str, object]:
     primary = env.server
-    proxy = Proxy("127.0.0.1", primary.port, env.random)
+    proxy = FaultProxy("127.0.0.1", primary.port, env.random)
     await proxy.start()
     await env.client.close()
-    env.url = scratch.build_database_url(replace_port(primary.url, proxy.own_port), DATABASE)
+    env.url = scratch.build_database_url(replace_port(primary.url, proxy.listen_port), DATABASE_NAME)
     env.client = Client(env.url.reveal(), settings=env.settings)
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
@@ -43,7 +43,7 @@ async def _failovers(env: FaultEnvironment, dose: Dose, setting: str | None = No
             done += 1
             standby = FaultServer(env.folder / f"standby{number}", standby_of=primary)
             standby.start()
-            await standby.ready()
+            await standby.wait_until_ready()
             if setting:
                 await _change_server_setting(primary, setting)
             await asyncio.sleep(env.random.uniform(0.5, 1.5))
@@ -52,12 +52,12 @@ async def _failovers(env: FaultEnvironment, dose: Dose, setting: str | None = No
             if setting:  # it has no standby yet and would wait for one
                 await _change_server_setting(standby, "synchronous_standby_names = ''")
             proxy.port = standby.port
-            proxy.drop()
+            proxy.close_connections()
             primary.destroy()
             primary = env.server = standby
     await env.wait_until_drained(300)
     await proxy.stop()
-    env.url = scratch.build_database_url(primary.url, DATABASE)
+    env.url = scratch.build_database_url(primary.url, DATABASE_NAME)
     return {"failovers": done}
 
 
@@ -72,17 +72,17 @@ RUNS = [
     FaultRun(
         "failover",
         "the primary dies; an asynchronous standby takes over",
-        _asynchronous,
+        _run_asynchronous,
         Dose(200, 2),
         Dose(10_000, 100),
-        (i4_no_attempt_runs_twice,),
+        (check_i4_no_attempt_runs_twice,),
     ),
     FaultRun(
         "failover-sync",
         "the primary dies; a synchronous standby takes over",
-        _synchronous,
+        _run_synchronous,
         Dose(200, 2),
         Dose(10_000, 50),
-        (i4_no_attempt_runs_twice,),
+        (check_i4_no_attempt_runs_twice,),
     ),
 ]

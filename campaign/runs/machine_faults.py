@@ -10,33 +10,33 @@ import signal
 
 import asyncpg
 
-from campaign.checker import i4_no_overlap, i12_taken_over_in_time
+from campaign.checker import check_i4_no_overlap, check_i12_takeover_in_time
 from campaign.environment import FaultEnvironment
 from campaign.runs import Dose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 from holdfast.engine import install, schema, scratch
 from holdfast.engine.schema import FunctionFile, SchemaFiles
 
-CLOCK_SKEWS = ("+3600s", "-3600s", "+1d", "-30d", "+5s", "-5s")
-SEQUENCE_EDGES = (2**31 - 50, 2**32 - 50, 2**53 - 50)
-TRANSACTION_JUMPS = (1_500_000_000, 2**31 - 50, 3_500_000_000, 2**32 - 50)
+CLOCK_OFFSETS = ("+3600s", "-3600s", "+1d", "-30d", "+5s", "-5s")
+SEQUENCE_START_VALUES = (2**31 - 50, 2**32 - 50, 2**53 - 50)
+TRANSACTION_IDS = (1_500_000_000, 2**31 - 50, 3_500_000_000, 2**32 - 50)
 SELECT_TRANSACTION_ID = "select pg_current_xact_id()::text::bigint"
 ADVANCE_SEQUENCES = """select setval(s.oid::regclass, $1) from pg_class s
   where s.relkind = 'S' and s.relnamespace = 'holdfast'::regnamespace
     and s.relname <> all ('{sweep_horizon_us,last_full_sweep_us}')"""
 
 
-async def _skew(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_skew(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Kill workers whose clocks are wrong by seconds to a month. Only the clock of the server counts."""
     for number in range(WORKER_COUNT):
-        await env.start_worker(*env.small_worker_options, skew=CLOCK_SKEWS[number % len(CLOCK_SKEWS)])
+        await env.start_worker(*env.small_worker_options, skew=CLOCK_OFFSETS[number % len(CLOCK_OFFSETS)])
     async with submit_load(env, dose.tasks, 100):
         for number in env.iterate_faults(dose.faults):
             await asyncio.sleep(env.random.uniform(0.0, 0.1))
             env.kill(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
-            await env.start_worker(*env.small_worker_options, skew=CLOCK_SKEWS[number % len(CLOCK_SKEWS)])
+            await env.start_worker(*env.small_worker_options, skew=CLOCK_OFFSETS[number % len(CLOCK_OFFSETS)])
     await env.wait_until_drained(300)
-    return {"skews": list(CLOCK_SKEWS)}
+    return {"skews": list(CLOCK_OFFSETS)}
 
 
 async def _run_work_with_kills(env: FaultEnvironment, tasks: int, kills: int) -> None:
@@ -49,36 +49,38 @@ async def _run_work_with_kills(env: FaultEnvironment, tasks: int, kills: int) ->
     await env.wait_until_drained(300)
 
 
-async def _edges(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """Every sequence of the engine passes 2^31, 2^32 and 2^53."""
-    for edge in SEQUENCE_EDGES:
-        async with env.connection() as connection:
+async def _run_edges(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Advance every sequence of the engine past 2^31, 2^32 and 2^53."""
+    for edge in SEQUENCE_START_VALUES:
+        async with env.open_connection() as connection:
             await connection.execute(ADVANCE_SEQUENCES.replace("$1", str(edge)))
-        await _run_work_with_kills(env, dose.tasks // len(SEQUENCE_EDGES), dose.faults // len(SEQUENCE_EDGES))
-    return {"edges": list(SEQUENCE_EDGES)}
-
-
-async def _xids(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """Transaction ids pass 2^31 and wrap around at 2^32."""
-    async with env.connection() as connection:
-        began = await connection.fetchval(SELECT_TRANSACTION_ID)
-    for number in TRANSACTION_JUMPS:
-        await env.stop_workers()
-        await _jump_to_transaction(env, number)
         await _run_work_with_kills(
-            env, dose.tasks // len(TRANSACTION_JUMPS), dose.faults // len(TRANSACTION_JUMPS)
+            env, dose.tasks // len(SEQUENCE_START_VALUES), dose.faults // len(SEQUENCE_START_VALUES)
         )
-    async with env.connection() as connection:
+    return {"edges": list(SEQUENCE_START_VALUES)}
+
+
+async def _run_xids(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Advance transaction ids past 2^31 and past the wraparound at 2^32."""
+    async with env.open_connection() as connection:
+        began = await connection.fetchval(SELECT_TRANSACTION_ID)
+    for number in TRANSACTION_IDS:
+        await env.stop_workers()
+        await _advance_to_transaction(env, number)
+        await _run_work_with_kills(
+            env, dose.tasks // len(TRANSACTION_IDS), dose.faults // len(TRANSACTION_IDS)
+        )
+    async with env.open_connection() as connection:
         reached = await connection.fetchval(SELECT_TRANSACTION_ID)
     if reached <= 2**32:
         raise AssertionError(f"transaction {reached} is not beyond 2^32")
     return {"first transaction": began, "last transaction": reached}
 
 
-async def _jump_to_transaction(env: FaultEnvironment, number: int) -> None:
+async def _advance_to_transaction(env: FaultEnvironment, number: int) -> None:
     """Freeze every database, then restart the server at another transaction id."""
     address = scratch.build_database_url
-    env.drop_connection()
+    env.close_status_connection()
     await env.client.close()
     async with asyncpg.create_pool(env.server.url.reveal(), min_size=1, max_size=1) as pool:
         await pool.execute("update pg_database set datallowconn = true")
@@ -90,11 +92,11 @@ async def _jump_to_transaction(env: FaultEnvironment, number: int) -> None:
     env.server.stop()
     env.server.skip_to_transaction(number)
     env.server.start()
-    await env.server.ready()
+    await env.server.wait_until_ready()
 
 
-async def _pinned(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """A session holds an old snapshot during the whole run, so vacuum cannot remove dead rows."""
+async def _run_pinned(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Hold an old snapshot during the whole run, so that vacuum cannot remove dead rows."""
     holder = await asyncpg.connect(env.url.reveal())
     await holder.execute("begin isolation level repeatable read; select count(*) from holdfast.tasks")
     for _ in range(WORKER_COUNT):
@@ -109,22 +111,22 @@ async def _pinned(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {}
 
 
-async def _upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Repeat a rolling upgrade: replace every function, then restart one worker after the other."""
     await env.keep_workers_running(WORKER_COUNT, *env.small_worker_options)
     async with submit_load(env, dose.tasks, 100):
         for number in env.iterate_faults(dose.faults):
             await env.pick_busy_worker()
-            for files in (_with_extra_function_file(number), schema.load_packaged_schema()):
+            for files in (_build_changed_schema_files(number), schema.load_packaged_schema()):
                 applied = await install.migrate_database(env.url, env.settings, files=files)
                 assert applied.functions, "no function was replaced"
-            for pid in list(env.alive):
-                env.send(pid, signal.SIGTERM)
+            for pid in list(env.live_workers):
+                env.send_signal(pid, signal.SIGTERM)
                 await env.start_worker(*env.small_worker_options)
                 await env.wait_for_progress()
                 await env.wait_for_exit(pid)
     await env.wait_until_drained(300)
-    async with env.connection() as connection:
+    async with env.open_connection() as connection:
         charged = await connection.fetchval(
             "select count(*) from holdfast.attempts where outcome <> 'released'"
         )
@@ -133,14 +135,14 @@ async def _upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"upgrades": dose.faults, "workers replaced": dose.faults * WORKER_COUNT}
 
 
-def _with_extra_function_file(number: int) -> SchemaFiles:
+def _build_changed_schema_files(number: int) -> SchemaFiles:
     packaged = schema.load_packaged_schema()
     note = FunctionFile("zz_note.sql", f"select {number};\n")
     return SchemaFiles(packaged.migrations, (*packaged.functions, note))
 
 
-async def _full(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """The disk of the server fills up, the server panics or refuses writes, and then there is space again."""
+async def _run_full(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Fill the disk of the server until the server panics or refuses writes, then free the space."""
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
     stopped = 0
@@ -152,10 +154,10 @@ async def _full(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             fill_disk(ballast)
             await asyncio.sleep(env.random.uniform(1.0, 5.0))
             ballast.unlink()
-            if env.server.ended:
+            if env.server.has_exited:
                 stopped += 1
                 env.server.start()
-            await env.server.ready()
+            await env.server.wait_until_ready()
     await env.wait_until_drained(300)
     refusals = env.server.log.read_text(errors="replace").count("No space left on device")
     if not refusals:
@@ -175,50 +177,50 @@ RUNS = [
     FaultRun(
         "skew",
         "workers whose clocks are wrong",
-        _skew,
+        _run_skew,
         Dose(300, 12),
         Dose(10_000, 600),
-        (i4_no_overlap, i12_taken_over_in_time),
+        (check_i4_no_overlap, check_i12_takeover_in_time),
     ),
     FaultRun(
         "edges",
         "sequences beyond 2^31, 2^32 and 2^53",
-        _edges,
+        _run_edges,
         Dose(300, 9),
         Dose(6_000, 300),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
     FaultRun(
         "upgrades",
         "functions replaced and workers restarted in turn, under load",
-        _upgrades,
+        _run_upgrades,
         Dose(400, 3),
         Dose(20_000, 200),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
     FaultRun(
         "xids",
         "transaction numbers beyond 2^31 and 2^32",
-        _xids,
+        _run_xids,
         Dose(400, 8),
         Dose(8_000, 400),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
     FaultRun(
         "pinned",
         "an old snapshot is held while workers die",
-        _pinned,
+        _run_pinned,
         Dose(600, 8),
         Dose(50_000, 500),
-        (i4_no_overlap, i12_taken_over_in_time),
+        (check_i4_no_overlap, check_i12_takeover_in_time),
     ),
     FaultRun(
         "full",
         "the server's disk is full for a while; needs root",
-        _full,
+        _run_full,
         Dose(300, 3),
         Dose(5_000, 50),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
         options=(("max_wal_size", "64MB"), ("min_wal_size", "32MB")),
         small_disk=True,
     ),

@@ -7,13 +7,13 @@ import contextlib
 
 import asyncpg
 
-from campaign.checker import i4_no_overlap
+from campaign.checker import check_i4_no_overlap
 from campaign.environment import FaultEnvironment
 from campaign.runs import Dose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 
 
-async def _crashes(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_crashes(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
     crashes = 0
@@ -27,12 +27,12 @@ async def _crashes(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             if env.random.random() < 0.05:  # longer than a lease, so held leases expire
                 await asyncio.sleep(3.0)
             env.server.start()
-            await env.server.ready()
+            await env.server.wait_until_ready()
     await env.wait_until_drained(300)
     return {"crashes": crashes}
 
 
-async def _cut(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_cut(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Terminate most backends again and again, as an administrator can."""
     for _ in range(WORKER_COUNT):
         await env.start_worker()
@@ -40,7 +40,7 @@ async def _cut(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     async with submit_load(env, dose.tasks):
         for _ in env.iterate_faults(dose.faults):
             await asyncio.sleep(env.random.uniform(0.1, 0.6))
-            async with env.connection() as connection:
+            async with env.open_connection() as connection:
                 ended += await connection.fetchval(
                     "select count(pg_terminate_backend(pid)) from pg_stat_activity"
                     " where backend_type = 'client backend' and pid <> pg_backend_pid() and random() < 0.7"
@@ -49,8 +49,8 @@ async def _cut(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"backends ended": ended}
 
 
-async def _exhausted(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """Another client takes every connection of the server for a while."""
+async def _run_exhausted(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Let another client take every connection of the server for a while."""
     for _ in range(WORKER_COUNT):
         await env.start_worker()
     taken = 0
@@ -86,26 +86,26 @@ RUNS = [
     FaultRun(
         "crashes",
         "the server stopped at once and started again",
-        _crashes,
+        _run_crashes,
         Dose(2_000, 100),
         Dose(100_000, 1_000),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
         tiny=Dose(400, 6),
     ),
     FaultRun(
         "cut",
         "connections ended by an administrator",
-        _cut,
+        _run_cut,
         Dose(400, 8),
         Dose(20_000, 1_000),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
     FaultRun(
         "exhausted",
         "no connection left for anybody",
-        _exhausted,
+        _run_exhausted,
         Dose(200, 2),
         Dose(5_000, 50),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
 ]

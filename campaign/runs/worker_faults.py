@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from campaign import app, pooler
-from campaign.checker import i4_no_overlap, i12_taken_over_in_time
+from campaign.checker import check_i4_no_overlap, check_i12_takeover_in_time
 from campaign.environment import FaultEnvironment
-from campaign.proxy import Direction, Proxy, replace_port
+from campaign.proxy import Direction, FaultProxy, replace_port
 from campaign.runs import Dose, FaultRun
 from holdfast import Client
 from holdfast.errors import HoldfastError
 
 WORKER_COUNT = 3
 SUBMIT_BATCH_SIZE = 20
-MAX_BACKLOG = 200
-REPEATING_CLIENTS = 4
-TWO_SLOTS = (
+MAX_WAITING_TASKS = 200
+REPEATING_CLIENT_COUNT = 4
+TWO_SLOTS_OPTIONS = (
     "--concurrency",
     "2",
 )  # each task of a dead worker runs again in its own process
-KEYED_NUMBERS_FROM = 1_000_000_000  # tasks from this number on have an idempotency key
-COUNT_DOUBLE_KEYS = """select count(*) from (
+MIN_KEYED_NUMBER = 1_000_000_000  # tasks from this number on have an idempotency key
+COUNT_DUPLICATE_KEYS = """select count(*) from (
   select from holdfast.history where (args ->> 'number')::bigint >= $1
   group by args ->> 'number' having count(*) > 1) as t"""
 CUT_DIRECTIONS: list[tuple[Direction, ...]] = [("up",), ("down",), ("up", "down")]
@@ -51,7 +51,7 @@ async def _submit_until_enough(
     number = 0
     while (number < tasks and list(env.iterate_faults(1))) or not enough.is_set():
         try:
-            if await env.count_unfinished() > MAX_BACKLOG:
+            if await env.count_unfinished() > MAX_WAITING_TASKS:
                 await env.keep_workers_running(1, *env.small_worker_options)
                 await asyncio.sleep(0.02)
                 continue
@@ -63,28 +63,28 @@ async def _submit_until_enough(
         number += SUBMIT_BATCH_SIZE
 
 
-async def _kills(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """One kill in three includes the heartbeat process: then leases expire, else they are released."""
+async def _run_kills(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    """Kill workers at random times. One kill in three also kills the heartbeat process."""
     for _ in range(2 * WORKER_COUNT):
-        await env.start_worker(*TWO_SLOTS)
+        await env.start_worker(*TWO_SLOTS_OPTIONS)
     async with submit_load(env, dose.tasks, 100):
         for _ in env.iterate_faults(dose.faults):
             await asyncio.sleep(env.random.uniform(0.0, 0.1))
             env.kill(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
-            await env.start_worker(*TWO_SLOTS)
+            await env.start_worker(*TWO_SLOTS_OPTIONS)
     await env.wait_until_drained(300)
     return {}
 
 
-async def _pooled(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_pooled(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Kill workers behind PgBouncer in transaction mode, with fewer connections than workers."""
     with pooler.start_pooler(env.url, env.folder / "pooler", "transaction", 12) as env.worker_url:
-        facts = await _kills(env, dose)
+        facts = await _run_kills(env, dose)
         await env.stop_workers()
     return facts
 
 
-async def _zombies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_zombies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Freeze busy workers, several at a time, for less or more than a lease."""
     frozen_at_once = 10
     for _ in range(frozen_at_once + WORKER_COUNT):
@@ -93,7 +93,7 @@ async def _zombies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     frozen: set[int] = set()
     times = 0
 
-    async def freeze(seconds: float) -> None:
+    async def freeze_worker(seconds: float) -> None:
         nonlocal times
         async with freeze_slots:
             if not list(env.iterate_faults(1)):
@@ -101,19 +101,19 @@ async def _zombies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             times += 1
             victim = await env.pick_busy_worker(frozen)
             frozen.add(victim)
-            env.send(victim, signal.SIGSTOP)
+            env.send_signal(victim, signal.SIGSTOP)
             await asyncio.sleep(seconds)
-            env.send(victim, signal.SIGCONT)
+            env.send_signal(victim, signal.SIGCONT)
             await asyncio.sleep(0.2)
             frozen.discard(victim)
 
     async with submit_load(env, dose.tasks, 1500):
-        await asyncio.gather(*(freeze(env.random.uniform(0.1, 4.0)) for _ in range(dose.faults)))
+        await asyncio.gather(*(freeze_worker(env.random.uniform(0.1, 4.0)) for _ in range(dose.faults)))
     await env.wait_until_drained(300)
     return {"frozen": times}
 
 
-async def _partitions(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_partitions(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Cut off workers that each have their own network. One worker always reaches the server."""
     await env.start_worker(*env.small_worker_options)
     proxies = [await _start_worker_behind_proxy(env) for _ in range(min(5, dose.faults))]
@@ -122,65 +122,67 @@ async def _partitions(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 
     done = 0
 
-    async def cut(proxy: Proxy, times: int) -> None:
+    async def cut_off_worker(proxy: FaultProxy, times: int) -> None:
         nonlocal done
         for _ in env.iterate_faults(times):
             done += 1
             await asyncio.sleep(env.random.uniform(0.3, 1.0))
-            proxy.hold(*env.random.choice(CUT_DIRECTIONS))
+            proxy.hold_directions(*env.random.choice(CUT_DIRECTIONS))
             await asyncio.sleep(env.random.uniform(0.5, 5.0))
-            proxy.release()
+            proxy.release_directions()
 
     async with submit_load(env, dose.tasks, 1000):
-        while not all(env.has_run_a_task(pid) for pid in env.alive):
+        while not all(env.has_started_task(pid) for pid in env.live_workers):
             await asyncio.sleep(0.05)
-        await asyncio.gather(*(cut(proxy, times) for proxy, times in zip(proxies, shares, strict=True)))
+        await asyncio.gather(
+            *(cut_off_worker(proxy, times) for proxy, times in zip(proxies, shares, strict=True))
+        )
     await env.wait_until_drained(300)
     for proxy in proxies:
         await proxy.stop()
     return {"partitions": done}
 
 
-async def _start_worker_behind_proxy(env: FaultEnvironment) -> Proxy:
+async def _start_worker_behind_proxy(env: FaultEnvironment) -> FaultProxy:
     """Start a worker that reaches the server through its own proxy."""
     proxy = await _start_proxy(env)
     await env.start_worker(*env.small_worker_options)
     return proxy
 
 
-async def _start_proxy(env: FaultEnvironment) -> Proxy:
-    proxy = Proxy("127.0.0.1", env.server.port, env.random)
+async def _start_proxy(env: FaultEnvironment) -> FaultProxy:
+    proxy = FaultProxy("127.0.0.1", env.server.port, env.random)
     await proxy.start()
-    env.worker_url = replace_port(env.url, proxy.own_port)
+    env.worker_url = replace_port(env.url, proxy.listen_port)
     return proxy
 
 
-async def _replies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_replies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Drop one response in ten. Clients submit again with the same key until they get a response."""
     proxy = await _start_proxy(env)
-    proxy.cut_replies = 0.1
+    proxy.reply_drop_rate = 0.1
     fleet = min(20, 4 + dose.faults // 50)
     enough = asyncio.Event()
     async with submit_load(env, dose.tasks):
         submitters = [
             asyncio.create_task(_submit_until_acknowledged(env, number, enough))
-            for number in range(REPEATING_CLIENTS)
+            for number in range(REPEATING_CLIENT_COUNT)
         ]
-        while proxy.cuts < dose.faults and list(env.iterate_faults(1)):
+        while proxy.dropped_replies < dose.faults and list(env.iterate_faults(1)):
             await env.keep_workers_running(
                 fleet, *env.small_worker_options
             )  # a worker that loses its first responses exits
             await asyncio.sleep(0.1)
-        proxy.cut_replies = 0.0
+        proxy.reply_drop_rate = 0.0
         enough.set()
         repeats = sum(await asyncio.gather(*submitters))
     await env.wait_until_drained(300)
     await proxy.stop()
-    async with env.connection() as connection:
-        double_keys = await connection.fetchval(COUNT_DOUBLE_KEYS, KEYED_NUMBERS_FROM)
+    async with env.open_connection() as connection:
+        double_keys = await connection.fetchval(COUNT_DUPLICATE_KEYS, MIN_KEYED_NUMBER)
     if double_keys:
         raise AssertionError(f"{double_keys} keys made more than one job")
-    return {"cut replies": proxy.cuts, "submits repeated": repeats}
+    return {"cut replies": proxy.dropped_replies, "submits repeated": repeats}
 
 
 async def _submit_until_acknowledged(env: FaultEnvironment, number: int, enough: asyncio.Event) -> int:
@@ -191,7 +193,7 @@ async def _submit_until_acknowledged(env: FaultEnvironment, number: int, enough:
         count = 0
         while not enough.is_set():
             try:
-                call = app.work(KEYED_NUMBERS_FROM * (number + 1) + count, 5)
+                call = app.work(MIN_KEYED_NUMBER * (number + 1) + count, 5)
                 handle = await client.submit(call, key=f"repeated-{number}-{count}")
             except (HoldfastError, OSError):
                 repeated += 1
@@ -206,35 +208,35 @@ RUNS = [
     FaultRun(
         "kills",
         "workers killed with -9 at random instants",
-        _kills,
+        _run_kills,
         Dose(20_000, 1_000),
         Dose(60_000, 6_000),
-        (i4_no_overlap, i12_taken_over_in_time),
+        (check_i4_no_overlap, check_i12_takeover_in_time),
         tiny=Dose(400, 25),
     ),
     FaultRun(
         "pooled",
         "the same, with PgBouncer between",
-        _pooled,
+        _run_pooled,
         Dose(300, 15),
         Dose(40_000, 4_000),
-        (i4_no_overlap, i12_taken_over_in_time),
+        (check_i4_no_overlap, check_i12_takeover_in_time),
     ),
-    FaultRun("zombies", "workers stopped and continued", _zombies, Dose(300, 12), Dose(20_000, 2_000)),
+    FaultRun("zombies", "workers stopped and continued", _run_zombies, Dose(300, 12), Dose(20_000, 2_000)),
     FaultRun(
         "partitions",
         "the network between a worker and the server holds everything back",
-        _partitions,
+        _run_partitions,
         Dose(400, 4),
         Dose(20_000, 500),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
     FaultRun(
         "replies",
         "answers lost on their way, after the statement has happened",
-        _replies,
+        _run_replies,
         Dose(200, 30),
         Dose(100_000, 10_000),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
 ]

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from campaign import app
-from campaign.checker import i4_no_overlap, i6_children_after_parents, i8_limits
+from campaign.checker import check_i4_no_overlap, check_i6_children_after_parents, check_i8_limits
 from campaign.environment import FaultEnvironment
 from campaign.runs import Dose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
@@ -37,7 +37,7 @@ async def _kill_and_replace(env: FaultEnvironment, faults: int) -> None:
         await env.start_worker(*env.small_worker_options)
 
 
-async def _cancels(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_cancels(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     for _ in range(WORKER_COUNT):
         await env.start_worker()
     answers: Counter[str] = Counter()
@@ -55,7 +55,7 @@ async def _cancels(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"answers": dict(answers)}
 
 
-async def _graphs(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_graphs(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     for _ in range(WORKER_COUNT):
         await env.start_worker()
     async with kill_workers(env, dose.faults):
@@ -84,8 +84,8 @@ def _build_graph(env: FaultEnvironment, number: int) -> Graph:
     return graph
 
 
-async def _limits(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    async with env.connection() as connection:
+async def _run_limits(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+    async with env.open_connection() as connection:
         await connection.execute(
             "select holdfast.put_limit('keys', p_type => 'keyed', p_per_key => true, p_max_running => 2)"
         )
@@ -104,7 +104,7 @@ async def _limits(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 LIMITED_KEYS = ("a", "b", "c", "d", "e")
 
 
-async def _unique(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_unique(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Many clients submit with the same keys at once. Each key creates one job."""
     await env.start_worker()
     job_ids: dict[str, set[UUID]] = {}
@@ -131,7 +131,7 @@ async def _unique(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"keys": len(job_ids)}
 
 
-async def _mixed(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_mixed(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     """Run everything that takes locks at once. PostgreSQL must not report a deadlock."""
     for _ in range(WORKER_COUNT):
         await env.start_worker()
@@ -139,7 +139,7 @@ async def _mixed(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 
     async def run_ticks() -> None:
         while not done.is_set():
-            async with env.connection() as connection:
+            async with env.open_connection() as connection:
                 await connection.execute("select holdfast.tick()")
             await asyncio.sleep(0.01)
 
@@ -152,7 +152,7 @@ async def _mixed(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
         done.set()
         await ticking
     await env.wait_until_drained(300)
-    async with env.connection() as connection:
+    async with env.open_connection() as connection:
         deadlocks = await connection.fetchval(
             "select deadlocks from pg_stat_database where datname = current_database()"
         )
@@ -165,27 +165,29 @@ RUNS = [
     FaultRun(
         "cancels",
         "jobs cancelled while they run and workers die",
-        _cancels,
+        _run_cancels,
         Dose(300, 8),
         Dose(20_000, 1_000),
-        (i4_no_overlap,),
+        (check_i4_no_overlap,),
     ),
     FaultRun(
         "graphs",
         "graphs of tasks while workers die",
-        _graphs,
+        _run_graphs,
         Dose(40, 10),
         Dose(5_000, 1_000),
-        (i4_no_overlap, i6_children_after_parents),
+        (check_i4_no_overlap, check_i6_children_after_parents),
     ),
     FaultRun(
         "limits",
         "limits per key while workers die",
-        _limits,
+        _run_limits,
         Dose(200, 8),
         Dose(10_000, 1_000),
-        (i4_no_overlap, i8_limits),
+        (check_i4_no_overlap, check_i8_limits),
     ),
-    FaultRun("unique", "the same keys from many clients at once", _unique, Dose(30, 16), Dose(10_000, 64)),
-    FaultRun("mixed", "everything that takes locks, at once", _mixed, Dose(400, 60), Dose(50_000, 5_000)),
+    FaultRun(
+        "unique", "the same keys from many clients at once", _run_unique, Dose(30, 16), Dose(10_000, 64)
+    ),
+    FaultRun("mixed", "everything that takes locks, at once", _run_mixed, Dose(400, 60), Dose(50_000, 5_000)),
 ]

@@ -1,4 +1,4 @@
-"""Absurd: asynchronous worker, 50 at once in batches of 50, its default interval; spawned one each."""
+"""Adapter for Absurd: async worker, 50 jobs at once, default poll interval; one call per enqueued job."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import sys
 from pathlib import Path
 
 from absurd_sdk import AsyncAbsurd
-from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
+from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
 
 
-class AbsurdPeer(Peer):
-    async def install(self) -> None:
+class AbsurdAdapter(PeerAdapter):
+    async def install_schema(self) -> None:
         program = Path(sys.executable).with_name("absurdctl")
         for words in (["init"], ["create-queue", "bench"]):
             subprocess.run([program, *words, "-d", DSN], check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         self.client = AsyncAbsurd(DSN, queue_name="bench")
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         await self.client.close()
 
-    async def one(self, sent: float) -> None:
+    async def enqueue_one(self, sent: float) -> None:
         await self.client.spawn("noop", {"sent": sent}, queue="bench")
 
-    async def many(self, count: int) -> None:
+    async def enqueue_many(self, count: int) -> None:
         for _ in range(count):
-            await self.one(0)
+            await self.enqueue_one(0)
 
-    async def work(self, stop: asyncio.Event) -> None:
+    async def run_worker(self, stop: asyncio.Event) -> None:
         client = AsyncAbsurd(DSN, queue_name="bench")
 
         @client.register_task("noop", queue="bench")
         async def noop(params: dict[str, float], _: object) -> None:
-            handled.note(params["sent"])
-            if HOLD:
-                await hold()
+            stats.record_job(params["sent"])
+            if HOLD_JOBS:
+                await wait_forever()
 
-        await client.start_worker(concurrency=AT_ONCE or 50)
+        await client.start_worker(concurrency=MAX_JOBS_AT_ONCE or 50)
 
 
 if __name__ == "__main__":
-    main(AbsurdPeer())
+    main(AbsurdAdapter())

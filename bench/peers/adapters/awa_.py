@@ -1,4 +1,4 @@
-"""Awa: Rust core, Python handlers, queue storage, 256 workers; bulk by COPY."""
+"""Adapter for Awa: Rust core, Python handlers, queue storage, 256 jobs at once; bulk enqueue with COPY."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import asyncio
 from dataclasses import dataclass
 
 import awa
-from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
+from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
 
 
 @dataclass
-class Noop:
+class NoopArgs:
     sent: float
 
 
-class Awa(Peer):
-    async def install(self) -> None:
+class AwaAdapter(PeerAdapter):
+    async def install_schema(self) -> None:
         async with awa.AsyncClient(DSN) as client:
             await client.migrate()
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         self.client = awa.AsyncClient(DSN)
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         await self.client.close()
 
-    async def one(self, sent: float) -> None:
-        await self.client.insert(Noop(sent), queue="bench")
+    async def enqueue_one(self, sent: float) -> None:
+        await self.client.insert(NoopArgs(sent), queue="bench")
 
-    async def many(self, count: int) -> None:
-        await self.client.insert_many_copy([Noop(0.0)] * count, queue="bench")
+    async def enqueue_many(self, count: int) -> None:
+        await self.client.insert_many_copy([NoopArgs(0.0)] * count, queue="bench")
 
-    async def work(self, stop: asyncio.Event) -> None:
+    async def run_worker(self, stop: asyncio.Event) -> None:
         client = awa.AsyncClient(DSN)
 
-        @client.task(Noop, queue="bench")
-        async def noop(job: awa.Job[Noop]) -> None:
-            handled.note(job.args.sent)
-            if HOLD:
-                await hold()
+        @client.task(NoopArgs, queue="bench")
+        async def noop(job: awa.Job[NoopArgs]) -> None:
+            stats.record_job(job.args.sent)
+            if HOLD_JOBS:
+                await wait_forever()
 
-        await client.start([("bench", AT_ONCE or 256)])
+        await client.start([("bench", MAX_JOBS_AT_ONCE or 256)])
         await stop.wait()
 
 
 if __name__ == "__main__":
-    main(Awa())
+    main(AwaAdapter())

@@ -1,4 +1,4 @@
-"""DBOS: one workflow a job on a queue of its own, 100 at once; enqueued by its client, one call each."""
+"""Adapter for DBOS: one workflow per job on its own queue, 100 at once; one client call per enqueued job."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 import os
 
 from dbos import DBOS, DBOSClient
-from protocol import DSN, Peer, handled, main
+from protocol import DSN, PeerAdapter, main, stats
 
-POLL = float(os.environ.get("PEER_POLL", "0.01"))  # its default of a second would be all that a drain shows
-OPTIONS = {"queue_name": "bench", "workflow_name": "noop", "app_version": "bench"}
+POLL_INTERVAL_S = float(
+    os.environ.get("PEER_POLL", "0.01")
+)  # with its default of 1 s, a drain would measure only the interval
+ENQUEUE_OPTIONS = {"queue_name": "bench", "workflow_name": "noop", "app_version": "bench"}
 
 
 @DBOS.workflow(name="noop")
 def noop(sent: float) -> None:
-    handled.note(sent)
+    stats.record_job(sent)
 
 
-def launched() -> None:
+def launch_dbos() -> None:
     DBOS(config={
         "name": "bench", "system_database_url": DSN, "application_version": "bench",
         "run_admin_server": False, "log_level": "ERROR",
@@ -25,34 +27,34 @@ def launched() -> None:
     DBOS.launch()
 
 
-class Dbos(Peer):
-    async def install(self) -> None:
-        await asyncio.to_thread(launched)
+class DbosAdapter(PeerAdapter):
+    async def install_schema(self) -> None:
+        await asyncio.to_thread(launch_dbos)
         await asyncio.to_thread(DBOS.destroy)
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         self.client = await asyncio.to_thread(lambda: DBOSClient(system_database_url=DSN))
 
-    async def one(self, sent: float) -> None:
-        await asyncio.to_thread(self.client.enqueue, OPTIONS, sent)
+    async def enqueue_one(self, sent: float) -> None:
+        await asyncio.to_thread(self.client.enqueue, ENQUEUE_OPTIONS, sent)
 
-    async def many(self, count: int) -> None:
-        """It has no call for many."""
+    async def enqueue_many(self, count: int) -> None:
+        """Enqueue the jobs one by one: DBOS has no bulk call."""
 
-        def all_of_them() -> None:
+        def enqueue_all() -> None:
             for _ in range(count):
-                self.client.enqueue(OPTIONS, 0.0)
+                self.client.enqueue(ENQUEUE_OPTIONS, 0.0)
 
-        await asyncio.to_thread(all_of_them)
+        await asyncio.to_thread(enqueue_all)
 
-    async def work(self, stop: asyncio.Event) -> None:
-        def begin() -> None:
-            launched()
-            DBOS.register_queue("bench", worker_concurrency=100, polling_interval_sec=POLL)
+    async def run_worker(self, stop: asyncio.Event) -> None:
+        def start_worker() -> None:
+            launch_dbos()
+            DBOS.register_queue("bench", worker_concurrency=100, polling_interval_sec=POLL_INTERVAL_S)
 
-        await asyncio.to_thread(begin)
+        await asyncio.to_thread(start_worker)
         await stop.wait()
 
 
 if __name__ == "__main__":
-    main(Dbos())
+    main(DbosAdapter())

@@ -1,10 +1,10 @@
-"""Holdfast through its public names, defaults but for the concurrency."""
+"""Adapter for Holdfast: default settings except for the concurrency."""
 
 from __future__ import annotations
 
 import asyncio
 
-from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
+from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
 
 from holdfast import Client, settings, task
 from holdfast.engine import install
@@ -15,33 +15,33 @@ from holdfast.worker.runtime import WorkerRuntime
 
 @task(queue="bench")
 async def noop(sent: float = 0.0) -> None:
-    handled.note(sent)
-    if HOLD:
-        await hold()
+    stats.record_job(sent)
+    if HOLD_JOBS:
+        await wait_forever()
 
 
-class Holdfast(Peer):
-    async def install(self) -> None:
+class HoldfastAdapter(PeerAdapter):
+    async def install_schema(self) -> None:
         await install.migrate_database(Secret(DSN), settings.load_settings())
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         self.client = Client(DSN)
-        async with self.client.connection():  # as the others do
+        async with self.client.connection():  # connect before the measurement, as the other adapters do
             pass
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         await self.client.close()
 
-    async def one(self, sent: float) -> None:
+    async def enqueue_one(self, sent: float) -> None:
         await self.client.submit(noop(sent) if sent else noop())
 
-    async def many(self, count: int) -> None:
+    async def enqueue_many(self, count: int) -> None:
         await self.client.submit_many([noop() for _ in range(count)])
 
-    async def work(self, stop: asyncio.Event) -> None:
+    async def run_worker(self, stop: asyncio.Event) -> None:
         async with Database(Secret(DSN), settings.load_settings()) as database:
-            await WorkerRuntime(database, {noop.name: noop}, concurrency=AT_ONCE or 400).run(stop)
+            await WorkerRuntime(database, {noop.name: noop}, concurrency=MAX_JOBS_AT_ONCE or 400).run(stop)
 
 
 if __name__ == "__main__":
-    main(Holdfast())
+    main(HoldfastAdapter())

@@ -1,42 +1,45 @@
-"""procrastinate: concurrency 30, pool of 10, finished jobs deleted, LISTEN on; bulk by batch_defer."""
+"""Adapter for procrastinate: 30 jobs at once, pool of 10, finished jobs deleted, LISTEN on."""
 
 from __future__ import annotations
 
 import asyncio
 
 from procrastinate import App, PsycopgConnector
-from protocol import AT_ONCE, DSN, HOLD, Peer, handled, hold, main
+from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
 
 app = App(connector=PsycopgConnector(conninfo=DSN, min_size=1, max_size=10))
 
 
 @app.task(name="noop", queue="bench")
 async def noop(sent: float = 0.0) -> None:
-    handled.note(sent)
-    if HOLD:
-        await hold()
+    stats.record_job(sent)
+    if HOLD_JOBS:
+        await wait_forever()
 
 
-class Procrastinate(Peer):
-    async def install(self) -> None:
+class ProcrastinateAdapter(PeerAdapter):
+    async def install_schema(self) -> None:
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
 
-    async def open(self) -> None:
+    async def connect(self) -> None:
         await app.open_async().__aenter__()
 
-    async def one(self, sent: float) -> None:
+    async def enqueue_one(self, sent: float) -> None:
         await noop.defer_async(sent=sent)
 
-    async def many(self, count: int) -> None:
+    async def enqueue_many(self, count: int) -> None:
         await noop.batch_defer_async(*[{"sent": 0} for _ in range(count)])
 
-    async def work(self, stop: asyncio.Event) -> None:
+    async def run_worker(self, stop: asyncio.Event) -> None:
         async with app.open_async():
             await app.run_worker_async(
-                concurrency=AT_ONCE or 30, delete_jobs="always", install_signal_handlers=False, wait=True
+                concurrency=MAX_JOBS_AT_ONCE or 30,
+                delete_jobs="always",
+                install_signal_handlers=False,
+                wait=True,
             )
 
 
 if __name__ == "__main__":
-    main(Procrastinate())
+    main(ProcrastinateAdapter())
