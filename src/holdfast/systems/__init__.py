@@ -1,4 +1,6 @@
-"""Ready-made systems: document export and multi-document reports. They use public names only, as yours can.
+"""Ready-made systems: document export and multi-document reports.
+
+The systems use only public names of Holdfast, so you can build your own systems in the same way.
 
     app = create_app(settings, **mount(exports, reports))
 
@@ -17,17 +19,17 @@ _APP_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
 
 
 class System(Protocol):
-    """A system that can be added to an application."""
+    """Protocol of a system that `mount` can add to an application."""
 
     def mount(self) -> AppArguments:
-        """Return the routes, tasks and job types of the system, as keyword arguments of `create_app`."""
+        """Return the routes, tasks and job types of the system as keyword arguments of `create_app`."""
         ...
 
 
 def mount(*systems: System | AppArguments) -> AppArguments:
     """Combine several systems into keyword arguments of `create_app`.
 
-    Pass the packages, or what their own `mount` returned: `mount(exports.mount(limits), reports)`.
+    Pass packages of systems or results of their `mount`: `mount(exports.mount(limits), reports)`.
     """
     mounted = [system if isinstance(system, dict) else system.mount() for system in systems]
     return {

@@ -1,4 +1,4 @@
-"""Serves the web pages of the systems. Each system has a folder of files; all share one more."""
+"""Serve the web pages of the systems, from a folder for each system and one shared folder."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ SHARED_PAGE_FOLDER = Path(__file__).parent / "page"
 
 
 def create_page_routes(path: str, folder: Path) -> list[BaseRoute]:
-    """Return the routes of a system's page. Files in `folder` replace shared files of the same name."""
+    """Create the routes of a system's web page. Files in `folder` replace shared files of the same name."""
     return static_page_routes(path, SHARED_PAGE_FOLDER, folder)

@@ -1,4 +1,4 @@
-"""The user, the schema and the files of a request to a system."""
+"""Read the user, the schema and owned files for a request to a system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FILE_NAME_CHARS = 200
 
 
 async def require_owner_id(request: Request) -> str:
-    """Return the id of the user: the signed-in user, or the one that a service names in `x-user-id`."""
+    """Return the id of the signed-in user, or of the user that a service names in `x-user-id`."""
     caller = await require_user(request)
     owner = caller.owner if caller.kind == "user" else request.headers.get("x-user-id")
     if owner is None:
@@ -47,12 +47,12 @@ def is_admin(caller: Caller) -> bool:
 
 
 def get_systems_schema(request: Request) -> str:
-    """Return the schema that has the tables of the systems."""
+    """Return the name of the database schema that has the tables of the systems."""
     return get_settings(request).systems_schema
 
 
 async def find_owned_file(request: Request, file_id: UUID | None, owner: str) -> Artifact | None:
-    """Return a file if the user owns it and it still exists.
+    """Return a file, or None if the user does not own the file or the file was deleted.
 
     Users can insert rows that refer to any file, so the owner of the file itself is checked.
     """
@@ -66,6 +66,6 @@ async def find_owned_file(request: Request, file_id: UUID | None, owner: str) ->
 
 
 def sanitize_file_name(title: str) -> str:
-    """Turn a title into a name that is valid on every file system."""
+    """Convert a title to a file name that is valid on every file system."""
     name = "".join("-" if c in '/\\:*?"<>|' else c for c in title if c.isprintable()).strip(" .")
     return name[:MAX_FILE_NAME_CHARS] or "document.pdf"

@@ -1,4 +1,4 @@
-"""Installs the tables of a system, and puts the schema that the user chose into its queries."""
+"""Install the tables of a system, and insert the schema name into its queries."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def quote_schema(schema: str) -> str:
 
 
 def qualify_tables(query: str, schema: str) -> str:
-    """Put the schema into a query: `{}.documents` becomes `"public".documents`."""
+    """Insert the schema name into a query: `{}.documents` becomes `"public".documents`."""
     return query.replace("{}.", f"{quote_schema(schema)}.")
 
 
 async def run_install_script(connection: Any, script: Path, schema: str, relation: str) -> None:
-    """Run a tables.sql in one transaction. Running it again changes nothing.
+    """Run the SQL script of a system in one transaction. A second run changes nothing.
 
     `relation` is a table or view of the script ("table documents"). Its comment records which version of the
     script was run.
@@ -51,7 +51,7 @@ async def run_install_script(connection: Any, script: Path, schema: str, relatio
 
 
 async def is_script_installed(connection: Any, script: Path, schema: str, relation: str) -> bool:
-    """Return whether this version of the script was run in this schema."""
+    """Return whether the current version of the SQL script was run in the schema."""
     text = qualify_tables(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
     name = f"{quote_schema(schema)}.{relation.partition(' ')[2]}"
     comment = await connection.fetchval(

@@ -1,4 +1,4 @@
-"""The state that the tasks of the systems share in one worker: client, PDF renderer and providers."""
+"""State that the tasks of the systems share in one worker: client, PDF renderer and providers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.systems.providers.openai_text import OpenAITextProvider
 
 
 class SystemsWorkerState:
-    """`ctx.state` of the systems' tasks. Nothing is opened before it is used."""
+    """Shared state of the systems' tasks in a worker (`ctx.state`). Each resource opens at first use."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SystemsWorkerState:
         self.schema = settings.systems_schema
 
     async def close(self) -> None:
-        """Close the renderer and the providers."""
+        """Close the PDF renderer and the providers."""
         self.renderer.close()
         for provider in (self.text_provider, self.speech_provider):
             if isinstance(provider, OpenAITextProvider | OpenAISpeechProvider):
@@ -41,20 +41,20 @@ class SystemsWorkerState:
 
 
 def create_renderer(settings: Settings) -> PdfRenderer:
-    """Create a renderer that also uses the fonts in `font_folders`."""
+    """Create a PDF renderer that also uses the fonts in the setting `font_folders`."""
     folders = [Path(folder.strip()) for folder in settings.font_folders.split(",") if folder.strip()]
     return PdfRenderer(fonts=FontCatalog(folders)) if folders else PdfRenderer()
 
 
 def create_text_provider(settings: Settings) -> TextProvider:
-    """Create the provider at `text_url`, or the local one if that is not set."""
+    """Create a text provider for `text_url`, or the local text provider if `text_url` is not set."""
     if settings.text_url is None:
         return LocalTextProvider()
     return OpenAITextProvider(settings.text_url, model=settings.text_model, api_key=settings.text_key)
 
 
 def create_speech_provider(settings: Settings) -> SpeechProvider:
-    """Create the provider at `speech_url`, or the local one if that is not set."""
+    """Create a speech provider for `speech_url`, or the local one if `speech_url` is not set."""
     if settings.speech_url is None:
         return LocalSpeechProvider()
     return OpenAISpeechProvider(
@@ -67,7 +67,7 @@ def create_speech_provider(settings: Settings) -> SpeechProvider:
 
 @lifespan
 async def systems_lifespan() -> AsyncIterator[SystemsWorkerState]:
-    """Open the state of a worker that runs systems, and close it when the worker stops."""
+    """Open the shared state of the systems in a worker, and close it when the worker stops."""
     async with Client() as client:
         state = SystemsWorkerState(client)
         try:

@@ -70,13 +70,13 @@ def create_app(
     routes: Iterable[BaseRoute] = (),
     dashboard: ASGIApp | Callable[[AppServices], ASGIApp] | None = None,
 ) -> Starlette:
-    """Create the HTTP API as a Starlette application. Run it with an ASGI server or mount it in your own.
+    """Create the HTTP API as a Starlette application, to run with an ASGI server or to mount in your own.
 
-    - `settings`: default are the settings of the environment. If they name no database, the embedded
+    - `settings`: defaults to the settings in the environment. If they name no database, the embedded
       PostgreSQL starts here. Otherwise nothing is opened before the first request, so you can create the
       application at import time.
-    - `database`, `store`: the connection pool and the object store, if you have them open already. The
-      application closes only what it opened itself.
+    - `database`, `store`: a connection pool and an object store that you opened. The application does not
+      close them.
     - `job_types`: the job types that clients may start.
     - `tasks`: tasks whose queue is used when a client starts them by their type.
     - `routes`: your own routes. They come after the built-in ones, except for `PriorityRoute`.
@@ -118,7 +118,7 @@ def create_app(
 
 
 def build_openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document of the built-in routes."""
+    """Build the OpenAPI document of the built-in routes of the HTTP API."""
     return openapi.build_openapi_from_routes(_list_built_in_routes())
 
 

@@ -20,7 +20,7 @@ OPERATOR_ENDPOINT_OPTIONS: dict[str, Any] = {"access": "service", "scope": "oper
 async def audited_transaction(
     request: Request, action: str, target: str | None = None, *, as_login: bool = False, **detail: Json
 ) -> AsyncGenerator[Connection]:
-    """Open a transaction as the caller. If its block succeeds, add an entry to the audit log.
+    """Open a transaction as the caller, and add an audit log entry before it commits.
 
     The entry has the caller, the action, its target and the details that are not None.
     """

@@ -1,4 +1,4 @@
-"""The endpoint that lists the audit log, for operators."""
+"""Serve the audit log to operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from holdfast.server.api.request_parsing import parse_query
 
 
 class AuditLogQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`before` is the id of the last entry of the previous page."""
+    """Query parameters for a page of the audit log.
+
+    `before` is the id of the last entry of the previous page.
+    """
 
     before: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50

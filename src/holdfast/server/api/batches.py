@@ -1,4 +1,4 @@
-"""Endpoints for batches: open, read, close, cancel, watch. Start a job with a batch id to add it."""
+"""Endpoints for batches of jobs: open, read, close, cancel and stream events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BATCH_NOT_FOUND_RESPONSE = {404: "There is no such batch"}
 
 
 class OpenBatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The batch to open.
+    """Request body to open a batch of jobs.
 
     `callback` is a job that is submitted once, after the last job of the batch has ended. Only services may
     set `callback` and `owner`.
@@ -46,7 +46,11 @@ class OpenBatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class BatchView(msgspec.Struct, kw_only=True):
-    """A batch and the number of its jobs: `total`, `ended`, `failed` and `cancelled`."""
+    """A batch of jobs with its status and job counts.
+
+    `total`, `ended`, `failed` and `cancelled` are numbers of jobs. `event_seq` is the number of the last
+    event. `callback_job` is the id of the job that was submitted when the batch ended.
+    """
 
     id: UUID
     name: str | None = None
@@ -63,7 +67,7 @@ class BatchView(msgspec.Struct, kw_only=True):
 
 
 class BatchCancellation(msgspec.Struct, kw_only=True):
-    """`cancelled` is the number of jobs that were cancelled."""
+    """Result of cancelling a batch: the number of jobs that were cancelled."""
 
     cancelled: int
 
@@ -84,7 +88,7 @@ async def open_batch(request: Request) -> Response:
 
 
 def _validate_batch_callback(callback: dict[str, Any]) -> None:
-    """Check the callback now. Nobody would see an error when it is submitted later."""
+    """Reject an invalid callback when the batch is opened, not when the callback is submitted."""
     if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= MAX_NAME_CHARS:
         raise InvalidError("The callback has no valid type.", fix="Name a task type.", field="callback")
     unknown = callback.keys() - ALLOWED_CALLBACK_FIELDS
@@ -184,7 +188,7 @@ async def create_batch_stream_ticket(request: Request) -> Response:
 
 
 async def build_batch_manifest(connection: Connection, batch_id: UUID) -> dict[str, Any]:
-    """Return the manifest fields of a batch's ZIP archive: the counts and the jobs that did not succeed."""
+    """Build the manifest fields of a batch's ZIP archive: job counts, and the jobs that did not succeed."""
     batch = await jobs.get_batch(connection, batch_id) or {}
     query = f"batch:{batch_id} state:failed,partial,cancelled"
     page = await search.search_jobs(connection, query, limit=MAX_FAILED_JOBS_IN_MANIFEST)

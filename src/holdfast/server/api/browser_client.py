@@ -14,7 +14,7 @@ from holdfast.server.api.operations import api_operation
 
 @cache
 def read_browser_script() -> str:
-    """Return the text of the script."""
+    """Read the JavaScript client for browsers from its file."""
     return (resources.files("holdfast.server.api") / "static" / "holdfast.js").read_text(encoding="utf-8")
 
 

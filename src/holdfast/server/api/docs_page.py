@@ -40,7 +40,7 @@ async def serve_docs_page(request: Request) -> Response:
 
 
 def render_docs_page(document: dict[str, Json]) -> str:
-    """Return an OpenAPI document as one HTML page."""
+    """Render an OpenAPI document as one HTML page."""
     sections: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -35,7 +35,7 @@ FrameBuilder: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], Sequen
 
 
 def build_job_frames(kind: str, body: dict[str, Json], job: dict[str, Json]) -> Sequence[EventFrame]:
-    """Convert an event of a job to frames. Systems with another format pass their own function."""
+    """Convert a stored job event to frames of an event stream, in the format of the API."""
     if kind == "snapshot":
         snapshot = build_job_snapshot(body["job"], body["artifacts"], resync=body["resync"])
         return [EventFrame("snapshot", snapshot)]
@@ -54,7 +54,7 @@ def build_job_frames(kind: str, body: dict[str, Json], job: dict[str, Json]) -> 
 
 
 def build_batch_frames(kind: str, body: dict[str, Json], batch: dict[str, Json]) -> Sequence[EventFrame]:
-    """Convert an event of a batch to frames: `snapshot`, `progress` and `end`, each with all counts."""
+    """Convert a stored batch event to frames: `snapshot`, `progress` or `end`, with all job counts."""
     if kind == "snapshot":
         snapshot = {
             "v": EVENT_FORMAT_VERSION,
@@ -83,7 +83,7 @@ def _build_batch_counts(batch: dict[str, Json]) -> dict[str, Json]:
 
 
 def build_job_snapshot(job: dict[str, Json], files: list[Json], *, resync: bool = False) -> dict[str, Json]:
-    """Return the body of a snapshot: everything that a page needs to draw the job."""
+    """Build the body of a `snapshot` frame: the whole current state of a job."""
     progress = job["progress"]
     body = {
         "v": EVENT_FORMAT_VERSION,
@@ -107,7 +107,7 @@ def build_job_snapshot(job: dict[str, Json], files: list[Json], *, resync: bool 
 
 
 def build_job_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
-    """Return the body of the last frame of a job."""
+    """Build the body of the `end` frame, which is the last frame of a job."""
     return {
         "state": job["status"],
         "percent": job["progress"]["percent"],
@@ -138,7 +138,7 @@ def _count_unfinished_tasks(job: dict[str, Json]) -> int:
 
 
 def estimate_remaining_s(job: dict[str, Json], percent: float | None) -> int | None:
-    """Estimate the seconds until the job ends, at the speed so far. None below one percent."""
+    """Estimate the seconds until the job ends from its speed so far. Return None below one percent."""
     started_at = job.get("started_at")
     if started_at is None or percent is None or not 1 <= percent < 100:
         return None
@@ -153,7 +153,7 @@ def _compute_seconds_between(start: str | None, end: str | None) -> float | None
 
 
 def redact_event_frame(frame: EventFrame) -> EventFrame:
-    """Return the frame as users may see it: an error keeps only its public part."""
+    """Return the frame without the parts of an error that users may not see."""
     value: object = frame.body
     body = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
     if body.get("error") is not None:
@@ -162,7 +162,7 @@ def redact_event_frame(frame: EventFrame) -> EventFrame:
 
 
 def encode_event_frames(frames: Sequence[EventFrame], seq: int) -> list[bytes]:
-    """Encode the frames of the stored event number `seq` as server-sent events.
+    """Encode the frames of one stored event as server-sent events. `seq` is the number of the event.
 
     Only the last frame carries the number as its id. A client that loses the connection in between therefore
     gets all of these frames again.

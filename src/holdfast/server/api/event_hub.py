@@ -43,7 +43,7 @@ _log = logging.getLogger("holdfast.server.api")
 
 @dataclass(frozen=True, slots=True)
 class StoredStreamEvent:
-    """One stored event of a job or batch."""
+    """A stored event of a job or batch, with its sequence number."""
 
     seq: int
     at: datetime
@@ -52,10 +52,10 @@ class StoredStreamEvent:
 
 
 class EventSubscription:
-    """The events of one job for one stream, in order. Close it when the stream ends.
+    """A subscription to the events of one job. Close the subscription when you no longer need it.
 
-    `overflowed` is True after events were dropped because the stream was too slow. `ended` is the job as it
-    was when it ended, and None before.
+    `overflowed` is True after events were dropped because the subscriber was too slow. `ended` is None until
+    the job has ended, then the final state of the job.
 
     >>> from uuid import UUID
     >>> from starlette.requests import Request
@@ -76,7 +76,7 @@ class EventSubscription:
         self.ended: dict[str, Any] | None = None
 
     def push_event(self, event: StoredStreamEvent) -> None:
-        """Add an event. Called by the hub."""
+        """Add a pending event to the subscription. Only `EventHub` calls this method."""
         if len(self._pending) >= MAX_PENDING_EVENTS_PER_STREAM:
             self._pending.clear()
             self.overflowed = True
@@ -84,19 +84,19 @@ class EventSubscription:
         self._changed.set()
 
     def mark_ended(self, job: dict[str, Any]) -> None:
-        """Record that the job has ended. Called by the hub."""
+        """Record that the job has ended. Only `EventHub` calls this method."""
         self.ended = job
         self._changed.set()
 
     def take_events(self) -> list[StoredStreamEvent]:
-        """Return and remove the pending events."""
+        """Return the pending events and remove them from the subscription."""
         events = list(self._pending)
         self._pending.clear()
         self._changed.clear()
         return events
 
     async def wait_for_event(self, timeout_s: float) -> bool:
-        """Wait until an event is pending or the job has ended. Return False after `timeout_s` without one."""
+        """Wait until an event is pending or the job has ended. Return False after `timeout_s` seconds."""
         if self._pending or self.ended is not None:
             return True
         with contextlib.suppress(TimeoutError):
@@ -105,13 +105,16 @@ class EventSubscription:
         return bool(self._pending) or self.ended is not None
 
     def close(self) -> None:
-        """End the subscription. Closing it twice does no harm."""
+        """End the subscription. A second call has no effect."""
         self._unsubscribe(self)
 
 
 @dataclass
 class WatchedJobOrBatch:
-    """A job or batch with open streams. `last_seq` is the number of the last delivered event, if known."""
+    """A job or batch that at least one event stream watches.
+
+    `last_seq` is the number of the last delivered event, or None before delivery has started.
+    """
 
     read: JobOrBatchReader
     last_seq: int | None = None
@@ -120,7 +123,7 @@ class WatchedJobOrBatch:
 
 
 class EventHub:
-    """Reads the events of all watched jobs and batches and delivers them to the subscriptions."""
+    """Reader that delivers the events of all watched jobs and batches to their subscriptions."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -140,7 +143,7 @@ class EventHub:
         return sum(len(subject.subscriptions) for subject in self._watched.values())
 
     def subscribe(self, subject_id: UUID, read: JobOrBatchReader = read_job_with_files) -> EventSubscription:
-        """Subscribe to a job or batch. Call `start_delivery_after` when you know its last event."""
+        """Subscribe to the events of a job or batch. Events arrive after you call `start_delivery_after`."""
         subscription = EventSubscription(lambda ended: self._unsubscribe(subject_id, ended))
         self._watched.setdefault(subject_id, WatchedJobOrBatch(read)).subscriptions.add(subscription)
         if self._loop is None or self._loop.done():
@@ -149,7 +152,7 @@ class EventHub:
         return subscription
 
     def start_delivery_after(self, subject_id: UUID, seq: int) -> None:
-        """Start the delivery of events after `seq`, which is the last event that a stream has read."""
+        """Start to deliver the events of a job or batch whose number is greater than `seq`."""
         subject = self._watched.get(subject_id)
         if subject is not None and subject.last_seq is None:
             subject.last_seq = seq
@@ -164,7 +167,7 @@ class EventHub:
                 self._dirty.discard(subject_id)
 
     async def wait_for_change(self, job_id: UUID, seq: int, timeout_s: float) -> bool:
-        """Wait until the job has an event after `seq` or has ended. Return False after the timeout."""
+        """Wait until the job has an event after number `seq` or has ended. Return False after the timeout."""
         subscription = self.subscribe(job_id)
         try:
             self.start_delivery_after(job_id, seq)
@@ -173,7 +176,7 @@ class EventHub:
             subscription.close()
 
     async def stop_delivery(self) -> None:
-        """Stop reading events and close the listening connection."""
+        """Stop the delivery of events and close the listening connection."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.cancel()
@@ -201,7 +204,7 @@ class EventHub:
             await self._read_events_until_idle()
 
     async def _read_events_until_idle(self) -> None:
-        """Read events for all streams. A database error delays the streams but does not end them."""
+        """Read and deliver events until no stream is open. A database error only delays the streams."""
         channels = {EVENT_CHANNEL: self._handle_event_notification}
         self._listener = NotificationListener(self._database.url, self._settings, channels)
         self._listener.start()
@@ -242,7 +245,7 @@ class EventHub:
             await listener.stop()
 
     async def _register_watched_ids(self, connection: Any) -> None:
-        """Register the watched jobs in the database if they changed or the registration expires soon."""
+        """Register the watched jobs and batches in the database, if they changed or after 45 seconds."""
         now, watched = time.monotonic(), frozenset(self._watched)
         if watched != self._registered or now - self._registered_at > WATCH_RENEWAL_INTERVAL_S:
             await watches.watch_jobs(connection, self._name, sorted(watched))
@@ -260,7 +263,7 @@ class EventHub:
                 await self._deliver_job_end(connection, state.id)
 
     async def _deliver_events(self, connection: Any) -> None:
-        """Read the new events of all changed jobs in one call and deliver them."""
+        """Read the new events of all changed jobs and batches in one query, and deliver them."""
         dirty, self._dirty = self._dirty, set()
         after = {
             subject_id: subject.last_seq

@@ -1,4 +1,6 @@
-"""Stream the events of a job or batch as server-sent events. docs/guide/http-api.md describes the format.
+"""Stream the events of a job or batch as server-sent events.
+
+docs/guide/http-api.md describes the format.
 
 The first frame is a snapshot from which a page can draw everything. Then follow the stored events of the job,
 each with its stored number as the id, and `end`, after which the server closes the stream. A client that
@@ -100,10 +102,10 @@ async def stream_events(
 
 
 def parse_last_event_id(request: Request) -> int | None:
-    """Return the number of the last event that the client has, or None.
+    """Return the number of the last event that the client received, or None for a new client.
 
-    It comes from the header `Last-Event-ID` or the query parameter `after`. Raise `InvalidError` (422) if it
-    is not a number.
+    The number comes from the header `Last-Event-ID` or the query parameter `after`. Raise `InvalidError`
+    (422) for other text.
 
     >>> from starlette.requests import Request
     >>> from holdfast.server import parse_last_event_id
@@ -121,7 +123,7 @@ def parse_last_event_id(request: Request) -> int | None:
 async def _read_missed_events(
     connection: Any, job: dict[str, Json], after: int | None
 ) -> list[StoredStreamEvent] | None:
-    """Return all events since `after`, or None if the client needs a snapshot."""
+    """Return all events after number `after`, or None if the client needs a snapshot."""
     if after is None or after > job["event_seq"] or job["event_seq"] - after > MAX_REPLAYED_EVENTS:
         return None
     rows = await jobs.list_job_events(connection, UUID(job["id"]), after=after, limit=MAX_REPLAYED_EVENTS)
@@ -134,8 +136,8 @@ async def _read_missed_events(
 def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], None]:
     """Count a new stream against the stream limits. Return the function that releases the slot.
 
-    Raise `TooManyRequestsError` (429) if too many streams are open. `stream_events` does this for you; call
-    it if you return an `EventStreamResponse` yourself.
+    Raise `TooManyRequestsError` (429) if too many streams are open. `stream_events` calls this function. Call
+    it yourself before you return an `EventStreamResponse`.
 
     >>> from uuid import UUID
     >>> from starlette.requests import Request
@@ -172,10 +174,11 @@ def reserve_stream_slot(request: Request, viewer: StreamViewer) -> Callable[[], 
 
 
 def subscribe_to_job_events(request: Request, job_id: UUID, *, after: int) -> EventSubscription:
-    """Subscribe to the events of a job after the event number `after`. Close the subscription at the end.
+    """Subscribe to the events of a job that follow the event number `after`.
 
-    `after` is the `event_seq` of the job as you read it. Read the job again after subscribing, so that no
-    event is missed. The function does not check whether the caller may see the job.
+    Close the subscription when you no longer need it. `after` is the `event_seq` of the job as you read it.
+    Read the job again after subscribing, so that no event is missed. The function does not check whether the
+    caller may see the job.
 
     >>> from uuid import UUID
     >>> from starlette.requests import Request
@@ -196,7 +199,7 @@ def subscribe_to_job_events(request: Request, job_id: UUID, *, after: int) -> Ev
 
 
 class EventStreamSession:
-    """The state of one stream: which events it has sent and which progress waits to be sent."""
+    """State of one open event stream: the last sent event and the delayed progress."""
 
     def __init__(
         self, job: dict[str, Json], viewer: StreamViewer, build_frames: FrameBuilder, read: JobOrBatchReader
@@ -213,7 +216,7 @@ class EventStreamSession:
     async def generate_frames(
         self, subscription: EventSubscription, after: int | None, missed: list[StoredStreamEvent] | None
     ) -> AsyncGenerator[bytes]:
-        """Yield the encoded frames of the stream until the job or the viewer's access ends."""
+        """Yield the encoded frames of the stream until the job ends or the viewer loses access."""
         yield f"retry: {CLIENT_RECONNECT_DELAY_MS}\n\n".encode()
         if missed is None:
             yield self._encode_snapshot(resync=after is not None)
@@ -253,7 +256,7 @@ class EventStreamSession:
                 yield b": ping\n\n"
 
     async def _encode_resync_snapshot(self) -> bytes:
-        """Send the current state, because the client is too slow to receive every event."""
+        """Read the job again and encode a snapshot, for a client that is too slow to receive every event."""
         async with self._viewer.transaction() as connection:
             job = await self._read(connection, UUID(self._job["id"]))
         self._job = job or self._job
@@ -261,7 +264,7 @@ class EventStreamSession:
         return self._encode_snapshot(resync=True)
 
     def _encode_or_delay_event(self, event: StoredStreamEvent) -> list[bytes]:
-        """Return the frames to send now. Progress may be delayed; other events are sent after it."""
+        """Encode the frames of an event. A progress event may be delayed until the next other event."""
         if event.seq <= self._last_seq:
             return []
         self._last_seq = event.seq
@@ -299,9 +302,9 @@ class EventStreamSession:
 
 
 class EventStreamResponse(Response):
-    """A response that sends encoded frames until there are no more or the client disconnects.
+    """A response that streams encoded frames until the last frame or until the client disconnects.
 
-    `close` is called once at the end, in every case.
+    The response calls `close` once when the stream ends, also after an error.
 
     >>> from holdfast.server import EventStreamResponse
     >>> async def frames():

@@ -1,4 +1,4 @@
-"""Endpoints for external workers, which are written in other languages: claim tasks and report outcomes.
+"""Endpoints for external workers, which are written in any language: claim tasks and report outcomes.
 
 A claimed task comes with a `lease`, which the worker sends with every later request. If the lease has passed
 to another worker, the response is 409. The worker must then stop working on the task: its reports are
@@ -37,7 +37,11 @@ _LEASED_TASK_ENDPOINT_OPTIONS: dict[str, Any] = {
 
 
 class ClaimTasksRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`worker` is your worker's name. `types` and `queues` limit the tasks that it gets; default: all."""
+    """Request body to claim tasks for an external worker.
+
+    `worker` is the name of your worker. `types` and `queues` restrict the tasks that it gets. The default is
+    tasks of all types and queues.
+    """
 
     worker: Name
     max_tasks: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -46,7 +50,7 @@ class ClaimTasksRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class ClaimedTask(msgspec.Struct, kw_only=True):
-    """A task to run: its arguments, the outputs of its parents, and its lease.
+    """A claimed task with its arguments, the outputs of its parent tasks, and its lease.
 
     Send a heartbeat before `lease_s` seconds have passed. Give up after `timeout_s` seconds.
     """
@@ -65,7 +69,7 @@ class ClaimedTask(msgspec.Struct, kw_only=True):
 
 
 class HeartbeatTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The lease to renew, and the progress to store."""
+    """Request body to renew the lease of a task and report its progress."""
 
     lease: LeaseText
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -74,20 +78,23 @@ class HeartbeatTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
 
 class LeaseRenewal(msgspec.Struct, kw_only=True):
-    """The lease expires in `lease_s` seconds unless you send another heartbeat."""
+    """Result of a heartbeat: the lease expires after `lease_s` seconds."""
 
     lease_s: float
 
 
 class CompleteTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The output of the task."""
+    """Request body to complete a task with its output."""
 
     lease: LeaseText
     output: Any = None
 
 
 class FailTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The error of the attempt. Set `retry` to false if another attempt would fail too."""
+    """Request body to report that an attempt of a task failed.
+
+    Set `retry` to false if another attempt would fail too.
+    """
 
     lease: LeaseText
     error: Annotated[str, Meta(max_length=100_000)] = ""
@@ -98,20 +105,20 @@ class FailTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SnoozeTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The task runs again after `delay_s` seconds."""
+    """Request body to run a task again after `delay_s` seconds."""
 
     lease: LeaseText
     delay_s: Seconds
 
 
 class ReleaseTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The lease to give up."""
+    """Request body to give up the lease of a task."""
 
     lease: LeaseText
 
 
 def parse_lease(request: Request, text: str) -> Lease:
-    """Return the lease that a worker sent for the task in the path."""
+    """Parse the lease that an external worker sent. The task id comes from the path of the request."""
     attempt, _, nonce = text.partition(".")
     if int(nonce) >= 2**63:
         raise InvalidError(

@@ -1,4 +1,4 @@
-"""Create links to files and serve the content of files to everyone who has a signed link."""
+"""Create signed links to files, and serve files to everyone who has a signed link."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def _create_link_signer(services: AppServices) -> LinkSigner:
 async def create_file_link(
     request: Request, file: Artifact, lifetime: timedelta, *, inline: bool = False
 ) -> str:
-    """Return a new link to a file: of the object store, or of this application if the store signs no URLs."""
+    """Create a signed link to a file, to the object store or to this application.
+
+    The link leads to this application if the object store cannot sign URLs.
+    """
     services = get_services(request)
     store = services.get_store()
     if store.can_sign_urls and not inline:
@@ -96,10 +99,10 @@ def _build_file_headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
 
 
 def _parse_byte_range(request: Request, file: Artifact) -> tuple[int, int]:
-    """Return the first byte and the end of the requested range.
+    """Return the start and end of the byte range that the `Range` header requests.
 
-    Several ranges, or an invalid one, mean the whole file. A range that the file does not have starts after
-    the end of the file.
+    Without a valid single range, return the range of the whole file. A range beyond the end of the file
+    starts after its last byte.
     """
     match = _RANGE_HEADER_PATTERN.fullmatch(request.headers.get("range", "").strip())
     condition = request.headers.get("if-range")

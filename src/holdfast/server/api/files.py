@@ -31,7 +31,7 @@ _FILE_NOT_FOUND_RESPONSES = {404: "There is no such file", 410: "The file has ex
 
 
 class ArtifactView(msgspec.Struct, kw_only=True):
-    """A file of a job. `url` redirects to a new link to its content."""
+    """A file of a job. `url` redirects to a signed link to the content."""
 
     id: UUID
     job_id: UUID
@@ -49,35 +49,41 @@ class ArtifactView(msgspec.Struct, kw_only=True):
 
 
 class ArtifactListPage(msgspec.Struct, kw_only=True):
-    """A page of files. Send `next` as `after` for the next page; it is null on the last page."""
+    """A page of files of a job.
+
+    Send `next` as `after` to get the next page. `next` is null on the last page.
+    """
 
     artifacts: list[ArtifactView]
     next: UUID | None = None
 
 
 class ArtifactListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`after` is `next` of the previous page."""
+    """Query parameters for a page of files. `after` is the `next` value of the previous page."""
 
     after: UUID | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class FileLinkQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The link works for `expires_s` seconds. With `inline`, browsers show the file instead of saving it."""
+    """Query parameters of a link to a file.
+
+    The link works for `expires_s` seconds. With `inline`, browsers show the file instead of saving it.
+    """
 
     expires_s: Annotated[int, Meta(ge=300, le=3600)] = 3600
     inline: bool = False
 
 
 class FileLink(msgspec.Struct, kw_only=True):
-    """A link with which anyone can download the file until it expires."""
+    """A signed link. Anyone who has the link can download the file until `expires_at`."""
 
     url: str
     expires_at: datetime
 
 
 class FileRegeneration(msgspec.Struct, kw_only=True):
-    """The job that creates the file again, and the number of its tasks that run again."""
+    """Result of regenerating a file: the job, its status, and how many of its tasks run again."""
 
     job_id: UUID
     restarted: int
@@ -85,20 +91,20 @@ class FileRegeneration(msgspec.Struct, kw_only=True):
 
 
 class OwnerUsageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`owner` is for services. Users see their own usage."""
+    """Query parameters of the usage report. Only services may set `owner`; users see their own usage."""
 
     owner: Annotated[str, Meta(max_length=500)] | None = None
 
 
 class QuotaUsage(msgspec.Struct, kw_only=True):
-    """The used amount and the limit. A null limit is no limit."""
+    """The used amount of one quota and its limit. A null limit means unlimited."""
 
     used: int
     limit: int | None
 
 
 class OwnerUsage(msgspec.Struct, kw_only=True):
-    """What an owner uses of each quota. `operations` counts the files that were saved today."""
+    """Storage usage of an owner. `operations` counts the files that were saved today."""
 
     owner: str | None
     bytes: QuotaUsage
@@ -162,7 +168,7 @@ async def create_download_link(request: Request) -> Response:
 
 
 async def _get_file_and_count_download(request: Request) -> Artifact:
-    """Return the file in the path. Count a download, except for HEAD requests."""
+    """Return the file with the id in the path, and count a download unless the method is HEAD."""
     file_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
         if request.method == "HEAD":
@@ -185,7 +191,7 @@ async def delete_file(request: Request) -> Response:
 
 
 @api_operation(
-    "Regenerate a file: run the task again that saved it",
+    "Regenerate a file by running its task again",
     response=FileRegeneration,
     status=202,
     other_responses={
@@ -254,7 +260,7 @@ async def download_batch_zip(request: Request) -> Response:
 async def _generate_zip_entries(
     request: Request, filters: dict[str, Any], first_page: Sequence[Artifact]
 ) -> AsyncGenerator[ZipEntry]:
-    """Yield all files page by page, so that the archive starts before the last page is read."""
+    """Yield the ZIP entries of all matching files. Files are read page by page while the archive is sent."""
     services = get_services(request)
     store = services.get_store()
     filters = {**filters, "owner": (await identify_caller(request)).owner}

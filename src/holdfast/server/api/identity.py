@@ -50,17 +50,17 @@ class Caller:
     claims: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def service_has_scope(self, scope: str) -> bool:
-        """Return whether this is a service whose key has the scope."""
+        """Return whether the caller is a service whose key has the scope."""
         return self.kind == "service" and (ALL_SCOPES_WILDCARD in self.scopes or scope in self.scopes)
 
     @property
     def name(self) -> str:
-        """The caller's name in the audit log and in rate limits: kind and id."""
+        """Name of the caller in the audit log and in rate limits: its kind and id."""
         return f"{self.kind}:{self.id or '-'}"
 
     @property
     def owner(self) -> str | None:
-        """The owner of jobs that this caller submits: the user's id. None for a service."""
+        """Owner of the jobs that the caller submits: the id of a user, or None for a service."""
         return self.id if self.kind == "user" else None
 
 
@@ -68,7 +68,7 @@ ANONYMOUS_CALLER = Caller("anonymous")
 
 
 async def identify_caller(request: HTTPConnection) -> Caller:
-    """Return the caller of a request. Raise `UnauthenticatedError` (401) if its credential is invalid.
+    """Return the caller of a request. Raise `UnauthenticatedError` (401) if the credential is invalid.
 
     The result is cached in the request, so that you can call this function as often as you like.
 
@@ -120,9 +120,10 @@ def _read_credential(request: HTTPConnection, cookie_name: str | None) -> tuple[
 
 
 def reject_cross_site_request(request: HTTPConnection) -> None:
-    """Reject a request that changes something and was sent by a page of another site.
+    """Reject a cross-site request with a cookie, unless its HTTP method is safe.
 
-    A browser adds cookies to requests of any page, so a cookie alone does not show that the user wanted this.
+    A browser adds cookies to the requests of every page. A cookie alone does not prove that the user intended
+    the request.
     """
     if request.scope.get("method", "GET") in SAFE_HTTP_METHODS:
         return
@@ -203,7 +204,10 @@ async def transaction_as_caller(
 
 
 async def _choose_database_role(request: HTTPConnection, role: str) -> str | None:
-    """Return the role to use, or None for the login role. A user never acts with the login role."""
+    """Return the database role for the transaction, or None for the login role of the API.
+
+    A user never acts with the login role.
+    """
     if role in await get_services(request).fetch_roles():
         return role
     if role == "service_role":

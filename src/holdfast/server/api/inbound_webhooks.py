@@ -1,4 +1,4 @@
-"""Endpoints for inbound webhooks: URLs that submit a job when another service calls them with a signature."""
+"""Endpoints for inbound webhooks. A signed call of another service submits a job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _INBOUND_WEBHOOK_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "inbound webhooks", 
 
 
 class PutInboundWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The job to submit for each call. It gets the body of the call as its argument `payload`."""
+    """Request body to create or replace an inbound webhook: the job that each call submits.
+
+    The job gets the body of the call as its argument `payload`.
+    """
 
     type: Name
     queue: Name = "default"
@@ -38,7 +41,7 @@ class PutInboundWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fiel
 
 
 class InboundWebhookSecret(msgspec.Struct, kw_only=True):
-    """The signing secret of an inbound webhook. It is shown only here."""
+    """The signing secret of a new inbound webhook. The secret cannot be read again."""
 
     name: str
     secret: str
@@ -92,7 +95,7 @@ async def delete_inbound_webhook(request: Request) -> Response:
     body=dict[str, Any],
     response=AcceptedJob,
     status=202,
-    other_responses={200: "This message was received before"},
+    other_responses={200: "The message was received before"},
     request_headers=("webhook-id", "webhook-timestamp", "webhook-signature"),
 )
 async def receive_webhook(request: Request) -> Response:

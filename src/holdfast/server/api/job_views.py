@@ -1,4 +1,4 @@
-"""Redact jobs for their viewers. A service sees everything. A user sees no traceback and no internal message.
+"""Build the view of a job for its caller. Users see no traceback and no internal error message.
 
 A task decides what its user reads by raising `PublicError` or `Reject`. For any other error the user learns
 that it happened, and the id of the job to ask about.
@@ -26,7 +26,7 @@ PUBLIC_TIMEOUT_MESSAGE = "This took too long and was stopped."
 
 
 class ProgressView(msgspec.Struct, kw_only=True):
-    """The progress that a task reported."""
+    """Reported progress of a job or task."""
 
     percent: float | None = None
     phase: str | None = None
@@ -34,7 +34,7 @@ class ProgressView(msgspec.Struct, kw_only=True):
 
 
 class ErrorView(msgspec.Struct, kw_only=True):
-    """Why a job or task failed. Users see no traceback, and only messages that are meant for users."""
+    """The error of a failed job or task. Users see no traceback and no internal message."""
 
     type: str
     message: str
@@ -43,7 +43,7 @@ class ErrorView(msgspec.Struct, kw_only=True):
 
 
 class TaskView(msgspec.Struct, kw_only=True):
-    """A task of a job."""
+    """A task of a job with its status, progress, output and error."""
 
     id: UUID
     name: str
@@ -60,7 +60,7 @@ class TaskView(msgspec.Struct, kw_only=True):
 
 
 class TaskCounts(msgspec.Struct, kw_only=True):
-    """The number of tasks of a job, in total and by final status."""
+    """The number of tasks of a job, in total and for each final status."""
 
     total: int
     succeeded: int
@@ -70,7 +70,9 @@ class TaskCounts(msgspec.Struct, kw_only=True):
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job. `event_seq` is the number of its last event: send it as `after` to wait for the next one.
+    """A job with its status, progress, output and error.
+
+    `event_seq` is the number of the last event of the job. Send it as `after` to wait for the next event.
 
     >>> from holdfast.server import JobView, api_operation
     >>> describe = api_operation("Show the newest job", tag="jobs", response=JobView)
@@ -94,7 +96,7 @@ class JobView(msgspec.Struct, kw_only=True):
 
 
 def redact_job(job: dict[str, Json], caller: Caller) -> dict[str, Json]:
-    """Return a job, as `holdfast.get_job` returns it, without the parts that the caller may not see.
+    """Return a job without the parts that the caller may not see. `job` is a result of `holdfast.get_job`.
 
     >>> from holdfast.server import Caller, redact_job
     >>> job = {"id": "1", "error": {"type": "KeyError", "message": "'password'", "traceback": "..."}}
@@ -111,7 +113,7 @@ def _redact_job_for_user(job: dict[str, Json]) -> dict[str, Json]:
 
 
 def redact_error(error: Json) -> Json:
-    """Return an error of a job or task as users may see it: without traceback, and with a public message.
+    """Return an error without its traceback. A public message replaces an internal one.
 
     >>> from holdfast.server import HIDDEN_ERROR_MESSAGE, redact_error
     >>> error = redact_error({"type": "KeyError", "message": "'password'"})
@@ -130,7 +132,7 @@ def redact_error(error: Json) -> Json:
 
 
 def redact_attempt(attempt: FailedAttempt) -> FailedAttempt:
-    """Return an attempt as users may see it."""
+    """Return a failed attempt without the parts that users may not see."""
     error = redact_error({"type": attempt.error_type, "message": attempt.message})
     return msgspec.structs.replace(
         attempt,
@@ -143,7 +145,7 @@ def redact_attempt(attempt: FailedAttempt) -> FailedAttempt:
 
 
 def redact_explanation(explanation: dict[str, Json], caller: Caller) -> dict[str, Json]:
-    """Return an explanation of a task's state. Users see no worker names and no internal errors."""
+    """Return an explanation of a task's state, without worker names and internal errors for users."""
     if caller.kind == "service":
         return explanation
     reasons: list[Any] = explanation.get("reasons") or []

@@ -1,4 +1,4 @@
-"""Endpoints for jobs: start, list, read, wait, watch, cancel, retry."""
+"""Endpoints for jobs: start, list, read, wait, stream events, cancel and retry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ _EXISTING_JOB_RESPONSE = {200: "A job with this key exists already"}
 
 
 class AcceptedJob(msgspec.Struct, kw_only=True):
-    """The submitted job. `created` is false if a job with the same key existed: then it is that job."""
+    """Result of submitting a job: its id, status and task ids.
+
+    `created` is false if a job with the same key existed. The id and status are then those of the existing
+    job.
+    """
 
     id: UUID
     status: str
@@ -42,14 +46,19 @@ class AcceptedJob(msgspec.Struct, kw_only=True):
 
 
 class GetJobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`wait`: seconds to wait until the job has an event after the number `after`, or has ended."""
+    """Query parameters for reading a job.
+
+    `wait` is the number of seconds to wait for an event with a number greater than `after`, or for the end.
+    """
 
     wait: Annotated[float, Meta(ge=0, le=25)] = 0
     after: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
 
 class JobListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The query parameters of a job list: filters, the page size `limit`, and `before` for the next page.
+    """Query parameters of a job list: filters, page size and page position.
+
+    `limit` is the page size. `before` is the `next` value of the previous page.
 
     >>> from starlette.requests import Request
     >>> from holdfast.server import JobListQuery, parse_query
@@ -66,9 +75,10 @@ class JobListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class JobListPage(msgspec.Struct, kw_only=True):
-    """A page of jobs. Send `next` as `before` for the next page; it is null on the last page.
+    """A page of jobs.
 
-    A page that is not the last one can have fewer jobs than `limit`, or none.
+    Send `next` as `before` to get the next page. `next` is null on the last page. Any page can have fewer
+    jobs than `limit`, or none.
     """
 
     jobs: list[JobView]
@@ -76,13 +86,16 @@ class JobListPage(msgspec.Struct, kw_only=True):
 
 
 class CancelJobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`reason` is stored with the job."""
+    """Query parameters for cancelling a job. The `reason` is stored with the job."""
 
     reason: Text | None = None
 
 
 class JobCancellation(msgspec.Struct, kw_only=True):
-    """`cancelled` is false if the job had ended already. `status` is the current status."""
+    """Result of cancelling a job: its current status.
+
+    `cancelled` is false if the job had already ended.
+    """
 
     cancelled: bool
     status: str
@@ -91,14 +104,18 @@ class JobCancellation(msgspec.Struct, kw_only=True):
 class RetryJobRequest(
     msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"from_tasks": "from"}
 ):
-    """`from` names the tasks to run again, with all tasks after them. Default: failed and cancelled tasks."""
+    """Request body to retry a job.
+
+    `from` names the tasks to run again. Tasks that depend on them run again too. The default is all failed
+    and cancelled tasks.
+    """
 
     from_tasks: list[Text] | None = None
     delay_s: Seconds = 0
 
 
 class RetryJobResult(msgspec.Struct, kw_only=True):
-    """`restarted` is the number of tasks that run again."""
+    """Result of retrying a job: the number of tasks that run again."""
 
     restarted: int
 
@@ -119,7 +136,7 @@ async def start_job(request: Request) -> Response:
 
 
 @api_operation(
-    "Submit a job with its tasks, in the format of the engine",
+    "Submit a job with its tasks",
     tag="jobs",
     scope="jobs",
     body=dict[str, Any],
@@ -187,7 +204,10 @@ async def _read_redacted_job(request: Request, job_id: UUID) -> dict[str, Json]:
 
 
 class EventStreamQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`after`: the number of the last event that you have. `ticket`: instead of a token."""
+    """Query parameters of an event stream.
+
+    `after` is the number of the last event that you received. `ticket` replaces the token.
+    """
 
     after: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     ticket: Annotated[str, Meta(max_length=200)] | None = None
@@ -209,7 +229,10 @@ async def stream_job_events(request: Request) -> Response:
 
 
 class StreamTicketView(msgspec.Struct, kw_only=True):
-    """Open the stream with `?ticket=` within `expires_s` seconds. A ticket works once."""
+    """A ticket that opens one event stream, without a token.
+
+    Send it as the query parameter `ticket` within `expires_s` seconds. A ticket works once.
+    """
 
     ticket: str
     expires_s: int
@@ -230,7 +253,7 @@ async def create_job_stream_ticket(request: Request) -> Response:
 
 
 async def create_stream_ticket_response(request: Request, subject_id: UUID) -> Response:
-    """Return a new ticket for the stream of a job or batch."""
+    """Create a ticket for the event stream of a job or batch, and return it as a response."""
     ticket = await issue_stream_ticket(request, subject_id)
     return json_response(StreamTicketView(ticket=ticket, expires_s=int(TICKET_LIFETIME.total_seconds())), 201)
 
@@ -291,7 +314,7 @@ async def explain_task(request: Request) -> Response:
 
 
 class AttemptView(msgspec.Struct, kw_only=True):
-    """An attempt of a task that did not succeed. Users see no worker, traceback or fingerprint."""
+    """A failed attempt of a task. Users see no worker, traceback or fingerprint."""
 
     attempt: int
     outcome: str
@@ -305,7 +328,7 @@ class AttemptView(msgspec.Struct, kw_only=True):
 
 
 @api_operation(
-    "List the attempts of a task that did not succeed",
+    "List the failed attempts of a task",
     tag="jobs",
     scope="jobs",
     response=list[AttemptView],

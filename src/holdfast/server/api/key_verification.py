@@ -1,4 +1,4 @@
-"""Verify service keys.
+"""Verify service keys, with a short-lived cache.
 
 A key is `hf_`, eight letters that may be shown, `_` and 256 random bits. The database stores the SHA-256 of
 the key. A verified key is cached for one second, so a revoked key works for at most one second more.
@@ -22,7 +22,7 @@ MAX_SERVICE_KEY_CHARS = 200
 
 
 class KeyVerifier:
-    """Find the service key that a credential belongs to."""
+    """Verifier of service keys, with a cache."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -32,13 +32,13 @@ class KeyVerifier:
         self._cache: dict[bytes, tuple[float, ServiceKey]] = {}
 
     def is_configured_key(self, credential: str) -> bool:
-        """Return whether this is the key from the settings, which has all scopes."""
+        """Return whether the credential is the key from the settings, which has all scopes."""
         return self._configured_key is not None and hmac.compare_digest(
             credential.encode("utf-8", "surrogatepass"), self._configured_key.reveal().encode()
         )
 
     async def is_key_active(self, prefix: str) -> bool:
-        """Return whether a key that opened a stream is neither revoked nor expired.
+        """Return whether the key with this prefix is neither revoked nor expired.
 
         All open streams share one query every few seconds.
         """
@@ -55,7 +55,7 @@ class KeyVerifier:
         return prefix not in self._invalid_prefixes
 
     async def find_service_key(self, credential: str) -> ServiceKey | None:
-        """Return the key that the credential is, or None if it is no valid service key."""
+        """Return the service key of a credential, or None if the credential is not a valid service key."""
         if not credential.startswith(SERVICE_KEY_PREFIX) or len(credential) > MAX_SERVICE_KEY_CHARS:
             return None
         key_hash = hash_secret(credential)

@@ -23,7 +23,10 @@ _SERVICE_KEY_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "service keys", "access"
 
 
 class CreateServiceKeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The name and the scopes of the key. It expires after `expires_s` seconds, if set."""
+    """Request body to create a service key.
+
+    The key expires after `expires_s` seconds. The default is no expiry.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
     scopes: Annotated[list[str], Meta(min_length=1, max_length=20)]
@@ -31,7 +34,7 @@ class CreateServiceKeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_field
 
 
 class CreatedServiceKey(access.ServiceKey, kw_only=True, frozen=True):
-    """The new key. `key` is the secret; it is shown only here."""
+    """A new service key. `key` is the secret, which cannot be read again."""
 
     key: str
 

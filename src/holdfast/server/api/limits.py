@@ -23,7 +23,7 @@ _LIMIT_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "limits", **OPERATOR_ENDPOINT_
 
 
 class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A limit for the tasks of a queue, of a task type, or of both.
+    """Request body to create or replace a limit on the tasks of a queue, a task type, or both.
 
     `max_running` is the number of tasks that run at once. `rate` is the number of tasks that start per
     second, and `burst` the number that may start at once. With `per_key`, the limit applies to each limit

@@ -1,4 +1,4 @@
-"""Endpoints for message queues, for services. Users call the functions of pgmq through /rest/v1/rpc."""
+"""Endpoints for message queues, for services. Users call the pgmq functions at /rest/v1/rpc instead."""
 
 from __future__ import annotations
 
@@ -31,13 +31,19 @@ _QUEUE_NOT_FOUND_RESPONSE = {404: "There is no such queue"}
 
 
 class CreateMessageQueueRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An `unlogged` queue is faster, but loses its messages when the database server crashes."""
+    """Request body to create a message queue.
+
+    An `unlogged` queue is faster, but loses its messages when the database server crashes.
+    """
 
     unlogged: bool = False
 
 
 class SendMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The messages to send. All of them get the same `headers`. `delay_s` hides them at first."""
+    """Request body to send messages to a queue.
+
+    All messages get the same `headers`. Readers see them after `delay_s` seconds. The default is no delay.
+    """
 
     messages: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
     headers: dict[str, Any] | None = None
@@ -45,15 +51,17 @@ class SendMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MessageIds(msgspec.Struct, kw_only=True):
-    """The ids of the messages that were sent or changed."""
+    """The ids of the messages that were sent, archived, deleted or hidden."""
 
     ids: list[int]
 
 
 class ReadMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`qty`: the maximum number of messages. `vt_s`: how long they are hidden from other readers, in seconds.
+    """Request body to read messages of a queue.
 
-    Without `vt_s`, the policy of the queue decides. `where`: read only messages that contain this object.
+    `qty` is the maximum number of messages. `vt_s` is the number of seconds for which they are hidden from
+    other readers; the default is set in the policy of the queue. `where` selects messages that contain this
+    JSON object.
     """
 
     qty: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -62,9 +70,10 @@ class ReadMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MessageView(msgspec.Struct, kw_only=True):
-    """A message. Archive or delete it with its `receipt`; an outdated receipt is rejected.
+    """A message of a message queue.
 
-    `error` and `failed_at` describe the last failure. They are set when you peek at messages.
+    Archive or delete the message with its `receipt`. An outdated receipt is rejected. `error` and `failed_at`
+    describe the last failure. They are set only when you peek at messages.
     """
 
     id: int
@@ -80,20 +89,20 @@ class MessageView(msgspec.Struct, kw_only=True):
 
 
 class MessageSelectionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The messages to change, by their receipts or by their ids."""
+    """Request body that selects messages to archive or delete, by receipts or by ids."""
 
     receipts: Annotated[list[Receipt], Meta(max_length=1000)] = []
     ids: Annotated[list[MessageId], Meta(max_length=1000)] = []
 
 
 class HideMessagesRequest(MessageSelectionRequest, kw_only=True, forbid_unknown_fields=True):
-    """The messages to hide, and for how many seconds from now (`vt_s`)."""
+    """Request body to hide messages from readers for `vt_s` seconds from now."""
 
     vt_s: Seconds
 
 
 class PeekMessagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`limit` is the maximum number of messages."""
+    """Query parameters for peeking at messages. `limit` is the maximum number of messages."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
@@ -186,7 +195,7 @@ async def read_messages(request: Request) -> Response:
 
 
 @api_operation(
-    "Look at messages without reading them",
+    "Peek at messages without hiding them from readers",
     query=PeekMessagesQuery,
     response=list[MessageView],
     other_responses=_QUEUE_NOT_FOUND_RESPONSE,
@@ -205,7 +214,7 @@ def _build_message_views(messages: list[Message[Json]]) -> list[MessageView]:
 
 
 @api_operation(
-    "Archive messages and return the ids of those that existed",
+    "Archive messages and return the ids of the archived messages",
     body=MessageSelectionRequest,
     response=MessageIds,
     other_responses=_QUEUE_NOT_FOUND_RESPONSE,
@@ -220,7 +229,7 @@ async def archive_messages(request: Request) -> Response:
 
 
 @api_operation(
-    "Delete messages and return the ids of those that existed",
+    "Delete messages and return the ids of the deleted messages",
     body=MessageSelectionRequest,
     response=MessageIds,
     other_responses=_QUEUE_NOT_FOUND_RESPONSE,
@@ -235,7 +244,7 @@ async def delete_messages(request: Request) -> Response:
 
 
 @api_operation(
-    "Hide messages for a number of seconds from now; 0 makes them visible",
+    "Hide messages for a number of seconds; 0 makes them visible now",
     body=HideMessagesRequest,
     response=MessageIds,
     other_responses=_QUEUE_NOT_FOUND_RESPONSE,

@@ -22,14 +22,14 @@ from holdfast.version import __version__
 SCHEMA_REFERENCE_TEMPLATE = "#/components/schemas/{name}"
 _PATH_PARAMETER_PATTERN = re.compile(r"{([a-z_]+)(?::[a-z]+)?}")
 _UUID_PATH_PARAMETERS = {"id", "task", "batch", "job"}
-_API_DESCRIPTION = """Background jobs on PostgreSQL. Users send a signed token and services send a key, both as
-a bearer token. Errors are application/problem+json. Errors of /rest/v1 have the format of PostgREST."""
+_API_DESCRIPTION = """Background jobs on PostgreSQL. Users send a signed token and services send a key, both
+as a bearer token. Errors are application/problem+json. Errors of /rest/v1 have the format of PostgREST."""
 
 
 def list_declared_operations(
     routes: Iterable[BaseRoute], prefix: str = ""
 ) -> list[tuple[str, str, ApiOperation]]:
-    """Return the path, the method and the declaration of every declared endpoint."""
+    """Return path, method and declaration of every endpoint that `api_operation` declares."""
     operations: list[tuple[str, str, ApiOperation]] = []
     for route in routes:
         if isinstance(route, Mount):
@@ -44,7 +44,7 @@ def list_declared_operations(
 
 
 def build_openapi_from_routes(routes: Iterable[BaseRoute], *, server: str = "/") -> dict[str, Json]:
-    """Return the OpenAPI document of the declared endpoints of the routes."""
+    """Build the OpenAPI document of the routes whose endpoints `api_operation` declares."""
     operations = list_declared_operations(routes)
     types = [
         each for *_, operation in operations for each in (operation.body, operation.query, operation.response)
@@ -77,7 +77,7 @@ def build_openapi_from_routes(routes: Iterable[BaseRoute], *, server: str = "/")
 
 
 def _remove_python_example(description: str) -> str:
-    """Return the docstring of a type without its indentation and without its Python example."""
+    """Return a docstring without its indentation and without its Python example."""
     return inspect.cleandoc(description).partition(">>>")[0].strip()
 
 
@@ -157,7 +157,7 @@ def _describe_query_parameters(query: dict[str, Json]) -> list[dict[str, Json]]:
 
 
 def _remove_null_choice(schema: dict[str, Json]) -> dict[str, Json]:
-    """Remove null from the schema of an optional query parameter, because a query cannot express it."""
+    """Remove null from the schema of an optional query parameter. A query string cannot express null."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) != 1:
         return schema
@@ -185,7 +185,7 @@ def _describe_responses(
 
 
 def _build_common_errors(path: str, operation: ApiOperation) -> dict[int, str]:
-    """Return the errors that every endpoint of this kind can return."""
+    """Return the descriptions of common error responses of an endpoint, by HTTP status."""
     errors = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too large"}
     if operation.access != "anyone" or operation.scope is not None:
         errors |= {401: "The token or key is missing or not valid", 403: "You may not do this"}
@@ -215,7 +215,7 @@ def _build_operation_id(path: str, method: str) -> str:
     return "_".join([method, *words])
 
 
-@api_operation("Get this OpenAPI document", tag="documentation", access="anyone", response=dict[str, Any])
+@api_operation("Get the OpenAPI document", tag="documentation", access="anyone", response=dict[str, Any])
 async def serve_openapi_document(request: Request) -> Response:
     return json_response(
         build_openapi_from_routes(request.app.routes, server=request.scope.get("root_path") or "/")

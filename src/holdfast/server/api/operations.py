@@ -1,4 +1,4 @@
-"""Declare endpoints: who may call them, what they accept and what they return.
+"""Declare endpoints: their callers, request types and response types.
 
     @api_operation("Cancel a job", tag="jobs", scope="jobs", response=JobCancellation)
     async def cancel_job(request: Request) -> Response: ...
@@ -30,7 +30,7 @@ _RATE_LIMIT_ASGI_SCOPE_KEY = "holdfast.rate_limit_counted"
 
 @dataclass(frozen=True)
 class ApiOperation:
-    """The declaration of one endpoint, as `api_operation` stores it."""
+    """Declaration of an endpoint: its access, scope, request types and response types."""
 
     summary: str
     tag: str
@@ -88,12 +88,12 @@ def api_operation(summary: str, *, tag: str, **fields: Any) -> Callable[[Endpoin
 
 
 def find_declared_operation(endpoint: object) -> ApiOperation | None:
-    """Return the declaration of an endpoint, or None if it has none."""
+    """Return the declaration of an endpoint, or None if `api_operation` did not declare it."""
     return cast("ApiOperation | None", getattr(endpoint, "operation", None))
 
 
 async def admit_caller(request: Request, access: AccessLevel = "user", scope: str | None = None) -> Caller:
-    """Return the caller of a request. Raise 401, 403 or 429 if it may not use the endpoint."""
+    """Return the caller of a request. Raise 401, 403 or 429 if the caller may not use the endpoint."""
     try:
         caller = await identify_caller(request)
         if caller.kind == "anonymous" and access != "anyone":

@@ -1,4 +1,4 @@
-"""Routes that are matched before the built-in routes of the API and can pass requests on to them."""
+"""Routes that take precedence over the built-in routes of the API."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.routing import Match, Route
 class PriorityRoute(Route):
     """A route that is matched before the built-in routes of the API.
 
-    Use it to take over a path of the API, and `call_built_in_endpoint` for the requests that you do not
-    handle.
+    Use a priority route to replace a built-in endpoint. Call `call_built_in_endpoint` for requests that you
+    do not handle.
 
     >>> from starlette.requests import Request
     >>> from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""Build error responses (RFC 9457, application/problem+json). Every exception is mapped to a response here.
+"""Convert exceptions to error responses (RFC 9457, application/problem+json).
 
 A response names the invalid field and the fix. It never contains SQL, file paths or tracebacks.
 """
@@ -59,10 +59,10 @@ def problem_response(
     field: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Return an error response (RFC 9457, application/problem+json).
+    """Build an error response (RFC 9457, application/problem+json).
 
-    Endpoints seldom need this: raise an error of `holdfast.errors` or Starlette's `HTTPException` instead,
-    and the application returns this response.
+    An endpoint can also raise an error of `holdfast.errors` or Starlette's `HTTPException`. The application
+    converts the exception to an error response.
 
     >>> from holdfast.server import problem_response
     >>> response = problem_response(409, "Conflict", "The note was changed meanwhile.", field="version")
@@ -75,7 +75,7 @@ def problem_response(
 
 
 async def handle_holdfast_error(_: Request, error: Exception) -> Response:
-    """Return the response for an error of `holdfast.errors`. Hide the message of server errors and log it."""
+    """Convert an error of `holdfast.errors` to a response. Log server errors and hide their message."""
     assert isinstance(error, errors.HoldfastError)  # noqa: S101  (registered for this type only)
     for error_type in type(error).__mro__:
         if error_type in _STATUS_AND_TITLE_BY_ERROR:
@@ -109,12 +109,12 @@ def _build_retry_after_header(error: errors.HoldfastError) -> dict[str, str]:
 
 
 async def handle_http_exception(_: Request, error: Exception) -> Response:
-    """Return the response for Starlette's `HTTPException`."""
+    """Convert Starlette's `HTTPException` to an error response."""
     assert isinstance(error, HTTPException)  # noqa: S101  (registered for this type only)
     return problem_response(error.status_code, error.detail, headers=dict(error.headers or {}))
 
 
 async def handle_unexpected_error(error: Exception) -> Response:
-    """Return status 500 without details and log the error with its traceback."""
+    """Log an unexpected error with its traceback and return status 500 without details."""
     _log.error("unexpected %s", type(error).__name__, exc_info=error)
     return problem_response(500, _INTERNAL_ERROR_TITLE)

@@ -1,4 +1,4 @@
-"""Endpoints for queues of tasks, for operators: list, read, pause, resume, scale."""
+"""Endpoints for task queues, for operators: list, read, pause, resume and worker demand."""
 
 from __future__ import annotations
 
@@ -22,25 +22,28 @@ _QUEUE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "queues", **OPERATOR_ENDPOINT_
 
 
 class PauseQueueRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`why` is the reason that other operators read."""
+    """Request body to pause a queue. `why` is the reason, shown to other operators."""
 
     reason: Annotated[str, Meta(max_length=500)] | None = None
 
 
 class WorkerDemandQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`per_worker` is the number of tasks that one worker runs at once."""
+    """Query parameters of the worker demand of a queue.
+
+    `per_worker` is the number of tasks that one worker runs at once.
+    """
 
     per_worker: Annotated[int, Meta(ge=1, le=10_000)] = 8
 
 
 class WorkerDemand(msgspec.Struct, kw_only=True):
-    """`workers` is the number of workers that the queue can keep busy."""
+    """Worker demand of a queue: the number of workers that the queue can keep busy."""
 
     workers: int
 
 
 @api_operation(
-    "List the queues of tasks with their task counts",
+    "List task queues with their task counts",
     response=list[dict[str, Any]],
     **_QUEUE_ENDPOINT_OPTIONS,
 )
@@ -50,7 +53,7 @@ async def list_queues(request: Request) -> Response:
 
 
 @api_operation(
-    "Read a queue of tasks",
+    "Read a task queue",
     response=dict[str, Any],
     other_responses={404: "There is no such queue"},
     **_QUEUE_ENDPOINT_OPTIONS,

@@ -12,7 +12,7 @@ MAX_TRACKED_CALLERS = 50_000
 
 
 class RateLimiter:
-    """Allow each caller `burst` requests at once and `rate` requests per second in the long run."""
+    """Token bucket for each caller: `burst` requests at once, then `rate` requests per second."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
@@ -20,7 +20,7 @@ class RateLimiter:
         self._buckets: dict[str, tuple[float, float]] = {}  # caller: (tokens left, time of the last request)
 
     def count_request(self, caller: str, cost: float = 1.0) -> None:
-        """Count one request. Raise `TooManyRequestsError` if the caller is above its rate."""
+        """Count a request of the caller. Raise `TooManyRequestsError` above the rate limit."""
         now = time.monotonic()
         tokens, last_request_at = self._buckets.pop(caller, (self._burst, now))
         tokens = min(self._burst, tokens + (now - last_request_at) * self._rate)

@@ -1,4 +1,4 @@
-"""Example request bodies for the OpenAPI document. A test parses each one as its endpoint does."""
+"""Example request bodies for the OpenAPI document, by operation id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read requests: bodies of limited size, JSON of limited depth, query and path parameters, checked types."""
+"""Read and validate requests: bodies, JSON, query parameters and path parameters."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _json_decoder = msgspec.json.Decoder()
 async def read_body(request: Request, max_bytes: int | None = None) -> bytes:
     """Return the body of a request.
 
-    Raise `TooLargeError` (413) if it has more than `max_bytes`, which defaults to the setting
-    `api_body_limit`. Raise 408 if it takes longer than 20 seconds to arrive. You can read the body more than
-    once.
+    Raise `TooLargeError` (413) if the body has more than `max_bytes` bytes. The default is the setting
+    `api_body_limit`. Raise 408 if the body takes longer than 20 seconds to arrive. You can read the body more
+    than once.
 
     >>> from starlette.requests import Request
     >>> from starlette.responses import Response
@@ -126,7 +126,9 @@ def _reject_nul_characters(value: Json) -> None:
 
 
 async def parse_body(request: Request, shape: type[T]) -> T:
-    """Return the JSON body as a value of the type `shape`. Raise `InvalidError` (422) with the invalid field.
+    """Return the JSON body of a request as a value of type `shape`.
+
+    Raise `InvalidError` (422), which names the invalid field, if the body does not match the type.
 
     >>> import msgspec
     >>> from starlette.requests import Request
@@ -142,9 +144,9 @@ async def parse_body(request: Request, shape: type[T]) -> T:
 
 
 def parse_query(request: Request, shape: type[T]) -> T:
-    """Return the query parameters as a value of the type `shape`. Raise `InvalidError` (422) with the field.
+    """Return the query parameters of a request as a value of type `shape`.
 
-    A parameter that occurs twice is an error.
+    Raise `InvalidError` (422), which names the invalid parameter, if a parameter is invalid or occurs twice.
 
     >>> import msgspec
     >>> from starlette.requests import Request
@@ -167,7 +169,10 @@ def parse_query(request: Request, shape: type[T]) -> T:
 
 
 def convert_json(value: Json, shape: type[T], what: str, *, strict: bool = True) -> T:
-    """Convert decoded JSON to a type. An error names the invalid field, or `what` for the whole value."""
+    """Convert decoded JSON to a value of type `shape`. Raise `InvalidError` if it does not match.
+
+    The error names the invalid field, or `what` if the whole value is invalid.
+    """
     try:
         return msgspec.convert(value, shape, strict=strict)
     except msgspec.ValidationError as error:
@@ -179,7 +184,7 @@ def convert_json(value: Json, shape: type[T], what: str, *, strict: bool = True)
 
 
 def parse_path_uuid(request: Request, name: str = "id") -> UUID:
-    """Return the path parameter `name` as a UUID. Raise `InvalidError` (422) if it is not one.
+    """Return the path parameter `name` as a UUID. Raise `InvalidError` (422) for other text.
 
     >>> from starlette.requests import Request
     >>> from starlette.responses import Response
@@ -194,7 +199,9 @@ def parse_path_uuid(request: Request, name: str = "id") -> UUID:
 
 
 def parse_path_name(request: Request, name: str = "name") -> str:
-    """Return the path parameter `name`: 1 to 200 bytes without control characters, or raise `InvalidError`.
+    """Return the path parameter `name` as text.
+
+    Raise `InvalidError` (422) unless the text has 1 to 200 bytes and no control characters.
 
     >>> from starlette.requests import Request
     >>> from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""Call SQL functions at `/rest/v1/rpc/{function}` as PostgREST does, so that Supabase clients work unchanged.
+"""Call SQL functions over HTTP at `/rest/v1/rpc/{function}`, compatible with PostgREST and Supabase clients.
 
 The header `Content-Profile` (`Accept-Profile` for GET) names the schema, which must be one of the setting
 `rpc_schemas`. Without the header, it is the first of them. Arguments are passed by name, as a JSON object.
@@ -40,7 +40,7 @@ _HTTP_STATUS_BY_SQLSTATE = {
 
 
 class RpcError(msgspec.Struct, kw_only=True):
-    """The body of an error response, in the format of PostgREST."""
+    """Body of an error response of a SQL function call, in the format of PostgREST."""
 
     code: str
     message: str
@@ -117,7 +117,7 @@ async def _call_and_convert_errors(
     *,
     read_only: bool,
 ) -> Response:
-    """Call the function. Return every error in the format of PostgREST."""
+    """Call a SQL function and convert every error to the format of PostgREST."""
     try:
         await admit_caller(request, "user", "rpc")
         schema = _choose_rpc_schema(request, profile)
@@ -181,7 +181,7 @@ def _encode_single_row(rows: list[Any]) -> str:
 async def _enforce_user_job_limit(
     request: Request, connection: Connection, function: rpc.SqlFunction, arguments: dict[str, Json]
 ) -> None:
-    """Apply the user's limit of unfinished jobs to calls of the submit functions."""
+    """Reject a call of a submit function if the user has too many unfinished jobs."""
     caller = await identify_caller(request)
     if caller.owner is None or function.schema != "holdfast" or function.name not in SUBMIT_FUNCTION_NAMES:
         return

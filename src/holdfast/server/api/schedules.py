@@ -1,4 +1,4 @@
-"""Endpoints for schedules, for operators: put, read, delete, pause, resume, run, preview."""
+"""Endpoints for schedules, for operators: create, read, delete, pause, resume, run and preview."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SCHEDULE_NOT_FOUND_RESPONSE = {404: "There is no such schedule"}
 
 
 class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """When to submit which job.
+    """Request body to create or replace a schedule.
 
-    Set either `cron` or `every_s`. `job` has the format of POST /api/jobs. `missed` says what happens with
-    runs that were missed while no worker was there: `skip` them, run once (`coalesce`), or run all of them
-    (`catch_up`), but at most `max_catch_up`.
+    Set either `cron` or `every_s`. `job` is the job to submit, in the format of POST /api/jobs. `missed` is
+    the policy for runs that were missed while no worker was running: `skip` them, run once (`coalesce`), or
+    run all of them (`catch_up`), but at most `max_catch_up`.
     """
 
     job: dict[str, Any]
@@ -44,7 +44,10 @@ class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ScheduleListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`after` is the name of the last schedule of the previous page."""
+    """Query parameters of a list of schedules.
+
+    `after` is the name of the last schedule of the previous page.
+    """
 
     owner: Name | None = None
     after: Name | None = None
@@ -52,13 +55,13 @@ class ScheduleListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class SchedulePreviewQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`count` is the number of run times to return."""
+    """Query parameters for previewing a schedule. `count` is the number of run times to return."""
 
     count: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
 class ChangeResult(msgspec.Struct, kw_only=True):
-    """`changed` is false if nothing had to be changed."""
+    """Result of pausing or resuming. `changed` is false if the state was already as requested."""
 
     changed: bool
 

@@ -1,4 +1,4 @@
-"""Endpoints for services that search jobs and list errors by cause."""
+"""Endpoints for services to search jobs and to list errors by cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _SEARCH_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "jobs", "access": "service", 
 
 
 class JobSearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`q` is a search such as `status:failed type:report older:1h`. `before` is `next` of the last page."""
+    """Query parameters of a job search.
+
+    `q` is a search such as `status:failed type:report older:1h`. `before` is the `next` value of the previous
+    page.
+    """
 
     q: Annotated[str, Meta(max_length=500)] = ""
     before: UUID | None = None
@@ -31,7 +35,7 @@ class JobSearchQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ErrorListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`owner`: only errors in jobs of this owner."""
+    """Query parameters of the error list. `owner` selects errors in the jobs of one owner."""
 
     owner: Annotated[str, Meta(max_length=200)] | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100

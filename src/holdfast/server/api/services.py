@@ -1,4 +1,4 @@
-"""The objects that all endpoints of an application share: database, settings, store, verifiers, hub."""
+"""Objects that all endpoints of an application share, such as the database, settings and object store."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SERVICES_ASGI_SCOPE_KEY = "holdfast"
 
 @dataclass
 class AppServices:
-    """The shared objects of one application. `create_app` stores them in `app.state.holdfast`.
+    """Objects that all requests of one application share. `create_app` stores them in `app.state.holdfast`.
 
-    You pass them to `create_dashboard` when you mount the dashboard yourself:
+    Pass the services to `create_dashboard` to mount the dashboard yourself:
 
     >>> from holdfast.server import AppServices, create_app, create_dashboard
     >>> app = create_app()
@@ -61,7 +61,7 @@ class AppServices:
         job_types: Mapping[str, JobType[Any]] | None = None,
         tasks: Mapping[str, Task[..., Any]] | None = None,
     ) -> AppServices:
-        """Create the services of an application. No connection is opened."""
+        """Create the services of an application without opening a connection."""
         return cls(
             database,
             settings,
@@ -75,20 +75,20 @@ class AppServices:
         )
 
     async def fetch_roles(self) -> frozenset[str]:
-        """Return the database roles that requests may act as. The database is queried once."""
+        """Return the database roles that requests may act as. Only the first call queries the database."""
         if self._roles is None:
             async with self.database.connection() as connection:
                 self._roles = await access.list_usable_roles(connection)
         return self._roles
 
     def get_store(self) -> ObjectStore:
-        """Return the object store. The first call opens the store that the settings name."""
+        """Return the object store. The first call opens the store that is configured in the settings."""
         if self.store is None:
             self.store = open_store(self.settings)
         return self.store
 
     def get_client(self) -> Client:
-        """Return the client of the application, with the same database, settings and store."""
+        """Return the client of the application, which uses its database, settings and object store."""
         if self._client is None:
             self._client = Client(self.database.url.reveal(), settings=self.settings)
             if self.store is not None:
@@ -96,7 +96,7 @@ class AppServices:
         return self._client
 
     async def close(self) -> None:
-        """Stop the background work of the application and close the connections that it opened."""
+        """Stop the background work of the application and close its client."""
         self.metrics.stop()
         await self.event_hub.stop_delivery()
         client, self._client = self._client, None

@@ -23,7 +23,7 @@ STATIC_PAGE_SECURITY_POLICY = (
 
 
 def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
-    """Return routes that serve `index.html` at `path`, and the other files of the folders below it.
+    """Return routes that serve `index.html` at `path`, and the other files of the folders below that path.
 
     HTML, JavaScript, CSS and SVG files are read once. If two folders have a file of the same name, the last
     folder wins. The content security policy allows only files and connections of your own origin: no inline

@@ -15,7 +15,7 @@ JobOrBatchReader: TypeAlias = Callable[[Connection, UUID], Awaitable["dict[str, 
 
 
 async def list_files_for_stream(connection: Connection, job_id: UUID) -> list[Json]:
-    """Return the files of a job as event streams show them. Clients request a link with the `id`."""
+    """List the files of a job in the format of event streams. Clients request a link with the file's `id`."""
     files = await artifacts.list_artifacts(connection, {"job": str(job_id)})
     return [
         {
@@ -31,12 +31,12 @@ async def list_files_for_stream(connection: Connection, job_id: UUID) -> list[Js
 
 
 async def read_job_with_files(connection: Connection, job_id: UUID) -> dict[str, Any] | None:
-    """Read a job and its files."""
+    """Read a job and its files. Return None if the job does not exist."""
     job = await jobs.get_job(connection, job_id)
     return None if job is None else {**job, "files": await list_files_for_stream(connection, job_id)}
 
 
 async def read_batch_without_files(connection: Connection, batch_id: UUID) -> dict[str, Any] | None:
-    """Read a batch. Its files are left out: there can be thousands, and they have their own list and ZIP."""
+    """Read a batch with an empty file list, because a batch can have thousands of files."""
     batch = await jobs.get_batch(connection, batch_id)
     return None if batch is None else {**batch, "files": []}

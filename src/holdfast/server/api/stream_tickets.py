@@ -1,4 +1,4 @@
-"""Decide who may watch a stream: the caller of the request, or the holder of a ticket.
+"""Authenticate the viewers of event streams by token, key, ticket or cookie.
 
 A browser's EventSource cannot send headers, and a token in a URL ends up in logs. A page therefore requests a
 ticket with its token (`POST /api/jobs/{id}/ticket`) and opens the stream with `?ticket=`. A ticket works
@@ -43,7 +43,7 @@ NO_EXPIRY = float("inf")
 
 @dataclass
 class StreamViewer:
-    """Someone who watches a stream: a user or a service, and when the access ends.
+    """The viewer of an event stream: a user or a service, and the time when the access ends.
 
     `headers` must be sent with the response. `expires_at` is a time of `time.monotonic()`.
 
@@ -62,12 +62,12 @@ class StreamViewer:
 
     @property
     def owner(self) -> str | None:
-        """The user's id. None for a service."""
+        """Id of the user who watches the stream, or None for a service."""
         return self.caller.owner
 
     @property
     def name(self) -> str:
-        """The viewer's name in stream limits."""
+        """Name by which the open streams of the viewer are counted."""
         return self.caller.name
 
     @property
@@ -75,7 +75,7 @@ class StreamViewer:
         return self.caller.kind == "service"
 
     def redact_job(self, job: dict[str, Json]) -> dict[str, Json]:
-        """Return the job as the viewer may see it."""
+        """Return the job without the parts that the viewer may not see."""
         return job_views.redact_job(job, self.caller)
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ class StreamViewer:
             yield connection
 
     async def has_access(self) -> bool:
-        """Return whether the stream may go on: the token has not expired and the key is not revoked."""
+        """Return whether the viewer's token has not expired and the viewer's key is not revoked."""
         if time.monotonic() >= self.expires_at:
             return False
         if self.caller.kind != "service" or self.caller.id in (None, "settings"):
@@ -97,7 +97,7 @@ class StreamViewer:
 
 
 async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
-    """Return who watches the job or batch: the caller, or the holder of a ticket or stream cookie.
+    """Return the viewer of an event stream: the caller, or the holder of a ticket or stream cookie.
 
     Raise `UnauthenticatedError` (401) if the request has none of them. Declare the endpoint with
     `access="anyone"`, so that requests with a ticket reach it. The function does not check whether the viewer
@@ -138,7 +138,7 @@ async def _find_ticket_of_cookie(request: Request, cookie: str, job_id: UUID) ->
 
 
 def _create_viewer_from_ticket(request: Request, ticket: access.StreamTicket) -> StreamViewer:
-    """Let the rest of the request run as the caller that requested the ticket."""
+    """Create the viewer for a ticket. The rest of the request runs as the caller who requested the ticket."""
     if ticket.owner is None:
         caller = Caller("service", None, frozenset({"jobs"}))
     else:
@@ -163,7 +163,7 @@ def _get_token_expiry(caller: Caller) -> float:
 
 
 async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
-    """Return a ticket with which the caller can open the stream of a job or batch once, within 60 seconds.
+    """Create a ticket that opens the event stream of a job or batch once, within 60 seconds.
 
     Check first that the caller may see the job.
 

@@ -1,4 +1,4 @@
-"""Submit jobs for callers. A user chooses a public job type and its parameters, and nothing else.
+"""Submit jobs on behalf of callers. Users may choose a public job type and its parameters only.
 
 The application builds the graph of a job type, so the graph is submitted with the rights of the application.
 The user becomes its owner, and the user's quota is checked in the same transaction. If no job type has the
@@ -32,11 +32,11 @@ SERVICE_ONLY_FIELDS = ("owner", "queue", "priority")
 
 
 class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The job to start.
+    """Request body to start a job.
 
     `type` is a job type of the application or a task type, and `params` are its parameters. A repeated
     request with the same `key` returns the same job. While a job with the same `unique` value has not ended,
-    no second one is created. Only services may set `owner`, `queue` and `priority`.
+    no second job is created. Only services may set `owner`, `queue` and `priority`.
     """
 
     type: Name
@@ -54,7 +54,7 @@ class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def start_job_for_caller(request: Request, body: StartJobRequest) -> jobs.SubmitResult:
-    """Submit a job of a job type, or a single task if no job type has the name."""
+    """Submit a job of the requested job type, or of one task if `type` is a task type."""
     caller = await identify_caller(request)
     _reject_service_only_fields(caller, body)
     services = get_services(request)
@@ -88,7 +88,7 @@ async def _submit_job_of_type(
 
 
 async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owner: str) -> None:
-    """Reject a batch of another owner with the error that the engine raises for a missing batch."""
+    """Reject a batch of another owner with the same error as for a missing batch."""
     if batch_id is None:
         return
     batch = await jobs.get_batch(connection, batch_id)
@@ -99,7 +99,7 @@ async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owne
 async def submit_job_for_caller(
     request: Request, job: dict[str, Json], key: str | None = None
 ) -> jobs.SubmitResult:
-    """Submit a job in the engine's format. The engine checks whether a user may submit its task types."""
+    """Submit a job in the format of the SQL function `submit`, which checks the caller's permissions."""
     caller = await identify_caller(request)
     key = key or get_idempotency_key(request, job.get("key"))
     job = {**job, "check": True}

@@ -1,4 +1,4 @@
-"""Verify the tokens of users: JWTs whose signature, times, issuer, audience and subject are checked.
+"""Verify the JWTs of users: signature, times, issuer, audience and subject.
 
 The key decides the algorithm and the token only selects a key. HS256 is verified with the configured secret
 only. Every other algorithm is verified with the public key of the key set that has the token's `kid`. Keys in
@@ -49,7 +49,7 @@ _log = logging.getLogger("holdfast.server.api")
 
 
 class UnauthenticatedError(HTTPException):
-    """The request has no credential or an invalid one (401). The response does not say why it is invalid.
+    """The request has no valid credential (401). The response does not say why a credential is invalid.
 
     >>> from starlette.requests import Request
     >>> from holdfast.server import UnauthenticatedError, identify_caller
@@ -66,7 +66,7 @@ class UnauthenticatedError(HTTPException):
 
 @dataclass(frozen=True)
 class VerificationKey:
-    """A key that verifies signatures, with the only algorithm that it may be used with."""
+    """A key for verifying token signatures, and the only algorithm that is accepted with the key."""
 
     kid: str | None
     algorithm: str
@@ -74,7 +74,7 @@ class VerificationKey:
 
 
 class TokenVerifier:
-    """Verify user tokens with the secret and the key set of the settings."""
+    """Verifier of user tokens (JWTs), with the secret and the key set of the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -94,7 +94,7 @@ class TokenVerifier:
         self._key_set = PublicKeySet(settings.jwt_jwks) if settings.jwt_jwks else None
 
     async def verify_token(self, token: str) -> dict[str, Any]:
-        """Return the claims of a valid token. Raise `UnauthenticatedError` for any other."""
+        """Return the claims of a valid token. Raise `UnauthenticatedError` for an invalid token."""
         if not self.configured or len(token) > MAX_TOKEN_CHARS or not token.isascii():
             raise UnauthenticatedError
         try:
@@ -129,7 +129,7 @@ class TokenVerifier:
 
 
 def _validate_token_claims(claims: dict[str, Any]) -> None:
-    """Reject a signed token that identifies no user: unusable subject, other role, or invalid expiry time."""
+    """Reject a token whose subject, role or expiry time is not valid for a user."""
     subject, expires_at = claims["sub"], claims["exp"]
     if not isinstance(subject, str) or not subject.strip() or len(subject.encode()) > MAX_SUBJECT_BYTES:
         raise UnauthenticatedError
@@ -142,7 +142,7 @@ def _validate_token_claims(claims: dict[str, Any]) -> None:
 
 
 class PublicKeySet:
-    """The public keys of a JWKS URL or file, by `kid`. Fetched when needed and cached."""
+    """Cached public keys of a JWKS URL or file, by key id (`kid`)."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -151,7 +151,7 @@ class PublicKeySet:
         self._fetch_lock = asyncio.Lock()
 
     async def find_public_key(self, kid: str | None) -> VerificationKey | None:
-        """Return the key with this `kid`. Without a `kid`, return the only key of the set, if it has one."""
+        """Return the public key with this `kid`, or None. Without `kid`, return the only key of the set."""
         if time.monotonic() - self._fetched_at > KEY_SET_CACHE_LIFETIME_S or self._is_key_missing(kid):
             async with self._fetch_lock:
                 min_age_s = (
@@ -193,7 +193,7 @@ class PublicKeySet:
 
 
 def _parse_jwk(value: object) -> VerificationKey | None:
-    """Return the key if it verifies signatures. Symmetric keys have no place in a public key set."""
+    """Parse a JWK as a verification key. Return None for symmetric keys and for other uses."""
     if not isinstance(value, dict):
         raise TypeError("a key must be an object")
     jwk = cast("dict[str, Any]", value)

@@ -1,4 +1,4 @@
-"""The endpoint with which external workers save files: one request per file, fenced by the lease.
+"""Receive the files that external workers save for their tasks.
 
 The content is streamed to the object store. The file becomes visible when its task succeeds. If the task does
 not succeed, the file is deleted.
@@ -28,7 +28,10 @@ from holdfast.storage.file_names import check_file_name, resolve_content_type
 
 
 class UploadFileQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The lease of the task and the kind of the file. It expires after `ttl_s` seconds, if set."""
+    """Query parameters for saving a file of a running task.
+
+    `lease` is the lease of the task. The file expires after `ttl_s` seconds. The default is no expiry.
+    """
 
     lease: LeaseText
     kind: Annotated[str, Meta(min_length=1, max_length=100)] = "file"

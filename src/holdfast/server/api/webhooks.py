@@ -1,4 +1,4 @@
-"""Endpoints for outgoing webhooks: users get events of their own jobs, services get events of all jobs."""
+"""Endpoints for outbound webhooks, which send job events to a URL."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WEBHOOK_NOT_FOUND_RESPONSE = {404: "There is no such webhook"}
 
 
 class CreateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The URL that receives the events.
+    """Request body to create an outbound webhook.
 
-    `types` limits the webhook to jobs of these types. Only services may set `owner`, which limits it to the
-    jobs of one owner.
+    `url` receives the events. `types` limits the webhook to jobs of these types. Only services may set
+    `owner`, which limits it to the jobs of one owner.
     """
 
     url: Annotated[str, Meta(min_length=8, max_length=2000)]
@@ -42,13 +42,16 @@ class CreateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
 
 class UpdateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Enabling a webhook resets its failure count. A disabled webhook keeps its secret."""
+    """Request body to enable or disable a webhook.
+
+    Enabling a webhook resets its failure count. A disabled webhook keeps its secret.
+    """
 
     active: bool
 
 
 class CreatedWebhook(msgspec.Struct, kw_only=True):
-    """The id of the webhook and its signing secret. The secret is shown only here."""
+    """The id and signing secret of a new webhook. The secret cannot be read again."""
 
     id: UUID
     secret: str

@@ -1,4 +1,4 @@
-"""Endpoints for workers and the task types that they registered, for operators."""
+"""Endpoints for workers and their task types, for operators."""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ _WORKER_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "workers", **OPERATOR_ENDPOIN
 
 
 class WorkerListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`within_s` is the maximum age of the last heartbeat, in seconds."""
+    """Query parameters of a list of workers.
+
+    `within_s` is the maximum age of the last heartbeat, in seconds.
+    """
 
     within_s: Annotated[float, Meta(gt=0, le=31536000)] = 3600
 
 
 class WorkerCommandRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The command for the worker.
+    """Request body to send a command to a worker.
 
-    `drain`: finish the running tasks, then exit. `stop`: the same, but within the grace period. null:
-    withdraw the last command.
+    `drain`: finish the running tasks, then exit. `stop`: finish the running tasks within the grace period,
+    then exit. null: withdraw the last command.
     """
 
     command: Literal["drain", "stop"] | None
 
 
 class WorkerCommandResult(msgspec.Struct, kw_only=True):
-    """`alive` is false if the worker has stopped or sent no heartbeat for two minutes."""
+    """Result of sending a command to a worker.
+
+    `alive` is false if the worker has stopped or has sent no heartbeat for two minutes.
+    """
 
     alive: bool
 

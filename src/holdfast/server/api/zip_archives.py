@@ -1,4 +1,4 @@
-"""Stream many files as one ZIP archive. At most one chunk of one file is in memory at a time.
+"""Stream many files as one ZIP archive, with at most one chunk of one file in memory.
 
 Every file is read once and compared with its stored hash. A file that cannot be read is left out, or ends
 early if the store failed halfway. The last entry, `manifest.json`, lists the included files with sizes and
@@ -61,7 +61,7 @@ ManifestSource: TypeAlias = Callable[[], Awaitable["dict[str, Any]"]]
 
 
 def make_zip_entry(store: ObjectStore, file: Artifact, name: str | None = None) -> ZipEntry:
-    """Return the ZIP entry of an artifact. `name` replaces its file name.
+    """Create the ZIP entry of an artifact. `name` overrides the file name of the artifact.
 
     >>> from starlette.requests import Request
     >>> from starlette.responses import Response
@@ -100,7 +100,7 @@ def zip_response(
 async def stream_zip(
     entries: ZipEntries, manifest_source: ManifestSource | None = None
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a ZIP archive of the entries and its manifest."""
+    """Yield the bytes of a ZIP archive with the entries and a manifest."""
     archive, names = _ZipWriter(), ArchiveNames()
     try:
         async for entry in _iterate_entries(entries):
@@ -124,7 +124,7 @@ async def _iterate_entries(entries: ZipEntries) -> AsyncIterator[ZipEntry]:
 
 
 class _ZipOutputBuffer:
-    """The output of the archive. It cannot seek, so `zipfile` writes the sizes after each file."""
+    """Output buffer of a ZIP archive. It cannot seek, so `zipfile` writes the sizes after each file."""
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
@@ -137,7 +137,7 @@ class _ZipOutputBuffer:
 
 
 class _ZipWriter:
-    """Writes a ZIP archive into memory, from where its bytes are taken while it grows."""
+    """Writer of a ZIP archive. Take the written bytes while the archive grows."""
 
     def __init__(self) -> None:
         self._output = _ZipOutputBuffer()
@@ -191,7 +191,7 @@ class _ZipWriter:
 
 
 class _ZipEntryReader:
-    """Reads the content of one entry and computes its hash."""
+    """Reader of the content of one ZIP entry, which also computes the SHA-256 hash."""
 
     def __init__(self, entry: ZipEntry) -> None:
         self._entry = entry
@@ -203,7 +203,7 @@ class _ZipEntryReader:
         return self._hash.hexdigest()
 
     async def read_chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the content. After an error of the store, continue at the byte where it failed."""
+        """Yield the content of the entry. After a store error, continue at the byte that failed."""
         for attempt in range(1, MAX_FILE_READ_ATTEMPTS + 1):
             try:
                 async with self._entry.open(self.size) as chunks:
@@ -233,7 +233,7 @@ def _build_zip_info(entry: ZipEntry, name: str, *, compress: bool) -> zipfile.Zi
 
 
 def _is_compressible(content_type: str) -> bool:
-    """Return whether compression saves space. Images, audio, PDF and archives are compressed already."""
+    """Return whether content of this type gets smaller by compression. Images, audio, PDF and ZIP do not."""
     media_type = content_type.partition(";")[0].strip().lower()
     return (
         media_type.startswith("text/")

@@ -1,4 +1,4 @@
-"""Document export: PDF files from documents, one by one or in batches, with progress, history and limits.
+"""Document export system: documents to PDF, one by one or in batches, with progress, history and limits.
 
     app = create_app(settings, **exports.mount())        # or: holdfast api --system exports
     holdfast worker holdfast.systems.exports
@@ -48,7 +48,7 @@ job_types: tuple[JobType[Any], ...] = ()
 
 
 def create_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
-    """Return the routes of the export API, and of the page at /exports."""
+    """Create the routes of the export API and of the web page at /exports."""
     limits = limits or ExportLimits()
     return [
         *ExportEndpoints(limits).create_routes(),
@@ -59,18 +59,21 @@ def create_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
 
 
 def mount(limits: ExportLimits | None = None) -> AppArguments:
-    """Return keyword arguments of `create_app`: `create_app(settings, **exports.mount())`."""
+    """Return the export system as keyword arguments of `create_app`.
+
+    Example: `create_app(settings, **exports.mount())`.
+    """
     return {"routes": create_routes(limits), "tasks": tasks, "job_types": job_types}
 
 
 async def install_if_needed(connection: Any, schema: str = "public") -> None:
-    """Install the system unless this version of it is already installed in the schema."""
+    """Install the export system, unless its current version is already installed in the schema."""
     if not await is_script_installed(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION):
         await install(connection, schema)
 
 
 async def install(connection: Any, schema: str = "public") -> None:
-    """Create the tables and the limits. Existing rows, and limits that were changed, are kept."""
+    """Create the tables and limits of the export system. Keep existing rows and changed limits."""
     await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
     existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
     for name, per_key, max_running in (

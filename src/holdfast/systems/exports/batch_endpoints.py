@@ -1,4 +1,4 @@
-"""Batches of exports over HTTP: up to ten documents, with one event stream and one ZIP file."""
+"""Endpoints for export batches: up to ten documents with one event stream and one ZIP file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CLIENT_RECONNECT_FRAME = b"retry: 2000\n\n"  # milliseconds
 
 
 class BatchEndpoints:
-    """The endpoints for batches, which enforce the limits of each user."""
+    """HTTP endpoints for batches of exports, with limits for each user."""
 
     def __init__(self, limits: ExportLimits) -> None:
         self._limits = limits
@@ -103,7 +103,7 @@ class BatchEndpoints:
         )
 
     async def stream_batch(self, request: Request) -> Response:
-        """Send `progress` at once and after each change, then `completed`.
+        """Stream the state of a batch: `progress` at once and after each change, then `completed`.
 
         Each frame has the complete state and a number. A client that reconnects with the last number receives
         only newer states.
@@ -127,9 +127,10 @@ class BatchEndpoints:
         return EventStreamResponse(_generate_batch_frames(request, viewer, subscriptions, after), {}, close)
 
     async def download_batch_zip(self, request: Request) -> Response:
-        """Stream the files as ZIP.
+        """Stream the exported files of a batch as a ZIP archive.
 
-        An unfinished batch returns 206 with the completed jobs, or with `?partial=true` a ZIP of their files.
+        For an unfinished batch, return 206 with the list of completed jobs. With `?partial=true`, return a
+        ZIP archive of their files instead.
         """
         batch_id, items = parse_path_id(request, "batch"), await _load_batch_items(request)
         completed = [item for item in items if item["status"] == "completed" and item["artifact_id"]]
@@ -179,7 +180,7 @@ async def _generate_batch_frames(
 
 
 def _count_batch_events(items: list[dict[str, Any]]) -> int:
-    """Return the number of events of all exports in the batch. It never decreases."""
+    """Count the events of all exports in a batch. The number never decreases."""
     return sum(item["event_seq"] + (item["status"] in FINAL_EXPORT_STATUSES) for item in items)
 
 
@@ -188,7 +189,7 @@ def _is_batch_finished(items: list[dict[str, Any]]) -> bool:
 
 
 async def _wait_for_export_change(subscriptions: list[EventSubscription]) -> bool:
-    """Wait until one of the exports changes. Returns False after the ping interval."""
+    """Wait until one of the exports changes. Return False after the ping interval."""
     waits = [
         asyncio.ensure_future(subscription.wait_for_event(STREAM_PING_INTERVAL_S))
         for subscription in subscriptions
@@ -213,7 +214,10 @@ async def _load_batch_items(request: Request) -> list[dict[str, Any]]:
 
 
 def build_batch_response(batch_id: UUID, items: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the state of a batch and of each export. Progress is the share of completed exports."""
+    """Build the response with the state of a batch and of its exports.
+
+    The progress of the batch is the percentage of completed exports.
+    """
     completed = sum(item["status"] == "completed" for item in items)
     status = "processing"
     if _is_batch_finished(items):

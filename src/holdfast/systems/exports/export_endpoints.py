@@ -1,4 +1,4 @@
-"""Exports over HTTP: start, status, event stream, cancel, history, download, cleanup, and documents."""
+"""Endpoints for exports: start, status, event stream, cancel, history, download, cleanup and documents."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ START_EXPORT_RESPONSES = {
 
 
 class ExportJobId(msgspec.Struct, rename="camel"):
-    """The id of an export that was started."""
+    """Response to a started export: the id of its job."""
 
     job_id: str
 
 
 class ExportStatus(msgspec.Struct, rename="camel"):
-    """The state of an export."""
+    """Status of an export, with its progress in percent and its download URL."""
 
     id: str
     status: str
@@ -75,7 +75,7 @@ class ExportStatus(msgspec.Struct, rename="camel"):
 
 
 class ExportEndpoints:
-    """The endpoints of the export system, which enforce the limits of each user."""
+    """HTTP endpoints of the export system, with limits for each user."""
 
     def __init__(self, limits: ExportLimits) -> None:
         self._limits = limits
@@ -191,9 +191,9 @@ class ExportEndpoints:
         return Response(status_code=204)
 
     async def redirect_to_download(self, request: Request) -> Response:
-        """Count the download and redirect to a link that is valid for an hour.
+        """Count the download and redirect to a signed link that is valid for one hour.
 
-        With `?as=json` the response contains the link instead.
+        With `?as=json`, return the link as JSON instead.
         """
         owner, schema = await require_owner_id(request), get_systems_schema(request)
         history_id = parse_path_id(request, "export")

@@ -1,4 +1,4 @@
-"""Parses requests for exports and reports all invalid fields at once."""
+"""Parse export requests and report all invalid fields at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MARGIN_SIDES: Final = ("top", "bottom", "left", "right")
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """An invalid field of a request, and why it is invalid."""
+    """An invalid field of a request, with an error message."""
 
     field: str
     message: str
 
 
 class BadRequestError(Exception):
-    """A request with invalid fields. The response is 400 with these fields."""
+    """The request has invalid fields. The response has status 400 and lists the fields."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__("The request is not valid")
@@ -32,7 +32,7 @@ class BadRequestError(Exception):
 
 
 class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Page options of an export, as stored with the job."""
+    """Page options of an export: page size, margins, quality, color mode and PDF standard."""
 
     page_size: PageSize = "Letter"
     margins: PageMargins = PageMargins(top=1, bottom=1, left=1, right=1)
@@ -51,7 +51,7 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StartExportRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The body of a request to export one document, for OpenAPI. `parse_export_request` parses it."""
+    """Request body to export one document. Only the OpenAPI document uses this type."""
 
     document_id: UUID
     template_slug: str | None = None
@@ -59,7 +59,7 @@ class StartExportRequest(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class StartExportBatchRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The body of a request to export several documents, for OpenAPI."""
+    """Request body to export several documents. Only the OpenAPI document uses this type."""
 
     document_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_DOCUMENTS_PER_BATCH)]
     template_slug: str | None = None
@@ -67,7 +67,7 @@ class StartExportBatchRequest(msgspec.Struct, frozen=True, kw_only=True, rename=
 
 
 class ExportRequest(msgspec.Struct, frozen=True):
-    """A valid request: which documents to export, with which template and options."""
+    """A validated export request: the ids of the documents, the template and the page options."""
 
     document_ids: list[UUID]
     template: str
@@ -75,7 +75,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
 
 
 class _ExportRequestParser:
-    """Parses the fields of a request one by one and collects their errors."""
+    """Parser of an export request that collects the errors of all fields."""
 
     def __init__(self, body: object) -> None:
         self.errors: list[FieldError] = []
@@ -160,7 +160,7 @@ class _ExportRequestParser:
 def parse_export_request(
     body: object, templates: list[str], default_template: str, *, kind: Literal["one", "batch"]
 ) -> ExportRequest:
-    """Parse the body of a request for one document or a batch. Raises BadRequestError with all errors."""
+    """Parse the request body of an export or an export batch. Raise BadRequestError with all errors."""
     parser = _ExportRequestParser(body)
     document_ids = parser.parse_document_id() if kind == "one" else parser.parse_document_ids()
     request = ExportRequest(

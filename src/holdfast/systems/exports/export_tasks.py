@@ -29,7 +29,7 @@ EXPORT_RETRY_POLICY = RetryPolicy(retries=4, base=timedelta(seconds=60), cap=tim
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an export job. `history` is the id of the history entry, which has the file."""
+    """The result of an export job. `history` is the id of the history entry of the exported file."""
 
     history: UUID
     size: int
@@ -45,7 +45,10 @@ async def export_pdf(
     template: str = DEFAULT_TEMPLATE,
     options: ExportOptions = ExportOptions(),  # noqa: B008  (frozen)
 ) -> ExportResult:
-    """Export one document as PDF. Progress: 25 fetched, 50 template filled, 75 rendered, 90 stored."""
+    """Export one document as a PDF file.
+
+    Progress in percent: 25 document fetched, 50 template filled, 75 PDF rendered, 90 file stored.
+    """
     state = ctx.state
     document = await _fetch_document(ctx, document_id)
     await ctx.report(25, phase="fetched", message="Document fetched")
@@ -125,5 +128,5 @@ async def _save_pdf_file(ctx: Ctx[SystemsWorkerState], document_id: UUID, render
 @schedule("0 2 * * *", name="export cleanup")
 @task(queue=EXPORT_QUEUE, retries=2)
 async def export_cleanup(ctx: Ctx[SystemsWorkerState]) -> int:
-    """Delete exports that are older than a week, and their files."""
+    """Delete exports that are older than seven days, and their files."""
     return await queries.delete_expired_exports(ctx.state.client, ctx.state.schema)

@@ -1,4 +1,4 @@
-"""Responses of the export API: statuses, frames of event streams, and field errors."""
+"""Build the responses of the export API: statuses, event frames and field errors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PUBLIC_EXPORT_ERROR_TYPES = frozenset({"Reject", "Cancelled"})
 
 
 def build_download_path(history_id: object) -> str:
-    """Return the path that downloads an exported file."""
+    """Build the URL path that downloads an exported file."""
     return f"/api/v1/export/download/{history_id}"
 
 
 class ExportFrameBuilder:
-    """Turns stored events into frames: `progress`, then `completed`, `failed` or `cancelled`."""
+    """Converter from job events to the frames `progress`, `completed`, `failed` and `cancelled`."""
 
     merge_progress: Final = False  # every stage is sent, even if the next one follows at once
 
@@ -69,14 +69,14 @@ def _build_final_frames(job: dict[str, Any]) -> Sequence[EventFrame]:
 
 
 def format_public_error(error: dict[str, Any] | None) -> str | None:
-    """Return the message of an error that is meant for users, and a general message for any other error."""
+    """Return the error message for users. Replace an internal message by a general one."""
     if error is None:
         return None
     return str(error["message"]) if error.get("type") in PUBLIC_EXPORT_ERROR_TYPES else HIDDEN_ERROR_MESSAGE
 
 
 def respond_with_field_errors(endpoint: Endpoint) -> Endpoint:
-    """Make invalid requests return 400 with all invalid fields, as the contract of the system requires.
+    """Decorate an endpoint, so that an invalid request gets status 400 with all invalid fields.
 
     The rest of the API returns 422 with one field.
     """
@@ -94,18 +94,18 @@ def respond_with_field_errors(endpoint: Endpoint) -> Endpoint:
 
 
 def build_field_errors_response(errors: list[FieldError]) -> Response:
-    """Return a problem response (400) with the invalid fields."""
+    """Build an error response with status 400 that lists the invalid fields."""
     body = {"type": "about:blank", "title": "The request is not valid", "status": 400, "errors": errors}
     return Response(msgspec.json.encode(body), 400, media_type="application/problem+json")
 
 
 def list_template_names(request: Request) -> list[str]:
-    """List the built-in templates and those in the user's folder."""
+    """List the names of the built-in templates and of the templates in `template_folder`."""
     return list(read_template_paths(get_settings(request).template_folder))
 
 
 def parse_path_id(request: Request, noun: str) -> UUID:
-    """Return the id in the path. Text that is not a UUID is treated as an id that does not exist (404)."""
+    """Return the UUID in the path. Raise `NotFoundError` (404) if the text is not a UUID."""
     try:
         return UUID(request.path_params["id"])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Previews of documents over HTTP: one page as an image, rendered during the request."""
+"""Endpoint for document previews: one page as a PNG image, rendered during the request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREVIEW_LAYOUT = PageLayout(page_size="Letter", quality="draft")
 
 
 class PreviewEndpoints:
-    """The endpoint that renders previews, with one renderer per set of font folders."""
+    """HTTP endpoint for document previews, with one renderer for each set of font folders."""
 
     def __init__(self) -> None:
         self._renderers: dict[str, PdfRenderer] = {}

@@ -1,4 +1,4 @@
-"""All queries of the export system: documents, export requests, usage, batches and history."""
+"""SQL queries of the export system: documents, export requests, usage, batches and history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_CLEANUP_BATCH_ROWS = 500
 
 
 class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `documents`."""
+    """A row of the table `documents`."""
 
     id: UUID
     title: str
@@ -29,7 +29,7 @@ class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """The result of an export, for the history."""
+    """An exported file with its document and template, to store in the export history."""
 
     document: StoredDocument
     template: str
@@ -40,7 +40,7 @@ class ExportedFile:
 
 @dataclass(frozen=True)
 class UserExportUsage:
-    """What a user has used: the size of files that still exist, and the number of exports today."""
+    """Usage of a user: bytes of the stored exports, and number of exports on the day."""
 
     bytes: int
     operations: int
@@ -48,7 +48,7 @@ class UserExportUsage:
 
 
 async def find_document(connection: Any, schema: str, document_id: UUID, owner: str) -> StoredDocument | None:
-    """Return a document, if the user owns it."""
+    """Return a document, or None if the user owns no document with this id."""
     row = await connection.fetchrow(
         qualify_tables(
             "select id, title, version, data::text as data from {}.documents where id = $1 and user_id = $2",
@@ -65,7 +65,7 @@ async def find_document(connection: Any, schema: str, document_id: UUID, owner: 
 
 
 async def list_documents(connection: Any, schema: str, owner: str) -> list[dict[str, Any]]:
-    """List the documents of a user, the last changed first."""
+    """List the documents of a user, most recently changed first."""
     rows = await connection.fetch(
         qualify_tables(
             'select id, title, version, updated_at as "updatedAt" from {}.documents'
@@ -89,7 +89,7 @@ async def add_document(connection: Any, schema: str, owner: str, title: str, dat
 async def add_history_entry(
     connection: Any, schema: str, job_id: UUID, owner: str, exported: ExportedFile
 ) -> None:
-    """Add an export to the history, once per job: a repeated attempt adds nothing."""
+    """Add an exported file to the history. A second call for the same job has no effect."""
     await connection.execute(
         qualify_tables(
             "insert into {}.export_history (id, user_id, document_id, document_version, format,"
@@ -144,7 +144,7 @@ async def add_export_request(
 
 
 async def lock_usage(connection: Any, schema: str, owner: str) -> UserExportUsage:
-    """Return the usage of a user, and lock its row so that concurrent requests are counted one by one."""
+    """Return the export usage of a user, and lock its row until the transaction ends."""
     row = await connection.fetchrow(
         qualify_tables(
             "insert into {}.export_usage as u (user_id, day, operations)"
@@ -187,7 +187,7 @@ async def count_unfinished_exports(connection: Any, schema: str, owner: str) -> 
 
 
 async def find_export(connection: Any, schema: str, job_id: UUID, owner: str) -> dict[str, Any] | None:
-    """Return a row of the view `export_jobs`, if the user owns it."""
+    """Return a row of the view `export_jobs`, or None if the user owns no export with this job id."""
     row = await connection.fetchrow(
         qualify_tables("select * from {}.export_jobs where id = $1 and user_id = $2", schema),
         job_id,
@@ -199,7 +199,7 @@ async def find_export(connection: Any, schema: str, job_id: UUID, owner: str) ->
 async def create_export_batch(
     connection: Any, schema: str, owner: str, items: Sequence[tuple[UUID, UUID, str]]
 ) -> UUID:
-    """Create a batch. Items are (job id, document id, title), in the order of the request."""
+    """Create an export batch and return its id. Each item is a job id, a document id and a title."""
     batch_id: UUID = await connection.fetchval(
         qualify_tables("insert into {}.export_batches (user_id) values ($1) returning id", schema),
         UUID(owner),
@@ -221,7 +221,7 @@ async def create_export_batch(
 async def list_batch_exports(
     connection: Any, schema: str, batch_id: UUID, owner: str
 ) -> list[dict[str, Any]]:
-    """List the exports of a batch in order. The list is empty if the user has no such batch."""
+    """List the exports of a batch in order. Return an empty list if the user has no such batch."""
     query = (
         "select i.job_id, i.document_id, i.title, e.status, e.progress, e.error_message, e.result_url,"
         " h.artifact_id, h.file_name,"
@@ -248,7 +248,7 @@ async def list_history(connection: Any, schema: str, owner: str) -> list[dict[st
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An exported file in the history."""
+    """An entry of the export history: an exported file and its expiry."""
 
     artifact_id: UUID | None
     file_name: str
@@ -259,7 +259,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 async def find_history_entry(
     connection: Any, schema: str, history_id: UUID, owner: str
 ) -> HistoryEntry | None:
-    """Return an entry of the history, if the user owns it."""
+    """Return an entry of the export history, or None if the user owns no entry with this id."""
     query = (
         "select artifact_id, file_name, expires_at, expires_at <= holdfast.now() as expired"
         " from {}.export_history where id = $1 and user_id = $2"
@@ -269,15 +269,15 @@ async def find_history_entry(
 
 
 async def count_download(connection: Any, schema: str, history_id: UUID) -> None:
-    """Add one to the download count of an entry."""
+    """Increment the download count of an entry of the export history."""
     query = "update {}.export_history set download_count = download_count + 1 where id = $1"
     await connection.execute(qualify_tables(query, schema), history_id)
 
 
 async def delete_history_entry(connection: Any, schema: str, history_id: UUID, owner: str) -> bool:
-    """Delete an entry and its file. Returns whether the entry existed.
+    """Delete an entry of the export history and its file. Return whether the entry existed.
 
-    The next sweep deletes the object in the store.
+    The next file cleanup deletes the object in the store.
     """
     query = "delete from {}.export_history where id = $1 and user_id = $2 returning artifact_id"
     row = await connection.fetchrow(qualify_tables(query, schema), history_id, UUID(owner))
@@ -287,7 +287,7 @@ async def delete_history_entry(connection: Any, schema: str, history_id: UUID, o
 
 
 async def delete_expired_exports(client: Client, schema: str) -> int:
-    """Delete expired files with their history entries, and old requests. Returns the number of entries."""
+    """Delete expired exports and old export requests. Return the number of deleted history entries."""
     deleted = 0
     while True:
         async with client.transaction() as connection:

@@ -1,4 +1,4 @@
-"""The résumé: the fields of a document with their limits, and sample documents.
+"""The résumé format: the fields of a document with their limits, and sample documents.
 
 All lengths are limited, so that a hostile document is refused when it is submitted and not while it is
 rendered. The limits allow documents of hundreds of pages.
@@ -23,14 +23,14 @@ SAMPLES_FOLDER = Path(__file__).parent / "samples"
 
 
 class ResumeLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link in the profile."""
+    """A link in the profile of a résumé."""
 
     url: UrlText
     label: ShortText | None = None
 
 
 class ResumeProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who the résumé is about."""
+    """Profile of the person in a résumé: name, contact details and summary."""
 
     name: PersonName
     headline: ShortText | None = None
@@ -42,7 +42,7 @@ class ResumeProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class WorkExperience(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One position."""
+    """One position in the work experience of a résumé."""
 
     role: ShortText
     company: ShortText | None = None
@@ -54,7 +54,7 @@ class WorkExperience(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class EducationEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One degree or school."""
+    """One degree or school in a résumé."""
 
     degree: ShortText
     school: ShortText | None = None
@@ -65,14 +65,14 @@ class EducationEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class SkillGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Skills under a common heading."""
+    """Skills of a résumé under a common heading."""
 
     name: ShortText
     items: Annotated[list[ShortText], Meta(max_length=200)] = []
 
 
 class ResumeProject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One project."""
+    """One project in a résumé."""
 
     name: ShortText
     url: UrlText | None = None
@@ -90,7 +90,7 @@ class LanguageSkill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ResumeAward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One award."""
+    """One award in a résumé."""
 
     name: ShortText
     issuer: ShortText | None = None
@@ -98,14 +98,14 @@ class ResumeAward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ResumeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section with a title of its own, for content that has no other field."""
+    """A section of a résumé with its own title, for content that fits no other field."""
 
     title: ShortText
     paragraphs: Annotated[list[LongText], Meta(max_length=5000)] = []
 
 
 class ResumeLabels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The headings of the sections, in the language of the document."""
+    """Headings of the résumé sections, in the language of the document."""
 
     profile: ShortText = "Profile"
     experience: ShortText = "Experience"
@@ -119,7 +119,7 @@ class ResumeLabels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole document."""
+    """A résumé, which is the data of a document."""
 
     profile: ResumeProfile
     experience: Annotated[list[WorkExperience], Meta(max_length=2000)] = []
@@ -135,7 +135,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def parse_resume(data: object) -> Resume:
-    """Convert decoded JSON to a résumé. Raises InvalidError, which names the field that is not valid."""
+    """Convert decoded JSON to a résumé. Raise InvalidError, which names the invalid field."""
     try:
         resume = msgspec.convert(data, Resume)
     except msgspec.ValidationError as error:
@@ -147,13 +147,16 @@ def parse_resume(data: object) -> Resume:
 
 
 def split_validation_error(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Split ``Object missing required field `name` - at `$.profile` `` into the message and the field."""
+    """Split a msgspec validation error into its message and its field.
+
+    Example: ``Object missing required field `name` - at `$.profile` ``.
+    """
     message, _, path = str(error).partition(" - at `")
     return message, path.rstrip("`").removeprefix("$").removeprefix(".")
 
 
 def build_template_content(resume: Resume) -> dict[str, Any]:
-    """Return the content that templates read, without the characters that no font can draw."""
+    """Build the content of a résumé for templates, without unprintable characters."""
     return cast("dict[str, Any]", _remove_unprintable_characters(msgspec.to_builtins(resume)))
 
 
@@ -172,20 +175,20 @@ def _remove_unprintable_characters(value: object) -> object:
 
 
 class SampleDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that users can add to try the system."""
+    """A sample document that users can add to try the export system."""
 
     title: str
     data: dict[str, Any]
 
 
 def load_sample_documents() -> Iterator[tuple[str, SampleDocument]]:
-    """Load the sample documents by name: short and long ones, in several scripts."""
+    """Yield the name and content of each sample document."""
     for path in sorted(SAMPLES_FOLDER.glob("*.json")):
         yield path.stem, msgspec.json.decode(path.read_bytes(), type=SampleDocument)
 
 
 def choose_document_title(title: str | None, data: object) -> str:
-    """Return the title of a document, otherwise the name in its profile, otherwise "Document"."""
+    """Return the title of a document. Without a title, return the name in its profile, or "Document"."""
     profile = cast("dict[str, Any]", data).get("profile") if isinstance(data, dict) else None
     name = cast("dict[str, Any]", profile).get("name") if isinstance(profile, dict) else None
     return title or (f"{name}" if isinstance(name, str) and name else "Document")

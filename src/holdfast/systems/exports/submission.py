@@ -1,4 +1,4 @@
-"""Submits export jobs: loads the documents, enforces the limits of the user, and submits all jobs or none.
+"""Submit export jobs: load the documents, enforce the limits of the user, and submit all jobs or none.
 
 Counting, submitting and recording the requests happen in one transaction, which first locks the user's usage
 row of the day. Requests of one user are therefore processed one by one, and the limits are exact.
@@ -28,7 +28,7 @@ QUEUE_FULL_RETRY_AFTER_S = 30
 
 @dataclass(frozen=True, kw_only=True)
 class ExportLimits:
-    """Limits for each user. Exports beyond the number that run at once wait in the queue."""
+    """Export limits of each user: exports per day, stored bytes and waiting exports."""
 
     exports_per_day: int = 100
     storage_bytes: int = 100 * BYTES_PER_MB
@@ -37,7 +37,7 @@ class ExportLimits:
 
 @dataclass(frozen=True)
 class SubmittedExport:
-    """The job that exports a document. `created` is False if the same export was already unfinished."""
+    """A submitted export job. `created` is False if the same export was already waiting or running."""
 
     job_id: UUID
     document: queries.StoredDocument
@@ -47,7 +47,7 @@ class SubmittedExport:
 async def load_documents(
     connection: Any, schema: str, owner: str, document_ids: Sequence[UUID]
 ) -> list[queries.StoredDocument]:
-    """Load documents on a connection with the user's identity, so that row-level security applies."""
+    """Load the documents of a user. The connection must act as the user, for row-level security."""
     documents: list[queries.StoredDocument] = []
     for document_id in document_ids:
         document = await queries.find_document(connection, schema, document_id, owner)
@@ -65,10 +65,10 @@ async def submit_exports(
     request: ExportRequest,
     limits: ExportLimits,
 ) -> list[SubmittedExport]:
-    """Submit an export of each document, in a transaction with the service's identity.
+    """Submit one export job for each document, in a transaction that acts as the service.
 
-    Everything slow happens before the first submission. A submission wakes up workers, which cannot see the
-    job before the commit.
+    All slow queries run before the first submission, because a submission wakes up workers that cannot see
+    the job before the commit.
     """
     usage = await queries.lock_usage(connection, schema, owner)
     _check_storage_quota(usage, limits)
@@ -106,7 +106,7 @@ async def _submit_export(
 
 
 def compute_export_unique_key(document: queries.StoredDocument, request: ExportRequest) -> str:
-    """Return a key that is equal for the same version of a document with the same template and options."""
+    """Compute the unique key of an export from document version, template and options."""
     identity = [document.id, document.version, request.template, request.options]
     return f"export:{hashlib.sha256(msgspec.json.encode(identity, order='sorted')).hexdigest()}"
 

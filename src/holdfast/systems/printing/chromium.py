@@ -1,4 +1,4 @@
-"""Prints HTML templates as PDF with the Chromium of this machine, without scripts and without network."""
+"""Print HTML templates as PDF with an installed Chromium, without scripts and network access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATE_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-s
 
 
 class ChromiumPrinter:
-    """Starts one browser process per document."""
+    """Printer of HTML templates as PDF, with one Chromium process for each document."""
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class ChromiumPrinter:
 
 
 def fill_html_template(template: Path, inputs: dict[str, str], margins: PageMargins) -> str:
-    """Fill the template with content. Autoescape is on, so markup in a field is printed as text."""
+    """Fill an HTML template with content. Autoescape is on, so markup in a field is printed as text."""
     try:
         import jinja2  # noqa: PLC0415  (an optional dependency that only HTML templates need)
         from jinja2 import sandbox  # noqa: PLC0415

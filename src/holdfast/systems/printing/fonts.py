@@ -1,4 +1,4 @@
-"""Finds fonts, and the fonts that have the characters of a text.
+"""Find installed fonts, and select fonts that have the characters of a text.
 
 Typst falls back from font to font on its own. When no font has a character, it draws an empty box and reports
 nothing. Therefore this module checks first. It looks up the characters that the fonts inside Typst may lack
@@ -55,7 +55,7 @@ _LANGUAGE_BY_SCRIPT = {
 
 
 def find_letter_script(character: str) -> str | None:
-    """Return the script of a letter, from its Unicode name. Returns None for digits, marks and symbols."""
+    """Return the script of a letter, such as "Latin". Return None for digits, marks and symbols."""
     if not unicodedata.category(character).startswith("L"):
         return None
     prefix = unicodedata.name(character, "UNKNOWN LETTER").split(" ")[0].split("-")[0].title()
@@ -73,7 +73,7 @@ def count_letters_by_script(text: Iterable[str]) -> dict[str, int]:
 
 
 def guess_language(text: str) -> str:
-    """Guess the language from the script. This is enough for hyphenation, quotation marks and direction."""
+    """Guess the language of a text from its script, for hyphenation, quotation marks and direction."""
     counts = count_letters_by_script(text)
     if counts.get("Kana", 0) * MAX_HAN_PER_KANA >= counts.get("Han", 0) and counts.get("Kana"):
         counts["Kana"] = counts.pop("Han", 0) + counts["Kana"]
@@ -83,14 +83,14 @@ def guess_language(text: str) -> str:
 
 @dataclass(frozen=True)
 class FontCoverage:
-    """The font families to fall back to, and the letters that no font has, by script."""
+    """Fallback font families of a text, and the letters that no installed font has, by script."""
 
     families: tuple[str, ...]
     missing: Mapping[str, str]
 
 
 class FontCatalog:
-    """The fonts inside Typst, those of the system, of installed font packages, and in `folders`."""
+    """Available fonts: built into Typst, of the operating system, in font packages and in `folders`."""
 
     def __init__(self, folders: Sequence[Path] = (), *, system: bool = True, packages: bool = True) -> None:
         paths = [str(folder) for folder in (*folders, *(_list_font_package_folders() if packages else ()))]
@@ -102,11 +102,11 @@ class FontCatalog:
                 self._files.setdefault(font.family, []).append((font.path, font.index))
 
     def filter_installed_families(self, families: Sequence[str]) -> list[str]:
-        """Return those of the families that are installed."""
+        """Return the font families that are installed, in the same order."""
         return [family for family in families if family in self.families]
 
     def compute_font_coverage(self, text: str, language: str) -> FontCoverage:
-        """Find families that together have all characters of the text."""
+        """Select font families that together have all characters of a text."""
         uncovered = {c for c in set(text) if find_letter_script(c) not in {None, *ALWAYS_COVERED_SCRIPTS}}
         chosen: list[str] = []
         for family in self._iterate_candidate_families(language) if uncovered else ():
@@ -125,7 +125,7 @@ class FontCatalog:
         return FontCoverage(tuple(chosen), missing)
 
     def _iterate_candidate_families(self, language: str) -> Iterator[str]:
-        """List installed families: those for the language first, then those for other languages, then all."""
+        """Yield installed font families: first for the language, then for other languages, then all."""
         base_language = language.lower().split("-")[0]
         preferred = _PREFERRED_FAMILIES.get(language.lower(), _PREFERRED_FAMILIES.get(base_language, ()))
         others = [family for families in _PREFERRED_FAMILIES.values() for family in families]
@@ -150,7 +150,7 @@ def _list_font_package_folders() -> list[Path]:
 
 @lru_cache(maxsize=1024)
 def read_font_characters(path: str, index: int = 0) -> frozenset[str]:
-    """Return the characters for which a font file has glyphs, or none if the file is not readable."""
+    """Return the characters that a font file has glyphs for. Return an empty set for unreadable files."""
     try:
         with Path(path).open("rb") as file:
             return frozenset(_parse_character_map(file.read(), index))
@@ -159,7 +159,7 @@ def read_font_characters(path: str, index: int = 0) -> frozenset[str]:
 
 
 def _parse_character_map(font: bytes, index: int) -> Iterator[str]:
-    """Parse the `cmap` table in formats 4 and 12, which map Unicode characters."""
+    """Yield the characters in the `cmap` table of a font, in formats 4 and 12."""
     start = struct.unpack_from(">I", font, 12 + 4 * index)[0] if font[:4] == b"ttcf" else 0
     for number in range(struct.unpack_from(">H", font, start + 4)[0]):
         tag, _, position, _ = struct.unpack_from(">4sIII", font, start + 12 + 16 * number)

@@ -30,9 +30,9 @@ class PageMargins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Size, margins, quality and colours of the pages.
+    """Page layout of a PDF document: size, margins, quality and color mode.
 
-    `quality` controls how much work goes into line breaks, and the resolution of previews.
+    `quality` selects the line breaking method and the resolution of previews.
     """
 
     page_size: PageSize = "A4"
@@ -43,7 +43,7 @@ class PageLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class PdfMetadata:
-    """Title, author and other properties of a PDF file."""
+    """Metadata of a PDF file: title, author, subject, keywords, language and creation time."""
 
     title: str
     author: str = ""
@@ -55,7 +55,7 @@ class PdfMetadata:
 
 @dataclass(frozen=True)
 class RenderedPdf:
-    """A PDF file and its number of pages."""
+    """A rendered PDF file and its number of pages."""
 
     pdf: bytes
     page_count: int

@@ -1,4 +1,4 @@
-"""Renders Typst and HTML templates as PDF, and Typst templates as PNG previews.
+"""Render Typst and HTML templates as PDF, and Typst templates as PNG previews.
 
 Templates are code and are trusted; content is data and is not. Typst receives content as JSON in an input,
 and HTML templates receive it through an engine that escapes it. Markup in a field is therefore printed as
@@ -52,7 +52,7 @@ DISPLAY_FONT_FAMILIES = ("Libertinus Serif",)
 
 
 class PdfRenderer:
-    """Renders documents. It keeps fonts and compilers: create one, share it, and close it at the end."""
+    """Renderer of templates as PDF or PNG. Create one renderer, share it, and close it at the end."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class PdfRenderer:
 
     @property
     def fonts(self) -> FontCatalog:
-        """The available fonts, loaded at first use."""
+        """Catalog of the available fonts, loaded at first use."""
         with self._fonts_lock:
             if self._fonts is None:
                 self._fonts = FontCatalog()
             return self._fonts
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads of the renderer."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def render_pdf(
@@ -90,7 +90,7 @@ class PdfRenderer:
     ) -> RenderedPdf:
         """Fill a template with content and return the PDF.
 
-        Raises InvalidError if the template cannot render the content, or if no font has its characters.
+        Raise InvalidError if the template cannot render the content, or if no font has its characters.
         """
         layout = layout or PageLayout()
         if template.suffix != ".typ":
@@ -116,7 +116,7 @@ class PdfRenderer:
         metadata: PdfMetadata,
         layout: PageLayout | None = None,
     ) -> list[bytes]:
-        """Render the pages as PNG images. Only Typst templates have previews."""
+        """Render each page as a PNG image. Only Typst templates have previews."""
         layout = layout or PageLayout()
         if template.suffix != ".typ":
             raise InvalidError(

@@ -1,5 +1,4 @@
-"""Text and speech providers: one protocol for each, remote clients, and local defaults without network or
-key.
+"""Protocols and errors of text and speech providers, which are remote or local.
 
 Responses of providers are not trusted: their size is limited, they are validated, and they are used only as
 text or audio. A failed call raises one of three errors: `RateLimited` (every task with the provider's limit
@@ -16,7 +15,10 @@ __all__ = ["GeneratedText", "ProviderError", "SpeechAudio", "SpeechProvider", "T
 
 
 class ProviderError(Exception):
-    """A provider failed and may succeed later. `retry_after` is the delay that the provider requested."""
+    """A text or speech provider failed, but may succeed later.
+
+    `retry_after` is the delay that the provider requested.
+    """
 
     def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
@@ -25,7 +27,7 @@ class ProviderError(Exception):
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A text and the name of its author, so that readers know which model wrote it."""
+    """A generated text and the name of the model that wrote it."""
 
     text: str
     author: str
@@ -33,7 +35,7 @@ class GeneratedText:
 
 @dataclass(frozen=True)
 class SpeechAudio:
-    """An MP3 file with its measured duration, and the name of the voice."""
+    """A spoken text as MP3, with its measured duration and the name of the voice."""
 
     mp3: bytes
     duration_s: float
@@ -42,15 +44,15 @@ class SpeechAudio:
 
 
 class TextProvider(Protocol):
-    """Writes texts."""
+    """Protocol of a provider that writes texts."""
 
     @property
     def limit_key(self) -> str:
-        """The key that pauses when the provider limits the rate."""
+        """Limit key that is paused when the provider limits the request rate."""
         ...
 
     async def generate_text(self, instructions: str, subject: str) -> GeneratedText:
-        """Write a text about `subject` by `instructions`.
+        """Write a text about `subject` according to `instructions`.
 
         `subject` is data from users. It is passed to the model as quoted data, never as instructions.
         """
@@ -58,13 +60,13 @@ class TextProvider(Protocol):
 
 
 class SpeechProvider(Protocol):
-    """Turns text into recordings."""
+    """Protocol of a provider that converts text to speech."""
 
     @property
     def limit_key(self) -> str:
-        """The key that pauses when the provider limits the rate."""
+        """Limit key that is paused when the provider limits the request rate."""
         ...
 
     async def synthesize_speech(self, text: str, language: str) -> SpeechAudio:
-        """Read the text aloud in the language with this code."""
+        """Convert text to speech. `language` is a language code such as "en"."""
         ...

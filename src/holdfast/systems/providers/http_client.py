@@ -1,4 +1,4 @@
-"""HTTP client for OpenAI-compatible servers: requests with a time and size limit, and translated errors."""
+"""HTTP client for OpenAI-compatible servers, with time and size limits for responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ RETRYABLE_STATUS_CODES = {408, 409, 425, 500, 502, 503, 504, 520, 522, 524, 529}
 
 
 class ProviderHttpClient:
-    """Sends requests to one provider. `name` is "text" or "speech" and appears in settings and errors."""
+    """HTTP client for one text or speech provider.
+
+    `name` is "text" or "speech". It appears in the names of settings and in error messages.
+    """
 
     def __init__(
         self, base_url: str, api_key: Secret | None, *, name: str, timeout: timedelta, transport: Any = None
@@ -51,7 +54,7 @@ class ProviderHttpClient:
     async def post_json(self, path: str, body: dict[str, Any], *, max_bytes: int) -> bytes:
         """Send `body` as JSON and return the response body.
 
-        Raises ProviderError when the response is larger than `max_bytes` or takes longer than the timeout.
+        Raise ProviderError if the response is larger than `max_bytes` or takes longer than the timeout.
         """
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
@@ -95,7 +98,7 @@ class ProviderHttpClient:
 def parse_retry_after(header: str | None) -> timedelta | None:
     """Parse a `Retry-After` header: seconds or a date (RFC 9110).
 
-    Returns None for a missing or invalid header, and one hour at most.
+    Return None for a missing or invalid header. Return at most one hour.
     """
     if not header:
         return None
@@ -110,7 +113,7 @@ def parse_retry_after(header: str | None) -> timedelta | None:
 
 
 def decode_provider_response(body: bytes, struct: type[Any], provider: str) -> Any:
-    """Decode a JSON response, or raise ProviderError."""
+    """Decode the JSON response of a provider. Raise ProviderError if the response is invalid."""
     try:
         return msgspec.json.decode(body, type=struct)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

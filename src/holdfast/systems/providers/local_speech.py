@@ -1,4 +1,4 @@
-"""Local speech with eSpeak NG: robotic but clear, in many languages, without network or key.
+"""Local speech provider with eSpeak NG: robotic but clear, in many languages, without network or key.
 
 The library synthesizes one text at a time per process, therefore a lock guards it; MP3 encoding happens
 outside the lock. The library is an optional dependency and is loaded at first use, because eSpeak NG is
@@ -35,7 +35,7 @@ _espeak_cache: dict[str, Any] = {}
 
 
 class LocalSpeechProvider:
-    """A `SpeechProvider` that runs in this process."""
+    """A `SpeechProvider` that runs eSpeak NG in the worker process."""
 
     limit_key = "speech:local"
 
@@ -65,7 +65,10 @@ class LocalSpeechProvider:
 
 
 def synthesize_audio_samples(text: str, language: str) -> tuple[bytes, int]:
-    """Return 16-bit mono samples and their sample rate. Unknown languages use the English voice."""
+    """Convert text to 16-bit mono samples. Return the samples and their sample rate in Hz.
+
+    An unknown language gets the English voice.
+    """
     chunks: list[bytes] = []
 
     def collect_samples(samples: Any, count: int, _: object) -> int:

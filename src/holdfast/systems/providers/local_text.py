@@ -1,4 +1,4 @@
-"""Local text: sentences from a fixed set, chosen by the subject, and always the same for the same subject.
+"""Local text provider: fixed sentences, selected by the subject, without a language model.
 
 The texts contain no knowledge beyond the subject, and say so. This provider exists so that everything works
 without network and key, and so that tests and demonstrations have text of realistic length. For texts that
@@ -54,7 +54,7 @@ CLOSING_SENTENCES = (
 
 
 class LocalTextProvider:
-    """A `TextProvider` that runs in this process."""
+    """A `TextProvider` that composes fixed sentences, without a language model."""
 
     limit_key = "text:local"
 
@@ -68,7 +68,7 @@ class LocalTextProvider:
 
 
 def compose_chapter_text(subject: dict[str, Any]) -> str:
-    """Write a few paragraphs about two people."""
+    """Compose a few paragraphs about two people. The same subject always gives the same text."""
     chapter: dict[str, Any] = subject.get("chapter") or {}
     first: dict[str, Any] = subject.get("person1") or {}
     second: dict[str, Any] = subject.get("person2") or {}
@@ -97,7 +97,7 @@ def compose_chapter_text(subject: dict[str, Any]) -> str:
 
 
 def _fill_placeholders(sentence: str, values: dict[str, str], systems: list[str], rng: random.Random) -> str:
-    """Fill the placeholders in one pass. Braces inside a value, such as the name "{b}", are not expanded."""
+    """Fill the placeholders of a sentence in one pass. Braces inside a value are not expanded."""
     values = {**values, "system": rng.choice(systems).replace("_", " ")}
     parts = sentence.split("{")
     filled = [parts[0]]

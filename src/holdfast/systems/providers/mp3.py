@@ -1,4 +1,4 @@
-"""MP3 files: encoding with LAME, and measuring duration and bit rate frame by frame."""
+"""Encode MP3 files with LAME, and measure their duration and bit rate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Mp3FrameHeader:
 
 
 def encode_mp3(samples: bytes, sample_rate: int, channels: int = 1) -> bytes:
-    """Encode 16-bit samples as MP3 with a constant 128 kbit/s."""
+    """Encode 16-bit samples as an MP3 file with a constant bit rate of 128 kbit/s."""
     supported = {rate for rates in _SAMPLE_RATES_HZ.values() for rate in rates[:2]}
     encoder = _create_mp3_encoder()
     encoder.set_bit_rate(MP3_BIT_RATE_KBPS)
@@ -58,7 +58,7 @@ def _create_mp3_encoder() -> Any:
 
 
 def measure_mp3(mp3: bytes) -> Mp3Properties | None:
-    """Measure an MP3 file by its frames. Returns None if the content is not MP3."""
+    """Measure the duration and bit rate of an MP3 file. Return None if the content is not MP3."""
     position = _find_first_frame_offset(mp3)
     duration_s, frame_count, total_bit_rate, sample_rate = 0.0, 0, 0, 0
     while position + 4 <= len(mp3):
@@ -76,7 +76,7 @@ def measure_mp3(mp3: bytes) -> Mp3Properties | None:
 
 
 def _find_first_frame_offset(mp3: bytes) -> int:
-    """Return the position after the ID3 tag, if there is one."""
+    """Return the byte offset of the first audio frame, which follows the optional ID3 tag."""
     if mp3[:3] != b"ID3" or len(mp3) < 10:
         return 0
     a, b, c, d = mp3[6:10]
@@ -84,7 +84,7 @@ def _find_first_frame_offset(mp3: bytes) -> int:
 
 
 def _parse_mp3_frame_header(header: bytes) -> _Mp3FrameHeader | None:
-    """Parse the header of a layer III frame. Returns None for anything else."""
+    """Parse the header of an MP3 frame. Return None if the bytes are not such a header."""
     if header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
         return None
     version, rate_index, bit_rate_index = header[1] >> 3 & 3, header[2] >> 2 & 3, header[2] >> 4

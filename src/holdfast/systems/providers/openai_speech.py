@@ -1,4 +1,4 @@
-"""Speech from an OpenAI-compatible endpoint (`/audio/speech`), as MP3 with 128 kbit/s.
+"""Speech provider that calls an OpenAI-compatible endpoint (`/audio/speech`).
 
 The provider requests WAV and encodes it, so that the bit rate is exact. A server that returns MP3 anyway is
 accepted, and the MP3 is measured.
@@ -26,7 +26,7 @@ _SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\n])\s*")
 
 
 class OpenAISpeechProvider:
-    """A `SpeechProvider` on any server with the audio speech API."""
+    """A `SpeechProvider` that calls an OpenAI-compatible server."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class OpenAISpeechProvider:
 
 
 def split_text_at_sentences(text: str, max_chars: int = MAX_SPEECH_REQUEST_CHARS) -> Iterator[str]:
-    """Split a text into parts of at most `max_chars` characters, after sentences where possible."""
+    """Split a text into parts of at most `max_chars` characters, at the end of sentences if possible."""
     part = ""
     for sentence in _SENTENCE_END_PATTERN.split(text):
         rest = sentence
@@ -89,7 +89,7 @@ def split_text_at_sentences(text: str, max_chars: int = MAX_SPEECH_REQUEST_CHARS
 
 
 def join_wav_files(files: list[bytes]) -> tuple[bytes, int, int]:
-    """Return the samples of several WAV files, their sample rate and their number of channels.
+    """Join WAV files. Return the samples, the sample rate in Hz and the number of channels.
 
     All files must have the same format, with 16 bits per sample.
     """

@@ -1,4 +1,4 @@
-"""Text from an OpenAI-compatible endpoint (`/chat/completions`)."""
+"""Text provider that calls an OpenAI-compatible endpoint (`/chat/completions`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _ChatCompletion(msgspec.Struct):
 
 
 class OpenAITextProvider:
-    """A `TextProvider` on any server with the chat completions API."""
+    """A `TextProvider` that calls an OpenAI-compatible server."""
 
     def __init__(
         self,
@@ -82,6 +82,6 @@ class OpenAITextProvider:
 
 
 def remove_unprintable_characters(text: str) -> str:
-    """Remove what cannot be printed or spoken: control characters, lone surrogates, surrounding space."""
+    """Remove control characters, lone surrogates and surrounding whitespace from a text."""
     text = text.encode("utf-8", "replace").decode().replace("\r\n", "\n")
     return "".join(character for character in text if character in "\n\t" or character.isprintable()).strip()

@@ -1,4 +1,4 @@
-"""Multi-document reports: texts, PDFs and recordings, generated in parallel by workers in any language.
+"""Multi-document report system: texts, PDFs and audio, generated in parallel.
 
     app = create_app(settings, **reports.mount())        # or: holdfast api --system reports
     holdfast worker holdfast.systems.reports
@@ -51,7 +51,9 @@ job_types = (nuclear_v2,)
 
 
 def mount() -> AppArguments:
-    """Return keyword arguments of `create_app`: `create_app(settings, **reports.mount())`.
+    """Return the report system as keyword arguments of `create_app`.
+
+    Example: `create_app(settings, **reports.mount())`.
 
     The routes have the same paths as the API's own routes, `/api/jobs`, and take precedence. Users receive
     reports in the format of the report contract, and all other jobs in the format of the API. The page is at
@@ -62,13 +64,13 @@ def mount() -> AppArguments:
 
 
 async def install_if_needed(connection: Any, schema: str = "public") -> None:
-    """Install the system unless this version of it is already installed in the schema."""
+    """Install the report system, unless its current version is already installed in the schema."""
     if not await is_script_installed(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION):
         await install(connection, schema)
 
 
 async def install(connection: Any, schema: str = "public") -> None:
-    """Create the views, the functions and the limits. Limits that were changed are kept."""
+    """Create the views, functions and limits of the report system. Keep changed limits."""
     await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
     existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
     for name, task_type, max_running in (

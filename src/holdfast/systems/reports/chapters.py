@@ -13,7 +13,7 @@ import msgspec
 
 
 class Chapter(msgspec.Struct, frozen=True, kw_only=True):
-    """A chapter of a report: one text, one PDF and one recording."""
+    """A chapter of a report, with its title and the question that its text answers."""
 
     number: int
     slug: str
@@ -62,7 +62,7 @@ PHASE_START_PERCENTS: Final = (
 
 
 def get_report_phase(status: str, percent: float) -> str:
-    """Return the phase of a report with this status and percentage."""
+    """Return the phase of a report, such as "audio", for a status and a percentage."""
     if status in ("queued", "complete"):
         return status
     return next(name for start, name in PHASE_START_PERCENTS if percent >= start)

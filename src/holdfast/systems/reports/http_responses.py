@@ -1,4 +1,4 @@
-"""Responses of the report API: status, progress with document counts, and frames of event streams."""
+"""Build the responses of the report API: status, progress and event frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHAPTER_FILE_TASKS = ("pdf", "audio")
 def build_report_progress(
     status: str, percent: float | None, message: str | None, succeeded_tasks: set[str]
 ) -> dict[str, Any]:
-    """Return the progress of a report, with the number of complete documents."""
+    """Build the progress of a report: percent, phase, message and number of complete documents."""
     shown = 100.0 if status == "complete" else min(round(percent or 0, 1), MAX_UNFINISHED_PERCENT)
     return {
         "percent": int(shown) if shown == int(shown) else shown,
@@ -36,7 +36,7 @@ def build_report_progress(
 
 
 def count_complete_documents(succeeded_tasks: set[str]) -> int:
-    """Count the chapters whose PDF and recording both exist."""
+    """Count the chapters of a report whose PDF and audio tasks have both succeeded."""
     return sum(
         all(f"{part} {chapter.slug}" in succeeded_tasks for part in _CHAPTER_FILE_TASKS)
         for chapter in CHAPTERS
@@ -44,12 +44,12 @@ def count_complete_documents(succeeded_tasks: set[str]) -> int:
 
 
 def get_succeeded_task_names(job: dict[str, Any]) -> set[str]:
-    """Return the names of the tasks of a job that have succeeded."""
+    """Return the names of the succeeded tasks of a job."""
     return {task["name"] for task in job.get("tasks") or () if task["status"] == "succeeded"}
 
 
 def build_report_response(job: dict[str, Any]) -> dict[str, Any]:
-    """Convert a job of the engine to the format of the contract, without its files."""
+    """Convert a job to the response format of the report API, without artifacts."""
     status, progress = REPORT_STATUS_BY_JOB_STATUS[job["status"]], job["progress"]
     error = job.get("error")
     return {
@@ -65,7 +65,7 @@ def build_report_response(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class ReportFrameBuilder:
-    """Turns stored events into frames: `progress`, then `complete`, `failed` or `cancelled`."""
+    """Converter from job events to the frames `progress`, `complete`, `failed` and `cancelled`."""
 
     def __init__(self) -> None:
         self._succeeded_tasks: set[str] = set()

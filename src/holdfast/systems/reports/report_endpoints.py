@@ -1,4 +1,4 @@
-"""Reports over HTTP, at paths that the API itself also uses.
+"""Endpoints for reports, at the paths of the built-in job endpoints.
 
 Requests of users for reports are handled here, in the format of the report contract. Requests for other jobs,
 and requests of services that name no user, go to the API's own endpoint at the same path.
@@ -53,7 +53,7 @@ _client = Client()  # opens no connection: every report is submitted on the conn
 
 
 def create_report_routes() -> list[BaseRoute]:
-    """Return the routes of the report API."""
+    """Create the routes of the report API."""
     endpoints: list[tuple[str, str, Endpoint]] = [
         ("POST", "/start", _declare_endpoint(start_report, "Start a report", status=202)),
         ("GET", "", _declare_endpoint(list_reports, "List your reports")),
@@ -77,7 +77,7 @@ def _declare_endpoint(endpoint: Any, summary: str, **options: Any) -> Any:
 
 
 def _delegate_service_requests(endpoint: Endpoint) -> Endpoint:
-    """Pass requests that are not for a user on to the API's own endpoint."""
+    """Decorate an endpoint, so that requests of services go to the built-in endpoint of the API."""
 
     async def choose_endpoint(request: Request) -> Response:
         return await (endpoint if await _is_user_request(request) else call_built_in_endpoint)(request)
@@ -127,7 +127,7 @@ async def _check_unfinished_reports(connection: Any, owner: str) -> None:
 
 
 async def list_reports(request: Request) -> Response:
-    """List the reports of the user, newest first. With query parameters, list all jobs of the user."""
+    """List the reports of the user, newest first. With query parameters, list jobs of any type."""
     owner, query = await require_owner_id(request), parse_query(request, JobListQuery)
     job_type = query.type if request.query_params else REPORT_TYPE
     fields = {"owner": owner, "status": query.status, "type": job_type, "queue": query.queue}
@@ -170,14 +170,14 @@ async def cancel_report(request: Request) -> Response:
 
 
 async def stream_report(request: Request) -> Response:
-    """Stream the events of a report. A ticket, which is valid for one job, replaces authentication."""
+    """Stream the events of a report. A ticket can replace the token."""
     if "ticket" not in request.query_params and await _find_report(request) is None:
         raise NotFoundError("This report does not exist.")
     return await stream_events(request, _parse_job_id(request), build_frames=ReportFrameBuilder())
 
 
 async def _build_artifact_response(request: Request, file: Artifact) -> dict[str, Any]:
-    """Return a file with a link that is created for this response and not stored."""
+    """Build the response for a file of a report, with a new signed link."""
     inline = file.kind in ("audio", "pdf")
     return {
         "type": ARTIFACT_TYPE_BY_FILE_KIND.get(file.kind, file.kind),
@@ -196,9 +196,9 @@ def _find_chapter_title(file_name: str) -> str | None:
 
 
 async def _find_report(request: Request) -> dict[str, Any] | None:
-    """Return the job if it is a report, and None if it is another job of the user.
+    """Return the job if it is a report, or None if the job has another type.
 
-    Raises NotFoundError if the job does not exist or belongs to another user.
+    Raise NotFoundError if the job does not exist or belongs to another user.
     """
     owner, job_id = await require_owner_id(request), _parse_job_id(request)
     async with transaction_as_caller(request) as connection:

@@ -1,4 +1,4 @@
-"""The parameters of a report, and the calendar facts that are calculated from them."""
+"""Parameters of a report, and the calendar facts that are calculated from the birth dates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReportParams(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a report. `systems` are the traditions from which the texts are written."""
+    """Parameters of a report: two people, the traditions to write about (`systems`) and the language."""
 
     person1: Person
     person2: Person
@@ -35,7 +35,7 @@ class ReportParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalendarFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts from two birth dates. A fact is None if a date is missing or not in the calendar."""
+    """Calendar facts from two birth dates. A fact is None if a date is missing or invalid."""
 
     weekday1: str | None = None
     weekday2: str | None = None
@@ -46,7 +46,7 @@ class CalendarFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calculate_calendar_facts(params: ReportParams) -> CalendarFacts:
-    """Calculate weekdays, life path numbers and the age difference."""
+    """Calculate weekdays, life path numbers and age difference from the birth dates of two people."""
     first, second = _parse_birth_date(params.person1), _parse_birth_date(params.person2)
     days_apart = abs((first - second).days) if first and second else None
     return CalendarFacts(
@@ -67,7 +67,7 @@ def _parse_birth_date(person: Person) -> date | None:
 
 
 def _compute_life_path_number(day: date) -> int:
-    """Add the digits of a date until one digit is left."""
+    """Add the digits of a date repeatedly, until one digit is left."""
     number = sum(int(digit) for digit in day.strftime("%Y%m%d"))
     while number > 9:
         number = sum(int(digit) for digit in str(number))
@@ -75,7 +75,7 @@ def _compute_life_path_number(day: date) -> int:
 
 
 def encode_chapter_subject(params: ReportParams, chapter: Any, facts: CalendarFacts) -> str:
-    """Return the data that a text provider writes about, as JSON."""
+    """Encode the subject of a chapter text as JSON, for the text provider."""
     subject = {
         "chapter": chapter,
         "person1": params.person1,

@@ -1,5 +1,4 @@
-"""The tasks of a report: for each of sixteen chapters a text, then its PDF and its recording; then a book of
-all.
+"""Tasks of a report: text, PDF and audio of each of sixteen chapters, then a book of all chapters.
 
 Each type of task can run on its own workers, because tasks keep no state. A text is the output of its task.
 Files go to the object store and become visible when their task has succeeded.
@@ -53,7 +52,7 @@ WRITING_INSTRUCTIONS = (
 
 
 class ChapterText(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of a chapter. In JSON, `author` is named `by`."""
+    """The text of a report chapter. In JSON, `author` is named `by`."""
 
     slug: str
     text: str
@@ -62,7 +61,7 @@ class ChapterText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a task saved. PDFs have pages, and recordings have a duration in seconds."""
+    """A saved PDF or audio file. A PDF has `pages`; an audio file has a `duration` in seconds."""
 
     name: str
     size: int
@@ -72,7 +71,7 @@ class GeneratedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @task(queue=REPORT_QUEUE, retry=REPORT_TASK_RETRY_POLICY, lease=REPORT_TASK_LEASE, priority=30)
 async def calculating(ctx: Ctx[SystemsWorkerState], params: ReportParams) -> CalendarFacts:
-    """Calculate the facts that the texts use. Half of this task is 5 percent of the job."""
+    """Calculate the calendar facts that the chapter texts use."""
     await ctx.report(50, phase="calculating", message="Calculating")
     return calculate_calendar_facts(params)
 
@@ -87,7 +86,7 @@ async def calculating(ctx: Ctx[SystemsWorkerState], params: ReportParams) -> Cal
 async def text_generation(
     ctx: Ctx[SystemsWorkerState], slug: str, params: ReportParams, facts: CalendarFacts
 ) -> ChapterText:
-    """Write the text of a chapter."""
+    """Generate the text of a report chapter."""
     chapter = _get_chapter(slug)
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
     with _replace_rate_limit_key(TEXT_LIMIT_KEY):
@@ -125,7 +124,7 @@ async def _save_chapter_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter,
 async def pdf_generation(
     ctx: Ctx[SystemsWorkerState], slug: str, params: ReportParams, text: ChapterText
 ) -> GeneratedFile:
-    """Render a chapter as PDF."""
+    """Render a report chapter as PDF."""
     chapter = _get_chapter(slug)
     ctx.progress(1, phase="pdf", message=f"Typesetting chapter: {chapter.title}...")
     rendered = await _render_chapters(ctx, params, [(chapter, text)], book=False)
@@ -138,7 +137,7 @@ async def pdf_generation(
     queue=REPORT_QUEUE, retry=REPORT_TASK_RETRY_POLICY, lease=REPORT_TASK_LEASE, timeout=timedelta(minutes=10)
 )
 async def audio_generation(ctx: Ctx[SystemsWorkerState], slug: str, text: ChapterText) -> GeneratedFile:
-    """Record a chapter as MP3."""
+    """Convert a report chapter to speech as MP3."""
     chapter = _get_chapter(slug)
     ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
     spoken = f"Chapter {chapter.number}. {chapter.title}.\n\n{text.text}"
@@ -164,7 +163,7 @@ async def finalizing(
     pdfs: list[GeneratedFile],
     recordings: list[GeneratedFile],
 ) -> dict[str, Any]:
-    """Save all chapters as one book, and a list of all files as JSON."""
+    """Save all chapters of a report as one PDF book, and a list of all files as JSON."""
     ctx.progress(10, phase="finalizing", message="Rendering the book...")
     chapters = [(_get_chapter(text.slug), text) for text in texts]
     book = await _render_chapters(ctx, params, chapters, book=True)
@@ -184,9 +183,9 @@ async def finalizing(
 
 @contextmanager
 def _replace_rate_limit_key(limit_key: str) -> Generator[None]:
-    """Replace the key of a `RateLimited` error by the key with which the tasks were submitted.
+    """Replace the key of a `RateLimited` error by `limit_key`.
 
-    The error then pauses all tasks that use the same provider.
+    The tasks were submitted with `limit_key`, so the error pauses all tasks that use the same provider.
     """
     try:
         yield
@@ -247,7 +246,7 @@ def _build_person_content(person: Person) -> dict[str, str]:
 
 @job(REPORT_TYPE, params=ReportParams, public=True)
 def nuclear_v2(params: ReportParams) -> Graph:
-    """Sixteen chapters about two people: a text, a PDF and a recording of each, and a book of all."""
+    """Build the task graph of a report: sixteen chapters about two people, and a book of all chapters."""
     graph = Graph(REPORT_TYPE)
     facts = graph.add(calculating(params), weight=CALCULATING_WEIGHT)
     texts: list[Any] = []

@@ -1,4 +1,4 @@
-"""The templates of the export system. Users can add their own: see docs/guide/exports.md."""
+"""Built-in templates of the export system, and templates in a folder of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_TEMPLATE: Final = "minimal"
 
 
 def read_template_paths(folder: Path | None) -> dict[str, Path]:
-    """Return the built-in templates and the .typ and .html files in the user's folder, by name."""
+    """Return the paths of all templates by name: built-in, and .typ and .html files in the folder."""
     if folder is None:
         return BUILT_IN_TEMPLATES
     custom = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".typ", ".html")}

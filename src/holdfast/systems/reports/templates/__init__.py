@@ -1,4 +1,4 @@
-"""The Typst templates of a report: one chapter, and the book of all chapters."""
+"""Typst templates of a report: one for a chapter and one for the book of all chapters."""
 
 from __future__ import annotations
 
