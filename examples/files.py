@@ -53,7 +53,7 @@ async def main() -> None:
         await job.result(within=timedelta(minutes=1))
         for file in await client.files.list(job=job.id):
             print(file.name, file.content_type, file.size, file.meta)
-            print(await client.files.sign(file, timedelta(minutes=10)))
+            print(await client.files.create_download_link(file, timedelta(minutes=10)))
             async with client.files.open(file) as content:
                 print(len(await content.read()), "bytes, verified with their hash")
 

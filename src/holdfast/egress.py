@@ -38,7 +38,7 @@ _NAT64_NETWORK = ipaddress.ip_network("64:ff9b::/96")
 
 @dataclass(frozen=True)
 class EgressAllowlist:
-    """Private networks and hosts that may be called.
+    """Private networks and hosts that outgoing requests may reach.
 
     >>> from holdfast.egress import EgressAllowlist
     >>> EgressAllowlist.parse("10.0.0.0/8, hooks.internal").hosts
@@ -63,7 +63,7 @@ class EgressAllowlist:
 
 @dataclass(frozen=True)
 class EgressTarget:
-    """The checked address that a request is sent to. `resolve_egress_url` makes one.
+    """A resolved and allowed address to send a request to. `resolve_egress_url` creates it.
 
     >>> from holdfast.egress import EgressTarget, resolve_egress_url
     >>> async def main() -> None:
@@ -160,7 +160,7 @@ async def _resolve_host(host: str, port: int) -> list[IpAddress]:
 
 
 def is_public_address(address: IpAddress) -> bool:
-    """Tell whether an address is on the public internet. An IPv4 address inside an IPv6 one is checked.
+    """Return whether an address is public. For IPv6 with an embedded IPv4 address, check the IPv4 address.
 
     >>> from ipaddress import ip_address
     >>> from holdfast.egress import is_public_address

@@ -1,4 +1,4 @@
-"""Optional dependencies: which extra of the package installs a module, and the error when it is missing.
+"""Optional dependencies: the extra that installs a module, and the error when the module is missing.
 
 `pip install holdfast` installs the client, the worker and the command line. Everything else is an extra, such
 as `holdfast[server]`. Code that needs an extra imports it inside `require_extra`. A missing package is then
@@ -35,7 +35,7 @@ EXTRA_BY_MODULE = {
 
 
 class MissingExtraError(HoldfastError, ImportError):
-    """A feature needs a package that is not installed. `name` is its module, `fix` installs it."""
+    """A feature needs a package that is not installed. `name` is the module, `fix` the install command."""
 
     def __init__(self, message: str, *, fix: str | None = None, module: str | None = None) -> None:
         super().__init__(message, fix=fix)
@@ -45,7 +45,7 @@ class MissingExtraError(HoldfastError, ImportError):
 def build_missing_extra_error(
     error: ImportError, feature: str, extra: str | None = None
 ) -> MissingExtraError | None:
-    """Return the error to raise for `feature`, or None if the missing module belongs to no extra.
+    """Return the MissingExtraError for an ImportError, or None if no extra installs the missing module.
 
     The fix names `extra` if it is given, else the extra that installs the missing module.
     """

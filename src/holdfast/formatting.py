@@ -75,7 +75,7 @@ def format_size(size_bytes: float | None, *, missing: str = MISSING_VALUE_TEXT) 
 
 
 def parse_time(value: Any) -> datetime | None:
-    """Return a time that may be ISO 8601 text, as in JSON from SQL. Return None if it is not a time."""
+    """Parse ISO 8601 text to a datetime; return a datetime unchanged, and None for any other value."""
     if value is None or isinstance(value, datetime):
         return value
     try:
@@ -124,13 +124,13 @@ def format_relative_time(seconds_ahead: float) -> str:
 
 
 def format_age(value: Any, now: datetime | None = None) -> str:
-    """Format how long ago a time was: `5m`. A time in the future has the age zero."""
+    """Format the age of a time: `5m`. The age of a future time is zero."""
     age = seconds_between(value, now or datetime.now(UTC))
     return MISSING_VALUE_TEXT if age is None else format_duration(max(0.0, age))
 
 
 def format_time_until(value: Any, now: datetime | None = None) -> str:
-    """Format how far ahead a time is: `in 5m`, or `now` once it has passed."""
+    """Format the time until a future time: `in 5m`. A past time is `now`."""
     ahead = seconds_between(now or datetime.now(UTC), value)
     if ahead is None:
         return MISSING_VALUE_TEXT
@@ -138,7 +138,7 @@ def format_time_until(value: Any, now: datetime | None = None) -> str:
 
 
 def format_elapsed(start: Any, end: Any) -> str:
-    """Format the time between two times: `4m`."""
+    """Format the time from `start` to `end`: `4m`."""
     return format_duration(seconds_between(start, end))
 
 
@@ -158,13 +158,13 @@ def sanitize_text(text: object, max_chars: int = 200) -> str:
 
 
 def shorten_id(value: object) -> str:
-    """Shorten a UUID to its start, which is its time, and its end, which tells it apart."""
+    """Shorten a UUID to its first characters (the time) and its last (the random part)."""
     text = str(value)
     return f"{text[:8]}…{text[-5:]}" if len(text) == 36 else text
 
 
 def format_state(state: str) -> str:
-    """Format a state as a symbol and the word, so that colour is never the only sign."""
+    """Format a state as a symbol and a word: `● running`."""
     return f"{STATE_SYMBOLS.get(state, '·')} {state}"
 
 
@@ -175,7 +175,7 @@ def format_error(row: Mapping[str, Any]) -> str:
 
 
 def format_progress_bar(percent: float | None, width: int = 10) -> str:
-    """Draw a progress bar with characters; blank if the percentage is unknown."""
+    """Format a percentage as a text progress bar. An unknown percentage is blank."""
     if percent is None:
         return " " * width
     filled = round(max(0.0, min(100.0, percent)) / 100 * width)
@@ -195,7 +195,7 @@ def format_progress(progress: Mapping[str, Any] | None) -> str:
 
 @dataclass(frozen=True)
 class ReasonText:
-    """Why a task is in its state: a sentence, and a time that the sentence refers to.
+    """A sentence that explains why a task is in its state, with the time that the sentence refers to.
 
     The time is separate because the dashboard shows it in an element that counts down. `holders` are the ids
     of the jobs that hold a full limit, which the dashboard shows as links. `str()` appends both.

@@ -29,7 +29,7 @@ Json = Any
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a task or a job is. `percent` is None while it is unknown.
+    """The progress of a task or job. `percent` is None while the percentage is unknown.
 
     >>> from holdfast import Progress
     >>> Progress(percent=50, phase="render").phase
@@ -128,7 +128,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are counted together. `then` is the id of the follow-up job, after it was submitted.
+    """A group of jobs with common counts. `then` is the id of the follow-up job, once it is submitted.
 
     >>> from holdfast import Batch, Client
     >>> client = Client()
@@ -151,7 +151,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task is not running, or since when it runs. `details` are the facts behind the reason.
+    """Why a task is not running, or since when it is running. `details` depend on the reason.
 
     >>> from holdfast import Client, Reason, task
     >>> client = Client()
@@ -171,7 +171,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit with its use: `running` attempts over all keys, and the `fullest` keys.
+    """A concurrency or rate limit and its current use: `running` tasks over all keys, and the `fullest` keys.
 
     >>> from holdfast import Client, Limit
     >>> client = Client()
@@ -228,7 +228,7 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A log line of a task. `n` rises within a job, `seq` within an attempt.
+    """A log line of a task. `n` numbers the lines of a job, `seq` the lines of an attempt.
 
     >>> from holdfast import Client, LogLine, task
     >>> client = Client()
@@ -251,7 +251,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored file. `name` is for people, `key` is the name of its content in the object store.
+    """A stored file. `name` is its file name, `key` the key of its content in the object store.
 
     >>> from holdfast import Artifact, Client
     >>> client = Client()
@@ -277,7 +277,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageLease(Protocol):
-    """The right of a reader to finish a message. `stop_reason` says why the reader lost it."""
+    """The lease of a message that was read. `stop_reason` says why the reader lost the lease."""
 
     @property
     def stop_reason(self) -> str | None: ...
@@ -286,7 +286,7 @@ class MessageLease(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Message(Generic[B_co]):
-    """A message of a queue. `receipt` proves that you have read it and that nobody has read it since.
+    """A message of a queue. `receipt` is valid until another reader reads the message.
 
     `peek` fills `error`: why the last attempt failed, for a message that is retried or in the dead letters.
 
@@ -313,7 +313,7 @@ class Message(Generic[B_co]):
     lease: MessageLease | None = field(default=None, repr=False, compare=False)
 
     def done(self, on: object) -> Awaitable[None]:
-        """Finish the message in your own transaction: it is archived if you commit.
+        """Archive the message in your own transaction, if you commit.
 
         With a synchronous connection the message is finished when the call returns; you need not await it.
         """
@@ -376,7 +376,7 @@ class MessageMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a message queue treats messages that fail, and how long it keeps its archive (None: for ever).
+    """Retry and retention settings of a message queue. `archive_retention` None keeps the archive for ever.
 
     >>> from holdfast import Client, MessagePolicy
     >>> client = Client()

@@ -74,7 +74,7 @@ class SearchTerm:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A parsed search."""
+    """A parsed search for jobs: its text and its terms."""
 
     text: str
     terms: tuple[SearchTerm, ...] = ()
@@ -85,17 +85,17 @@ class SearchQuery:
         return not self.terms
 
     def get_values(self, field: str) -> tuple[str, ...]:
-        """Return the values that the search asks for in a field, without those of excluded terms."""
+        """Return the values of a field in all terms that are not excluded."""
         return tuple(v for t in self.terms if t.field == field and not t.excluded for v in t.values)
 
     @property
     def filter(self) -> dict[str, Any]:
-        """The JSON that the SQL function `search_jobs` reads."""
+        """The search as the JSON filter that the SQL function `search_jobs` takes."""
         return _build_search_filter(self.terms)
 
 
 def parse_search(text: str) -> SearchQuery:
-    """Parse a search text. Raise InvalidError, which names the term, if it cannot be understood."""
+    """Parse a search text. Raise InvalidError, which names the term, if a term is invalid."""
     if len(text) > MAX_SEARCH_CHARS:
         raise InvalidError(f"The search is longer than {MAX_SEARCH_CHARS} characters.", field="q")
     if "\0" in text:
@@ -121,14 +121,14 @@ def replace_search_term(text: str, field: str, value: str | None) -> str:
 
 
 def quote_search_value(value: str) -> str:
-    """Return a value as it must be typed to be taken literally."""
+    """Quote a search value if it contains spaces, commas, quotes or a comparison sign."""
     if value and not re.search(r'[\s",\\]', value) and not value.startswith((">", "<", "=")):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _split_at_spaces(text: str) -> Iterator[str]:
-    """Yield the parts of a text between spaces. Spaces inside quotes do not separate."""
+    """Split a text at spaces, but not at spaces inside quotes."""
     piece, quoting, escaped = "", False, False
     for character in text:
         if escaped or (quoting and character == "\\"):
@@ -179,7 +179,7 @@ def _check_payload_path(field: str, path: tuple[str, ...]) -> None:
 
 
 def _parse_term_values(text: str) -> Iterator[str]:
-    """Yield the values between commas. A value in quotes is taken literally."""
+    """Yield the comma-separated values of a term. A comma inside quotes does not separate."""
     rest = text
     while rest:
         quoted = _QUOTED_VALUE_PATTERN.match(rest)
@@ -193,7 +193,7 @@ def _parse_term_values(text: str) -> Iterator[str]:
 
 
 def _build_search_filter(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
-    """Return one entry per field: {"in": [...], "not": [...]} for names, comparisons for numbers."""
+    """Build the JSON filter: one entry per field, with lists of values or with comparisons."""
     out: dict[str, Any] = {}
     for term in terms:
         if term.field in {"args", "result"}:
@@ -231,13 +231,13 @@ def _check_search_value(field: str, value: str) -> str:
 
 
 def _build_label_condition(value: str) -> dict[str, Any]:
-    """Return the condition for a label: `team=media` is one value, `team` alone is any value."""
+    """Build the condition for a label: `team=media` matches one value, `team` every value."""
     name, equals, label = value.partition("=")
     return {"name": name, "values": _list_possible_json_values(label)} if equals else {"name": name}
 
 
 def _add_payload_condition(out: dict[str, Any], term: SearchTerm) -> None:
-    """Join terms with one meaning into one containment test; the others are lists of alternatives."""
+    """Add the condition of an `args` or `result` term to the filter `out`."""
     shapes = [
         _nest_value_under_path(term.path, inner)
         for value in term.values
@@ -251,7 +251,7 @@ def _add_payload_condition(out: dict[str, Any], term: SearchTerm) -> None:
 
 
 def _merge_json_objects(shape: dict[str, Any], more: dict[str, Any]) -> bool:
-    """Add `more` to `shape`. Return False if both have a value at the same place."""
+    """Merge the JSON object `more` into `shape`. Return False if both have a value at the same key."""
     for name, value in more.items():
         if name not in shape:
             shape[name] = value
@@ -263,7 +263,7 @@ def _merge_json_objects(shape: dict[str, Any], more: dict[str, Any]) -> bool:
 
 
 def _list_possible_json_values(value: str) -> list[Any]:
-    """Return the JSON values that a text can mean: `77` is a number or a text."""
+    """Return the JSON values that a text can stand for: `77` is a string or a number."""
     values: list[Any] = [value]
     if re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?|true|false|null", value):
         values.append(msgspec.json.decode(value))

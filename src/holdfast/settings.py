@@ -1,4 +1,4 @@
-"""All settings in one frozen object. No other module reads the environment.
+"""All settings in one frozen object. Only this module reads the environment.
 
 A setting has the same name everywhere: `database_url` is the field of `Settings`, `HOLDFAST_DATABASE_URL`
 the environment variable, `database_url` the key under `[tool.holdfast]` in pyproject.toml and
@@ -32,7 +32,7 @@ REDACTED_TEXT = "•••"
 
 
 class Secret(str):
-    """A string that prints as dots. `reveal()` returns its value.
+    """A string that prints as `•••`, for passwords and keys. `reveal()` returns the value.
 
     >>> from holdfast import Secret
     >>> password = Secret("hunter2")
@@ -54,7 +54,7 @@ class Secret(str):
         return REDACTED_TEXT
 
     def reveal(self) -> str:
-        """Return the value."""
+        """Return the secret value as a plain string."""
         return "".join(self)
 
 
@@ -81,42 +81,44 @@ class Settings:
     )
     pg_bin: Path | None = define_setting(
         None,
-        "Set the folder with postgres and initdb for the embedded database (default: the installed wheel)",
+        "Set the folder of postgres and initdb for the embedded database (default: search for it)",
     )
     pool_size: int = define_setting(
-        8, "Set the maximum number of connections per event loop, besides one for LISTEN (default: 8)"
+        8, "Set the maximum number of pooled database connections per event loop (default: 8)"
     )
     statement_cache: AutoSwitch = define_setting(
         "auto",
-        "Use prepared statements; choose `off` behind a transaction pooler (default: auto, detects a pooler)",
+        "Use prepared statements; `auto` turns them off behind a transaction pooler (default: auto)",
     )
     listen: AutoSwitch = define_setting(
         "auto",
-        "Wake up by LISTEN/NOTIFY; `off` polls instead, as behind a transaction pooler (default: auto)",
+        "Use LISTEN/NOTIFY to wake up workers; `off` polls, `auto` detects a pooler (default: auto)",
     )
     connect_timeout: timedelta = define_setting(
-        timedelta(seconds=10), "Set the maximum time to wait for a connection (default: 10s)"
+        timedelta(seconds=10), "Set the maximum time to wait for a database connection (default: 10s)"
     )
     call_timeout: timedelta = define_setting(
         timedelta(seconds=30), "Set the maximum duration of one database call (default: 30s)"
     )
     lock_timeout: timedelta = define_setting(
         timedelta(milliseconds=800),
-        "Set the maximum time that a migration step waits for a lock; others wait behind it (default: 800ms)",
+        "Set the maximum time that one migration step waits for a table lock (default: 800ms)",
     )
     storage_url: Secret | None = define_setting(
         None,
-        "Set where files are stored: a folder, or an s3://, gs:// or az:// bucket (default: home/files)",
+        "Set the folder or the s3://, gs:// or az:// URL where files are stored (default: home/files)",
     )
     signing_key: Secret | None = define_setting(
-        None, "Set the key that signs links to files (default: a generated key in `home`)"
+        None, "Set the key that signs download links (default: a generated key, stored in `home`)"
     )
     log_format: LogFormat = define_setting(
         "human", "Choose the log format: `human` for terminals, `json` for log collectors (default: human)"
     )
-    log_level: LogLevel = define_setting("info", "Set the lowest level that is logged (default: info)")
+    log_level: LogLevel = define_setting(
+        "info", "Set the minimum level of Holdfast's own log lines (default: info)"
+    )
     capture_logs: CaptureLevel = define_setting(
-        "off", "Store what tasks log with the `logging` module, from this level on (default: off)"
+        "off", "Store the `logging` output of tasks with the job, from this level up (default: off)"
     )
     tracing: OnOffSwitch = define_setting(
         "off", "Create OpenTelemetry spans from submit to run; needs holdfast[telemetry] (default: off)"
@@ -125,89 +127,94 @@ class Settings:
         None, "Report exceptions of tasks to this Sentry DSN; needs holdfast[telemetry] (default: none)"
     )
     health_host: str = define_setting(
-        "127.0.0.1", "Set the address of the worker's health checks and metrics (default: 127.0.0.1)"
+        "127.0.0.1", "Set the address on which workers serve health checks and metrics (default: 127.0.0.1)"
     )
     health_port: int | None = define_setting(
-        None, "Set the port of the worker's health checks and metrics; 0 picks a free one (default: none)"
+        None,
+        "Set the port on which workers serve health checks and metrics; 0 picks a free port (default: none)",
     )
     api_host: str = define_setting(
         "127.0.0.1", "Set the address that the API listens on (default: 127.0.0.1)"
     )
     api_port: int = define_setting(
-        8700, "Set the port that the API listens on; 0 picks a free one (default: 8700)"
+        8700, "Set the port that the API listens on; 0 picks a free port (default: 8700)"
     )
     service_key: Secret | None = define_setting(
-        None, "Set the key that services send as a bearer token (default: none)"
+        None, "Set a key with all rights, which services send as a bearer token (default: none)"
     )
     jwt_secret: Secret | None = define_setting(
-        None, "Set the secret that user tokens are signed with, HS256 (default: none)"
+        None, "Set the HS256 secret that verifies the JWTs of users (default: none)"
     )
     jwt_jwks: str | None = define_setting(
-        None, "Set the URL or file of the key set that user tokens are signed with (default: none)"
+        None, "Set the URL or file of the JWKS that verifies the JWTs of users (default: none)"
     )
     jwt_issuer: str | None = define_setting(
-        None, "Set the issuer that user tokens must name (default: any issuer)"
+        None, "Set the issuer (`iss`) that the JWTs of users must have (default: any issuer)"
     )
     jwt_audience: str = define_setting(
-        "authenticated", "Set the audience that user tokens must name (default: authenticated)"
+        "authenticated", "Set the audience (`aud`) that the JWTs of users must have (default: authenticated)"
     )
     jwt_cookie: str | None = define_setting(
-        None, "Set the cookie that may carry the user token, besides the bearer header (default: none)"
+        None,
+        "Set the name of a cookie that may carry the JWT of a user (default: none, only the bearer header)",
     )
     cors_origins: str = define_setting(
-        "", "List the origins, comma-separated, whose pages may call the API (default: none)"
+        "", "Set the origins, comma-separated, that CORS allows to call the API (default: none)"
     )
     api_body_limit: int = define_setting(
-        1024 * 1024, "Set the maximum size of a request body in bytes (default: 1048576)"
+        1024 * 1024, "Set the maximum size of an API request body in bytes (default: 1048576)"
     )
     api_timeout: timedelta = define_setting(
-        timedelta(seconds=30), "Set the maximum duration of a request, except event streams (default: 30s)"
+        timedelta(seconds=30),
+        "Set the maximum duration of an API request, except event streams (default: 30s)",
     )
     api_rate: int = define_setting(
-        100, "Set the sustained number of requests per second of one user or key (default: 100)"
+        100, "Set the rate limit of API requests per second for one user or key (default: 100)"
     )
     api_burst: int = define_setting(
-        400, "Set the number of requests that one user or key may make at once (default: 400)"
+        400, "Set how many API requests one user or key may make in a burst (default: 400)"
     )
     user_jobs: int = define_setting(
         1000, "Set the maximum number of unfinished jobs of one user (default: 1000)"
     )
     user_streams: int = define_setting(
         16,
-        "Set the maximum number of event streams of one user; services get ten times as many (default: 16)",
+        "Set the maximum number of open event streams of one user; ten times that for services (default: 16)",
     )
     api_streams: int = define_setting(
-        5000, "Set the maximum number of open event streams of one process (default: 5000)"
+        5000, "Set the maximum number of open event streams of one API process (default: 5000)"
     )
     rpc_schemas: str = define_setting(
         "pgmq_public,holdfast",
-        "List the schemas, comma-separated, that /rest/v1/rpc may call (default: pgmq_public,holdfast)",
+        "Set the schemas, comma-separated, that /rest/v1/rpc may call (default: pgmq_public,holdfast)",
     )
     egress_allow: str = define_setting(
-        "", "List the private networks or hosts, comma-separated, that webhooks may call (default: none)"
+        "", "Set the private networks or hosts, comma-separated, that webhooks may call (default: none)"
     )
     systems_schema: str = define_setting(
-        "public", "Set the schema that holds the tables of the ready-made systems (default: public)"
+        "public", "Set the database schema for the tables of the ready-made systems (default: public)"
     )
     template_folder: Path | None = define_setting(
-        None, "Set the folder with your own templates for document export (default: none)"
+        None, "Set the folder of your own templates for exported documents (default: none)"
     )
     font_folders: str = define_setting(
-        "", "List the folders, comma-separated, with additional fonts for documents (default: none)"
+        "", "Set the folders, comma-separated, of additional fonts for documents (default: none)"
     )
     text_url: str | None = define_setting(
-        None, "Set the URL of an OpenAI-compatible server that writes texts (default: the local writer)"
+        None,
+        "Set the URL of an OpenAI-compatible text generation server (default: local text generation)",
     )
     text_key: Secret | None = define_setting(None, "Set the API key for `text_url` (default: none)")
-    text_model: str = define_setting("gpt-5-mini", "Set the model of `text_url` (default: gpt-5-mini)")
+    text_model: str = define_setting("gpt-5-mini", "Set the model that `text_url` uses (default: gpt-5-mini)")
     speech_url: str | None = define_setting(
-        None, "Set the URL of an OpenAI-compatible server that speaks (default: the local voice)"
+        None,
+        "Set the URL of an OpenAI-compatible text-to-speech server (default: local speech synthesis)",
     )
     speech_key: Secret | None = define_setting(None, "Set the API key for `speech_url` (default: none)")
     speech_model: str = define_setting(
-        "gpt-4o-mini-tts", "Set the model of `speech_url` (default: gpt-4o-mini-tts)"
+        "gpt-4o-mini-tts", "Set the model that `speech_url` uses (default: gpt-4o-mini-tts)"
     )
-    speech_voice: str = define_setting("alloy", "Set the voice of `speech_url` (default: alloy)")
+    speech_voice: str = define_setting("alloy", "Set the voice that `speech_url` uses (default: alloy)")
 
     def __post_init__(self) -> None:
         minimums = {
@@ -339,7 +346,7 @@ def _convert_setting_value(name: str, kind: str, raw: object) -> object:
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without its password, to show it."""
+    """Return a URL with its password masked."""
     # A URL parser would end the host at an unescaped / or ? in the password, so this goes up to the last @.
     url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{REDACTED_TEXT}@", url, flags=re.DOTALL)
     return re.sub(r"([?&]password=)[^&#]*", rf"\1{REDACTED_TEXT}", url)

@@ -1,4 +1,4 @@
-"""Events: subscribe to what happens inside Holdfast. Logs, metrics and error reports are subscribers.
+"""Telemetry events: emit them, and subscribe to them for logs, metrics and error reports.
 
 An event costs one lookup while nobody has subscribed. An exception in a subscriber is logged and does not
 reach the code that emitted the event.
@@ -56,7 +56,7 @@ _log = logging.getLogger("holdfast.telemetry")
 
 
 def subscribe(subscriber: Subscriber, *, only: Iterable[str] | None = None) -> Callable[[], None]:
-    """Call `subscriber(name, fields)` for every event, or for those in `only`, and return a function to stop.
+    """Call `subscriber(name, fields)` for every event, or for the events in `only`. Return the unsubscriber.
 
     >>> from holdfast import telemetry
     >>> def print_event(name: str, fields: dict[str, object]) -> None:
@@ -98,7 +98,7 @@ def subscription(subscriber: Subscriber) -> Generator[None, None, None]:
 
 
 def has_subscribers(name: str) -> bool:
-    """Tell whether anybody has subscribed to an event, so that you need not collect its fields.
+    """Return whether an event has subscribers, so that callers can skip collecting its fields.
 
     >>> from holdfast import telemetry
     >>> telemetry.has_subscribers("files.swept")

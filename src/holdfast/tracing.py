@@ -1,4 +1,4 @@
-"""Traces that continue from submit to run, with OpenTelemetry, when the setting `tracing` is on.
+"""OpenTelemetry traces that continue from submit to run, when the setting `tracing` is on.
 
 The trace context of the submitter is stored as the label `traceparent` of the job, as the W3C defines it. The
 application configures with the OpenTelemetry SDK which spans are recorded and where they are exported.
@@ -56,7 +56,7 @@ class Tracing:
 
     @contextmanager
     def trace_attempt(self, fields: Mapping[str, Any], traceparent: str | None) -> Generator[AttemptSpan]:
-        """Run a block inside the span of an attempt, which is a child of the submitter's span."""
+        """Run a block inside the span of an attempt. The parent is the submitter's span."""
         attributes = {
             "messaging.system": MESSAGING_SYSTEM,
             "messaging.operation.type": "process",
@@ -76,7 +76,7 @@ class Tracing:
 
     @contextmanager
     def continue_trace(self, traceparent: str | None) -> Generator[None]:
-        """Make the spans of a block children of a span of another process."""
+        """Make the spans of a block children of the span in `traceparent`."""
         parent = self._context.Context()
         if traceparent:
             parent = self._propagator.extract({TRACE_LABEL_NAME: traceparent}, context=parent)

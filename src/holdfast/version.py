@@ -1,3 +1,3 @@
-"""The version, in a module of its own so that every part can read it."""
+"""The version of Holdfast. Every other module can import it."""
 
 __version__ = "0.1.0.dev0"

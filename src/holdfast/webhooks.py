@@ -35,7 +35,7 @@ MAX_RETRY_AFTER_S = 86_400
 
 
 class WebhookDeliveryError(Exception):
-    """A delivery failed. It is retried after `retry_after`, or after the delay of the retry policy."""
+    """A webhook delivery failed. The retry waits for `retry_after`, or for the delay of the retry policy."""
 
     def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ def sign_webhook(secret: str, message_id: str, timestamp: str, body: bytes) -> s
 def verify_webhook(
     secret: str, headers: Mapping[str, str], body: bytes, now: float | None = None
 ) -> str | None:
-    """Return the id of a message with a valid signature and a recent timestamp, or None."""
+    """Verify the signature and timestamp of a webhook request. Return its message id, or None if invalid."""
     message_id, timestamp = (
         headers.get("webhook-id", ""),
         headers.get("webhook-timestamp", ""),
@@ -129,7 +129,7 @@ def build_webhook_headers(secret: str, message_id: str, body: bytes) -> dict[str
 
 
 def _format_delivery_error(error: Exception) -> str:
-    """Describe an error to the owner of the webhook without revealing anything about our network."""
+    """Format a delivery error for the owner of the webhook, without details of our network."""
     if isinstance(error, (Reject, WebhookDeliveryError)):
         return str(error)
     if isinstance(error, RefusedError):

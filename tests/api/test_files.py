@@ -86,13 +86,13 @@ async def test_a_link_downloads_the_file_under_its_name(api: httpx.AsyncClient, 
 async def test_active_content_is_never_shown_inline(api: httpx.AsyncClient, client: Client) -> None:
     for name in ("page.html", "drawing.svg", "x.xhtml", "a.js"):
         file = await save_file(client, name, b"<script>alert(1)</script>")
-        response = await api.get(await client.files.sign(file, inline=True))
+        response = await api.get(await client.files.create_download_link(file, inline=True))
         assert response.headers["content-disposition"].startswith("attachment; "), name
 
 
 async def test_range_requests(api: httpx.AsyncClient, client: Client) -> None:
     file = await save_file(client)
-    link = await client.files.sign(file)
+    link = await client.files.create_download_link(file)
     size = len(CONTENT)
     cases = {
         "bytes=0-9": (206, CONTENT[:10], f"bytes 0-9/{size}"),
@@ -116,12 +116,12 @@ async def test_range_requests(api: httpx.AsyncClient, client: Client) -> None:
     head = await api.head(link, headers={"range": "bytes=0-9"})
     assert (head.status_code, head.headers["content-length"], head.content) == (206, "10", b"")
     empty = await save_file(client, "empty", b"")
-    assert (await api.get(await client.files.sign(empty))).content == b""
+    assert (await api.get(await client.files.create_download_link(empty))).content == b""
 
 
 async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client, tmp_path: Path) -> None:
     file, other = await save_file(client), await save_file(client, "b.txt", b"b")
-    link = await client.files.sign(file)
+    link = await client.files.create_download_link(file)
     payload, signature = link.removeprefix("/files/").split(".")
     text = base64.urlsafe_b64decode(payload + "==")
     forged = base64.urlsafe_b64encode(text.replace(str(file.id).encode(), str(other.id).encode())).decode()
@@ -138,7 +138,7 @@ async def test_forged_links_are_rejected(api: httpx.AsyncClient, client: Client,
         f"{payload}.{signature[:-1]}", f"{payload}.{signature}=", f"{payload}.{signature}A",
         f"{payload[:-1]}.{signature}",
         f"{payload}.{'A' * len(signature)}", f"{payload}.{signature.swapcase()}", f"%20{payload}.{signature}",
-        (await other_client.files.sign(file)).removeprefix("/files/"), "A" * 5000 + ".A",
+        (await other_client.files.create_download_link(file)).removeprefix("/files/"), "A" * 5000 + ".A",
     ]  # fmt: skip
     # The last character has unused bits; a different character with the same value is rejected too.
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -158,10 +158,10 @@ async def test_expired_links_and_files_give_410(
     api: httpx.AsyncClient, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = await save_file(client, ttl=timedelta(hours=2))
-    link = await client.files.sign(file, timedelta(minutes=5))
+    link = await client.files.create_download_link(file, timedelta(minutes=5))
     for span in (timedelta(minutes=4), timedelta(hours=2)):
         with pytest.raises(Exception, match="between 5 minutes and 1 hour"):
-            await client.files.sign(file, span)
+            await client.files.create_download_link(file, span)
     for wrong in ("expires_s=299", "expires_s=3601", "expires_s=x", "x=1"):
         assert (await api.get(f"/api/artifacts/{file.id}?{wrong}", headers=ANN)).status_code == 422
     await clock.advance(timedelta(hours=3))
@@ -172,12 +172,12 @@ async def test_expired_links_and_files_give_410(
     assert (await client.files.sweep()).deleted == 1
     assert (await api.get(link)).status_code == 410
     deleted = await save_file(client)
-    link = await client.files.sign(deleted)
+    link = await client.files.create_download_link(deleted)
     assert (await api.delete(f"/api/artifacts/{deleted.id}", headers=ANN)).status_code == 204
     assert (await api.get(link)).status_code == 410
     assert (await api.delete(f"/api/artifacts/{deleted.id}", headers=ANN)).status_code == 410
     fresh = await save_file(client)
-    link = await client.files.sign(fresh)
+    link = await client.files.create_download_link(fresh)
     now = time.time()
     monkeypatch.setattr("holdfast.storage.signed_links.time.time", lambda: now + 3601)
     response = await api.get(link)
@@ -300,7 +300,7 @@ async def test_a_disconnect_stops_reading_from_the_store(
     store = CountingStore(client.files.store)
     app = create_app(api_settings, database=db, store=store)
     async with serve_app(app) as address, httpx.AsyncClient(base_url=address) as browser:
-        for path in (f"/api/jobs/{job}/zip", await client.files.sign(file)):
+        for path in (f"/api/jobs/{job}/zip", await client.files.create_download_link(file)):
             store.reset()
             async with browser.stream("GET", path, headers=ANN) as response:
                 assert response.status_code == 200
@@ -340,7 +340,7 @@ async def test_an_unavailable_store_gives_503(
     db: Database, api_settings: Settings, client: Client, tmp_path: Path
 ) -> None:
     file = await save_file(client)
-    link = await client.files.sign(file)
+    link = await client.files.create_download_link(file)
     (tmp_path / "store" / file.key).unlink()
     transport = httpx.ASGITransport(create_app(api_settings, database=db), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as api:

@@ -49,7 +49,7 @@ def test_start_and_stop_can_be_repeated(here: EmbeddedTestHome) -> None:
         assert started.returncode == 0, started.stderr
         assert "until `holdfast db stop`" in started.stdout
         assert "•••" in started.stdout
-    pid = here.postmaster()
+    pid = here.find_postmaster_pid()
     assert pid is not None
     assert run(here, "stop").stdout == "Stopped.\n"
     assert here.gone()

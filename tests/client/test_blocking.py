@@ -109,7 +109,7 @@ def test_blocking_files(client: Client) -> None:
     assert files.read(stored) == b"hello"
     assert [each.name for each in files.list(owner="ann")] == ["a.txt"]
     assert list(files.orphaned_objects()) == []
-    assert files.sign(stored).startswith("/files/")
+    assert files.create_download_link(stored).startswith("/files/")
     files.delete(stored.id)
     assert files.sweep().deleted == 1
 

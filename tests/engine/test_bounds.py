@@ -312,8 +312,8 @@ async def test_a_cancel_that_would_look_at_too_much_is_refused(conn: Connection)
     definition = str(
         await conn.fetchval("select pg_get_functiondef(oid) from pg_proc where proname = 'cancel_jobs_chunk'")
     )
-    assert "p_scan, 100000)" in source
-    await conn.execute(definition.replace("p_scan, 100000)", "null, 2)"))
+    assert "p_max_scanned, 100000)" in source
+    await conn.execute(definition.replace("p_max_scanned, 100000)", "null, 2)"))
     with expect_error("HF004", "filter"):
         await conn.fetchval("""select holdfast.cancel_jobs('{"type": "rare"}')""")
     assert await jobs.cancel_jobs(conn, {"type": "rare"}) == 0

@@ -161,7 +161,7 @@ def test_kept_until_stopped(here: EmbeddedTestHome) -> None:
     stays_up(here)
     running_server = embedded.find_running_server(here.settings)
     assert running_server is not None
-    assert running_server.kept
+    assert running_server.is_permanent
     running_server.release()
     assert embedded.stop_server(here.settings) is True
     assert here.gone()

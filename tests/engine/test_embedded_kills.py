@@ -110,7 +110,7 @@ def test_a_server_without_a_supervisor_is_adopted(
     assert here.find_postmaster_pid() == alone.pid
     assert committed(url) == 1
     end_user_process(user)
-    wait_until(lambda: not alone.alive())
+    wait_until(lambda: not alone.is_alive())
     wait_until(here.gone)
     assert "the last user is gone" in home.log.read_text()
 
@@ -126,7 +126,7 @@ def test_a_server_without_a_supervisor_can_be_stopped(here: EmbeddedTestHome) ->
     )
     wait_until(lambda: here.find_postmaster_pid() == alone.pid)
     assert embedded.stop_server(here.settings) is True
-    assert not alone.alive()
+    assert not alone.is_alive()
 
 
 def test_a_killed_postmaster_comes_back_while_it_is_needed(here: EmbeddedTestHome) -> None:

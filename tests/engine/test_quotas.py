@@ -100,7 +100,7 @@ async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -
     with pytest.raises(asyncpg.PostgresError, match="60 of 100 used, 50 more requested") as caught:
         await put(conn, 50, size=50)
     decoded_detail = msgspec.json.decode(str(caught.value.detail))
-    assert decoded_detail == {"quota": "bytes", "used": 60, "limit": 100, "asked": 50}
+    assert decoded_detail == {"quota": "bytes", "used": 60, "limit": 100, "requested": 50}
     async with db.connection() as connection:
         staged = await artifacts.stage_artifact_without_task(connection, {"name": "a", "owner": "ann"})
         assert staged.max_bytes == 40
@@ -159,7 +159,7 @@ async def test_users_read_their_own_usage_and_set_nothing(conn: Connection) -> N
         await conn.execute("select set_config('request.jwt.claims', '{\"sub\": \"bob\"}', true)")
         await conn.execute("set local role authenticated")
         assert (await quotas.get_usage(conn, "ann"))["owner"] == "bob"
-        for call in ("holdfast.put_quota('bob', 9)", "holdfast.charge_storage('bob', -5, -1, now())"):
+        for call in ("holdfast.put_quota('bob', 9)", "holdfast.charge_storage_quota('bob', -5, -1, now())"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with conn.transaction():
                     await conn.execute(f"select {call}")

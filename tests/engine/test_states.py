@@ -27,7 +27,7 @@ async def allowed(conn: Connection, table: str) -> set[str]:
 async def test_tables_and_model_know_the_same_states(conn: Connection) -> None:
     assert await allowed(conn, "tasks") == set(model.TASK_STATUSES)
     assert await allowed(conn, "jobs") == set(model.JOB_STATUSES)
-    assert await allowed(conn, "history") <= set(model.ENDED)
+    assert await allowed(conn, "history") <= set(model.ENDED_STATUSES)
 
 
 @pytest.mark.parametrize("status", [*model.TASK_STATUSES, *model.JOB_STATUSES])

@@ -155,7 +155,7 @@ async def send(to: str) -> None:
 async def test_usual_submits_of_a_client_are_plain_tasks(url: Secret, conn: Connection) -> None:
     client = Client(url.reveal())
     for options in ({}, {"owner": "ann"}, {"priority": 3}, {"labels": {"a": "b"}}, {"limit_key": "k"}):
-        text = client._encode_request(send("ann"), options).decode()  # type: ignore[arg-type]
+        text = client._encode_submit_request(send("ann"), options).decode()  # type: ignore[arg-type]
         assert await conn.fetchval("select holdfast.is_plain_single_task_job($1)", text), text
 
 

@@ -51,7 +51,7 @@ async def test_file_from_put_to_sweep(
         response = await api.get(inline_link, headers={"range": "bytes=-5"})
         assert (response.status_code, response.content) == (206, CONTENT[-5:])
         assert response.headers["content-disposition"].startswith("inline; ")
-        assert (await client.files.sign(file, timedelta(minutes=5))).startswith("http://")
+        assert (await client.files.create_download_link(file, timedelta(minutes=5))).startswith("http://")
         await client.files.delete(file.id)
         assert (await client.files.sweep()).deleted == 1
         assert (await http.get(link)).status_code == 404

@@ -303,7 +303,7 @@ async def test_code_without_a_loop_reaches_files_too(hall: Client) -> None:
         saved = files.put("a.txt", b"plain", owner="ann")
         assert [each.id for each in files.list(owner="ann")] == [saved.id]
         assert files.get(saved.id).name == "a.txt"
-        assert files.sign(saved).startswith("/files/")
+        assert files.create_download_link(saved).startswith("/files/")
         content = files.read(saved)
         files.delete(saved.id)
         hall.blocking.close()

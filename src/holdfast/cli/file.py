@@ -67,7 +67,7 @@ def list_files(session: CliSession, /, job: str | None, **filters: str | None) -
 )
 @pass_session
 def download_file(session: CliSession, file_id: str, output: str | None, force: bool) -> None:
-    """Download the file with the id FILE and verify its SHA-256 hash."""
+    """Download the file with the id FILE and verify its hash."""
 
     async def save_content() -> None:
         async with session.client() as client:
@@ -222,7 +222,7 @@ def print_download_link(session: CliSession, file_id: str, expires: timedelta, i
 
     async def sign_link() -> str:
         async with session.client() as client:
-            return await client.files.sign(file_id, expires, inline=inline)
+            return await client.files.create_download_link(file_id, expires, inline=inline)
 
     link, settings = session.run_async(sign_link()), session.settings
     if link.startswith("/"):  # a path of `holdfast api`
@@ -234,7 +234,10 @@ def print_download_link(session: CliSession, file_id: str, expires: timedelta, i
 @click.argument("file_id", metavar="FILE")
 @pass_session
 def regenerate_file(session: CliSession, file_id: str) -> None:
-    """Regenerate a deleted or expired file by running its task again. Print the id of the job."""
+    """Regenerate a deleted or expired file.
+
+    The command runs the task that saved the file again, and prints the id of its job.
+    """
 
     async def submit_regeneration() -> UUID:
         async with session.client() as client:

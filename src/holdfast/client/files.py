@@ -37,7 +37,7 @@ MIN_ORPHAN_AGE = timedelta(days=1)  # a younger object without a row may be an u
 
 
 class FileOptions(TypedDict, total=False):
-    """What a file belongs to and how long it is kept: the keyword arguments of `client.files.put`.
+    """The keyword arguments of `client.files.put`: the owner, job and lifetime of a file.
 
     job: the job that the file belongs to. The owner of the job owns the file.
     owner: the owner of a file without a job.
@@ -58,7 +58,7 @@ class FileOptions(TypedDict, total=False):
 
 
 class Files:
-    """The stored files of the database and its object store."""
+    """`client.files`: store, find, read and delete files."""
 
     def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
@@ -67,7 +67,7 @@ class Files:
 
     @property
     def store(self) -> ObjectStore:
-        """The object store that holds the content of the files, as the settings name it."""
+        """The object store that holds the content of the files."""
         if self._store is None:
             self._store = open_store(self._connections.settings)
         return self._store
@@ -85,7 +85,7 @@ class Files:
         kind: str | None = None,
         name: str | None = None,
     ) -> Sequence[Artifact]:
-        """Return all visible files that match, oldest first."""
+        """Return all visible files that match the filters, oldest first."""
         where = {
             "job": parse_id(job, "job") if job else None,
             "batch": parse_id(batch, "batch") if batch else None,
@@ -103,13 +103,13 @@ class Files:
                     return files
 
     async def get(self, file: UUID | str) -> Artifact:
-        """Return a file's description. Raise NotFoundError, or GoneError if it has expired or was deleted."""
+        """Return a file's metadata. Raise GoneError if the file has expired or was deleted."""
         async with self._connections.connection() as connection:
             return await artifacts.get_artifact(connection, parse_id(file, "file"))
 
     @asynccontextmanager
     async def open(self, file: Artifact | UUID | str) -> AsyncGenerator[FileReader]:
-        """Open a file for reading, in chunks with `async for` or at once with `read()`.
+        """Open a file. Read its content in chunks with `async for`, or at once with `read()`.
 
         The content is compared with the stored hash.
         """
@@ -129,7 +129,7 @@ class Files:
         type: str | None = None,  # noqa: A002
         **options: Unpack[FileOptions],
     ) -> Artifact:
-        """Store a file. It is visible when this method returns.
+        """Store a file. The file is visible when this method returns.
 
         `content` is bytes, a path, a file opened with "rb", or an async iterator of bytes. `type` is the
         content type; the default follows from the name.
@@ -175,17 +175,17 @@ class Files:
         return _TouchingStore(store, touch)
 
     async def delete(self, file: UUID | str) -> None:
-        """Hide a file at once. The next sweep deletes its content."""
+        """Delete a file. The file is hidden at once, and the next sweep deletes its content."""
         async with self._connections.connection() as connection:
             if not await artifacts.delete_artifact(connection, parse_id(file, "file")):
                 raise NotFoundError(f"File {file} does not exist or is not visible.", field="id")
 
-    async def sign(
+    async def create_download_link(
         self, file: Artifact | UUID | str, expires: timedelta = timedelta(hours=1), *, inline: bool = False
     ) -> str:
-        """Return a link that anybody can download the file with, valid for 5 minutes to an hour.
+        """Return a signed download link that is valid for 5 minutes to an hour.
 
-        An object store makes a full URL. For a local folder the link is a path, /files/..., on the host of
+        An object store returns a full URL. For a local folder the link is a path, /files/..., on the host of
         `holdfast api`. With `inline` it is always such a path, and browsers show files of safe types.
         """
         check_duration(expires, "expires")
@@ -218,7 +218,7 @@ class Files:
         await self.store.delete(keys)
 
     async def orphaned_objects(self, *, older: timedelta = MIN_ORPHAN_AGE) -> AsyncIterator[Sequence[str]]:
-        """Yield pages of keys of orphaned objects: those in the store that no row refers to.
+        """Yield lists of keys of stored objects that no database row refers to.
 
         This lists the whole store.
         """
@@ -245,7 +245,7 @@ def _build_file_request(options: FileOptions) -> dict[str, Any]:
 
 
 class _TouchingStore:
-    """A store that reports from time to time that an upload goes on, so that no sweep removes it."""
+    """An object store that marks a running upload as active, so that no sweep deletes it."""
 
     def __init__(self, store: ObjectStore, touch: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._store = store

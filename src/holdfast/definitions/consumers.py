@@ -1,4 +1,4 @@
-"""Consumers: functions that workers call with each message of a queue. They are data; the worker runs them.
+"""Consumers: functions that workers call with each message of a queue. This module does not run them.
 
 A consumer handles one message at a time. When the function returns, the message is finished. When it raises,
 the message is retried after a pause, and moved to the dead letters after `max_reads`. `Reject` moves it there
@@ -59,7 +59,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Consumer(Generic[B]):
-    """A function that workers call with each message of a queue. `@consumer` makes one.
+    """A function that workers call with each message of a queue. `@consumer` creates it.
 
     >>> from holdfast import Consumer, Message, consumer
     >>> @consumer("letters")
@@ -120,7 +120,7 @@ class Consumer(Generic[B]):
 
 
 def check_queue_name(name: str, *, field: str = "queue") -> None:
-    """Refuse a queue name that the database would refuse."""
+    """Raise InvalidError if a queue name is empty, too long or has characters that are not allowed."""
     if not name or "\0" in name:
         raise InvalidError(
             f"The name of a queue must not be empty or contain NUL, got {name!r}.", field=field

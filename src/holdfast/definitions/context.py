@@ -78,7 +78,7 @@ class Ctx(ABC, Generic[State_co]):
     @property
     @abstractmethod
     def state(self) -> State_co:
-        """What the worker's lifespan yielded: a browser, a connection pool, a model."""
+        """The value that the worker's lifespan yielded, such as a browser or a connection pool."""
 
     @property
     @abstractmethod
@@ -103,7 +103,7 @@ class Ctx(ABC, Generic[State_co]):
     @property
     @abstractmethod
     def deadline(self) -> datetime:
-        """When this attempt reaches its time limit."""
+        """The time at which this attempt reaches its time limit."""
 
     @property
     @abstractmethod
@@ -112,12 +112,12 @@ class Ctx(ABC, Generic[State_co]):
 
     @property
     def idempotency_key(self) -> str:
-        """A key for services that deduplicate requests: the same in every attempt, unique to this task."""
+        """A key that is unique to this task and the same in every attempt, for idempotent requests."""
         return self.task_id
 
     @property
     def blocking(self) -> BlockingCtx:
-        """The awaited methods of this context as blocking ones, for plain functions."""
+        """The same methods without `await`, for plain (synchronous) functions."""
         return BlockingCtx(self)
 
     @abstractmethod
@@ -157,7 +157,7 @@ class Ctx(ABC, Generic[State_co]):
         *,
         phase: str | None = None,
     ) -> AsyncIterator[T]:
-        """Iterate over items, record progress after each, and stop when the attempt must stop.
+        """Iterate over items and record progress after each. Raise CancelledError if the attempt must stop.
 
         `total` is the number of items (default: `len(items)` if it has a length).
         """
@@ -187,14 +187,14 @@ class Ctx(ABC, Generic[State_co]):
         return await self._run_step(name, fn, args, kwargs)
 
     async def submit(self, call: TaskCall, **options: Unpack[ChildOptions]) -> UUID:
-        """Submit more work: a child task of this job, or a separate job with `detached=True`. Returns its id.
+        """Submit a child task of this job, or a separate job with `detached=True`. Return its id.
 
         A later attempt that submits the same work adds nothing.
         """
         return await self._submit_child(call, options)
 
     def assert_lease(self, on: object) -> Awaitable[None]:
-        """Check in your own transaction that this attempt still holds the task, and keep it until you commit.
+        """Lock the lease of this task in your own transaction. Raise LeaseLostError if the lease is lost.
 
         `on` is your connection. Raises LeaseLostError if another worker holds the task. With a synchronous
         connection the check has happened when the call returns, and you need not await it.
@@ -202,7 +202,7 @@ class Ctx(ABC, Generic[State_co]):
         return self._assert_lease(on)
 
     def complete(self, on: object, output: object = None) -> Awaitable[None]:
-        """Complete the task in your own transaction: it has succeeded if and only if you commit.
+        """Complete the task in your own transaction. The task succeeds only if you commit.
 
         `on` is your connection, `output` the result of the task. With a synchronous connection you need not
         await the call.
@@ -267,7 +267,7 @@ class Ctx(ABC, Generic[State_co]):
     ) -> AbstractContextManager[BlockingArtifactReader]: ...
     @abstractmethod
     def _wait_in_thread(self, work: Callable[[], Awaitable[T]], on: object = None) -> T:
-        """Run asynchronous work on the worker's loop and wait for it.
+        """Run a coroutine on the worker's event loop and wait for its result.
 
         Work on a synchronous connection `on` runs here instead: the connection belongs to this thread.
         """
@@ -289,7 +289,7 @@ class _ProgressTracker:
 
 
 class BlockingMethod(Generic[P, R]):
-    """A method of `BlockingCtx` that calls the awaited method of `Ctx` and waits for its result.
+    """Descriptor: a method of `BlockingCtx` that calls the async method of `Ctx` and waits for its result.
 
     With `uses_connection` the first argument is the user's own connection.
     """
@@ -314,7 +314,7 @@ class BlockingMethod(Generic[P, R]):
 
 
 class BlockingCtx:
-    """The methods of `Ctx` for plain functions: each call returns when it is done."""
+    """The async methods of `Ctx` as blocking methods, for plain (synchronous) functions."""
 
     __slots__ = ("context",)
 

@@ -1,4 +1,4 @@
-"""Options and values of the methods of a task's context."""
+"""Types of the arguments and results of a task's context (`Ctx`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TaskCall(Protocol):
 
 
 class ChildOptions(TypedDict, total=False):
-    """Options of work that a running task submits.
+    """Options of `ctx.submit`, for child tasks and detached jobs.
 
     key: name of the child; submitting the same key again adds nothing (default: from the arguments)
     after: tasks that must finish first, as ids that `submit` returned, `ctx.task_id`, or names in the job
@@ -53,7 +53,7 @@ class ChildOptions(TypedDict, total=False):
 
 
 class ArtifactOptions(TypedDict, total=False):
-    """Options of a file that a task saves.
+    """Options of `ctx.save`, for files that a task stores.
 
     kind: what the file is for (default: "file")
     ttl: how long it is kept (default: as long as its job)

@@ -1,4 +1,4 @@
-"""Graphs: jobs of several tasks that depend on each other. A graph is data; nothing here runs it.
+"""Graphs: jobs of several tasks that depend on each other. This module does not run them.
 
 `graph.add(call)` returns a node. Its `result` stands for the value that the task will return: pass it to
 another call, and that call runs afterwards and receives the value.
@@ -25,7 +25,7 @@ RESULT_REFERENCE_KEY = "holdfast:result"
 
 
 class ResultReference(msgspec.Struct, frozen=True, rename={"task": RESULT_REFERENCE_KEY}):
-    """A reference to the result of a task, as it is stored in the arguments of a call."""
+    """A placeholder in task arguments for the result of another task. Workers replace it by the result."""
 
     task: str
 
@@ -51,7 +51,7 @@ class Node(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """The value that the task will return. Pass it to another call of the same graph."""
+        """A placeholder for the result of this task. Pass it to another call of the same graph."""
         return cast("R_co", ResultReference(self.name))
 
 

@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class JobType(Generic[P]):
-    """A kind of job that `client.start` and the HTTP API can start. `@job` makes one.
+    """A type of job that `client.start` and the HTTP API can start. `@job` creates it.
 
     >>> from dataclasses import dataclass
     >>> from holdfast import Call, JobType, job, task

@@ -1,4 +1,4 @@
-"""Lifespans: what a worker opens before its first task and closes after its last, such as a browser."""
+"""Lifespans: resources that a worker opens before its first task and closes after its last task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Lifespan(Generic[S_co]):
-    """A function without parameters that opens, yields and closes what the tasks of a worker share.
+    """A generator function that opens, yields and closes the resource that a worker's tasks share.
 
     >>> from collections.abc import Iterator
     >>> from holdfast import Lifespan, lifespan

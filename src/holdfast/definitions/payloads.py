@@ -39,7 +39,7 @@ def _decode_pydantic_model(kind: type, value: Any) -> Any:
 
 
 def encode_payload(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
-    """Return `value` as JSON text. `what` names the value in errors."""
+    """Encode a value as JSON. Raise InvalidError if it is too large or cannot be stored. `what` names it."""
     try:
         plain = msgspec.to_builtins(value, enc_hook=_encode_pydantic_model)
         _refuse_lossy_values(plain, what)
@@ -74,7 +74,7 @@ def _refuse_lossy_values(value: object, place: str) -> None:
 
 
 def convert_payload(value: object, kind: Any, *, what: str) -> Any:
-    """Convert a decoded JSON value to the type `kind`. `what` names the value in errors."""
+    """Convert a decoded JSON value to the type `kind`. Raise InvalidError if it does not fit."""
     if kind is Any or kind is object:
         return value
     try:
@@ -131,7 +131,7 @@ def _has_json_schema(kind: Any) -> bool:
 
 
 def _build_pydantic_schema_hook(definitions: dict[str, Any]) -> Callable[[type], dict[str, Any]]:
-    """Return a hook that describes pydantic models. Their definitions go to `definitions`."""
+    """Build the msgspec schema hook for pydantic models. It adds their definitions to `definitions`."""
 
     def describe(kind: type) -> dict[str, Any]:
         describe_model = getattr(kind, "model_json_schema", None)
@@ -146,7 +146,7 @@ def _build_pydantic_schema_hook(definitions: dict[str, Any]) -> Callable[[type],
 
 
 def _add_date_time_format(kind: Any) -> Any:
-    """Add the format `date-time` for forms. msgspec adds none, because the time zone is optional."""
+    """Return the type with the JSON Schema format `date-time` added to every datetime in it."""
     if kind is datetime:
         return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
     if typing.get_origin(kind) in (types.UnionType, typing.Union) and datetime in typing.get_args(kind):
@@ -155,7 +155,7 @@ def _add_date_time_format(kind: Any) -> Any:
 
 
 def _add_schema_default(schema: dict[str, Any], default: object) -> dict[str, Any]:
-    """Add the default value, which forms show, if JSON can represent it."""
+    """Return the schema of a parameter with its default value, if JSON can represent the value."""
     if default is inspect.Parameter.empty:
         return schema
     try:

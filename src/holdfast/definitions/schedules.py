@@ -26,7 +26,7 @@ MissedRunPolicy: TypeAlias = Literal["skip", "coalesce", "catch_up"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Work and the times at which it is submitted. `schedule` makes one.
+    """A call or graph, and the times at which it is submitted. `schedule` creates it.
 
     `unique` skips a run while the job of the previous run is unfinished. `max_catch_up` is the maximum number
     of missed runs that `missed="catch_up"` makes up for.
@@ -63,7 +63,7 @@ class Schedule:
             check_duration(self.every, "every")
 
     def build_request(self) -> dict[str, Any]:
-        """Return the request that the SQL functions read. They check the cron expression."""
+        """Return the schedule as the request of `put_schedule`. The database checks the cron expression."""
         job = build_work_request(self.work)
         if self.unique:
             job["unique_key"] = f"schedule:{self.name}"

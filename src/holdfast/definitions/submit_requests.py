@@ -18,7 +18,7 @@ _DEFAULT_LEASE = timedelta(seconds=60)
 
 
 def build_work_request(work: Call[Any] | Graph) -> dict[str, Any]:
-    """Return the part of a request that says what to run: the task, or the tasks of the graph."""
+    """Build the part of a submit request with the task of a call, or with the tasks of a graph."""
     if isinstance(work, Call):
         work.mark_used()
         return build_call_request(work)
@@ -37,7 +37,7 @@ def _build_node_request(node: Node[Any]) -> dict[str, Any]:
 
 
 def build_call_request(call: Call[Any]) -> dict[str, Any]:
-    """Return the request for one task: its type, queue, arguments and policy."""
+    """Build the submit request of one task: its type, queue, arguments and policy."""
     args = encode_payload(dict(call.args), what=f"args of {call.task.name}")
     return {
         "type": call.task.name,
@@ -48,7 +48,7 @@ def build_call_request(call: Call[Any]) -> dict[str, Any]:
 
 
 def build_task_policy(task: Task[..., Any]) -> dict[str, Any]:
-    """Return the options of a task that differ from the engine's defaults.
+    """Build the part of a submit request with the options that differ from the engine's defaults.
 
     Leaving out the defaults keeps rows short and lanes few.
     """

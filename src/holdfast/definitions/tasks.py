@@ -1,4 +1,4 @@
-"""Tasks, calls and retry policies. They are data: nothing here runs a task.
+"""Tasks, calls and retry policies. This module does not run tasks.
 
 Calling a task makes a `Call`: the task with its arguments. Pass it to `client.submit`, a graph, a batch or a
 schedule. A call that is dropped unused warns, as a coroutine does that was never awaited.
@@ -90,7 +90,7 @@ class Call(Generic[R_co]):
         self._used = False
 
     def mark_used(self) -> None:
-        """Remember that the call was submitted, so that dropping it does not warn."""
+        """Mark the call as submitted, so that it does not warn when it is garbage-collected."""
         self._used = True
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class Call(Generic[R_co]):
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[P, R_co]):
-    """A function that workers run, with its options. `@task` makes one; calling it makes a `Call`.
+    """A function that workers run, with its options. `@task` creates it; calling it returns a `Call`.
 
     >>> from holdfast import Task, task
     >>> @task(queue="browser", retries=5)
@@ -207,7 +207,7 @@ def _check_definition_name(name: str, what: str) -> None:
 
 
 def _split_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """Return the parameters that callers pass, and whether the context comes before them."""
+    """Return the signature without the context parameter, and whether the function takes a context."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     for parameter in parameters:

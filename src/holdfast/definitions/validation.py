@@ -1,4 +1,4 @@
-"""Check values that callers pass, before anything is sent. Each error names the argument and the fix."""
+"""Check the arguments of callers before anything is sent. Each error names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.errors import InvalidError
 
 
 def check_duration(value: object, field: str) -> None:
-    """Refuse a duration that is not a `timedelta`."""
+    """Raise InvalidError if a duration is not a `timedelta`."""
     if isinstance(value, timedelta):
         return
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -23,7 +23,7 @@ def check_duration(value: object, field: str) -> None:
 
 
 def check_aware_datetime(value: object, field: str) -> None:
-    """Refuse a point in time that is not a `datetime` with a time zone."""
+    """Raise InvalidError if a time is not a `datetime` with a time zone."""
     if not isinstance(value, datetime):
         raise InvalidError(
             f"{field} must be a datetime, got {value!r}.",
@@ -37,7 +37,7 @@ def check_aware_datetime(value: object, field: str) -> None:
 
 
 def check_option_names(options: Iterable[str], known: Iterable[str], function: str) -> None:
-    """Refuse an unknown keyword argument and suggest the nearest known one."""
+    """Raise InvalidError for an unknown option and suggest the most similar known option."""
     known = list(known)
     for name in options:
         if name not in known:
@@ -49,6 +49,6 @@ def check_option_names(options: Iterable[str], known: Iterable[str], function: s
 
 
 def format_name_suggestion(name: str, known: Iterable[str]) -> str:
-    """End a sentence about an unknown name: `; did you mean 'priority'?`, or a full stop."""
+    """Format the end of an error about an unknown name: `; did you mean 'priority'?`, or a full stop."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.55)
     return f"; did you mean {nearest[0]!r}?" if nearest else "."

@@ -1,4 +1,4 @@
-"""Access: database roles for one transaction, service keys, stream tickets and login links.
+"""Access control: database roles of transactions, service keys, stream tickets and login links.
 
 One coroutine per SQL function, and `set_transaction_role`, which runs a request with a database role. The
 role and its claims are settings of the transaction, so a pooled connection carries nothing over.
@@ -67,7 +67,7 @@ class ServiceKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamTicket(msgspec.Struct, frozen=True, kw_only=True):
-    """A ticket or pass that opens the event stream of a job. `owner` is None for a service."""
+    """A ticket (used once) or pass (reusable) for the event stream of a job. Services have no `owner`."""
 
     job_id: UUID
     kind: str
@@ -83,7 +83,7 @@ def generate_service_key() -> tuple[Secret, str, bytes]:
 
 
 def hash_secret(text: str) -> bytes:
-    """Return the SHA-256 of a random secret. 256 random bits need no slow hash."""
+    """Return the SHA-256 digest of a random secret. Random secrets need no slow password hash."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -99,14 +99,14 @@ def check_scopes(scopes: Sequence[str]) -> None:
 
 
 async def list_usable_roles(connection: Connection) -> frozenset[str]:
-    """Return the roles for requests that this login can switch to."""
+    """Return the API roles (anon, authenticated, service_role) that this login may switch to."""
     return frozenset(row["rolname"] for row in await connection.fetch(_LIST_USABLE_ROLES))
 
 
 async def set_transaction_role(
     connection: Connection, role: str | None, claims: Mapping[str, Json], statement_timeout: timedelta
 ) -> None:
-    """Run the rest of the transaction as `role` with these JWT claims and this statement timeout."""
+    """Set the role, JWT claims and statement timeout for the rest of the transaction."""
     timeout_ms = f"{int(statement_timeout.total_seconds() * 1000)}"
     await connection.execute(_SET_TRANSACTION_ROLE, encode_json(claims), timeout_ms, role)
 
@@ -120,7 +120,7 @@ async def create_service_key(
     scopes: Sequence[str],
     expires_at: datetime | None = None,
 ) -> ServiceKey:
-    """Store a service key that `generate_service_key` made."""
+    """Store the digest of a service key from `generate_service_key`."""
     row = await connection.fetchrow(
         "select * from holdfast.create_service_key($1, $2, $3, $4, $5)",
         name,
@@ -145,7 +145,7 @@ async def list_service_keys(connection: Connection) -> list[ServiceKey]:
 
 
 async def revoke_service_key(connection: Connection, prefix_or_id: str) -> int:
-    """Revoke a key and return how many keys were revoked: 0 when there is no valid one."""
+    """Revoke a service key. Return the number of revoked keys, 0 if no valid key matches."""
     return int(await connection.fetchval("select holdfast.revoke_service_key($1)", prefix_or_id))
 
 
@@ -165,7 +165,7 @@ async def issue_stream_ticket(
 async def redeem_stream_ticket(
     connection: Connection, digest: bytes, job_id: UUID, pass_digest: bytes, lifetime: timedelta
 ) -> StreamTicket | None:
-    """Use a ticket up and store a pass in its place, or return None for an invalid ticket.
+    """Replace a stream ticket by a pass, which can be used again. Return None for an invalid ticket.
 
     With the pass the same browser reconnects to the same stream.
     """
@@ -175,7 +175,7 @@ async def redeem_stream_ticket(
 
 
 async def verify_stream_pass(connection: Connection, digest: bytes, job_id: UUID) -> StreamTicket | None:
-    """Return the valid pass with this digest, or None."""
+    """Return the stream pass with this digest if it is valid, else None."""
     row = await connection.fetchrow("select * from holdfast.verify_stream_pass($1, $2)", digest, job_id)
     return _stream_ticket_from_row(row)
 
@@ -193,5 +193,5 @@ async def store_login_link(
 
 
 async def redeem_login_link(connection: Connection, digest: bytes) -> JsonObject | None:
-    """Use a login link up and return {name, role}; None when it was used, has expired or does not exist."""
+    """Redeem a login link once and return {name, role}. Return None for a used or expired link."""
     return decode_optional_object(await connection.fetchval("select holdfast.redeem_login_link($1)", digest))

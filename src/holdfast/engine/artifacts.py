@@ -1,4 +1,4 @@
-"""Artifacts: the rows of files, from staging over recording to deletion. One coroutine per SQL function.
+"""Store, read and delete the rows of artifacts (files). One coroutine per SQL function.
 
 A file is recorded in two steps around its upload, so every object that a crash leaves in the store has a row
 that leads to it. `sweep_artifacts` runs the other half of `tick_artifacts`: it deletes the objects of rows
@@ -24,7 +24,7 @@ MAX_SWEEP_ROWS = 1000
 
 
 class StagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is about to be uploaded. `max_bytes` is what is left of the owner's quota."""
+    """The row of a file before its upload. `max_bytes` is the rest of the owner's quota."""
 
     id: UUID
     key: str
@@ -38,7 +38,7 @@ class _StoredArtifact(Artifact, frozen=True, kw_only=True):
 
 
 class ArtifactSweepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows a sweep marked for deletion, by reason, and how many objects it deleted."""
+    """Result of a sweep: numbers of files marked for deletion, by reason, and of deleted objects."""
 
     expired: int = 0
     lost: int = 0
@@ -70,13 +70,13 @@ async def stage_artifact(connection: Connection, lease: Lease, file: Mapping[str
 
 
 async def stage_artifact_without_task(connection: Connection, file: Mapping[str, Json]) -> StagedArtifact:
-    """Create the row of a file that no task makes, before its upload. `file` also has job or owner."""
+    """Create the row of a file that a client uploads, before its upload. `file` names its job or owner."""
     call = "select holdfast.stage_artifact_without_task($1)"
     return _staged_artifact_decoder.decode(await connection.fetchval(call, encode_json(file)))
 
 
 async def touch_artifact_upload(connection: Connection, file_id: UUID) -> bool:
-    """Keep an upload without a lease alive. Returns False when it is not being uploaded any more."""
+    """Mark a client's upload as still in progress. Return False if the file is no longer uploading."""
     return bool(await connection.fetchval("select holdfast.touch_artifact_upload($1)", file_id))
 
 
@@ -89,7 +89,7 @@ async def record_artifact_upload(
     sha256: str,
     meta: Mapping[str, Json],
 ) -> Artifact:
-    """Record that the upload is complete and charge the owner's quota. You can repeat the call."""
+    """Record a completed upload and charge the owner's quota. Idempotent."""
     text = await connection.fetchval(
         "select holdfast.record_artifact_upload($1, $2, $3, $4, $5, $6)",
         file_id,
@@ -103,7 +103,7 @@ async def record_artifact_upload(
 
 
 async def get_artifact(connection: Connection, file_id: UUID) -> Artifact:
-    """Return a visible file. Raises NotFoundError, or GoneError for a file that existed."""
+    """Return a visible file. Raise NotFoundError, or GoneError if the file expired or was deleted."""
     return _decode_visible_artifact(await connection.fetchval("select holdfast.get_artifact($1)", file_id))
 
 
@@ -142,14 +142,14 @@ async def list_artifacts(
 
 
 async def find_artifact_by_name(connection: Connection, lease: Lease, name: str) -> Artifact | None:
-    """Return a file of the job of a running task, or one that this attempt saved."""
+    """Find a file by name among the files of a running task's job. Return None if there is none."""
     call = "select holdfast.find_artifact_by_name($1, $2, $3, $4)"
     text = await connection.fetchval(call, lease.id, lease.attempt, lease.nonce, name)
     return None if text is None else _artifact_decoder.decode(text)
 
 
 async def delete_artifact(connection: Connection, file_id: UUID) -> bool:
-    """Delete a visible file. Returns False when there is none with this id."""
+    """Delete a visible file. Return False if it does not exist."""
     return bool(await connection.fetchval("select holdfast.delete_artifact($1)", file_id))
 
 
@@ -159,7 +159,7 @@ async def regenerate_artifact(connection: Connection, file_id: UUID) -> JsonObje
 
 
 async def set_artifact_ttl(connection: Connection, file_id: UUID, ttl: timedelta | None) -> datetime | None:
-    """Keep a visible file for `ttl` from now, or with None for ever, and return its expiry.
+    """Set a file to expire after `ttl` from now (None: never), and return its expiry.
 
     Raises NotFoundError.
     """
@@ -175,7 +175,7 @@ async def put_artifact_retention(
     type: str | None = None,  # noqa: A002
     ttl: timedelta | None = None,
 ) -> None:
-    """Set how long files of an owner, of a job type, of both, or of all are kept; without `ttl` for ever."""
+    """Set how long files are kept, by owner, job type, both or for all. `ttl` None keeps them for ever."""
     seconds = None if ttl is None else ttl.total_seconds()
     await connection.execute("select holdfast.put_artifact_retention($1, $2, $3)", owner, type, seconds)
 
@@ -187,7 +187,7 @@ async def get_files_overview(connection: Connection, *, owner: str | None, befor
 
 
 async def find_orphaned_object_keys(connection: Connection, keys: Sequence[str]) -> list[str]:
-    """Return the keys that no row refers to."""
+    """Return those object keys that no artifact row references."""
     rows = await connection.fetch("select holdfast.find_orphaned_object_keys($1) as key", list(keys))
     return [row["key"] for row in rows]
 
@@ -198,7 +198,7 @@ async def sweep_artifacts(
     *,
     limit: int = MAX_SWEEP_ROWS,
 ) -> ArtifactSweepResult:
-    """Mark expired, abandoned and replaced files and delete the objects of marked files until none is left.
+    """Mark expired, abandoned and replaced files for deletion, and delete the objects of all marked files.
 
     Each round handles up to `limit` rows. After a crash the next sweep takes the same rows again, five
     minutes later.

@@ -1,4 +1,4 @@
-"""The audit log: actions of operators, recorded in the transaction that performs them."""
+"""Write and read the audit log of operators' actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.model import Json
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One action of an operator."""
+    """An entry of the audit log: one action of an operator."""
 
     id: int
     at: datetime
@@ -40,7 +40,7 @@ async def record_audit_entry(
 async def list_audit_entries(
     connection: Connection, *, before: int | None = None, limit: int = 50
 ) -> list[AuditEntry]:
-    """List entries, newest first. `before` is the last id of the previous page."""
+    """List audit log entries, newest first. `before` is the last id of the previous page."""
     rows = await connection.fetch("select * from holdfast.list_audit_entries($1, $2)", before, limit)
     return [
         msgspec.convert({**row, "detail": decode_optional_object(row["detail"])}, AuditEntry) for row in rows

@@ -48,13 +48,13 @@ class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
 
     @property
-    def open(self) -> bool:
-        """Whether the action is running or paused."""
+    def is_open(self) -> bool:
+        """Whether the bulk action is running or paused."""
         return self.status in {"running", "paused"}
 
 
 class BulkRamp(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bulk retry starts: sizes of the first stages, maximum rate, and when it stops by itself.
+    """Options of a bulk retry: sizes of its first stages, maximum rate, and when it stops by itself.
 
     The action stops when more than `max_failed_share` of the retried jobs fail again.
     """
@@ -66,7 +66,7 @@ class BulkRamp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> JsonObject:
-        """The options of `start_bulk_action` in SQL."""
+        """The same options as JSON for the SQL function `start_bulk_action`."""
         options = {
             "stage_sizes": list(self.stage_sizes),
             "max_jobs_per_s": self.max_jobs_per_s,
@@ -79,7 +79,7 @@ class BulkRamp(msgspec.Struct, frozen=True, kw_only=True):
 async def preview_bulk_action(
     connection: Connection, verb: BulkVerb, query: SearchQuery | str, *, owner: str | None = None
 ) -> JobCount:
-    """Count the jobs that the action would affect."""
+    """Count the jobs that a bulk action would affect."""
     call = "select holdfast.preview_bulk_action($1, $2)"
     text = await connection.fetchval(call, verb, build_search_filter(query, owner))
     return msgspec.json.decode(text, type=JobCount)
@@ -95,7 +95,7 @@ async def start_bulk_action(
     ramp: BulkRamp | None = None,
     owner: str | None = None,
 ) -> UUID:
-    """Start an action on every job that matches now, and return its id."""
+    """Start a bulk action on all jobs that match the search now. Return the id of the bulk action."""
     text = query if isinstance(query, str) else query.text
     options = encode_json((ramp or BulkRamp()).options)
     call = "select holdfast.start_bulk_action($1, $2, $3, $4, $5, $6)"
@@ -106,22 +106,22 @@ async def start_bulk_action(
 
 
 async def advance_bulk_actions(connection: Connection, *, limit: int = 200) -> int:
-    """Run the next step of every running action and return how many jobs it processed."""
+    """Run the next step of every running bulk action. Return the number of processed jobs."""
     return int(await connection.fetchval("select holdfast.advance_bulk_actions($1)", limit))
 
 
 async def control_bulk_action(connection: Connection, bulk_id: UUID, command: BulkCommand) -> bool:
-    """Pause, resume or stop an action. Returns False when nothing changed."""
+    """Pause, resume or stop a bulk action. Return False if nothing changed."""
     return bool(await connection.fetchval("select holdfast.control_bulk_action($1, $2)", bulk_id, command))
 
 
 async def undo_bulk_action(connection: Connection, bulk_id: UUID, *, limit: int = 1000) -> int:
-    """Undo the action on jobs that have not started since, and return how many. Repeat until it returns 0."""
+    """Undo a bulk action on jobs that have not started since. Return the number; repeat until it is 0."""
     return int(await connection.fetchval("select holdfast.undo_bulk_action($1, $2)", bulk_id, limit))
 
 
 async def get_bulk_action(connection: Connection, bulk_id: UUID) -> BulkAction | None:
-    """Return one action with its outcomes so far, or None."""
+    """Return a bulk action with its outcomes so far, or None."""
     text = await connection.fetchval("select holdfast.get_bulk_action($1)", bulk_id)
     return None if text is None else msgspec.json.decode(text, type=BulkAction)
 
@@ -129,7 +129,7 @@ async def get_bulk_action(connection: Connection, bulk_id: UUID) -> BulkAction |
 async def list_bulk_actions(
     connection: Connection, *, before: UUID | None = None, limit: int = 50
 ) -> list[BulkAction]:
-    """List actions, newest first."""
+    """List bulk actions, newest first."""
     rows = await connection.fetch("select holdfast.list_bulk_actions($1, $2)", before, limit)
     return [msgspec.json.decode(row[0], type=BulkAction) for row in rows]
 
@@ -137,7 +137,7 @@ async def list_bulk_actions(
 async def list_bulk_jobs(
     connection: Connection, bulk_id: UUID, *, after: UUID | None = None, limit: int = 50
 ) -> list[JsonObject]:
-    """List the jobs of an action in the order in which they are processed."""
+    """List the jobs of a bulk action in the order of processing."""
     return await fetch_objects(
         connection, "select holdfast.list_bulk_jobs($1, $2, $3)", bulk_id, after, limit
     )

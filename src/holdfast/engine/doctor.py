@@ -1,4 +1,4 @@
-"""The checks of `holdfast doctor`: one function per check, each returns one finding.
+"""The checks of `holdfast doctor`. Each check is one function that returns one finding.
 
 A check that cannot run because the role lacks rights returns a warning. No check changes anything.
 """
@@ -33,7 +33,7 @@ DATABASE_UNREACHABLE_EXIT_CODE = 6
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """The result of one check. `unreachable` means that the connection to the database failed."""
+    """The result of one doctor check. `unreachable` is true if the database could not be reached."""
 
     check: str
     level: DoctorFindingLevel
@@ -44,7 +44,7 @@ class DoctorFinding:
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What a check can use: a connection, and the address and settings to open more."""
+    """Input of a doctor check: an open connection, and the URL and settings to open more."""
 
     connection: Connection
     url: Secret
@@ -58,7 +58,7 @@ Check = Callable[[CheckContext], Awaitable[DoctorFinding]]
 async def run_doctor_checks(
     url: Secret, settings: Settings, *, files: SchemaFiles | None = None
 ) -> list[DoctorFinding]:
-    """Run every check and return the findings in a fixed order."""
+    """Run all doctor checks and return one finding per check, in a fixed order."""
     settings = replace(settings, statement_cache="off")
     try:
         async with open_connection(url, settings) as connection:
@@ -89,7 +89,7 @@ async def _run_check(name: str, check: Check, context: CheckContext) -> DoctorFi
 
 
 async def check_round_trip(context: CheckContext) -> DoctorFinding:
-    """Measure the round trip to the database."""
+    """Measure the round-trip time to the database. Warn if it is slow."""
     durations_s: list[float] = []
     for _ in range(5):
         started = time.monotonic()
@@ -139,7 +139,7 @@ async def check_pooler(context: CheckContext) -> DoctorFinding:
 
 
 async def _shares_server_processes(context: CheckContext) -> bool:
-    """Return whether two open connections share a server process, or one connection uses two of them."""
+    """Return whether a pooler shares server processes between connections."""
     async with AsyncExitStack() as stack:
         others = [
             await stack.enter_async_context(open_connection(context.url, context.settings)) for _ in range(2)
@@ -155,7 +155,7 @@ async def _shares_server_processes(context: CheckContext) -> bool:
 
 
 async def check_durability(context: CheckContext) -> DoctorFinding:
-    """Check the settings that decide whether a crash can lose or destroy data."""
+    """Check the PostgreSQL settings (such as fsync) without which a crash can lose data."""
     names = ("fsync", "full_page_writes", "synchronous_commit")
     values = {name: await _get_server_setting(context, name) for name in names}
     unsafe = [name for name in names[:2] if values[name] == "off"]
@@ -177,7 +177,7 @@ async def check_durability(context: CheckContext) -> DoctorFinding:
 
 
 async def check_clock_skew(context: CheckContext) -> DoctorFinding:
-    """Compare the clock of the database with the clock of this machine."""
+    """Compare the clock of the database server with the clock of this machine."""
     before = datetime.now(UTC)
     async with context.connection.transaction():
         database_time: datetime = await context.connection.fetchval("select pg_catalog.clock_timestamp()")
@@ -192,7 +192,7 @@ async def check_clock_skew(context: CheckContext) -> DoctorFinding:
 
 
 async def check_schema(context: CheckContext) -> DoctorFinding:
-    """Compare the installed schema with the one that this version needs."""
+    """Compare the version of the installed schema with the version that this code needs."""
     status = await _get_schema_status(context)
     at = f"version {status.installed.latest_version} of {status.files.latest_version}"
     name = "schema"
@@ -249,7 +249,7 @@ _READ_EXTENSION_VERSIONS = (
 
 
 async def check_extensions(context: CheckContext) -> DoctorFinding:
-    """Report whether message queues come from Holdfast or from the extension pgmq."""
+    """Report whether Holdfast or the extension pgmq provides the message queues."""
     status = await _get_schema_status(context)
     if status.skipped:
         names = sorted(status.installed.provided)
@@ -261,7 +261,7 @@ async def check_extensions(context: CheckContext) -> DoctorFinding:
 
 
 async def check_old_snapshots(context: CheckContext) -> DoctorFinding:
-    """Look for old transactions and slots that keep vacuum from removing dead rows."""
+    """Find old transactions and replication slots that stop vacuum from removing dead rows."""
     async with context.connection.transaction():
         rows = await context.connection.fetch(_LIST_OLD_SNAPSHOTS, OLD_SNAPSHOT_AGE)
     if rows:

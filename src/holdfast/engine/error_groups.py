@@ -1,4 +1,4 @@
-"""Failed attempts grouped by cause: the fingerprint of the exception and where it was raised."""
+"""List, read and ignore error groups: failed attempts with the same cause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get_error_group(
     owner: str | None = None,
     limit: int = 20,
 ) -> JsonObject | None:
-    """Return one error group with its newest attempts, or None when it was not seen since then."""
+    """Return an error group with its newest attempts, or None if it has no attempts since `since`."""
     call = "select holdfast.get_error_group($1, $2, $3, $4)"
     return decode_optional_object(await connection.fetchval(call, cause, since, owner, limit))
 
@@ -46,6 +46,6 @@ async def ignore_error_group(
     reason: str | None = None,
     link: str | None = None,
 ) -> None:
-    """Ignore an error group until a time; None ends the ignoring."""
+    """Ignore an error group until a time. None stops ignoring it."""
     call = "select holdfast.ignore_error_group($1, $2, $3, $4, $5)"
     await connection.execute(call, cause, until, by, reason, link)

@@ -29,12 +29,12 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_task(connection: Connection, task_id: UUID) -> JsonObject:
-    """Return the status of a task and the reasons why it is not running. Raises NotFoundError."""
+    """Return the status of a task and why it is not running. Raise NotFoundError if it does not exist."""
     return decode_object(await connection.fetchval("select holdfast.explain_task($1)", task_id))
 
 
 async def explain_tasks(connection: Connection, tasks: Iterable[tuple[UUID, str]]) -> list[Reason]:
-    """Explain several tasks, given as (id, name), and return the reasons of all of them.
+    """Return the reasons why several tasks, given as (id, name), are not running.
 
     The `details` of each reason also has the `queue` and the `attempt` of its task.
     """

@@ -1,4 +1,4 @@
-"""The SQL functions for workers in any language (leases/external_workers.sql), as the HTTP API calls them."""
+"""Claim and finish tasks for external workers, which use the HTTP API. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.model import Json
 
 
 class ExternalTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task claimed by an external worker, with the lease that the worker presents in every later call."""
+    """A task that an external worker claimed. Later calls must present its id, attempt and nonce."""
 
     id: UUID
     job_id: UUID
@@ -37,7 +37,7 @@ async def claim_tasks(
     types: Sequence[str] | None = None,
     queues: Sequence[str] | None = None,
 ) -> list[ExternalTask]:
-    """Claim up to `max_tasks` ready tasks. None claims from all queues, and tasks of all types."""
+    """Claim up to `max_tasks` ready tasks. `types` None claims all task types, `queues` None all queues."""
     rows = await connection.fetch(
         "select * from holdfast.claim_tasks($1, $2, $3, $4)",
         worker,
@@ -63,7 +63,7 @@ async def heartbeat_task(
     phase: str | None = None,
     message: str | None = None,
 ) -> float:
-    """Renew the lease, report progress, and return the seconds until the lease expires."""
+    """Renew the lease of a task, store its progress, and return the seconds until the lease expires."""
     call = "select holdfast.heartbeat_task($1, $2, $3, $4, $5, $6)"
     return float(
         await connection.fetchval(call, lease.id, lease.attempt, lease.nonce, percent, phase, message)
@@ -71,7 +71,7 @@ async def heartbeat_task(
 
 
 async def complete_task(connection: Connection, lease: Lease, output: Json) -> None:
-    """Report success with the output of the task."""
+    """Complete a task of an external worker and store its output."""
     text = None if output is None else msgspec.json.encode(output).decode()
     call = "select holdfast.complete_task($1, $2, $3, $4)"
     await connection.execute(call, lease.id, lease.attempt, lease.nonce, text)
@@ -87,7 +87,7 @@ async def fail_task(
     retry: bool,
     retry_after_s: float | None,
 ) -> None:
-    """Report a failure. Without `retry` the task fails for good."""
+    """Fail a task of an external worker. With `retry` False the task is not retried."""
     call = "select holdfast.fail_task($1, $2, $3, $4, $5, $6, $7, $8)"
     await connection.execute(
         call, lease.id, lease.attempt, lease.nonce, error, error_type, traceback, retry, retry_after_s
@@ -95,12 +95,12 @@ async def fail_task(
 
 
 async def snooze_task(connection: Connection, lease: Lease, delay_s: float) -> None:
-    """Run the task again after `delay_s` seconds. This does not count as an attempt."""
+    """Snooze a task of an external worker: it runs again after `delay_s` seconds. Counts no attempt."""
     call = "select holdfast.snooze_task($1, $2, $3, $4)"
     await connection.execute(call, lease.id, lease.attempt, lease.nonce, delay_s)
 
 
 async def release_task(connection: Connection, lease: Lease) -> None:
-    """Return the task to its queue at once, for another worker."""
+    """Return a task of an external worker to its queue, so that another worker can claim it."""
     call = "select holdfast.release_task($1, $2, $3)"
     await connection.execute(call, lease.id, lease.attempt, lease.nonce)

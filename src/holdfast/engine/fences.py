@@ -1,4 +1,4 @@
-"""Statements that check or use a lease in the user's own transaction, on any supported connection."""
+"""Build statements that check a lease or complete a task in the user's own transaction."""
 
 from __future__ import annotations
 

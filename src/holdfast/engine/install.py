@@ -50,7 +50,7 @@ build_migration_script = migration_script.build_migration_script
 
 @dataclass(frozen=True)
 class MigrationReport:
-    """What one run did. `versions` is empty and `functions` false if the schema was current."""
+    """Result of a migration: the applied versions, and whether the functions were replaced."""
 
     versions: tuple[int, ...]
     functions: bool
@@ -72,7 +72,7 @@ class _MigrationRun:
 async def migrate_database(
     url: Secret, settings: Settings, *, files: SchemaFiles | None = None
 ) -> MigrationReport:
-    """Apply pending migrations and functions. Any number of processes may call this at once."""
+    """Apply pending migrations and replace outdated functions. Concurrent calls are safe."""
     began = time.monotonic()
     settings = replace(settings, call_timeout=MIGRATION_TIMEOUT, statement_cache="off")
     async with open_connection(url, settings) as connection:
@@ -99,7 +99,7 @@ async def migrate_database(
 async def read_schema_status(
     url: Secret, settings: Settings, *, files: SchemaFiles | None = None
 ) -> SchemaStatus:
-    """Compare what is installed with what this code brings."""
+    """Compare the schema in the database with the SQL files of this code."""
     async with open_connection(url, settings) as connection, connection.transaction():
         preflight.require_supported_version(await preflight.read_server_info(connection))
         files = files or schema.load_packaged_schema()
@@ -107,7 +107,7 @@ async def read_schema_status(
 
 
 async def verify_schema(connection: Connection, *, files: SchemaFiles | None = None) -> None:
-    """Raise unless this code may work on this schema. Every process calls this when it starts."""
+    """Raise SchemaError unless this code can use the installed schema. Every process calls it at start."""
     files = files or schema.load_packaged_schema()
     async with connection.transaction():
         preflight.require_supported_version(await preflight.read_server_info(connection))
@@ -141,7 +141,7 @@ async def _read_checked_status(run: _MigrationRun) -> SchemaStatus:
 
 
 async def _run_migration_step(run: _MigrationRun) -> bool:
-    """Do what fits into one transaction. Return False if nothing is left to do."""
+    """Apply the next migrations that fit into one transaction. Return False if none are left."""
     async with run.connection.transaction():
         await _set_session_limits(run)
         await _take_migration_lock(run.connection)
@@ -164,7 +164,7 @@ async def _run_migration_step(run: _MigrationRun) -> bool:
 
 
 async def _set_session_limits(run: _MigrationRun) -> None:
-    """Override time limits that the role or the database may have, and bound the wait for locks."""
+    """Set the timeouts of the migration's transaction, which override those of the role and database."""
     await run.connection.execute(migration_script.build_session_limits_sql(run.settings.lock_timeout))
 
 
@@ -192,7 +192,7 @@ async def _set_owner_role(run: _MigrationRun) -> None:
 
 
 async def _build_index_concurrently(run: _MigrationRun, migration: SchemaMigration) -> None:
-    """Build an index on a second connection. The first keeps the lock and must hold no snapshot."""
+    """Build an index on a second connection, while the first connection keeps the migration lock."""
     # The driver leaves the portal of a single-row query open, with its snapshot. This statement closes it.
     await run.connection.execute("select 1")
     async with open_connection(run.url, run.settings) as builder:
@@ -234,7 +234,7 @@ def _build_located_error(
 
 
 def _find_error_line(error: asyncpg.PostgresError, sql: str) -> int | None:
-    """Return the line of an error. A file that depends on an extension is executed from inside a block."""
+    """Return the line number of a PostgreSQL error in a SQL file, or None if it is unknown."""
     inner: str | None = getattr(error, "internal_query", None)
     if inner and inner.startswith("\n") and inner in sql:
         return inner.count("\n", 0, int(getattr(error, "internal_position", None) or 0)) or None
@@ -247,7 +247,7 @@ class _MigrationBusyError(Exception):
 
 
 def _is_transient_error(error: BaseException | None) -> bool:
-    """Return whether a retry can help: locks, deadlocks, and two databases that change the same role."""
+    """Return whether a retry can help: a lock timeout, a deadlock or a concurrent role change."""
     if isinstance(error, errors.DatabaseError):  # translated by the context manager of the second connection
         error = error.__cause__
     if not isinstance(error, asyncpg.PostgresError):

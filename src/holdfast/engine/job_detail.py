@@ -1,4 +1,4 @@
-"""Everything about one job: its tasks, attempts, payloads, reruns, and the body it was submitted with."""
+"""Read the details of one job: tasks, attempts, payloads, reruns and its submit request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def get_task_payload(connection: Connection, task_id: UUID) -> JsonObject 
 
 
 async def get_job_submission(connection: Connection, job_id: UUID) -> JsonObject:
-    """Return the body that `submit` takes to run a job again as a new job, without keys and times."""
+    """Return the submit request that runs a job again as a new job, without its keys and times."""
     return decode_object(await connection.fetchval("select holdfast.get_job_submission($1)", job_id))
 
 
@@ -38,11 +38,11 @@ async def record_job_rerun(connection: Connection, old_id: UUID, new_id: UUID, a
 
 
 async def get_rerun_links(connection: Connection, job_id: UUID) -> JsonObject:
-    """Return {of, to}: the job that this one is a rerun of, and the reruns of this one."""
+    """Return {of, to}: the original job of a rerun, and the reruns of a job."""
     return decode_object(await connection.fetchval("select holdfast.get_rerun_links($1)", job_id))
 
 
 async def find_jobs_by_id_prefix(connection: Connection, prefix: str, *, limit: int = 10) -> list[UUID]:
-    """Return the ids of jobs that start with `prefix`."""
+    """Return the job ids that start with `prefix`."""
     rows = await connection.fetch("select holdfast.find_jobs_by_id_prefix($1, $2) as id", prefix, limit)
     return [row["id"] for row in rows]

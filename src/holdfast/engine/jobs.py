@@ -18,7 +18,7 @@ _json_decoder = msgspec.json.Decoder()
 
 
 class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A submitted job. `created` is false if a job with the same key existed."""
+    """Result of a submit. `created` is false if a job with the same key already existed."""
 
     id: UUID
     status: str
@@ -39,14 +39,14 @@ _submit_decoder = msgspec.json.Decoder(SubmitResult)
 
 
 async def submit(connection: Connection, job: bytes | Mapping[str, Json]) -> SubmitResult:
-    """Submit a job: JSON text or plain values with the keys that `functions/jobs/submit.sql` lists."""
+    """Submit a job. `job` is the submit request, as JSON or as a mapping (see functions/jobs/submit.sql)."""
     return _submit_decoder.decode(
         await connection.fetchval("select holdfast.submit($1)", _encode_json_text(job))
     )
 
 
 async def submit_standalone(connection: Connection, job: bytes | Mapping[str, Json]) -> SubmitResult:
-    """Submit a job in a transaction that does nothing else, which is faster."""
+    """Submit a job in its own transaction, which is faster than `submit`."""
     call = "select holdfast.submit_standalone($1)"
     return _submit_decoder.decode(await connection.fetchval(call, _encode_json_text(job)))
 
@@ -54,7 +54,7 @@ async def submit_standalone(connection: Connection, job: bytes | Mapping[str, Js
 async def submit_many(
     connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]
 ) -> list[SubmitResult]:
-    """Submit all jobs or none. The results are in the order of the jobs."""
+    """Submit many jobs in one call: all or none. The results have the order of the jobs."""
     rows = await connection.fetch("select holdfast.submit_many($1) as job", _encode_json_text(jobs))
     return [_submit_decoder.decode(row["job"]) for row in rows]
 
@@ -87,7 +87,7 @@ async def list_jobs_page(
 async def list_jobs(
     connection: Connection, where: Mapping[str, Json], *, before: UUID | None = None, limit: int = 50
 ) -> list[dict[str, Json]]:
-    """List up to `limit` jobs, however many other jobs must be read to find them."""
+    """List up to `limit` matching jobs, reading as many pages as needed."""
     rows: list[dict[str, Json]] = []
     while True:
         page = await list_jobs_page(connection, where, before=before, limit=limit - len(rows))
@@ -108,19 +108,19 @@ async def list_job_events(
 async def register_job_waiter(
     connection: Connection, watcher: str, job_ids: Sequence[UUID], done_ids: Sequence[UUID] = ()
 ) -> None:
-    """Have the start and end of `job_ids` announced for two minutes, and no longer those of `done_ids`."""
+    """Notify a watcher of the start and end of `job_ids` for two minutes, and no longer of `done_ids`."""
     call = "select holdfast.register_job_waiter($1, $2, $3)"
     await connection.execute(call, watcher, list(job_ids), list(done_ids))
 
 
 async def cancel_job(connection: Connection, job_id: UUID, reason: str | None = None) -> dict[str, Json]:
-    """Cancel a job. Return {cancelled: whether this call did it, status: the status after it}."""
+    """Cancel a job. Return {cancelled, status}; `cancelled` is false if the job had already ended."""
     response = await connection.fetchval("select holdfast.cancel_job($1, $2)", job_id, reason)
     return cast("dict[str, Any]", _json_decoder.decode(response))
 
 
 async def cancel_task(connection: Connection, task_id: UUID, reason: str | None = None) -> bool:
-    """Cancel one task of a job. Its children follow the policy of their dependency."""
+    """Cancel one task of a job. Tasks that depend on it follow their own failure policy."""
     return bool(await connection.fetchval("select holdfast.cancel_task($1, $2)", task_id, reason))
 
 
@@ -144,7 +144,7 @@ async def cancel_jobs(
 async def cancel_all_jobs(
     connection: Connection, where: Mapping[str, Json], reason: str | None = None
 ) -> int:
-    """Cancel all jobs that match, in chunks that commit by themselves, and return their number.
+    """Cancel all matching jobs, one transaction per chunk, and return their number.
 
     Jobs change while this reads them, so it reads again until it finds none.
     """
@@ -181,7 +181,7 @@ async def retry_job(
     from_tasks: Sequence[str] | None = None,
     delay: timedelta = timedelta(0),
 ) -> int:
-    """Run the failed and cancelled tasks of a job again, or the named tasks and all that depend on them.
+    """Retry the failed and cancelled tasks of a job, or `from_tasks` and all tasks that depend on them.
 
     Return the number of tasks.
     """
@@ -195,7 +195,7 @@ async def retry_job(
 
 
 class RedriveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many failed jobs matched, and how many of them were restarted."""
+    """Result of a redrive: the number of failed jobs that matched, and of jobs that were retried."""
 
     matched: int
     restarted: int
@@ -237,7 +237,7 @@ async def open_batch(
     callback: Mapping[str, Json] | None = None,
     owner: str | None = None,
 ) -> UUID:
-    """Create a batch. Jobs submitted with `batch` set to its id are counted together until it is closed."""
+    """Create a batch and return its id. Submit jobs with this id as `batch` to add them."""
     text = None if callback is None else _encode_json_text(callback)
     return cast(
         "UUID", await connection.fetchval("select holdfast.open_batch($1, $2, $3)", name, text, owner)
@@ -245,7 +245,7 @@ async def open_batch(
 
 
 async def close_batch(connection: Connection, batch_id: UUID) -> dict[str, Json]:
-    """Close a batch to new jobs. Its callback is submitted once, after the last job has ended."""
+    """Close a batch to new jobs. Its callback job is submitted after the last job has ended."""
     response = await connection.fetchval("select holdfast.close_batch($1)", batch_id)
     return cast("dict[str, Any]", _json_decoder.decode(response))
 

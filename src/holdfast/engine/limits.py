@@ -11,7 +11,7 @@ from holdfast.engine.json_rows import JsonObject, fetch_objects
 
 
 class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks of a queue and type may run at once and start per second, in all or per limit key."""
+    """A limit rule: how many tasks may run at once and start per second, in all or per limit key."""
 
     name: str
     queue: str | None = None
@@ -23,7 +23,7 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def put_limit(connection: Connection, limit: LimitRule) -> None:
-    """Create or change a limit. Running tasks are counted; claims wait for a moment while this happens."""
+    """Create or change a limit. Claims wait while the running tasks are counted."""
     await connection.execute(
         "select holdfast.put_limit($1, $2, $3, $4, $5, $6, $7)", *msgspec.structs.astuple(limit)
     )
@@ -37,17 +37,17 @@ async def delete_limit(connection: Connection, name: str) -> bool:
 async def pause_queue(
     connection: Connection, queue: str, *, reason: str | None = None, by: str | None = None
 ) -> None:
-    """Stop claims from the queue until it is resumed. Running tasks go on."""
+    """Pause a task queue: workers claim none of its tasks until it is resumed. Running tasks continue."""
     await connection.execute("select holdfast.pause_queue($1, $2, $3)", queue, reason, by)
 
 
 async def resume_queue(connection: Connection, queue: str) -> bool:
-    """Let workers claim from the queue again. Return False if it was not paused."""
+    """Resume a paused task queue. Return False if the queue was not paused."""
     return bool(await connection.fetchval("select holdfast.resume_queue($1)", queue))
 
 
 async def set_fair_queue(connection: Connection, queue: str, *, owners: bool = True) -> None:
-    """Let the owners of jobs in the queue take turns, or not. Applies to jobs submitted from now on."""
+    """Turn fair scheduling between job owners on or off for a queue. Applies to jobs submitted later."""
     await connection.execute("select holdfast.set_fair_queue($1, $2)", queue, owners)
 
 
@@ -59,7 +59,7 @@ async def put_queue(
     keep_failed: timedelta | None = None,
     ageing: timedelta | None = None,
 ) -> None:
-    """Set how long the queue keeps ended jobs, and how long a task waits for its priority to rise by one."""
+    """Set the retention of ended jobs in a queue, and the wait time that raises a task's priority by one."""
     await connection.execute(
         "select holdfast.put_queue($1, $2, $3, $4)",
         queue,

@@ -1,4 +1,4 @@
-"""Listen for notifications on one connection and call back for each.
+"""Listen for PostgreSQL notifications on one connection and call a callback for each notification.
 
 A notification is a hint; polling finds everything. So a listener that fails costs time and nothing else. But
 it must know that it has failed: it sends itself a ping through the server and counts as is_healthy only while
@@ -29,7 +29,7 @@ POOLER_RETRY_DELAY_S = 60.0  # after a connection that delivers no notifications
 
 
 class NotificationListener:
-    """Calls `callbacks[channel](payload)` for each notification, with "" when some may have been missed."""
+    """Calls `callbacks[channel](payload)` for each notification, and with "" if some were missed."""
 
     def __init__(
         self, url: Secret, settings: Settings, callbacks: Mapping[str, Callable[[str], None]]
@@ -44,7 +44,7 @@ class NotificationListener:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether notifications arrive."""
+        """Whether the listener is connected and receives notifications."""
         return time.monotonic() < self._healthy_until
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class NotificationListener:
                     raise DatabaseUnavailableError("The connection for notifications was closed.")
 
     async def _ping(self, connection: Any) -> bool:
-        """Notify ourselves and return whether the notification comes back."""
+        """Send a notification to this listener and return whether it arrives in time."""
         self._pong.clear()
         await connection.execute(f"notify {self._ping_channel}")
         try:

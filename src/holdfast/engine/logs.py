@@ -17,7 +17,7 @@ _READ_LOGS = "select * from holdfast.read_logs($1, $2, $3, $4, $5, $6)"
 
 
 class EncodableLogLine(Protocol):
-    """A value that `msgspec.json.encode` writes with the keys seq, at, level, message and fields."""
+    """A log line that msgspec encodes with the keys seq, at, level, message and fields."""
 
     @property
     def seq(self) -> int: ...
@@ -26,7 +26,7 @@ class EncodableLogLine(Protocol):
 async def write_logs(
     connection: Connection, batch: Iterable[tuple[Lease, Sequence[EncodableLogLine]]]
 ) -> int:
-    """Save log lines of attempts in one round trip. Return the number of new lines. Safe to repeat."""
+    """Store log lines of several attempts in one round trip. Return the number of new lines. Idempotent."""
     attempts = [
         {"id": lease.id, "attempt": lease.attempt, "nonce": lease.nonce, "lines": lines}
         for lease, lines in batch
@@ -45,7 +45,7 @@ async def read_logs(
     level: str = "debug",
     newest: bool = False,
 ) -> list[LogLine]:
-    """Return log lines, oldest first: those after `after`, or the most recent ones if `newest` is set."""
+    """Return log lines of a job, oldest first: the lines after `after`, or the last lines with `newest`."""
     rows = await connection.fetch(_READ_LOGS, job_id, after, limit, task_id, level, newest)
     return [msgspec.convert({**row, "fields": _decode_log_fields(row["fields"])}, LogLine) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Build the SQL script of an installation: what `migrate` executes part by part, as one text.
+"""Build the SQL script that `holdfast migrate` executes, as one text for other migration tools.
 
 The text depends only on the files of the package, not on a clock, a database or the order of a dictionary. So
 the same version prints the same bytes everywhere, and tools that keep checksums can use it.
@@ -20,7 +20,7 @@ MIGRATION_LOCK_ID = 0x686F6C6466617374  # "holdfast"
 
 @dataclass(frozen=True)
 class MigrationScriptPart:
-    """A titled piece of the script."""
+    """One part of the migration script: a title and SQL."""
 
     title: str
     sql: str
@@ -53,7 +53,7 @@ def build_version_row_sql(migration: SchemaMigration) -> str:
 
 
 def list_function_parts(files: SchemaFiles) -> list[MigrationScriptPart]:
-    """Return all function files in order, the revoke of PUBLIC's rights, and the row of the function set."""
+    """Return the script parts that replace all functions, revoke PUBLIC's rights and record the checksum."""
     parts = [
         MigrationScriptPart(f"functions/{function.file}", _wrap_unless_provided(function))
         for function in files.functions
@@ -74,7 +74,7 @@ def build_migration_script(
     bare: bool = False,
     files: SchemaFiles | None = None,
 ) -> str:
-    """Return SQL for other tools. With `bare`, begin and commit are left to the tool that runs it."""
+    """Return the SQL from one schema version to another. With `bare`, it has no begin and commit."""
     files = files or schema.load_packaged_schema()
     last = files.latest_version if to_version is None else to_version
     known = {0, *(migration.version for migration in files.migrations)}
@@ -146,7 +146,7 @@ class _MigrationScriptWriter:
 
 
 def _build_version_guard_sql(version: int) -> str:
-    """Wait for other migrations, and refuse a database that is not at the version the script starts from."""
+    """Build SQL that takes the migration lock and fails unless the schema is at `version`."""
     return f"""do $holdfast_guard$
 declare
   v_version integer := 0;

@@ -1,4 +1,4 @@
-"""Totals and trends for dashboards: queue lengths, throughput, problems, and the health of the database."""
+"""Read totals and trends for dashboards: queue lengths, throughput, problems and database health."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ async def metrics(connection: Connection, *, max_rows: int = 10_000) -> JsonObje
 async def get_throughput_chart(
     connection: Connection, hours: float = 1, *, queue: str | None = None, task_type: str | None = None
 ) -> JsonObject:
-    """Return the points of a chart: tasks that ended per step, wait and run times, and queue depths."""
+    """Return throughput over time: ended tasks, wait times, run times and queue lengths per interval."""
     call = "select holdfast.get_throughput_chart($1, $2, $3)"
     return decode_object(await connection.fetchval(call, hours, queue, task_type))
 
 
 async def get_task_type_stats(connection: Connection, hours: float = 24) -> list[JsonObject]:
-    """Return outcomes, durations and a trend of twelve steps for each queue and task type."""
+    """Return outcomes, durations and a trend of twelve intervals for each queue and task type."""
     return await fetch_objects(connection, "select holdfast.get_task_type_stats($1)", hours)
 
 
 async def count_problems(connection: Connection, since: datetime) -> JsonObject:
-    """Count tasks that failed since then, and tasks that are retrying, scheduled or waiting now."""
+    """Count tasks that failed since `since`, and tasks that are now retrying, scheduled or waiting."""
     return decode_object(await connection.fetchval("select holdfast.count_problems($1)", since))
 
 
@@ -40,5 +40,5 @@ async def get_database_health(connection: Connection) -> JsonObject:
 
 
 async def get_database_change_token(connection: Connection) -> str:
-    """Return a text that stays the same until a transaction writes anywhere in the database server."""
+    """Return a token that changes whenever a transaction writes anything on the database server."""
     return str(await connection.fetchval("select pg_catalog.pg_current_snapshot()::text"))

@@ -1,4 +1,4 @@
-"""Check that a server can run Holdfast and that this role may install it, before anything is changed."""
+"""Check, before a migration, that the server is supported and that the role may install the schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ select
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What the server says about itself and about the rights of this role."""
+    """The version and state of a PostgreSQL server, and the rights of the current role."""
 
     version_number: int
     version: str

@@ -18,5 +18,5 @@ async def list_task_queues(
 async def pause_queue_until(
     connection: Connection, queue: str, until: datetime | None, *, reason: str | None, by: str
 ) -> None:
-    """Pause a queue. It resumes at `until`; with None it stays paused until `resume_queue`."""
+    """Pause a task queue until a time, or until `resume_queue` if `until` is None."""
     await connection.execute("select holdfast.pause_queue_until($1, $2, $3, $4)", queue, until, reason, by)

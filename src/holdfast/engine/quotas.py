@@ -1,4 +1,4 @@
-"""Quotas: what one owner may store, how many operations they may use, and how many jobs they may have."""
+"""Set and check the quotas of owners: stored bytes, files, operations and unfinished jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def put_quota(
     files: int | None = None,
     operations: int | None = None,
 ) -> None:
-    """Set the quota of an owner, or with None the quota of every owner without one. None means unlimited."""
+    """Set the quota of an owner, or the default quota if `owner` is None. A limit of None is unlimited."""
     await connection.execute("select holdfast.put_quota($1, $2, $3, $4)", owner, size, files, operations)
 
 
@@ -38,7 +38,7 @@ async def check_unfinished_job_limit(connection: Connection, owner: str, max_unf
 async def submit_within_job_limit(
     connection: Connection, job: bytes, owner: str, max_unfinished: int
 ) -> SubmitResult:
-    """Submit a job. Raises TooManyRequestsError when the owner has `max_unfinished` unfinished jobs.
+    """Submit a job, or raise TooManyRequestsError if the owner has `max_unfinished` unfinished jobs.
 
     The check and the submission are one call, so two submissions at once cannot exceed the limit.
     """

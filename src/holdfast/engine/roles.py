@@ -39,7 +39,7 @@ def find_missing_roles(existing: Collection[str]) -> tuple[str, ...]:
 
 
 async def create_missing_roles(connection: Connection) -> tuple[str, ...]:
-    """Create missing roles as far as this login may, and return those that are still missing."""
+    """Create the missing roles that this login may create. Return the roles that are still missing."""
     async with connection.transaction():
         await connection.execute(schema.read_setup_sql("roles"))
         existing = [
@@ -54,7 +54,7 @@ async def create_missing_roles(connection: Connection) -> tuple[str, ...]:
 async def build_grant_statements(
     url: Secret, settings: Settings, role: str, purpose: GrantPurpose, *, check_role: bool = True
 ) -> list[str]:
-    """Return the statements that let the role of an application run workers, or submit and read jobs."""
+    """Build the GRANT statements that let a role run workers, or submit and read jobs."""
     async with open_connection(url, settings) as connection, connection.transaction():
         server = await preflight.read_server_info(connection)
         if check_role:
@@ -74,7 +74,7 @@ async def build_grant_statements(
 
 
 async def execute_grants(url: Secret, settings: Settings, statements: Collection[str]) -> None:
-    """Execute grants as the login of `url`, or as the owner of the schema if the login may act as it."""
+    """Execute GRANT statements, as the owner of the schema if the login may switch to that role."""
     async with open_connection(url, settings) as connection, connection.transaction():
         server = await preflight.read_server_info(connection)
         preflight.require_writable_server(server)

@@ -62,7 +62,7 @@ class SqlFunction:
 
 
 class SqlCallError(Exception):
-    """A call that the database refused, with the code and message of PostgreSQL or PostgREST."""
+    """The database refused a function call. Has the error code and message of PostgreSQL or PostgREST."""
 
     def __init__(
         self, code: str, message: str, *, details: str | None = None, hint: str | None = None
@@ -75,7 +75,7 @@ class SqlCallError(Exception):
 
 
 class SqlFunctionCache:
-    """Signatures by schema and name. An entry expires, because a migration may change the function."""
+    """A cache of SQL function signatures. Entries expire, because a migration may change a function."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], tuple[float, tuple[SqlFunction, ...]]] = {}
@@ -83,7 +83,7 @@ class SqlFunctionCache:
     async def find_function(
         self, connection: Connection, schema: str, name: str, argument_names: Sequence[str]
     ) -> SqlFunction:
-        """Return the overload that accepts these arguments. Raises SqlCallError for none or several."""
+        """Return the overload that accepts these argument names. Raise SqlCallError if none or several do."""
         overloads = await self._list_overloads(connection, schema, name)
         matches = [function for function in overloads if function.accepts(frozenset(argument_names))]
         if not matches:
@@ -189,5 +189,5 @@ async def call_function(
 
 
 async def set_transaction_read_only(connection: Connection) -> None:
-    """Forbid writes for the rest of the transaction."""
+    """Make the current transaction read-only."""
     await connection.execute("set transaction read only")

@@ -17,7 +17,7 @@ _SCHEDULE_PARAMETER_NAMES = ("name", "job", "cron", "every_s", "timezone", "miss
 
 
 class ScheduleRegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of an application's schedules by result. `missing` are stored but no longer in its code."""
+    """Names of an application's schedules by result. `missing` schedules are stored but not in the code."""
 
     created: list[str]
     changed: list[str]
@@ -26,7 +26,7 @@ class ScheduleRegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def put_schedule(connection: Connection, schedule: Mapping[str, Json]) -> StoredSchedule:
-    """Create or change the schedule of that name. Its next time stays unless its times change."""
+    """Create or replace a schedule. Its next run time changes only if its cron or interval changes."""
     return _schedule_decoder.decode(await _call_schedule_function(connection, "put_schedule", schedule))
 
 
@@ -46,7 +46,7 @@ async def _call_schedule_function(connection: Connection, function: str, schedul
 async def register_schedules(
     connection: Connection, source: str, schedules: Sequence[Mapping[str, Json]]
 ) -> ScheduleRegistrationResult:
-    """Store the schedules that the code of the application `source` declares."""
+    """Store the schedules that an application declares in its code. `source` names the application."""
     text = msgspec.json.encode(schedules).decode()
     response = await connection.fetchval("select holdfast.register_schedules($1, $2)", source, text)
     return msgspec.json.decode(response, type=ScheduleRegistrationResult)
@@ -55,7 +55,7 @@ async def register_schedules(
 async def list_schedules(
     connection: Connection, *, owner: str | None = None, after: str | None = None, limit: int = 100
 ) -> list[StoredSchedule]:
-    """List schedules by name, from the one after `after`."""
+    """List schedules in the order of their names, starting after the name `after`."""
     rows = await connection.fetch(
         "select holdfast.list_schedules($1, $2, $3) as schedule", owner, after, limit
     )
@@ -83,13 +83,13 @@ async def delete_schedule(connection: Connection, name: str) -> bool:
 
 
 async def run_schedule(connection: Connection, name: str) -> SubmitResult:
-    """Submit the job of a schedule now, in addition to its times."""
+    """Submit the job of a schedule now, in addition to its scheduled runs."""
     response = await connection.fetchval("select holdfast.run_schedule($1)", name)
     return msgspec.json.decode(response, type=SubmitResult)
 
 
 async def preview_schedule(connection: Connection, name: str, count: int = 10) -> list[datetime]:
-    """Return the next times of a stored schedule."""
+    """Return the next run times of a stored schedule."""
     rows = await connection.fetch("select t from holdfast.preview_schedule($1, $2) as t", name, count)
     return [row["t"] for row in rows]
 
@@ -103,7 +103,7 @@ async def list_next_run_times(
     count: int = 10,
     after: datetime | None = None,
 ) -> list[datetime]:
-    """Return the next times of a cron expression or an interval, without a stored schedule."""
+    """Return the next run times of a cron expression or an interval that is not stored."""
     rows: list[Any] = await connection.fetch(
         "select t from holdfast.list_next_run_times($1, $2, $3, $4, $5) as t",
         cron,

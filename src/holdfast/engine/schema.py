@@ -35,7 +35,7 @@ _CONCURRENT_INDEX_PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class SqlFile:
-    """A file of SQL and its path below the package's `engine` folder, for error messages."""
+    """The text of a SQL file and its path below the `engine` folder, for error messages."""
 
     path: str
     sql: str
@@ -43,7 +43,7 @@ class SqlFile:
 
 @dataclass(frozen=True)
 class SchemaMigration:
-    """A numbered change of the tables, from one SQL file or from a folder of SQL files."""
+    """A numbered migration of the tables, from one SQL file or from a folder of SQL files."""
 
     version: int
     name: str
@@ -72,14 +72,14 @@ class SchemaMigration:
 
     @property
     def index_name(self) -> str | None:
-        """The index that a concurrent migration builds, to find what an aborted run left behind."""
+        """The name of the index that a concurrent migration builds, or None."""
         match = _CONCURRENT_INDEX_PATTERN.search(self.sql)
         return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class FunctionFile:
-    """A file of `create or replace` statements, named by its path below `functions/`."""
+    """A SQL file that creates or replaces functions. `file` is its path below `functions/`."""
 
     file: str
     sql: str
@@ -88,7 +88,7 @@ class FunctionFile:
 
 @dataclass(frozen=True)
 class SchemaFiles:
-    """All SQL files of a version: migrations by number, function files in load order."""
+    """All SQL files of one version of Holdfast: migrations by number, function files in load order."""
 
     migrations: tuple[SchemaMigration, ...]
     functions: tuple[FunctionFile, ...]
@@ -118,7 +118,7 @@ def load_packaged_schema() -> SchemaFiles:
 
 
 def read_setup_sql(name: str) -> str:
-    """Return SQL of the installation that is neither migration nor function: `roles` or `schemas`."""
+    """Return the text of a SQL file in the folder `setup`: `roles` or `schemas`."""
     return (resources.files("holdfast.engine") / "setup" / f"{name}.sql").read_text(encoding="utf-8")
 
 
@@ -135,7 +135,7 @@ def load_schema_files(folder: Traversable) -> SchemaFiles:
 
 
 def _build_load_sort_key(function: FunctionFile) -> tuple[bool, bool, str]:
-    """Sort key: the grants, then what policies and views need when they are created, then by path."""
+    """Return the sort key of a function file: the grants first, then `foundation/`, then by path."""
     is_foundation = function.file.startswith("foundation/")
     return (function.file != FIRST_FUNCTION_FILE, not is_foundation, function.file)
 
@@ -193,7 +193,7 @@ def _load_function_file(capability: str, entry: Traversable) -> FunctionFile:
 
 
 def _parse_directives(file: str, sql: str, allowed: set[str]) -> dict[str, str]:
-    """Read the first line. An unknown directive is refused: a misspelt one must not pass as a comment."""
+    """Parse the directives in the first line of a SQL file. Raise ValueError for an unknown directive."""
     line = _DIRECTIVES_PATTERN.fullmatch(sql.partition("\n")[0].strip())
     directives: dict[str, str] = {}
     for directive in line[1].split(",") if line else ():

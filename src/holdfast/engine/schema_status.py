@@ -1,4 +1,4 @@
-"""Read what is installed in a database and compare it with what this code brings."""
+"""Read the schema that is installed in a database and compare it with the SQL files of this code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _LIST_PROVIDED_EXTENSIONS = (
 
 @dataclass(frozen=True)
 class AppliedMigration:
-    """A row of holdfast.migrations."""
+    """A migration that was applied to the database: a row of holdfast.migrations."""
 
     version: int
     name: str
@@ -65,7 +65,7 @@ class AppliedMigration:
 
 @dataclass(frozen=True)
 class AppliedFunctionSet:
-    """The set of functions that is installed."""
+    """The installed SQL functions: their checksum, skipped files and roles."""
 
     checksum: str
     skipped: tuple[str, ...]
@@ -75,7 +75,7 @@ class AppliedFunctionSet:
 
 @dataclass(frozen=True)
 class InstalledSchema:
-    """What is installed in a database."""
+    """The installed schema of a database: owner, migrations, functions and roles."""
 
     owner: str | None
     migrations: tuple[AppliedMigration, ...]
@@ -93,7 +93,7 @@ class InstalledSchema:
 
 
 async def read_installed_schema(connection: Connection, files: SchemaFiles) -> InstalledSchema:
-    """Read through `holdfast.get_installed_schema()`, or from the tables if the role may read them."""
+    """Read the installed schema with `holdfast.get_installed_schema()`, or from its tables."""
     row = await connection.fetchrow(_READ_ACCESS, list(SCHEMA_ROLES))
     assert row is not None  # noqa: S101  (one row always)
     content: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def _decode_function_set(entry: dict[str, Any] | None) -> AppliedFunctionSet | N
 
 @dataclass(frozen=True)
 class SchemaStatus:
-    """The installed schema compared with the files of this code: decides what `migrate` does."""
+    """The installed schema compared with the SQL files of this code."""
 
     installed: InstalledSchema
     files: SchemaFiles
@@ -149,13 +149,13 @@ class SchemaStatus:
 
     @property
     def unknown_migrations(self) -> tuple[AppliedMigration, ...]:
-        """Migrations that newer code applied."""
+        """Applied migrations that this code does not have, because a newer version applied them."""
         known = {migration.version for migration in self.files.migrations}
         return tuple(m for m in self.installed.migrations if m.version not in known)
 
     @property
     def changed_migrations(self) -> tuple[str, ...]:
-        """Migrations whose text differs from what was applied under their number."""
+        """File names of migrations whose text differs from the applied text."""
         applied = {migration.version: migration.checksum for migration in self.installed.migrations}
         return tuple(
             m.file for m in self.files.migrations if applied.get(m.version, m.checksum) != m.checksum
@@ -226,7 +226,7 @@ _VERSION_PATTERN = re.compile(r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:\.post(\d+
 
 
 def version_sort_key(version: str) -> tuple[tuple[int, ...], str, int, int, float]:
-    """Return a sort key for our version numbers: `1.0.dev0 < 1.0a1 < 1.0rc1 < 1.0 < 1.0.post1`."""
+    """Return the sort key of a version number: `1.0.dev0 < 1.0a1 < 1.0rc1 < 1.0 < 1.0.post1`."""
     match = _VERSION_PATTERN.match(version)
     if not match:
         return ((), "", 0, 0, 0.0)

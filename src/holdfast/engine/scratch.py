@@ -52,7 +52,7 @@ async def drop_database(server: Secret, name: str, settings: Settings) -> None:
 
 
 async def drop_databases(server: Secret, names: Iterable[str], settings: Settings) -> None:
-    """Drop databases together: each drop waits for a checkpoint, and only the first has much to write."""
+    """Drop several databases at once, which is faster because they share one checkpoint."""
     async with open_connection(server, settings) as connection:
         for name in names:
             await connection.execute(f'drop database if exists "{name}" with (force)')
@@ -74,8 +74,8 @@ async def list_submitted_tasks(connection: Connection) -> list[Record]:
     )
 
 
-async def terminate_open_transactions(connection: Connection, spared: Collection[int]) -> int:
-    """Roll back open transactions, as the server does when a client is gone. Return their number."""
+async def terminate_sessions_in_transaction(connection: Connection, spared: Collection[int]) -> int:
+    """Terminate sessions with an open transaction, except `spared`. Return their number."""
     terminated = await connection.fetch(
         """
         select pg_terminate_backend(a.pid) from pg_stat_activity a

@@ -12,7 +12,7 @@ from holdfast.search import SearchQuery, parse_search
 
 
 class JobCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of jobs. `exact` is False when counting stopped early or the count is an estimate."""
+    """A number of jobs. `exact` is False if the count stopped at a limit or is an estimate."""
 
     count: int
     exact: bool
@@ -70,7 +70,7 @@ async def count_jobs(
 
 
 def build_search_filter(query: SearchQuery | str, owner: str | None) -> str:
-    """Return the JSON filter of a search, restricted to `owner` unless that is None."""
+    """Build the JSON filter of a search, restricted to the jobs of `owner` unless `owner` is None."""
     where = (parse_search(query) if isinstance(query, str) else query).filter
     if owner is not None:
         where["owner"] = {"in": [owner]}

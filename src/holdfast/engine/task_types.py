@@ -1,4 +1,4 @@
-"""The task types that workers registered."""
+"""Store and read the task types that workers register."""
 
 from __future__ import annotations
 

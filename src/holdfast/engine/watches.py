@@ -1,4 +1,4 @@
-"""Watch jobs: subscribe to the events of some jobs and read them."""
+"""Subscribe to the events of jobs and read the events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.engine.json_rows import JsonObject, decode_object
 
 
 class EventPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """The last event number and the status of a watched job: enough to decide whether to read its events."""
+    """The number of the last event and the status of a watched job."""
 
     id: UUID
     seq: int
@@ -21,7 +21,7 @@ class EventPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def watch_jobs(connection: Connection, watcher: str, jobs: Sequence[UUID]) -> None:
-    """Subscribe `watcher` to the events of exactly these jobs for the next two minutes."""
+    """Subscribe `watcher` to the events of these jobs, and no others, for the next two minutes."""
     await connection.execute("select holdfast.watch_jobs($1, $2)", watcher, list(jobs))
 
 

@@ -1,4 +1,4 @@
-"""Outbound webhooks and inbound webhooks as the database stores them. One coroutine per SQL function."""
+"""Store, read and delete outbound and inbound webhooks. One coroutine per SQL function."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a webhook is delivered to, and the secret that signs the delivery."""
+    """The URL that receives the deliveries of a webhook, and the secret that signs them."""
 
     url: str
     secret: str
 
 
 class InboundWebhook(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint that submits one type of job, and the secret that verifies its requests."""
+    """An inbound webhook: the job that its requests submit, and the secret that verifies requests."""
 
     type: str
     queue: str
@@ -81,14 +81,14 @@ async def list_webhooks(connection: Connection) -> list[Webhook]:
 
 
 async def delete_webhook(connection: Connection, webhook_id: UUID) -> bool:
-    """Delete an outbound webhook. Returns False when there is none with this id."""
+    """Delete an outbound webhook. Return False if it does not exist."""
     return bool(await connection.fetchval("select holdfast.delete_webhook($1)", webhook_id))
 
 
 async def set_webhook_active(
     connection: Connection, webhook_id: UUID, *, on: bool, reason: str | None = None
 ) -> bool:
-    """Switch a webhook on, which clears its failures, or off. Returns False when there is none."""
+    """Enable a webhook, which clears its failures, or disable it. Return False if it does not exist."""
     call = "select holdfast.set_webhook_active($1, $2, $3)"
     return bool(await connection.fetchval(call, webhook_id, on, reason))
 
@@ -96,16 +96,16 @@ async def set_webhook_active(
 async def record_webhook_delivery(
     connection: Connection, webhook_id: UUID, error: str | None = None, *, gone: bool = False
 ) -> bool:
-    """Record the result of a delivery: a success has no `error`; `gone` means 410 Gone.
+    """Record the result of a webhook delivery. A success has no `error`; `gone` means 410 Gone.
 
-    Returns True when this call switched the webhook off.
+    Return True if this call disabled the webhook.
     """
     call = "select holdfast.record_webhook_delivery($1, $2, $3)"
     return bool(await connection.fetchval(call, webhook_id, error, gone))
 
 
 async def get_webhook_target(connection: Connection, webhook_id: UUID) -> WebhookTarget | None:
-    """Return URL and secret of a webhook, or None when it was deleted or switched off."""
+    """Return the URL and the secret of a webhook, or None if it was deleted or disabled."""
     row = await connection.fetchrow("select * from holdfast.get_webhook_target($1)", webhook_id)
     return None if row is None else WebhookTarget(**dict(row))
 
@@ -137,5 +137,5 @@ async def list_inbound_webhooks(connection: Connection) -> list[InboundWebhookSu
 
 
 async def delete_inbound_webhook(connection: Connection, name: str) -> bool:
-    """Delete an inbound webhook. Returns False when there is none with this name."""
+    """Delete an inbound webhook. Return False if it does not exist."""
     return bool(await connection.fetchval("select holdfast.delete_inbound_webhook($1)", name))

@@ -17,6 +17,6 @@ async def list_worker_tasks(connection: Connection, worker: str, *, limit: int =
 
 
 async def count_desired_workers(connection: Connection, queue: str, *, per_worker: int = 8) -> int:
-    """Return how many workers with `per_worker` slots each the queue can use now."""
+    """Return the number of workers that the queue can use now, if each has `per_worker` slots."""
     call = "select holdfast.count_desired_workers($1, $2)"
     return int(await connection.fetchval(call, queue, per_worker))

@@ -35,11 +35,11 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """A place that keeps bytes under keys."""
+    """A store of objects (bytes with a key): a folder, S3, GCS, Azure or memory."""
 
     @property
     def can_sign_urls(self) -> bool:
-        """Whether `sign_url` works: the store itself serves its objects over HTTP."""
+        """Whether the store serves its objects over HTTP, so that `sign_url` works."""
         ...
 
     async def put(

@@ -1,4 +1,4 @@
-"""Content to save, given as bytes, a path, an open file or an async iterator, and verified file reading.
+"""Read the content of files to save, upload it, and verify stored content while reading it.
 
 `ContentReader` yields the content in chunks while it counts and hashes them; it holds one chunk at a time. It
 rejects a file that changes while it is read, and stops when the content exceeds the quota.
@@ -29,7 +29,7 @@ DISCARD_OBJECT_TIMEOUT_S = 5
 
 
 class ContentReader:
-    """The content in chunks, readable once. `size` is known in advance for bytes and paths, otherwise None.
+    """Reads content to save in chunks, once. `size` is None if it is not known in advance.
 
     Set `max_bytes` to make reading fail with QuotaExceededError when the content is larger. `byte_count`,
     `sha256` and `media_metadata` are complete after the last chunk.
@@ -57,7 +57,7 @@ class ContentReader:
 
     @property
     def media_metadata(self) -> dict[str, Any]:
-        """Width and height of an image, or duration of a recording, where the first bytes contain them."""
+        """Width and height of an image, or duration of audio, if the first bytes contain them."""
         return detect_media_metadata(self._sample, self.byte_count)
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
@@ -153,7 +153,7 @@ async def _read_file(file: BinaryIO) -> AsyncGenerator[bytes]:
 async def upload_content(
     store: ObjectStore, key: str, reader: ContentReader, *, name: str, content_type: str
 ) -> None:
-    """Store the content under `key`. If the upload fails or is cancelled, delete what was stored."""
+    """Upload content under `key`. If the upload fails or is cancelled, delete the partial object."""
     try:
         disposition = format_content_disposition(name)
         await store.put(key, reader, content_type=content_type, disposition=disposition)
@@ -163,7 +163,7 @@ async def upload_content(
 
 
 async def discard_object(store: ObjectStore, key: str) -> None:
-    """Try to delete an object that no row references. If this fails, the next sweep deletes it."""
+    """Try to delete an orphaned object. If the deletion fails, the next sweep deletes the object."""
     with contextlib.suppress(StorageError, TimeoutError):
         async with asyncio.timeout(DISCARD_OBJECT_TIMEOUT_S):
             await store.delete([key])
@@ -175,7 +175,7 @@ def merge_file_metadata(detected: Mapping[str, Any], provided: Mapping[str, Any]
 
 
 class VerifiedFileReader:
-    """The content of a saved file. Reading ends with ConflictError if it differs from what was saved."""
+    """Reads a saved file. Raises ConflictError at the end if the content differs from the saved checksum."""
 
     def __init__(self, chunks: AsyncIterator[bytes], artifact: Artifact) -> None:
         self._chunks = chunks

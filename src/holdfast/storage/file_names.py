@@ -50,7 +50,7 @@ def resolve_content_type(name: str, declared: str | None) -> str:
 
 
 def is_safe_inline_type(content_type: str) -> bool:
-    """Whether a browser may display this content type on our site instead of saving the file."""
+    """Return whether browsers may display this content type on our site without a security risk."""
     media_type = content_type.partition(";")[0].strip().lower()
     family = media_type.partition("/")[0]
     return media_type in INLINE_CONTENT_TYPES or (family in _INLINE_TYPE_FAMILIES and "xml" not in media_type)
@@ -72,7 +72,7 @@ def format_content_disposition(name: str, *, inline: bool = False) -> str:
 
 
 class ArchiveNames:
-    """Names of the entries of one archive, safe on every system.
+    """The unique entry names of one archive. All names are valid on every operating system.
 
     No name contains a folder or is a Windows device, and no two are equal on a case-insensitive file system.
     """
@@ -81,7 +81,7 @@ class ArchiveNames:
         self._used = {_fold_case("manifest.json")}
 
     def reserve_name(self, name: str) -> str:
-        """Return a safe name for a file, numbered if an earlier entry has the same name."""
+        """Reserve and return a valid, unique entry name for a file: `a.txt`, then `a (2).txt`."""
         safe = _sanitize_archive_name(name)
         stem, dot, extension = safe.rpartition(".")
         stem, dot, extension = (stem, dot, extension) if stem else (safe, "", "")

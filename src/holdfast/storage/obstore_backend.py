@@ -183,7 +183,7 @@ def _open_remote_store(location: StorageLocation) -> LibraryStore:
 
 
 class _UploadSource:
-    """The bytes of an upload. Set `cancelled` to make the next read fail, which ends the upload."""
+    """The source of the bytes of an upload. Setting `cancelled` makes the next read fail."""
 
     def __init__(self, content: AsyncIterable[bytes]) -> None:
         self._content = aiter(content)
@@ -246,7 +246,7 @@ async def _split_chunks(stream: Any, key: str) -> AsyncGenerator[bytes]:
 
 
 def _delete_local_files(root: Path, keys: Sequence[str]) -> None:
-    """Delete the files, the leftovers of interrupted uploads beside them, and folders that are empty now."""
+    """Delete files, their interrupted uploads, and the folders that become empty."""
     for key in keys:
         path = root / key
         path.unlink(missing_ok=True)
@@ -263,7 +263,7 @@ def _delete_local_files(root: Path, keys: Sequence[str]) -> None:
 
 
 def _delete_partial_uploads(path: Path) -> None:
-    """Delete `name#1`, `name#2`, ...
+    """Delete the files of interrupted uploads beside `path`: `name#1`, `name#2`, ...
 
     The library writes an upload to such a file and renames it at the end; a killed process leaves it behind.
     """
@@ -275,7 +275,7 @@ def _delete_partial_uploads(path: Path) -> None:
 
 @contextmanager
 def translate_store_errors(key: str) -> Generator[None]:
-    """Raise errors of `holdfast.errors` instead of the library's, without the library's debug output."""
+    """Convert errors of obstore inside the block to exceptions of `holdfast.errors`."""
     try:
         yield
     except FileNotFoundError:
@@ -317,7 +317,7 @@ def _build_permission_error(error: BaseException) -> errors.StoragePermissionErr
 
 
 def _format_library_error(error: BaseException) -> str:
-    """Return the first line of the message, without URLs because they may contain a signature."""
+    """Return the first line of an obstore error, without URLs because a URL may contain a signature."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     line = re.sub(r"https?://[^\s\"')]+", "the store", line)
     return line.strip().rstrip(".:")[:MAX_ERROR_TEXT_CHARS]

@@ -34,7 +34,7 @@ _SIGNATURE_CONTEXT = b"holdfast file link 1\n"
 
 
 class LinkGrant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the holder of a link may do."""
+    """The signed content of a file link: the file, the method and the expiry."""
 
     method: Literal["GET"]
     artifact: UUID
@@ -47,17 +47,17 @@ class LinkGrant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 @dataclass(frozen=True)
 class LinkSigner:
-    """Signs and verifies links with one key."""
+    """Creates and verifies the tokens of file links with one signing key."""
 
     key: Secret
 
     @classmethod
     def from_settings(cls, settings: Settings) -> LinkSigner:
-        """Use `signing_key`, otherwise a key that is generated once and kept in the home folder."""
+        """Create a signer with the setting `signing_key`, or with a generated key in the home folder."""
         return cls(settings.signing_key or _load_or_create_signing_key(settings.home / "signing-key"))
 
     def create_token(self, file: Artifact, expires_in: timedelta, *, inline: bool = False) -> str:
-        """Return a token for the path /files/. The link expires at the latest when the file does."""
+        """Return a signed token for the path /files/. It expires at the latest with the file."""
         expires_at = time.time() + check_link_lifetime(expires_in).total_seconds()
         if file.expires_at is not None:
             expires_at = min(expires_at, file.expires_at.timestamp())
@@ -67,7 +67,7 @@ class LinkSigner:
         return f"{_encode_base64(payload)}.{_encode_base64(self._compute_signature(payload))}"
 
     def verify_token(self, token: str, *, now: float | None = None) -> LinkGrant:
-        """Return what a link permits.
+        """Return the grant of a token, after checking its signature and its expiry.
 
         Raises NotFoundError for a link that this key did not sign, and GoneError for an expired link.
         """

@@ -18,18 +18,18 @@ AnyTask = Task[..., Any]
 
 @dataclass
 class AppUnderTest:
-    """Tasks by name, schedules by name, consumers by queue, and the lifespan."""
+    """The tasks, schedules, consumers and lifespan that a test runs."""
 
     tasks: dict[str, AnyTask] = field(default_factory=dict[str, AnyTask])
     schedules: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
     lifespan: Lifespan[Any] | None = None
     consumers: dict[str, Consumer[Any]] = field(default_factory=dict[str, Consumer[Any]])
 
-    def add(self, parts: Iterable[object]) -> None:
+    def add_definitions(self, parts: Iterable[object]) -> None:
         """Add modules, tasks, consumers, schedules and a lifespan, in any order."""
         for part in parts:
             if isinstance(part, ModuleType):
-                self.add(value for value in list(vars(part).values()) if _is_definition(value))
+                self.add_definitions(value for value in list(vars(part).values()) if _is_definition(value))
             elif not self._add_definition(part):
                 raise InvalidError(
                     f"{part!r} cannot be run.",

@@ -33,11 +33,11 @@ from holdfast.worker.registration import register_definitions
 from holdfast.worker.task_executor import TaskExecutor
 from holdfast.worker.thread_pool import TaskThreadPool
 
-WORKER_NAME: Final = "test"
+TEST_WORKER_NAME: Final = "test"
 MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
-MAX_THREADS: Final = 8
-STOPPED: Final = "stopped"
-_OUTCOME_NAMES: Final = {
+MAX_DRAIN_THREADS: Final = 8
+STOPPED_OUTCOME_NAME: Final = "stopped"
+_OUTCOME_NAME_BY_KIND: Final = {
     "succeed": "succeeded",
     "fail": "failed",
     "reject": "rejected",
@@ -51,7 +51,7 @@ _OUTCOME_NAMES: Final = {
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """One attempt that `drain` ran.
+    """The outcome of one attempt that `drain` ran.
 
     `outcome` is "succeeded", "failed", "rejected", "snoozed", "limited", "cancelled", "released" or "stopped"
     (its job was cancelled). `output` is what the task returned, as JSON. `exception` is what it raised.
@@ -67,7 +67,7 @@ class AttemptResult:
 
 @dataclass(frozen=True)
 class ConsumedMessage:
-    """One message that `drain` passed to a consumer."""
+    """The outcome of one message that `drain` passed to a consumer."""
 
     queue: str
     message: int
@@ -77,7 +77,10 @@ class ConsumedMessage:
 
 @dataclass
 class DrainResult:
-    """What `drain` ran, in order, and how far it moved the clock."""
+    """The attempts and messages that `drain` ran, in order.
+
+    `clock_advance` is how far `drain` moved the clock.
+    """
 
     attempts: list[AttemptResult] = field(default_factory=list[AttemptResult])
     messages: list[ConsumedMessage] = field(default_factory=list[ConsumedMessage])
@@ -103,7 +106,7 @@ class DrainHost:
         self.connection = connection
         self._queues = sorted({task.queue for task in application.tasks.values()})
         self._cursors: str | None = None
-        self._threads = TaskThreadPool(MAX_THREADS)
+        self._threads = TaskThreadPool(MAX_DRAIN_THREADS)
         self._attempt_ended = asyncio.Event()
         self._running = RunningAttempts(self._attempt_ended.set)
         self._outbox = Outbox()
@@ -116,16 +119,16 @@ class DrainHost:
         """Store task types and schedules, as a worker does when it starts."""
         application = self.application
         await register_definitions(
-            self.connection, WORKER_NAME, application.tasks.values(), application.schedules.values()
+            self.connection, TEST_WORKER_NAME, application.tasks.values(), application.schedules.values()
         )
 
-    async def exchange(
+    async def record_and_claim(
         self, outcome: Outcome | None = None, *, claim: bool = True
     ) -> tuple[LeasedTask | None, bool]:
-        """Record an outcome and claim the next task. Returns it, and whether the outcome was accepted."""
+        """Record an outcome and claim a task. Return the task, and whether the outcome was accepted."""
         response = await leases.finish_and_claim(
             self.connection,
-            worker=WORKER_NAME,
+            worker=TEST_WORKER_NAME,
             outcomes=[] if outcome is None else [outcome],
             slots=1 if claim else 0,
             queues=self._queues,
@@ -162,18 +165,21 @@ class DrainHost:
 
         unsubscribe = telemetry.subscribe(collect_exception, only=["task.raised"])
         try:
-            executor.launch([claimed], time.monotonic())
-            (attempt,) = self._running.all()
+            executor.start_attempts([claimed], time.monotonic())
+            (attempt,) = self._running.list_attempts()
             await self._wait_for_end(attempt)
         finally:
             unsubscribe()
-        outcomes = self._outbox.take()
-        self._outbox.confirm(outcomes)
+        outcomes = self._outbox.take_unsent_outcomes()
+        self._outbox.confirm_outcomes(outcomes)
         outcome = outcomes[0] if outcomes else None
         return _build_result(claimed, outcome, exceptions), outcome
 
     async def _wait_for_end(self, attempt: Attempt) -> None:
-        """Wait until the attempt has an outcome. An attempt that was given up may still run."""
+        """Wait until the attempt has an outcome.
+
+        The code of an attempt that was given up may still run.
+        """
         runner = attempt.runner
         if runner is None:
             return
@@ -199,17 +205,17 @@ class DrainHost:
             progress = context.get_unreported_progress() if context is not None else None
             news = {claimed.id: progress} if progress is not None else None
             beat = await leases.heartbeat_tasks(
-                self.connection, worker=WORKER_NAME, held=[claimed], progress=news
+                self.connection, worker=TEST_WORKER_NAME, held=[claimed], progress=news
             )
             if context is not None and progress is not None and claimed.id not in beat.lost:
-                context.reported(progress)
+                context.mark_reported(progress)
             if claimed.id in beat.cancelled:
                 attempt.stop("cancelled")
             elif claimed.id in beat.lost and not (context is not None and context.completed):
                 attempt.stop("lease lost")
 
     async def is_cancelled(self, claimed: LeasedTask) -> bool:
-        beat = await leases.heartbeat_tasks(self.connection, worker=WORKER_NAME, held=[claimed])
+        beat = await leases.heartbeat_tasks(self.connection, worker=TEST_WORKER_NAME, held=[claimed])
         return claimed.id in beat.cancelled
 
     async def consume_messages(self) -> list[ConsumedMessage]:
@@ -243,14 +249,14 @@ def _build_result(
         task=claimed.type,
         job_id=claimed.job_id or claimed.id,
         attempt=claimed.attempt,
-        outcome=STOPPED if outcome is None else _OUTCOME_NAMES[outcome.kind],
+        outcome=STOPPED_OUTCOME_NAME if outcome is None else _OUTCOME_NAME_BY_KIND[outcome.kind],
         output=msgspec.json.decode(outcome.body) if has_output and outcome and outcome.body else None,
         exception=exceptions[-1] if exceptions else None,
     )
 
 
 async def drain(host: DrainHost, *, until: timedelta, max_attempts: int, state: Any) -> DrainResult:
-    """Run what is ready, and what becomes ready within `until`, moving the clock from event to event."""
+    """Run all tasks that are ready or become ready within `until`, moving the test clock forward."""
     result = DrainResult()
     async with host.open_executor(state) as executor:
         while True:
@@ -277,20 +283,20 @@ async def drain(host: DrainHost, *, until: timedelta, max_attempts: int, state: 
 async def _run_ready_tasks(
     host: DrainHost, executor: TaskExecutor, result: DrainResult, max_attempts: int
 ) -> None:
-    claimed, _ = await host.exchange()
+    claimed, _ = await host.record_and_claim()
     while claimed is not None:
         if len(result.attempts) >= max_attempts:
             raise AssertionError(
                 f"More than {max_attempts} attempts ran, the last of {claimed.type}. The test may never end."
             )
         attempt, outcome = await host.run_attempt(claimed, executor)
-        following, accepted = await host.exchange(outcome)
+        following, accepted = await host.record_and_claim(outcome)
         if not accepted:
             if not await host.is_cancelled(claimed):
                 raise AssertionError(
                     f"The lease of {claimed.type} ended while it ran. Give the task a longer lease, "
                     "or do not move the clock while it runs."
                 )
-            attempt = AttemptResult(attempt.task, attempt.job_id, attempt.attempt, STOPPED)
+            attempt = AttemptResult(attempt.task, attempt.job_id, attempt.attempt, STOPPED_OUTCOME_NAME)
         result.attempts.append(attempt)
         claimed = following

@@ -43,7 +43,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 AnyTask = Task[..., Any]
 
-MAX_ATTEMPTS = 10_000
+MAX_DRAIN_ATTEMPTS = 10_000
 LIFESPAN_CLOSE_TIMEOUT_S = 0.25
 
 
@@ -66,7 +66,7 @@ class SubmittedTask:
 
 
 class Holdfast:
-    """The real engine on the test's own database, with the test's tasks."""
+    """The fixture `hf`: the real engine on a database of the test, with the test's tasks."""
 
     def __init__(self, url: Secret, settings: Settings) -> None:
         self._url = url
@@ -84,15 +84,15 @@ class Holdfast:
         return self._url.reveal()
 
     def use(self, *parts: object) -> None:
-        """Add what `drain` runs: modules, tasks, consumers, schedules, and a lifespan."""
-        self._application.add(parts)
+        """Add modules, tasks, consumers, schedules and a lifespan that `drain` runs."""
+        self._application.add_definitions(parts)
 
     async def advance(self, by: timedelta) -> None:
         """Move the clock forward. This runs no tasks; call `drain` for that."""
         await self.clock.advance(by)
 
     async def drain(
-        self, *, until: timedelta = timedelta(0), max_attempts: int = MAX_ATTEMPTS
+        self, *, until: timedelta = timedelta(0), max_attempts: int = MAX_DRAIN_ATTEMPTS
     ) -> DrainResult:
         """Run every task that is ready or becomes ready within `until`, without waiting.
 
@@ -118,7 +118,7 @@ class Holdfast:
     def submitted(self, task: AnyTask | str | None = None) -> list[SubmittedTask]:
         """Return all committed tasks, or those of one task type, oldest first."""
         name = task.name if isinstance(task, Task) else task
-        rows = self._query(scratch.list_submitted_tasks)
+        rows = self._run_query(scratch.list_submitted_tasks)
         tasks = [_build_submitted_task(dict(row)) for row in rows]
         return [each for each in tasks if name is None or each.task == name]
 
@@ -136,7 +136,7 @@ class Holdfast:
         else:
             task, expected = what, _to_json_values(args)
         submitted = self.submitted(task)
-        matches = [each for each in submitted if _matches(_add_defaults(task, each.args), expected)]
+        matches = [each for each in submitted if _matches_arguments(_add_defaults(task, each.args), expected)]
         if len(matches) == count or (count is None and matches):
             return matches
         times = "" if count is None else f" {count} times, but {len(matches)} times"
@@ -193,7 +193,7 @@ class Holdfast:
         job = await self.client.submit(fresh)
         place = await self._kill_at_await(call.task, k, job.id, dropped) if k else None
         last = await self._run_with_drain_host(
-            self._build_application(call.task), lambda host: self._finish(host, job.id)
+            self._build_application(call.task), lambda host: self._run_job_to_end(host, job.id)
         )
         others = [e for e in self.submitted() if e.id not in known and e.id != job.id]
         return {
@@ -210,7 +210,7 @@ class Holdfast:
 
         async def run_attempt_until_kill(host: DrainHost) -> str | None:
             spared = await scratch.list_sessions_in_transaction(host.connection)
-            claimed, _ = await host.exchange()
+            claimed, _ = await host.record_and_claim()
             if claimed is None or (claimed.job_id or claimed.id) != job:
                 raise AssertionError("Something else is ready; drain before you replay.")
             await self._open_connections(host)
@@ -224,7 +224,7 @@ class Holdfast:
                 await scratch.advance_clock(host.connection, timedelta(seconds=claimed.lease_s, hours=1))
                 return str(killed)
             await opened.__aexit__(None, None, None)
-            await host.exchange(outcome, claim=False)
+            await host.record_and_claim(outcome, claim=False)
             return None
 
         return await self._run_with_drain_host(
@@ -240,7 +240,7 @@ class Holdfast:
     async def _drop_connections(
         self, host: DrainHost, opened: AbstractAsyncContextManager[Any], spared: list[int]
     ) -> None:
-        """Drop connections and open transactions, as the end of a killed process does."""
+        """Drop connections and their open transactions, as if the process were killed."""
         with contextlib.suppress(Exception):
             # The killed task never returns what it holds, so do not wait for the lifespan to close.
             async with asyncio.timeout(LIFESPAN_CLOSE_TIMEOUT_S):
@@ -248,9 +248,9 @@ class Holdfast:
         host.database.terminate()
         for database in self._databases.values():
             database.terminate()
-        await scratch.terminate_open_transactions(host.connection, spared)
+        await scratch.terminate_sessions_in_transaction(host.connection, spared)
 
-    async def _finish(self, host: DrainHost, job: UUID) -> AttemptResult:
+    async def _run_job_to_end(self, host: DrainHost, job: UUID) -> AttemptResult:
         """Run a job to its end and return its last attempt."""
         result = await drain(host, until=timedelta(hours=2), max_attempts=50, state=self.state)
         attempts = [attempt for attempt in result.attempts if attempt.job_id == job]
@@ -260,7 +260,7 @@ class Holdfast:
         return attempts[-1]
 
     def _build_application(self, *instead: AnyTask) -> AppUnderTest:
-        """Build the application, or one with only the given replacement tasks."""
+        """Build the application of the test, with the passed tasks in place of its own."""
         tasks = {task.name: task for task in instead} or self._application.tasks
         return AppUnderTest(
             tasks,
@@ -282,7 +282,7 @@ class Holdfast:
             finally:
                 await host.close()
 
-    def _query(self, query: Callable[[Connection], Awaitable[T]]) -> T:
+    def _run_query(self, query: Callable[[Connection], Awaitable[T]]) -> T:
         """Run a query in a thread, so that it works with and without a running event loop."""
         results: list[T] = []
         errors: list[BaseException] = []
@@ -305,7 +305,10 @@ class Holdfast:
         return results[0]
 
     def database(self) -> Database:
-        """Return the pool of the current event loop, for clients without their own URL."""
+        """Return the connection pool of the running event loop.
+
+        Clients without a URL of their own use it.
+        """
         loop = asyncio.get_running_loop()
         if loop not in self._databases:
             self._databases[loop] = Database(self._url, self._settings)
@@ -353,7 +356,7 @@ def _add_defaults(task: AnyTask, args: Mapping[str, Any]) -> dict[str, Any]:
     return {**_to_json_values(defaults), **args}
 
 
-def _matches(args: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+def _matches_arguments(args: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
     return all(name in args and args[name] == value for name, value in expected.items())
 
 

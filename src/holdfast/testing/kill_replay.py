@@ -23,16 +23,16 @@ from holdfast.definitions.tasks import Call, Task
 from holdfast.errors import InvalidError
 
 StateProbe: TypeAlias = Callable[[], Any]
-CLOSE_TIMEOUT_S: Final = 1.0
+COROUTINE_CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class SimulatedKill(BaseException):
-    """Raised at the place where an attempt is killed on purpose."""
+    """Kills an attempt at a chosen await."""
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """The result of `hf.replay`: how often and where the task was killed, and what it returned every time."""
+    """The result of `hf.replay`: how often and where the task was killed, and its result."""
 
     kills: int
     output: Any
@@ -40,7 +40,7 @@ class ReplayResult:
 
 
 class KillableCoroutine:
-    """Awaits a coroutine and discards it after its k-th suspension. With `k` 0 it runs to the end."""
+    """Runs a coroutine and kills it after its k-th suspension, or never if `k` is 0."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any], code: CodeType, k: int) -> None:
         self.inner = inner
@@ -51,10 +51,13 @@ class KillableCoroutine:
         self._steps = inner.__await__()
 
     async def close(self) -> None:
-        """Let the discarded coroutine run its `finally` blocks, long after the state was compared."""
+        """Run the `finally` blocks of the killed coroutine.
+
+        This happens long after the states were compared.
+        """
         self._k = 0
         with contextlib.suppress(BaseException):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(COROUTINE_CLOSE_TIMEOUT_S):
                 await self._cancel()
 
     @types.coroutine
@@ -79,7 +82,7 @@ class KillableCoroutine:
             except StopIteration as stop:
                 return stop.value
             self.suspensions += 1
-            self.place = self._get_place()
+            self.place = self._get_code_location()
             to_throw = None
             try:
                 yield awaited
@@ -89,8 +92,8 @@ class KillableCoroutine:
             if self.suspensions == self._k:
                 raise SimulatedKill(self.place)
 
-    def _get_place(self) -> str:
-        """Return the current line of the task's own function."""
+    def _get_code_location(self) -> str:
+        """Return the file and line that the task's function has reached."""
         frame = getattr(self.inner, "cr_frame", None)
         return f"{self._code.co_name}:{frame.f_lineno}" if frame is not None else self._code.co_name
 
@@ -135,7 +138,10 @@ async def close_killed_coroutines(
 
 
 def make_killable(task: Task[..., Any], k: int, runs: list[KillableCoroutine]) -> Task[..., Any]:
-    """Return the task with a function that is killed after its k-th suspension and added to `runs`."""
+    """Return a copy of the task whose function is killed after its k-th suspension.
+
+    Each run is added to `runs`.
+    """
     function = task.function
 
     @functools.wraps(function)

@@ -34,9 +34,9 @@ try:
 except ImportError:  # the fixture `hf` reports it when a test uses it
     pytest_asyncio = cast("Any", None)
 
-HOME: Final = pytest.StashKey[Path]()
+HOME_DIRECTORY_KEY: Final = pytest.StashKey[Path]()
 # Durability costs time, and no test survives a power failure anyway.
-SERVER_OPTIONS: Final = {
+TEST_SERVER_OPTIONS: Final = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -44,10 +44,10 @@ SERVER_OPTIONS: Final = {
 }
 
 
-URL_HELP: Final = (
+SERVER_URL_HELP: Final = (
     "Create test databases on the PostgreSQL server with this URL. Default: the embedded server."
 )
-MISSING_ASYNCIO_MODE: Final = (
+ASYNCIO_MODE_ERROR: Final = (
     "This test is asynchronous, but pytest-asyncio is in strict mode and does not run it. Add this line to "
     '[tool.pytest.ini_options] in pyproject.toml: asyncio_mode = "auto". Or mark the test with '
     "@pytest.mark.asyncio."
@@ -56,31 +56,33 @@ MISSING_ASYNCIO_MODE: Final = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("holdfast")
-    group.addoption("--holdfast-url", help=URL_HELP)
-    parser.addini("holdfast_url", URL_HELP)
+    group.addoption("--holdfast-url", help=SERVER_URL_HELP)
+    parser.addini("holdfast_url", SERVER_URL_HELP)
     parser.addini("holdfast_app", "Run the tasks of these modules in hf.drain(). Default: none.", type="args")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     shared_home = getattr(config, "workerinput", {}).get("holdfast_home")
     name = f"holdfast-pytest-{uuid.uuid4().hex[:12]}"
-    config.stash[HOME] = Path(shared_home) if shared_home else Path(tempfile.gettempdir()) / name
+    config.stash[HOME_DIRECTORY_KEY] = (
+        Path(shared_home) if shared_home else Path(tempfile.gettempdir()) / name
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Let the worker processes of pytest-xdist use the server of the process that started them."""
-    node.workerinput["holdfast_home"] = str(node.config.stash[HOME])
+    node.workerinput["holdfast_home"] = str(node.config.stash[HOME_DIRECTORY_KEY])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Explain why an asynchronous test does not run. pytest itself would say that a plug-in is missing."""
+    """Fail an asynchronous test with an explanation if pytest-asyncio is in strict mode."""
     if not isinstance(item, pytest.Function) or "hf" not in item.fixturenames or pytest_asyncio is None:
         return
     is_marked = any(item.get_closest_marker(name) for name in ("asyncio", "anyio"))
     if inspect.iscoroutinefunction(item.obj) and not is_marked and _get_asyncio_mode(item.config) == "strict":
-        pytest.fail(MISSING_ASYNCIO_MODE, pytrace=False)
+        pytest.fail(ASYNCIO_MODE_ERROR, pytrace=False)
 
 
 def _get_asyncio_mode(config: pytest.Config) -> str:
@@ -88,7 +90,7 @@ def _get_asyncio_mode(config: pytest.Config) -> str:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    home = config.stash.get(HOME, None)
+    home = config.stash.get(HOME_DIRECTORY_KEY, None)
     if home is None or hasattr(config, "workerinput") or not home.exists():
         return
     settings = _load_test_settings(config)
@@ -101,7 +103,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _load_test_settings(config: pytest.Config) -> Settings:
     url = config.getoption("holdfast_url") or config.getini("holdfast_url")
-    overrides: dict[str, object] = {"home": str(config.stash[HOME]), "statement_cache": "on"}
+    overrides: dict[str, object] = {"home": str(config.stash[HOME_DIRECTORY_KEY]), "statement_cache": "on"}
     if url:
         overrides["database_url"] = url
     return settings_module.load_settings(overrides, environ={}, folder=Path(tempfile.gettempdir()))
@@ -114,14 +116,14 @@ def _get_template_name(home: Path) -> str:
 @pytest.fixture(scope="session")
 def hf_settings(pytestconfig: pytest.Config) -> Settings:
     """The settings of the test run."""
-    home = pytestconfig.stash[HOME]
+    home = pytestconfig.stash[HOME_DIRECTORY_KEY]
     home.mkdir(mode=0o755, parents=True, exist_ok=True)
     return _load_test_settings(pytestconfig)
 
 
 @pytest.fixture(scope="session")
 def hf_prepare() -> Callable[[Any], Any] | str | None:
-    """Override this fixture to create your own tables: return SQL, or a function that takes a connection."""
+    """SQL, or a function of a connection, that creates your own tables. Override this fixture."""
     return None
 
 
@@ -131,14 +133,14 @@ def hf_server(hf_settings: Settings) -> Generator[Secret]:
     if hf_settings.database_url is not None:
         yield hf_settings.database_url
         return
-    server = embedded.start_server(hf_settings, options=SERVER_OPTIONS)
+    server = embedded.start_server(hf_settings, options=TEST_SERVER_OPTIONS)
     yield server.url
     server.release()
 
 
 @pytest.fixture(scope="session")
 def hf_template(hf_server: Secret, hf_settings: Settings, hf_prepare: Any) -> str:
-    """The name of a database with the schema and your own tables. Each test gets a copy of it."""
+    """The name of the template database that each test gets a copy of."""
     name = _get_template_name(hf_settings.home)
     with (hf_settings.home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -189,14 +191,14 @@ async def _create_hf(
 
 
 class ClientRedirection:
-    """Connects clients that were created without a URL, as at import time, to the database of the test."""
+    """Connects clients that were created without a URL to the database of the test."""
 
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = ClientConnections._open  # pyright: ignore[reportPrivateUsage]
+        original = ClientConnections._open_connections  # pyright: ignore[reportPrivateUsage]
 
         async def open_connections(
             connections: ClientConnections, loop: asyncio.AbstractEventLoop
@@ -206,7 +208,7 @@ class ClientRedirection:
                 return await original(connections, loop)
             return self._get_test_connections()
 
-        monkeypatch.setattr(ClientConnections, "_open", open_connections)
+        monkeypatch.setattr(ClientConnections, "_open_connections", open_connections)
 
     def _get_test_connections(self) -> LoopConnections:
         loop = asyncio.get_running_loop()

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-FIRST_PAUSE_S = 0.001
-MAX_PAUSE_S = 0.05
+FIRST_POLL_PAUSE_S = 0.001
+MAX_POLL_PAUSE_S = 0.05
 
 
 async def wait_until(
@@ -27,7 +27,7 @@ async def wait_until(
         await wait_until(lambda: path.exists(), within=timedelta(seconds=5))
     """
     deadline = time.monotonic() + within.total_seconds()
-    pause_s = FIRST_PAUSE_S
+    pause_s = FIRST_POLL_PAUSE_S
     while True:
         result = check()
         value = await result if inspect.isawaitable(result) else result
@@ -36,4 +36,4 @@ async def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"not true within {within}: {what or check}")
         await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, MAX_PAUSE_S)
+        pause_s = min(pause_s * 2, MAX_POLL_PAUSE_S)

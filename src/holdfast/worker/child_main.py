@@ -59,7 +59,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 class WorkerPipe:
-    """The connection to the worker. Any thread may send."""
+    """A child process's connection to its worker. Any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -72,7 +72,7 @@ class WorkerPipe:
             self._socket.sendall(encode_frame(kind, body))
 
     def receive(self) -> list[tuple[bytes, bytes]]:
-        """Wait for messages. Exits the process when the worker is gone."""
+        """Wait for messages from the worker and return them. Exit the process if the worker is gone."""
         while True:
             received = self._socket.recv(1 << 20)
             if not received:
@@ -83,7 +83,7 @@ class WorkerPipe:
 
 
 class PipeGateway:
-    """The engine gateway of a child: sends each request to the worker, which calls the engine."""
+    """The engine gateway in a child process: sends requests to the worker, which calls the engine."""
 
     def __init__(self, pipe: WorkerPipe, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe = pipe
@@ -91,13 +91,13 @@ class PipeGateway:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._last_number = 0
 
-    async def _request(self, method: str, *args: object) -> Any:
+    async def _send_request(self, method: str, *args: object) -> Any:
         self._last_number += 1
         response = self._pending[self._last_number] = self.loop.create_future()
         self._pipe.send(b"D", GatewayRequest(number=self._last_number, method=method, args=list(args)))
         return await response
 
-    def handle_response(self, response: GatewayResponse) -> None:
+    def handle_gateway_response(self, response: GatewayResponse) -> None:
         pending = self._pending.pop(response.number, None)
         if pending is None or pending.done():
             return
@@ -106,26 +106,31 @@ class PipeGateway:
         else:
             pending.set_result(response.value)
 
-    async def report(self, _: Lease, percent: float | None, phase: str | None, message: str | None) -> None:
-        await self._request("report", percent, phase, message)
+    async def report_progress(
+        self, _: Lease, percent: float | None, phase: str | None, message: str | None
+    ) -> None:
+        await self._send_request("report_progress", percent, phase, message)
 
     async def get_step_results(self, _: Lease) -> dict[str, Json]:
-        steps: dict[str, Json] = await self._request("get_step_results")
+        steps: dict[str, Json] = await self._send_request("get_step_results")
         return steps
 
     async def save_step_result(self, _: Lease, name: str, value: bytes, files: Sequence[str]) -> Json:
-        return await self._request("save_step_result", name, value, list(files))
+        return await self._send_request("save_step_result", name, value, list(files))
 
-    async def add_tasks(self, _: Lease, tasks: bytes) -> dict[str, UUID]:
-        ids: dict[str, str] = await self._request("add_tasks", tasks)
+    async def add_child_tasks(self, _: Lease, tasks: bytes) -> dict[str, UUID]:
+        ids: dict[str, str] = await self._send_request("add_child_tasks", tasks)
         return {name: UUID(text) for name, text in ids.items()}
 
-    async def submit(self, _: Lease, job: bytes) -> UUID:
-        return UUID(await self._request("submit", job))
+    async def submit_detached_job(self, _: Lease, job: bytes) -> UUID:
+        return UUID(await self._send_request("submit_detached_job", job))
 
 
 class ChildContext(TaskContext):
-    """The context of a task in a child: sends everything at once, because the process may crash."""
+    """The task context in a child process: sends progress and log lines to the worker at once.
+
+    They are not buffered, because the child process may crash.
+    """
 
     __slots__ = ("_pipe", "_progress_sent_at")
 
@@ -146,10 +151,10 @@ class ChildContext(TaskContext):
         if progress is not None:
             self._progress_sent_at = time.monotonic()
             self._pipe.send(b"P", progress)
-            self.reported(progress)
+            self.mark_reported(progress)
 
-    def _complete(self, on: object, output: object) -> Awaitable[None]:
-        completion = super()._complete(on, output)
+    def _complete_task(self, on: object, output: object) -> Awaitable[None]:
+        completion = super()._complete_task(on, output)
         self._pipe.send(b"K")
         return completion
 
@@ -166,7 +171,7 @@ def _is_msgpack_scalar(value: object) -> bool:
 
 
 class ChildTaskRunner:
-    """Runs the tasks that the worker assigns, one at a time."""
+    """Runs tasks in a child process, one at a time, as the worker assigns them."""
 
     def __init__(
         self, pipe: WorkerPipe, tasks: Mapping[str, AnyTask], lifespan: Lifespan[Any] | None
@@ -222,12 +227,12 @@ class ChildTaskRunner:
         self._pipe.send(b"V", _build_task_report(outcome, completed=context.completed))
 
     def _receive_messages(self) -> None:
-        """Read the pipe, in a thread."""
+        """Receive messages from the worker, in a thread."""
         while True:
             for kind, body in self._pipe.receive():
                 attempt = self._attempt
                 if kind == b"X" and attempt is not None and attempt.mark_stopped(body.decode()):
-                    self._loop.call_soon_threadsafe(attempt.interrupt)
+                    self._loop.call_soon_threadsafe(attempt.interrupt_code)
                 elif kind != b"X":
                     self._loop.call_soon_threadsafe(self._handle_message, kind, body)
 
@@ -235,7 +240,7 @@ class ChildTaskRunner:
         if kind == b"T":
             self._assignments.put_nowait(msgspec.msgpack.decode(body, type=TaskAssignment))
         elif kind == b"A":
-            self._gateway.handle_response(msgspec.msgpack.decode(body, type=GatewayResponse))
+            self._gateway.handle_gateway_response(msgspec.msgpack.decode(body, type=GatewayResponse))
         elif kind == b"Q":
             self._assignments.put_nowait(None)
 
@@ -247,7 +252,10 @@ def _build_task_report(outcome: TaskOutcome | None, *, completed: bool) -> TaskR
 
 
 def exit_with_worker(worker_pid: int) -> None:
-    """Exit when the worker does: by a signal of the kernel where it exists, else at the end of the pipe."""
+    """Make this child process exit when its worker exits.
+
+    The kernel sends a signal where it supports that. Elsewhere the end of the pipe ends the process.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != worker_pid:
@@ -255,7 +263,10 @@ def exit_with_worker(worker_pid: int) -> None:
 
 
 def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStartMessage]:
-    """Open the pipe before the application is imported, so that nothing in it can outlive the worker."""
+    """Connect this child process to its worker. Return the pipe and the start message.
+
+    This happens before the application is imported, so that nothing in it can outlive the worker.
+    """
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which tells the child what to do
     pipe = WorkerPipe(socket.socket(fileno=descriptor))
@@ -267,26 +278,26 @@ def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStartMessage]:
     return pipe, start
 
 
-def run_child(
+def run_child_process(
     pipe: WorkerPipe, start: ChildStartMessage, tasks: Mapping[str, AnyTask], lifespan: Lifespan[Any] | None
 ) -> None:
-    """Run tasks until the worker ends this process."""
+    """Run tasks in this child process until the worker ends the process."""
 
-    async def run_host() -> None:
+    async def run_task_runner() -> None:
         await ChildTaskRunner(pipe, tasks, lifespan).run(start)
 
-    asyncio.run(run_host())
+    asyncio.run(run_task_runner())
     sys.stdout.flush()
     os._exit(0)  # do not wait for threads whose results nobody needs
 
 
 def main() -> None:
-    """Run as `python -m holdfast.worker.child_main DESCRIPTOR`, which a worker does."""
+    """Run a child process. The argument is the descriptor of the socket to the worker."""
     pipe, start = connect_to_worker(int(sys.argv[1]))
     sys.path[:] = list(dict.fromkeys([*start.import_path, *sys.path]))
     try:
         tasks, lifespan = import_definitions(start.modules)
-        run_child(pipe, start, tasks, lifespan)
+        run_child_process(pipe, start, tasks, lifespan)
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -38,15 +38,15 @@ class BlockingFiles:
         kind: str | None = None,
         name: str | None = None,
     ) -> Sequence[Artifact]:
-        """Return all visible files that match, oldest first."""
+        """Return all visible files that match the filters, oldest first."""
         return self._thread.run(self._inner.list(job=job, batch=batch, owner=owner, kind=kind, name=name))
 
     def get(self, file: UUID | str) -> Artifact:
-        """Return a file's description. Raise NotFoundError, or GoneError if it has expired or was deleted."""
+        """Return a file's metadata. Raise GoneError if the file has expired or was deleted."""
         return self._thread.run(self._inner.get(file))
 
     def open(self, file: Artifact | UUID | str) -> AbstractContextManager[BlockingFileReader]:
-        """Open a file for reading, in chunks with `for` or at once with `read()`.
+        """Open a file. Read its content in chunks with `for`, or at once with `read()`.
 
         The content is compared with the stored hash.
         """
@@ -59,7 +59,7 @@ class BlockingFiles:
     def put(
         self, name: str, content: Content, type: str | None = None, **options: Unpack[FileOptions]
     ) -> Artifact:
-        """Store a file. It is visible when this method returns.
+        """Store a file. The file is visible when this method returns.
 
         `content` is bytes, a path, a file opened with "rb", or an async iterator of bytes. `type` is the
         content type; the default follows from the name.
@@ -67,18 +67,18 @@ class BlockingFiles:
         return self._thread.run(self._inner.put(name, content, type, **options))
 
     def delete(self, file: UUID | str) -> None:
-        """Hide a file at once. The next sweep deletes its content."""
+        """Delete a file. The file is hidden at once, and the next sweep deletes its content."""
         self._thread.run(self._inner.delete(file))
 
-    def sign(
+    def create_download_link(
         self, file: Artifact | UUID | str, expires: timedelta = timedelta(hours=1), *, inline: bool = False
     ) -> str:
-        """Return a link that anybody can download the file with, valid for 5 minutes to an hour.
+        """Return a signed download link that is valid for 5 minutes to an hour.
 
-        An object store makes a full URL. For a local folder the link is a path, /files/..., on the host of
+        An object store returns a full URL. For a local folder the link is a path, /files/..., on the host of
         `holdfast api`. With `inline` it is always such a path, and browsers show files of safe types.
         """
-        return self._thread.run(self._inner.sign(file, expires, inline=inline))
+        return self._thread.run(self._inner.create_download_link(file, expires, inline=inline))
 
     def regenerate(self, file: UUID | str) -> UUID:
         """Run the task that saved the file again, and return the id of its job."""
@@ -93,7 +93,7 @@ class BlockingFiles:
         return self._thread.run(self._inner.sweep())
 
     def orphaned_objects(self, *, older: timedelta = MIN_ORPHAN_AGE) -> Iterator[Sequence[str]]:
-        """Yield pages of keys of orphaned objects: those in the store that no row refers to.
+        """Yield lists of keys of stored objects that no database row refers to.
 
         This lists the whole store.
         """

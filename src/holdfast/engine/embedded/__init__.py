@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL server, for development and small installations.
+"""Start and stop the embedded PostgreSQL server, for development and small installations.
 
 `start_server` makes the calling process a *user* of the one server of a home folder, and starts the server if
 it is not running. The server runs until its last user has called `release` or died. supervisor.py explains
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass
 class EmbeddedServer:
-    """A running server. `claim` is the lock file descriptor that makes this process a user of it."""
+    """A running embedded server. The lock file descriptor `claim` makes this process one of its users."""
 
     url: Secret
     home: EmbeddedHome = field(repr=False)
@@ -51,12 +51,12 @@ class EmbeddedServer:
 
     @property
     def is_permanent(self) -> bool:
-        """Whether the server keeps running without users."""
+        """Whether the server keeps running after its last user is gone."""
         return self.home.keep.exists()
 
     @property
     def version(self) -> str:
-        """The version of the server."""
+        """The version of the running PostgreSQL server."""
         return login_probe.get_server_version(self.url)
 
     def release(self) -> None:
@@ -81,7 +81,7 @@ class EmbeddedServer:
 
 
 def locate_database(settings: Settings) -> tuple[Secret, EmbeddedServer | None]:
-    """Return the database to use: DATABASE_URL if it is set, else the embedded server, started if needed."""
+    """Return the URL of the database: DATABASE_URL, or the embedded server, which is started if needed."""
     if settings.database_url:
         return settings.database_url, None
     server = start_server(settings)
@@ -89,7 +89,7 @@ def locate_database(settings: Settings) -> tuple[Secret, EmbeddedServer | None]:
 
 
 def start_server(settings: Settings, *, options: Mapping[str, str] | None = None) -> EmbeddedServer:
-    """Return the running server, or start it. Blocks; any number of processes can call it at once.
+    """Return the running embedded server, or start it. Blocks. Concurrent calls are safe.
 
     `options` are PostgreSQL settings for a server that this call starts. A running server is not changed.
     """
@@ -118,7 +118,7 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
 
 
 def find_running_server(settings: Settings) -> EmbeddedServer | None:
-    """Return the server if it is running and accepts connections. Starts, creates and repairs nothing."""
+    """Return the embedded server if it is running, else None. Does not start or change anything."""
     home = EmbeddedHome(settings)
     with _explain_os_errors(home):
         if not home.folder.exists():
@@ -145,7 +145,7 @@ def start_permanent_server(settings: Settings) -> EmbeddedServer:
 
 
 def stop_server(settings: Settings) -> bool:
-    """Stop the server, even if it has users. Returns False when it was not running."""
+    """Stop the server, even if it has users. Return False if it was not running."""
     home = EmbeddedHome(settings)
     with _explain_os_errors(home):
         if not home.folder.exists():
@@ -172,7 +172,7 @@ def reset_server(settings: Settings) -> None:
 
 
 def find_psql(settings: Settings) -> Path:
-    """Return the psql to use; for an embedded cluster, the one of its version."""
+    """Return the path of psql, of the same version as the embedded cluster if there is one."""
     home = EmbeddedHome(settings)
     with _explain_os_errors(home):
         version = home.cluster_version if settings.database_url is None else None
@@ -181,7 +181,7 @@ def find_psql(settings: Settings) -> Path:
 
 @contextmanager
 def _explain_os_errors(home: EmbeddedHome) -> Generator[None]:
-    """Raise errors of the operating system as EmbeddedError with a fix."""
+    """Convert OSError inside the block to EmbeddedDatabaseError with a fix."""
     try:
         yield
     except OSError as error:

@@ -46,14 +46,14 @@ class ServerAccount:
         return self.uid == os.geteuid()
 
     def _subprocess_options(self) -> dict[str, Any]:
-        """Options of subprocess that switch to this account, with only the environment a server needs."""
+        """Keyword arguments for `subprocess` that run a program as this account with a clean environment."""
         switch: dict[str, Any] = (
             {} if self.is_current_user else {"user": self.uid, "group": self.gid, "extra_groups": []}
         )
         return {"env": build_server_environment(), "cwd": "/", "umask": 0o077, **switch}
 
     def can_access(self, test: str, path: Path) -> bool:
-        """Run `test` as that account. File modes alone do not tell, because of ACLs and mounts."""
+        """Return whether this account passes the `test` command, such as `-x`, on a path."""
         return self.run(["/bin/sh", "-c", f'test {test} "$1"', "sh", os.fspath(path)]).returncode == 0
 
     def run(self, command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -74,14 +74,14 @@ class ServerAccount:
 
 
 def build_server_environment() -> dict[str, str]:
-    """Return the environment of the server: no PG* variables, and English messages, because we parse them."""
+    """Return the environment variables of the server: without PG* variables, with English messages."""
     current = os.environ  # house: environment (passed on, not read)
     passed = {name: current[name] for name in PASSED_ENVIRONMENT_VARIABLES if name in current}
     return {"PATH": os.defpath, **passed, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def choose_account(home: EmbeddedHome) -> ServerAccount:
-    """Return the current user; for root, the owner of the cluster or home, or `nobody` if that is root."""
+    """Return the server's account: the current user, or for root the owner of the cluster or `nobody`."""
     if os.geteuid() != 0:
         check_home_owner(home)
         return ServerAccount(os.geteuid(), os.getegid())
@@ -96,7 +96,7 @@ def choose_account(home: EmbeddedHome) -> ServerAccount:
 
 
 def check_home_owner(home: EmbeddedHome) -> None:
-    """Refuse a folder that another user, or root, owns, unless this process runs as root."""
+    """Raise EmbeddedDatabaseError if another user owns the home. Root may use every home."""
     for path in (home.folder, home.data_folder):
         if os.geteuid() != 0 and path.exists() and path.stat().st_uid != os.geteuid():
             raise EmbeddedDatabaseError(
@@ -114,7 +114,7 @@ def _format_user(uid: int) -> str:
 
 
 def take_over_files(folder: Path, account: ServerAccount) -> bool:
-    """Give a cluster that root copied to the server's account. Returns whether that was necessary."""
+    """Make the server's account the owner of a cluster that root copied. Return whether it was needed."""
     if account.is_current_user or folder.stat().st_uid == account.uid:
         return False
     for parent, folders, files in os.walk(folder):

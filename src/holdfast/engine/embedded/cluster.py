@@ -57,7 +57,7 @@ class PostgresCluster:
     binaries: PostgresBinaries
 
     def create(self, password: Secret) -> None:
-        """Run initdb in a temporary folder and rename the result."""
+        """Create the cluster: run initdb in a temporary folder, then rename the folder."""
         target = choose_data_folder(self.home, self.account)
         aside = target.with_name(f"{target.name}{INCOMPLETE_SUFFIX}{secrets.token_hex(4)}")
         aside.mkdir(mode=0o700)
@@ -104,7 +104,7 @@ class PostgresCluster:
             )
 
     def configure(self, options: Mapping[str, str]) -> None:
-        """Write holdfast.conf with our settings and these options."""
+        """Write holdfast.conf with the default settings and `options`."""
         lines = [
             f"{name} = {_quote_setting(value)}" for name, value in {**POSTGRES_SETTINGS, **options}.items()
         ]
@@ -116,7 +116,7 @@ class PostgresCluster:
             os.fchmod(file.fileno(), 0o644)
 
     def build_supervisor_plan(self, port: int) -> supervisor.SupervisorPlan:
-        """Return what the supervisor needs to start the server on this port."""
+        """Build the plan from which the supervisor starts the server on this port."""
         data_folder = str(self.home.data_folder)
         # Settings on the command line cannot be changed by configuration files.
         fixed = {
@@ -146,7 +146,7 @@ class PostgresCluster:
         return supervisor.find_postmaster(str(self.home.data_folder), self.home.tag, self.account.uid)
 
     def repair(self) -> list[str]:
-        """Repair what a crash, a copy or a kill left behind, and return a list of repairs."""
+        """Repair the data folder after a crash, copy or kill. Return descriptions of the repairs."""
         folder = self.home.data_folder
         repaired = ["files of another owner"] if take_over_files(folder, self.account) else []
         if folder.stat().st_mode & 0o7777 not in {0o700, 0o750}:
@@ -174,7 +174,7 @@ class PostgresCluster:
             )
 
     def _end_abandoned_initdb(self, aside: str) -> None:
-        """End the initdb of a killed process. Its command line has the random name of the folder."""
+        """End an initdb process whose parent was killed, found by the folder in its command line."""
         for pid, owner, words in supervisor.iterate_processes():
             if owner == self.account.uid and any(aside in word for word in words):
                 supervisor.send_signal(pid, signal.SIGKILL)
@@ -199,7 +199,7 @@ _FAILURE_LINE_PATTERN = re.compile(r"could not .*|.*No space left.*|.*denied.*")
 
 
 def find_decisive_line(output: str) -> str:
-    """Return the line that explains a failure: the first fatal one, else the last."""
+    """Return the line of a program's output that explains a failure: the first fatal line, else the last."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for position, line in reversed(list(enumerate(lines))):
         if line.endswith("contains errors") and position:
@@ -211,7 +211,7 @@ def find_decisive_line(output: str) -> str:
 
 
 def suggest_fix(output: str) -> str:
-    """Return a fix for an error message of PostgreSQL or the operating system."""
+    """Return advice for an error message of PostgreSQL or of the operating system."""
     if "No space left on device" in output or "Disk quota exceeded" in output:
         return "Free some disk space (a new database takes about 40 MB) and try again."
     if "could not create shared memory segment" in output or "could not resize shared memory" in output:

@@ -42,7 +42,7 @@ INCOMPLETE_SUFFIX = ".making-"  # in the names of incomplete folders; the next s
 
 
 class EmbeddedHome:
-    """Paths, password, port, log and locks of one embedded server."""
+    """The folder of one embedded server, with its password, port, log and locks."""
 
     def __init__(self, settings: Settings) -> None:
         if os.name != "posix":
@@ -60,7 +60,7 @@ class EmbeddedHome:
         self._digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()
 
     def create(self) -> None:
-        """Create the folders. The server's account can enter new folders of root; others stay as they are."""
+        """Create the folders of the home. Existing folders keep their permissions."""
         root = os.geteuid() == 0
         self.top.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -92,12 +92,12 @@ class EmbeddedHome:
 
     @property
     def tag(self) -> str:
-        """The name of this cluster in process titles, derived from the path, so a copy has another one."""
+        """The name of this cluster in process titles. It is derived from the path, so a copy differs."""
         return f"holdfast-{hashlib.sha256(os.fsencode(self.data_folder)).hexdigest()[:12]}"
 
     @property
     def cluster_version(self) -> int | None:
-        """The major version of the cluster, or None if there is none."""
+        """The major PostgreSQL version of the cluster, or None if there is no cluster."""
         try:
             return int((self.data_folder / "PG_VERSION").read_text().strip().split(".")[0])
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class EmbeddedHome:
             ) from error
 
     def refuse_foreign_folder(self) -> None:
-        """Refuse a folder `data` that is not a cluster. An empty one is removed."""
+        """Raise EmbeddedDatabaseError if the data folder is not a cluster. Remove an empty folder."""
         folder = self.data_folder
         if not folder.exists() or (folder / "PG_VERSION").exists():
             return
@@ -159,7 +159,7 @@ class EmbeddedHome:
         return None
 
     def choose_free_port(self, refused: int | None = None) -> int:
-        """Return the stored port if it is free, else a free one; the first candidate depends on the path."""
+        """Choose and store a free port: the stored port if it is free, else another one."""
         first = int(self._digest[:8], 16) % PORT_COUNT
         candidates = [self.port, *(FIRST_PORT + (first + step * 7) % PORT_COUNT for step in range(200))]
         for port in candidates:
@@ -172,11 +172,11 @@ class EmbeddedHome:
         )
 
     def url(self, password: Secret, port: int, database: str = EMBEDDED_DATABASE_NAME) -> Secret:
-        """Return the connection URL."""
+        """Return the connection URL of the embedded server."""
         return Secret(f"postgresql://{EMBEDDED_ROLE_NAME}:{password.reveal()}@127.0.0.1:{port}/{database}")
 
     def _write_file(self, name: str, text: str, mode: int) -> None:
-        """Write a file atomically: a partly written password would be wrong."""
+        """Write a file of the home atomically, so that no process reads an incomplete password."""
         new = self.folder / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -190,12 +190,12 @@ class EmbeddedHome:
             raise
 
     def write_location(self) -> None:
-        """Write the path of the cluster into the home, and the path of the home beside the cluster."""
+        """Store the path of an outside cluster in the home, and the path of the home beside the cluster."""
         self._write_file("data.location", os.fspath(self.outside_data_folder), 0o644)
         (self.outside_data_folder.parent / "home").write_text(f"{self.folder}\n", errors="surrogateescape")
 
     def follow_moved_home(self) -> None:
-        """Move an outside cluster with its moved home. Refuse a copied home, which has no cluster."""
+        """Move an outside cluster to its new path after the home was moved. Refuse a copied home."""
         if self.inside_data_folder.exists() or not self.location.exists():
             return
         before = Path(self.location.read_text(errors="surrogateescape").strip())
@@ -224,7 +224,7 @@ class EmbeddedHome:
             return log.read().decode(errors="replace")
 
     def trim_log(self) -> None:
-        """Rotate the log if it is larger than its maximum."""
+        """Rotate the server log if it is larger than `MAX_LOG_BYTES`."""
         if self.log_size > MAX_LOG_BYTES:
             self.log.replace(self.folder / "server.log.1")
 
@@ -277,7 +277,7 @@ class EmbeddedHome:
 
 
 def wait_for_lock(handle: int, kind: int, seconds: float) -> bool:
-    """Acquire a lock within `seconds`. Returns whether that succeeded."""
+    """Acquire a file lock within `seconds`. Return whether the lock was acquired."""
     deadline = time.monotonic() + seconds
     while True:
         try:

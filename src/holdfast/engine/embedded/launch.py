@@ -1,4 +1,4 @@
-"""Start and stop the server of a home, whatever state the home is in.
+"""Start and stop the embedded server of a home. Repair the home first if needed.
 
 Callers hold `start.lock`, so only one process runs this code at a time.
 """
@@ -50,7 +50,7 @@ def find_responding_server(home: EmbeddedHome, *, wait: bool) -> Secret | None:
 
 
 def launch_server(settings: Settings, home: EmbeddedHome, options: Mapping[str, str]) -> tuple[Secret, bool]:
-    """Repair what is broken, start a server, and return its URL and whether its cluster is new."""
+    """Repair the home, start its server, and return the URL and whether the cluster is new."""
     if home.has_supervisor():
         _emit_recovery_event("a password file that was lost or replaced")
         end_server(home)
@@ -83,7 +83,7 @@ def _emit_recovery_event(what: str) -> None:
 
 
 def _accepts_without_supervisor(cluster: PostgresCluster, password: Secret) -> bool:
-    """Return whether a server whose supervisor was killed still accepts connections. Otherwise end it."""
+    """Return whether a server without supervisor accepts connections. If it does not, stop it."""
     deadline = time.monotonic() + RECOVERY_TIMEOUT_S
     silent_until = time.monotonic() + 5.0
     while cluster.find_postmaster_pid():
@@ -175,7 +175,7 @@ def _find_python() -> str:
 
 
 def _wait_for_login(home: EmbeddedHome, url: Secret) -> LoginResult:
-    """Return the result of the first login that decides, or the last one before the timeout."""
+    """Log in repeatedly until the result is final or the timeout is reached. Return the last result."""
     silent_until = time.monotonic() + START_TIMEOUT_S
     starting_until = time.monotonic() + RECOVERY_TIMEOUT_S
     pause = 0.005
@@ -196,7 +196,7 @@ def _wait_for_login(home: EmbeddedHome, url: Secret) -> LoginResult:
 
 
 def _check_same_machine(home: EmbeddedHome) -> None:
-    """Refuse a server in another container: flock works across containers, but loopback does not."""
+    """Raise EmbeddedDatabaseError if the server runs in another container, which we cannot reach."""
     deadline = time.monotonic() + 2.0
     while home.has_supervisor():
         pid = home.supervisor_pid
@@ -212,7 +212,7 @@ def _check_same_machine(home: EmbeddedHome) -> None:
 
 
 def _check_server_responds(home: EmbeddedHome, result: LoginResult) -> None:
-    """Refuse a server that does not respond. It is not stopped, because others may be using it."""
+    """Raise EmbeddedDatabaseError if the server does not respond. Do not stop it: it may have users."""
     if (
         result not in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}
         and home.has_supervisor()
@@ -226,14 +226,14 @@ def _check_server_responds(home: EmbeddedHome, result: LoginResult) -> None:
 
 
 def stop_server_processes(home: EmbeddedHome) -> bool:
-    """Stop the server and remove the files that keep it running. Returns whether it was running."""
+    """Stop the server and delete the files that request it to keep running. Return whether it was running."""
     home.keep.unlink(missing_ok=True)
     home.linger.unlink(missing_ok=True)
     return end_server(home)
 
 
 def end_server(home: EmbeddedHome) -> bool:
-    """Stop the server. Returns whether it was running."""
+    """Stop the embedded server. Return whether it was running."""
     was_running = home.has_supervisor()
     if was_running:
         home.stop.touch()

@@ -1,4 +1,4 @@
-"""Check by a login whether the server accepts connections and is the expected one.
+"""Log in to a server to find out whether it accepts connections and is the expected server.
 
 A copied folder has the same password as its original, so a login alone could reach the original. The probe
 also compares the cluster name of the server, which is derived from the path of its folder.
@@ -34,7 +34,7 @@ class LoginResult(Enum):
 
 
 def probe_login(url: Secret, tag: str) -> LoginResult:
-    """Log in and compare the cluster name with `tag`."""
+    """Log in, compare the cluster name with `tag`, and return the result."""
     return _run_in_thread(_probe_login(url, tag))
 
 

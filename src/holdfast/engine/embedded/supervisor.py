@@ -45,7 +45,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisorPlan:
-    """What a supervisor needs to start the server. It has no secrets: the server stores its passwords."""
+    """The folders, command and account with which the supervisor starts the server. Has no secrets."""
 
     folder: str
     data_folder: str
@@ -58,7 +58,7 @@ class SupervisorPlan:
 
 
 def iterate_processes(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield (pid, uid, command line as words) of running processes, without zombies."""
+    """Yield (pid, uid, words of the command line) of all running processes except zombies."""
     if not Path("/proc/self/cmdline").exists():
         yield from iterate_processes_with_ps(only)
         return
@@ -72,7 +72,7 @@ def iterate_processes(only: int | None = None) -> Iterator[tuple[int, int, list[
 
 
 def iterate_processes_with_ps(only: int | None = None) -> Iterator[tuple[int, int, list[str]]]:
-    """List processes where there is no /proc. Words with blanks are split."""
+    """Yield the same as `iterate_processes` on systems without /proc. Words with spaces are split."""
     which = ["-p", str(only)] if only else ["-ax"]
     columns = ["-ww", "-o", "pid=", "-o", "uid=", "-o", "stat=", "-o", "command="]
     listing = subprocess.run(["ps", *which, *columns], capture_output=True, check=False)
@@ -112,7 +112,7 @@ def read_pid_file(data_folder: str) -> list[str]:
 
 
 def is_postmaster_ready(data_folder: str, pid: int | None = None) -> bool:
-    """Return whether the pid file says that the server accepts connections."""
+    """Return whether postmaster.pid says that the server accepts connections."""
     with contextlib.suppress(OSError, ValueError):
         lines = read_pid_file(data_folder)
         return pid in {None, int(lines[0] or 0)} and len(lines) > 7 and lines[7].strip() == "ready"
@@ -120,7 +120,7 @@ def is_postmaster_ready(data_folder: str, pid: int | None = None) -> bool:
 
 
 def _is_foreign_postmaster(pid: int, words: list[str], data_folder: str) -> bool:
-    """Return whether this is a postmaster that was started without us, by its name and working folder."""
+    """Return whether a process is a postmaster of this data folder that Holdfast did not start."""
     if Path(words[0]).name not in {"postgres", "postmaster"}:
         return False
     with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def _is_foreign_postmaster(pid: int, words: list[str], data_folder: str) -> bool
 
 
 def list_orphan_processes(tag: str, uid: int) -> list[int]:
-    """Return the server processes of this cluster without the postmaster, by the tag in their title."""
+    """Return the process ids of a cluster's server processes that outlived their postmaster."""
     title = f"postgres: {tag}: "
     return [
         p for p, owner, words in iterate_processes() if owner == uid and " ".join(words).startswith(title)
@@ -137,7 +137,7 @@ def list_orphan_processes(tag: str, uid: int) -> list[int]:
 
 
 def end_orphan_processes(tag: str, uid: int) -> int:
-    """Wait for the processes of a killed postmaster, then end them: they still hold the shared memory.
+    """Wait for the child processes of a killed postmaster to exit, then end the rest. Return their number.
 
     No data is lost, because the next start replays the write-ahead log. Returns how many there were.
     """
@@ -159,7 +159,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def count_clients(port: int) -> int:
-    """Return how many TCP clients are connected; 0 where there is no /proc."""
+    """Return the number of TCP clients connected to a port; 0 on systems without /proc."""
     try:
         lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     except OSError:
@@ -367,7 +367,7 @@ class PostmasterSupervisor:
 
 
 def try_exclusive_lock(handle: int) -> bool:
-    """Acquire the exclusive lock without waiting. Returns whether that succeeded."""
+    """Acquire an exclusive file lock without waiting. Return whether it was acquired."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Messages for consumers: read, keep invisible, finish, retry, or move to the dead letters.
+"""Read, renew, finish, retry and dead-letter messages for consumers.
 
 Every function works by receipt and skips messages that another reader has read since.
 """
@@ -47,7 +47,7 @@ _FINISH_STATEMENTS = {
 
 @dataclass(frozen=True)
 class MessageBatch:
-    """Messages for a consumer.
+    """Messages that a consumer read, with the queue's maximum number of reads.
 
     `max_reads` comes from the policy of the queue. `due_s` is the time until the next message becomes
     visible, if the reader registered as sleeping.
@@ -61,7 +61,7 @@ class MessageBatch:
 async def read_message_batch(
     connection: Connection, queue: str, *, vt: timedelta, qty: int, sleep: timedelta | None = None
 ) -> MessageBatch:
-    """Read up to `qty` messages. With `sleep`, first register that the reader will sleep for that long."""
+    """Read up to `qty` messages. With `sleep`, also register the reader for wakeups for that long."""
     arguments: list[Any] = [queue, vt.total_seconds(), qty]
     with translate_queue_errors(queue):
         if sleep is None:
@@ -78,7 +78,7 @@ async def read_message_batch(
 async def extend_visibility(
     connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta, *, lock_timeout: timedelta
 ) -> set[int] | None:
-    """Keep messages invisible for `vt` from now and return the ids of those whose receipt is valid.
+    """Extend the visibility timeout of messages to `vt` from now. Return the ids with a valid receipt.
 
     Returns None and changes nothing when another transaction has locked one of them for longer than
     `lock_timeout`.
@@ -95,7 +95,7 @@ async def extend_visibility(
 async def finish_messages(
     connection: Connection, queue: str, how: Literal["archive", "delete"], receipts: Sequence[str]
 ) -> set[int]:
-    """Archive or delete the messages whose receipt is valid, and return their ids."""
+    """Archive or delete messages. Return the ids of the messages whose receipt was valid."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(_FINISH_STATEMENTS[how], queue, list(receipts))
     return {row["id"] for row in rows}
@@ -104,7 +104,7 @@ async def finish_messages(
 async def hide_messages(
     connection: Connection, queue: str, receipts: Sequence[str], vt: timedelta
 ) -> set[int]:
-    """Make the messages whose receipt is valid visible again after `vt`, and return their ids."""
+    """Make messages visible again after `vt`. Return the ids of the messages whose receipt was valid."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.set_message_vt($1, $2, $3, false) as id", queue, list(receipts), vt
@@ -115,7 +115,7 @@ async def hide_messages(
 async def fail_messages(
     connection: Connection, queue: str, receipts: Sequence[str], error: str
 ) -> dict[int, Literal["retry", "dead"]]:
-    """Record a failed attempt of each message and return its outcome: retried later, or a dead letter."""
+    """Record a failure of each message. Return per id whether it is retried or was dead-lettered."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.fail_messages($1, $2, $3, false)", queue, list(receipts), error
@@ -124,7 +124,7 @@ async def fail_messages(
 
 
 async def retry_messages(connection: Connection, queue: str, receipts: Sequence[str], error: str) -> set[int]:
-    """Retry messages after the backoff of the policy, however often they were read, and return their ids."""
+    """Retry messages after the backoff of the queue's policy, without a limit of reads. Return their ids."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.retry_messages($1, $2, $3)", queue, list(receipts), error
@@ -135,7 +135,7 @@ async def retry_messages(connection: Connection, queue: str, receipts: Sequence[
 async def move_to_dead_letters(
     connection: Connection, queue: str, receipts: Sequence[str], error: str
 ) -> set[int]:
-    """Move the messages whose receipt is valid to the dead letters, with the error, and return their ids."""
+    """Move messages with a valid receipt to the dead letters and store the error. Return their ids."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.move_to_dead_letters($1, $2, $3) as id", queue, list(receipts), error

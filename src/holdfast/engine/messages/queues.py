@@ -1,4 +1,4 @@
-"""Message queues: one coroutine per SQL function.
+"""Send, read and manage messages and message queues. One function per SQL function.
 
 Operations that can be part of the caller's transaction (send, archive, delete, set_vt) are an
 `JsonStatement`: the same statement runs on our connections and on the caller's. Operations by receipt are
@@ -78,7 +78,7 @@ order by p.msg_id
 
 @contextmanager
 def translate_queue_errors(queue: str) -> Generator[None]:
-    """Raise errors of the database about a queue as HoldfastError."""
+    """Convert database errors about a queue inside the block to exceptions of `holdfast.errors`."""
     try:
         yield
     except asyncpg.PostgresError as error:
@@ -137,7 +137,7 @@ def send_messages(
     headers: Sequence[bytes | None] | None = None,
     delay: timedelta | datetime | None = None,
 ) -> JsonStatement[list[int]]:
-    """Send messages and return their ids in order. `bodies` and `headers` are JSON texts."""
+    """Build the statement that sends messages and returns their ids. `bodies` and `headers` are JSON."""
     return _build_ids_statement(
         queue,
         _SEND_MESSAGES,
@@ -149,31 +149,31 @@ def send_messages(
 
 
 def archive_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
-    """Archive messages by receipt or by plain id, and return their ids."""
+    """Build the statement that archives messages by receipt or by id and returns their ids."""
     return _build_ids_statement(queue, _ARCHIVE_MESSAGES, receipts=receipts, ids=ids)
 
 
 def delete_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
-    """Delete messages by receipt or by plain id, and return their ids."""
+    """Build the statement that deletes messages by receipt or by id and returns their ids."""
     return _build_ids_statement(queue, _DELETE_MESSAGES, receipts=receipts, ids=ids)
 
 
 def set_message_vt(
     queue: str, receipts: Sequence[str], ids: Sequence[int], vt: timedelta
 ) -> JsonStatement[list[int]]:
-    """Keep messages invisible for `vt` from now, by receipt or by plain id, and return their ids."""
+    """Build the statement that hides messages for `vt` from now, by receipt or by id."""
     return _build_ids_statement(queue, _SET_MESSAGE_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
 
 
 def finish_message(queue: str, receipt: str, how: Literal["archive", "delete"]) -> JsonStatement[None]:
-    """Archive or delete a message in the caller's transaction. Refused when it was read again."""
+    """Build the statement that archives or deletes a message, if it was not read again since."""
     finish = archive_messages if how == "archive" else delete_messages
     statement = finish(queue, [receipt], [])
     return JsonStatement(statement.statement, statement.argument, lambda _: None, statement.translate_error)
 
 
 async def create_message_queue(connection: Connection, queue: str, *, unlogged: bool = False) -> None:
-    """Create a queue. Does nothing when it exists."""
+    """Create a message queue unless it exists."""
     with translate_queue_errors(queue):
         await connection.execute(f"select pgmq.create{'_unlogged' if unlogged else ''}($1)", queue)
 
@@ -181,7 +181,7 @@ async def create_message_queue(connection: Connection, queue: str, *, unlogged: 
 async def create_partitioned_message_queue(
     connection: Connection, queue: str, *, interval: str, retention: str, premake: int
 ) -> None:
-    """Create a partitioned queue. It needs the extension pg_partman."""
+    """Create a partitioned message queue. Requires the extension pg_partman."""
     with translate_queue_errors(queue):
         await connection.execute(
             "select pgmq.create_partitioned($1, $2, $3, $4)", queue, interval, retention, premake
@@ -196,7 +196,7 @@ async def message_queue_exists(connection: Connection, queue: str) -> bool:
 
 
 async def drop_queue(connection: Connection, queue: str) -> bool:
-    """Drop a queue with its messages and archive. Returns False when it does not exist."""
+    """Drop a message queue with its messages and archive. Return False if it does not exist."""
     with translate_queue_errors(queue):
         dropped: bool = await connection.fetchval("select pgmq.drop_queue($1)", queue)
     return dropped
@@ -219,7 +219,7 @@ async def list_message_queues(connection: Connection) -> list[MessageQueue]:
 async def read_messages(
     connection: Connection, queue: str, *, vt: timedelta | None, qty: int, where: bytes | None = None
 ) -> list[Message[Json]]:
-    """Read messages with receipts. `where` is a JSON text that the bodies must contain."""
+    """Read messages with receipts. The bodies must contain the JSON `where`."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(
             _READ_MESSAGES, queue, vt, qty, "{}" if where is None else where.decode()
@@ -237,7 +237,7 @@ async def pop_messages(connection: Connection, queue: str, qty: int) -> list[Mes
 async def peek_messages(
     connection: Connection, queue: str, qty: int, place: MessagePlace, after: int | None
 ) -> list[Message[Json]]:
-    """Return messages of a queue, its archive or its dead letters after an id, without reading them."""
+    """Return messages of a queue, archive or dead letters without changing their visibility."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(_PEEK_MESSAGES, queue, qty, place, after)
     return [
@@ -264,7 +264,7 @@ def message_from_row(queue: str, row: Record) -> Message[Json]:
 async def requeue_messages(
     connection: Connection, queue: str, place: MessagePlace, ids: Sequence[int] | None, limit: int
 ) -> dict[int, int]:
-    """Move messages back into the queue as new messages and return the new id of each old id."""
+    """Move archived or dead messages back into the queue. Return the new id of each old id."""
     with translate_queue_errors(queue):
         rows = await connection.fetch(
             "select * from holdfast.requeue_messages($1, $2, $3, $4)",
@@ -274,7 +274,7 @@ async def requeue_messages(
 
 
 async def enable_message_wakeups(connection: Connection, queue: str) -> bool:
-    """Let inserts notify sleeping readers. Returns False when another role owns the queue."""
+    """Make sent messages wake up sleeping readers. Return False if another role owns the queue."""
     try:
         with translate_queue_errors(queue):
             await connection.execute("select holdfast.enable_message_wakeups($1)", queue)
@@ -284,14 +284,14 @@ async def enable_message_wakeups(connection: Connection, queue: str) -> bool:
 
 
 async def list_message_metrics(connection: Connection, queue: str | None = None) -> list[MessageMetrics]:
-    """Return the metrics of one queue, or of all."""
+    """Return the metrics of one message queue, or of all message queues."""
     with translate_queue_errors(queue or ""):
         rows = await connection.fetch("select * from holdfast.list_message_metrics($1)", queue)
     return [MessageMetrics(queue=row["queue_name"], **dict(list(row.items())[1:])) for row in rows]
 
 
 async def get_message_policy(connection: Connection, queue: str) -> MessagePolicy:
-    """Return the policy of a queue, or the defaults. Raises NotFoundError."""
+    """Return the policy of a message queue. Raise NotFoundError if the queue does not exist."""
     with translate_queue_errors(queue):
         await connection.execute("select holdfast.get_message_table_names($1)", queue)
         row = await connection.fetchrow("select * from holdfast.get_message_policy($1)", queue)
@@ -300,7 +300,7 @@ async def get_message_policy(connection: Connection, queue: str) -> MessagePolic
 
 
 async def put_message_policy(connection: Connection, queue: str, policy: MessagePolicy) -> MessagePolicy:
-    """Replace the policy of a queue."""
+    """Replace the policy of a message queue."""
     with translate_queue_errors(queue):
         row = await connection.fetchrow(
             "select * from holdfast.put_message_policy($1, $2, $3, $4, $5, $6, $7)",
@@ -323,5 +323,5 @@ def _policy_from_row(row: Record) -> MessagePolicy:
 
 
 async def tick_messages(connection: Connection, limit: int = 1000) -> JsonObject:
-    """Run one step of maintenance: prune archives and move exhausted messages to the dead letters."""
+    """Run one round of message maintenance: prune archives and dead-letter exhausted messages."""
     return decode_object(await connection.fetchval("select holdfast.tick_messages($1)", limit))

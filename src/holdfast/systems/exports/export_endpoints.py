@@ -203,7 +203,7 @@ class ExportEndpoints:
                 raise NotFoundError("This export does not exist.")
             file = await _find_exported_file(request, entry, owner)
             await queries.count_download(connection, schema, history_id)
-        url = await get_client(request).files.sign(file, DOWNLOAD_LINK_LIFETIME)
+        url = await get_client(request).files.create_download_link(file, DOWNLOAD_LINK_LIFETIME)
         if request.query_params.get("as") == "json":
             expires_in = int(DOWNLOAD_LINK_LIFETIME.total_seconds())
             return json_response({"url": url, "fileName": entry.file_name, "expiresIn": expires_in})

@@ -183,7 +183,9 @@ async def _build_artifact_response(request: Request, file: Artifact) -> dict[str
         "type": ARTIFACT_TYPE_BY_FILE_KIND.get(file.kind, file.kind),
         "name": file.name,
         "title": _find_chapter_title(file.name),
-        "url": await get_client(request).files.sign(file, DOWNLOAD_LINK_LIFETIME, inline=inline),
+        "url": await get_client(request).files.create_download_link(
+            file, DOWNLOAD_LINK_LIFETIME, inline=inline
+        ),
         "size": file.size,
         "duration": file.meta.get("duration"),
         "pages": file.meta.get("pages"),
