@@ -83,8 +83,9 @@ def show_bulk_action(session: CliSession, bulk_id: str) -> None:
 @json_option
 @pass_session
 def watch_bulk_action(session: CliSession, bulk_id: str) -> int:
-    """Show the progress of a bulk action until it ends, and process its jobs meanwhile.
+    """Show the progress of a bulk action until it ends.
 
+    The command also processes jobs of the action, so that it advances without a worker.
     Exit with code 1 if the action stopped early because too many jobs failed again.
     """
 
@@ -187,7 +188,7 @@ def stop_bulk_action(session: CliSession, bulk_id: str) -> None:
 @json_option
 @pass_session
 def undo_bulk_action(session: CliSession, bulk_id: str, yes: bool, dry_run: bool) -> None:
-    """Undo a bulk retry: cancel the retried jobs that have not started yet."""
+    """Undo a bulk retry: cancel its jobs that have not started yet."""
 
     async def confirm_and_undo(connection: Connection) -> None:
         action = await get_bulk_action_or_fail(connection, bulk_id)

@@ -10,7 +10,7 @@ import sys
 
 from holdfast.cli import app_loader
 from holdfast.errors import HoldfastError
-from holdfast.worker.child_main import connect_to_worker, run_child
+from holdfast.worker.child_main import connect_to_worker, run_child_process
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  (as the worker does)
     try:
         app = app_loader.load_app(app_name)
-        run_child(pipe, start, app.tasks, app.lifespan)
+        run_child_process(pipe, start, app.tasks, app.lifespan)
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

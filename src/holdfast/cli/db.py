@@ -43,7 +43,7 @@ def start_embedded_server(session: CliSession) -> None:
 @db_command.command("stop")
 @pass_session
 def stop_embedded_server(session: CliSession) -> None:
-    """Stop the embedded PostgreSQL server, even if other processes are using it."""
+    """Stop the embedded PostgreSQL server, even if it is in use."""
     _refuse_external_database(session, "stop")
     was_running = embedded.stop_server(session.settings)
     session.output.print_line("Stopped." if was_running else "The embedded server was not running.")

@@ -35,9 +35,10 @@ _SIZE_UNIT_FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 @json_option
 @pass_session
 def sweep_files(session: CliSession, orphans: bool, yes: bool, dry_run: bool) -> None:
-    """Remove the content of deleted, expired and replaced files from the storage.
+    """Remove the content of deleted files from the storage.
 
-    Workers do the same regularly. The command prints how many objects it removed for each reason.
+    This includes expired and replaced files. Workers do the same regularly. The command
+    prints how many objects it removed for each reason.
     """
 
     async def remove_content() -> dict[str, int]:
@@ -88,7 +89,7 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
 def show_or_set_quota(
     session: CliSession, owner: str | None, size: str | None, files: str | None, operations: str | None
 ) -> None:
-    """Show the storage usage and the quota of an owner, or set the quota.
+    """Show the usage and the quota of an owner, or set the quota.
 
     Options set the quota of OWNER. Limits that you do not name stay as they are; none removes a limit.
     Without OWNER, the command shows or sets the default quota of owners that have none of their own.

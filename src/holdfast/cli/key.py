@@ -34,8 +34,8 @@ def key_command() -> None:
     "scopes",
     multiple=True,
     metavar="SCOPE",
-    help=f"Allow the key to use this scope: {', '.join(access.SCOPE_DESCRIPTIONS)}, or {access.ALL_SCOPES_WILDCARD} for all. "
-    f"Repeat the option to allow several scopes. Default: {DEFAULT_KEY_SCOPE}.",
+    help=f"Allow the key to use this scope: {', '.join(access.SCOPE_DESCRIPTIONS)}, "
+    f"or {access.ALL_SCOPES_WILDCARD} for all. Repeat the option to allow several scopes. Default: {DEFAULT_KEY_SCOPE}.",
 )
 @click.option(
     "--expires", type=DURATION, help="Make the key expire after this duration, such as 90d. Default: never."
@@ -89,7 +89,10 @@ def list_service_keys(session: CliSession) -> None:
 @json_option
 @pass_session
 def revoke_service_key(session: CliSession, prefix: str, yes: bool, dry_run: bool) -> None:
-    """Revoke the service key with this PREFIX (hf_ and eight characters). The key stops working at once."""
+    """Revoke the service key that starts with PREFIX, at once.
+
+    PREFIX is hf_ and eight characters, as `holdfast key list` prints it.
+    """
     if not session.confirm(f"This revokes key {prefix}.", yes=yes, dry_run=dry_run):
         return
 

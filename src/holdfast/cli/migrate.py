@@ -136,7 +136,10 @@ def print_migration_sql(from_version: int, to_version: int | None, no_transactio
 )
 @pass_session
 def grant_privileges(session: CliSession, role: str, access: roles.GrantPurpose, print_only: bool) -> None:
-    """Grant a database role the privileges to run workers, or only to submit and read jobs."""
+    """Grant a database role the privileges to use Holdfast.
+
+    The role can then run workers, or only submit and read jobs.
+    """
     url = _get_database_url(session)
     statements = session.run_async(
         roles.build_grant_statements(url, session.settings, role, access, check_role=not print_only)

@@ -191,7 +191,10 @@ def message_page_options(command: Any) -> Any:
 @json_option
 @pass_session
 def peek_messages(session: CliSession, queue: str, limit: int, after: int | None, archive: bool) -> None:
-    """Show messages of a queue without hiding them from readers, oldest first."""
+    """Show messages without hiding them from readers.
+
+    The oldest message comes first.
+    """
     messages = _fetch_messages(session, queue, limit, "archive" if archive else "queue", after)
     columns = [*MESSAGE_COLUMNS, "error"] if any(message.error for message in messages) else MESSAGE_COLUMNS
     session.output.print_rows([_format_message(message) for message in messages], columns)
@@ -319,7 +322,10 @@ def set_visibility_timeout(
 def requeue_messages(
     session: CliSession, queue: str, ids: tuple[int, ...], archive: bool, limit: int
 ) -> None:
-    """Put dead letters, or with --archive archived messages, back into their queue as new messages."""
+    """Put dead letters back into their queue.
+
+    They become new messages. --archive puts archived messages back instead.
+    """
 
     async def requeue_by_id() -> dict[int, int]:
         async with session.client() as client:

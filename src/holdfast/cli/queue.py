@@ -271,8 +271,9 @@ def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool
 @json_option
 @pass_session
 def show_or_change_policy(session: CliSession, /, name: str, **options: Any) -> None:
-    """Show or change the policy of a message queue: visibility timeout, dead letters and retention.
+    """Show or change the policy of a message queue.
 
+    The policy is the visibility timeout, the dead letters and the retention of the archive.
     Settings that you do not name stay as they are.
     """
     changes = _build_policy_changes({name: value for name, value in options.items() if value is not None})

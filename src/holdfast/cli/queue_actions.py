@@ -102,8 +102,9 @@ def resume_queue(session: CliSession, name: str) -> None:
 @json_option
 @pass_session
 def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
-    """Limit how many tasks of a queue run at once or start per second, across all workers.
+    """Limit the tasks of a queue that run at once.
 
+    --rate limits how many tasks start per second. Both limits apply across all workers.
     `holdfast limit list` shows the limit as queue:NAME.
     """
     limit_name = f"queue:{name}"
@@ -139,7 +140,7 @@ def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
 @json_option
 @pass_session
 def drain_queue(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
-    """Pause a queue and wait until its running tasks have ended.
+    """Pause a queue and wait until its running tasks end.
 
     The queue stays paused until `holdfast queue resume`.
     """

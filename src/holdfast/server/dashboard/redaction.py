@@ -51,7 +51,7 @@ class PayloadRedactor:
 
 
 def check_search_permissions(query: SearchQuery, user: DashboardUser) -> None:
-    """Raise `RefusedError` if a search uses values that the user may not read."""
+    """Raise `InvalidError` if a search uses values that the user may not read."""
     for term in query.terms:
         if term.field in {"args", "result"} and not user.can("payload.view"):
             raise InvalidError(f"Your role may not search in {term.field}.", field="q")

@@ -39,7 +39,7 @@ JOB_EXPORT_COLUMNS = (
 
 
 def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery:
-    """Parse a search query. Raise `RefusedError` if it searches values that the user may not read."""
+    """Parse a search query. Raise `InvalidError` if it searches values that the user may not read."""
     query = parse_search(text)
     check_search_permissions(query, request.user)
     return query
