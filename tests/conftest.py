@@ -1,8 +1,8 @@
-"""One PostgreSQL per run, one database per test.
+"""Fixtures of all tests: one PostgreSQL server per run, one database per test.
 
-The server is the embedded one (HOLDFAST_PG_BIN chooses other binaries), or the one in DATABASE_URL. All
-xdist processes share it: the controlling process makes the folder, whoever comes first starts the server
-and makes the template, and the server ends with the last of them.
+The server is the embedded one (HOLDFAST_PG_BIN chooses other binaries), or the server in DATABASE_URL. All
+xdist processes share the server. The controlling process creates its folder, the first process starts it and
+creates the template database, and it stops when the last process ends.
 """
 
 from __future__ import annotations
@@ -25,16 +25,21 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret, Settings
 from holdfast.testing import Clock
 
-HOME = "HOLDFAST_TEST_HOME"
-# Faster, and no test pulls the plug of the machine; durability has tests with servers of their own.
-OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
+HOME_VARIABLE = "HOLDFAST_TEST_HOME"
+# Faster. No test here needs durability; tests of crashes start their own servers.
+SERVER_OPTIONS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+}
 
 
-SPENT_AT_ONCE = 25  # of 12 MB each, in each process
+DATABASES_PER_DROP = 25  # ended tests keep up to this many databases of 12 MB per process
 
 
-# What takes minutes together: servers and workers killed again and again, whole sessions, pages in a browser.
-LONG = (
+# Tests that take minutes together: they kill servers and workers repeatedly or open pages in a browser.
+LONG_TEST_FILES = (
     "campaign/test_short.py",
     "cli/test_dev.py",
     "dashboard/test_acceptance.py",
@@ -50,7 +55,7 @@ LONG = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.as_posix().endswith(LONG):
+        if item.path.as_posix().endswith(LONG_TEST_FILES):
             item.add_marker(pytest.mark.long)
 
 
@@ -58,27 +63,27 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         home = tempfile.mkdtemp(prefix="holdfast-test-")
         Path(home).chmod(0o755)
-        os.environ[HOME] = home
+        os.environ[HOME_VARIABLE] = home
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        settings = settings_module.load_settings({"home": os.environ[HOME]})
+        settings = settings_module.load_settings({"home": os.environ[HOME_VARIABLE]})
         if settings.database_url:
-            asyncio.run(scratch.drop_database(settings.database_url, template_name(settings), settings))
+            asyncio.run(scratch.drop_database(settings.database_url, build_template_name(settings), settings))
         else:
             embedded.stop_server(settings)
         shutil.rmtree(settings.home, ignore_errors=True)
 
 
-def template_name(settings: Settings) -> str:
+def build_template_name(settings: Settings) -> str:
     return "hf_template_" + settings.home.name.rpartition("-")[2].lower()
 
 
 @pytest.fixture(scope="session")
 def settings() -> Settings:
-    """As the machine says, but with a home that is this run's own."""
-    return settings_module.load_settings({"home": os.environ[HOME]})
+    """The settings of the environment, with a home folder for this run only."""
+    return settings_module.load_settings({"home": os.environ[HOME_VARIABLE]})
 
 
 @pytest.fixture(scope="session")
@@ -86,14 +91,14 @@ def server_url(settings: Settings) -> Generator[Secret]:
     if settings.database_url:
         yield settings.database_url
         return
-    server = embedded.start_server(settings, options=OPTIONS)
+    server = embedded.start_server(settings, options=SERVER_OPTIONS)
     yield server.url
     server.release()
 
 
 @pytest.fixture(scope="session")
 def template(server_url: Secret, settings: Settings) -> str:
-    name = template_name(settings)
+    name = build_template_name(settings)
     with (settings.home / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         created = settings.home / "template.made"
@@ -103,44 +108,46 @@ def template(server_url: Secret, settings: Settings) -> str:
     return name
 
 
-def _name() -> str:
+def _generate_database_name() -> str:
     return f"hf_test_{uuid.uuid4().hex[:16]}"
 
 
 @pytest.fixture(scope="session")
-def spent(server_url: Secret, settings: Settings) -> Generator[list[str]]:
-    """Databases of tests that have ended, dropped many at once."""
+def dropped_later(server_url: Secret, settings: Settings) -> Generator[list[str]]:
+    """Names of databases of ended tests. Dropping many at once is faster."""
     names: list[str] = []
     yield names
     if settings.database_url and names:
         asyncio.run(scratch.drop_databases(server_url, names, settings))
 
 
-async def _spend(name: str, spent: list[str], server: Secret, settings: Settings) -> None:
-    spent.append(name)
-    if len(spent) >= SPENT_AT_ONCE:
-        await scratch.drop_databases(server, spent, settings)
-        spent.clear()
+async def _drop_later(name: str, dropped_later: list[str], server: Secret, settings: Settings) -> None:
+    dropped_later.append(name)
+    if len(dropped_later) >= DATABASES_PER_DROP:
+        await scratch.drop_databases(server, dropped_later, settings)
+        dropped_later.clear()
 
 
 @pytest.fixture
 async def url(
-    server_url: Secret, template: str, settings: Settings, spent: list[str]
+    server_url: Secret, template: str, settings: Settings, dropped_later: list[str]
 ) -> AsyncGenerator[Secret]:
-    """A migrated database of the test's own, with the movable clock."""
-    name = _name()
+    """The URL of a new database with Holdfast and a clock that tests can move."""
+    name = _generate_database_name()
     await scratch.create_database(server_url, name, settings, template=template)
     yield scratch.build_database_url(server_url, name)
-    await _spend(name, spent, server_url, settings)
+    await _drop_later(name, dropped_later, server_url, settings)
 
 
 @pytest.fixture
-async def empty_url(server_url: Secret, settings: Settings, spent: list[str]) -> AsyncGenerator[Secret]:
-    """A database of the test's own in which nothing is installed."""
-    name = _name()
+async def empty_url(
+    server_url: Secret, settings: Settings, dropped_later: list[str]
+) -> AsyncGenerator[Secret]:
+    """The URL of a new database without Holdfast."""
+    name = _generate_database_name()
     await scratch.create_database(server_url, name, settings)
     yield scratch.build_database_url(server_url, name)
-    await _spend(name, spent, server_url, settings)
+    await _drop_later(name, dropped_later, server_url, settings)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The examples in docstrings of public names run as they are printed, with their imports."""
+"""Tests that the examples in docstrings of public names run as printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.settings import Secret
 
-MODULES = (
+PUBLIC_MODULES = (
     "holdfast",
     "holdfast.errors",
     "holdfast.telemetry",
@@ -22,11 +22,11 @@ MODULES = (
     "holdfast.testing",
     "holdfast.systems",
 )
-NEEDS_NETWORK = re.compile(r"example\.com/hook")  # these are compiled and not called
+NETWORK_EXAMPLE_PATTERN = re.compile(r"example\.com/hook")  # compiled, but not called
 
 
-def find_examples() -> Iterator[tuple[str, str]]:
-    for module in MODULES:
+def iterate_docstrings() -> Iterator[tuple[str, str]]:
+    for module in PUBLIC_MODULES:
         namespace = importlib.import_module(module)
         yield module, namespace.__doc__ or ""
         for name in namespace.__all__:
@@ -36,8 +36,8 @@ def find_examples() -> Iterator[tuple[str, str]]:
                 yield f"{module}.{name}", inspect.cleandoc(doc or "")
 
 
-DOCTESTS = {name: doc for name, doc in find_examples() if ">>>" in doc}
-FENCED = {name: doc for name, doc in find_examples() if "```python" in doc}
+DOCTEST_DOCSTRINGS = {name: doc for name, doc in iterate_docstrings() if ">>>" in doc}
+FENCED_DOCSTRINGS = {name: doc for name, doc in iterate_docstrings() if "```python" in doc}
 
 
 @pytest.fixture
@@ -47,17 +47,17 @@ def database_url(url: Secret, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("database_url")
 @pytest.mark.filterwarnings("ignore:call of task")
-@pytest.mark.parametrize("name", DOCTESTS)
-def test_doctests(name: str) -> None:
+@pytest.mark.parametrize("name", DOCTEST_DOCSTRINGS)
+def test_doctest_examples_run(name: str) -> None:
     """Run the example, compare what it prints, and call its `main` against a real database."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    parsed = doctest.DocTestParser().get_doctest(DOCTESTS[name], names, name, None, None)
+    parsed = doctest.DocTestParser().get_doctest(DOCTEST_DOCSTRINGS[name], names, name, None, None)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     report: list[str] = []
     runner.run(parsed, out=report.append, clear_globs=False)
     assert runner.failures == 0, "".join(report)
     main = parsed.globs.get("main")
-    if main is not None and not NEEDS_NETWORK.search(DOCTESTS[name]):
+    if main is not None and not NETWORK_EXAMPLE_PATTERN.search(DOCTEST_DOCSTRINGS[name]):
         if inspect.iscoroutinefunction(main):
             asyncio.run(main())
         else:
@@ -66,7 +66,7 @@ def test_doctests(name: str) -> None:
 
 
 @pytest.mark.usefixtures("database_url")
-@pytest.mark.parametrize("name", FENCED)
-def test_fenced_examples(name: str) -> None:
-    for code in re.findall(r"```python\n(.*?)```", FENCED[name], re.DOTALL):
+@pytest.mark.parametrize("name", FENCED_DOCSTRINGS)
+def test_fenced_examples_run(name: str) -> None:
+    for code in re.findall(r"```python\n(.*?)```", FENCED_DOCSTRINGS[name], re.DOTALL):
         exec(compile(code, name, "exec"), {"__name__": "__main__"})

@@ -1,4 +1,4 @@
-"""Code in the docs runs: every Python block is part of an example, and every example works."""
+"""Tests that every Python block of the docs is part of an example, and that the examples run."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from holdfast.settings import Secret
 from holdfast.testing import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-BLOCKS = [
+EXAMPLE_SOURCES = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+DOC_PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PYTHON_BLOCKS = [
     (page.relative_to(ROOT), block)
-    for page in PAGES
+    for page in DOC_PAGES
     # The examples of docs/reference are those of docstrings, which another test runs.
     if not {"decisions", "reference"} & set(page.parts)
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 ]
 
 
-@pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(BLOCKS)])
+@pytest.mark.parametrize(
+    ("page", "block"), PYTHON_BLOCKS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(PYTHON_BLOCKS)]
+)
 def test_every_python_block_is_part_of_an_example(page: Path, block: str) -> None:
-    assert any(block.strip() in example for example in EXAMPLES), block
+    assert any(block.strip() in example for example in EXAMPLE_SOURCES), block
 
 
 def build_environment(url: Secret) -> dict[str, str]:
@@ -43,25 +45,25 @@ def build_environment(url: Secret) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(url: Secret) -> Generator[Any]:
+def start_program(url: Secret) -> Generator[Any]:
     """Start processes that run until the test ends."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(*arguments: str, stdout: Any = None) -> subprocess.Popen[bytes]:
+    def start(*arguments: str, stdout: Any = None) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, *arguments], env=build_environment(url), cwd=ROOT, stdout=stdout
         )
         started.append(process)
         return process
 
-    yield run
+    yield start
     for process in started:
         process.terminate()
         process.wait(40)
 
 
-def test_quickstart_application_runs(url: Secret, run: Any) -> None:
-    run("-m", "holdfast", "worker", "examples/app.py")
+def test_quickstart_application_runs(url: Secret, start_program: Any) -> None:
+    start_program("-m", "holdfast", "worker", "examples/app.py")
     outputs = [
         subprocess.run(
             [sys.executable, "examples/app.py"], env=build_environment(url), cwd=ROOT,
@@ -73,8 +75,8 @@ def test_quickstart_application_runs(url: Secret, run: Any) -> None:
     assert outputs[0] == outputs[1]
 
 
-def test_print_shop_example_runs(url: Secret, run: Any) -> None:
-    run("-m", "holdfast", "worker", "examples/print_shop.py")
+def test_print_shop_example_runs(url: Secret, start_program: Any) -> None:
+    start_program("-m", "holdfast", "worker", "examples/print_shop.py")
     lines = subprocess.run(
         [sys.executable, "examples/print_shop.py"], env=build_environment(url), cwd=ROOT,
         capture_output=True, text=True, check=True, timeout=120,
@@ -87,14 +89,14 @@ def test_print_shop_example_runs(url: Secret, run: Any) -> None:
 
 
 async def test_messages_example_runs(
-    url: Secret, run: Any, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: Secret, start_program: Any, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await conn.execute("select pgmq.create('orders')")
     await conn.execute("select holdfast.put_message_policy('orders', p_backoff => '50 milliseconds')")
     output = tmp_path / "output"
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     with output.open("wb") as file:
-        run("-m", "holdfast", "worker", "examples/messages.py", stdout=file)
+        start_program("-m", "holdfast", "worker", "examples/messages.py", stdout=file)
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "examples/messages.py"], env=build_environment(url), cwd=ROOT,
         capture_output=True, text=True, check=True, timeout=60,
@@ -132,7 +134,7 @@ def page() -> Generator[str]:
 
 
 async def test_bookmarks_example_runs(
-    url: Secret, run: Any, page: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    url: Secret, start_program: Any, page: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", url.reveal())
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
@@ -143,7 +145,7 @@ async def test_bookmarks_example_runs(
     async with connection.transaction():
         job_id = await bookmarks.add_bookmark(connection, page)
     await connection.close()
-    run("-m", "holdfast", "worker", "examples/bookmarks.py")
+    start_program("-m", "holdfast", "worker", "examples/bookmarks.py")
     async with asyncio.timeout(40):
         async for job in bookmarks.client.watch(job_id):
             last = job

@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)#]+)(#[^)]*)?\)")
+DOC_PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RELATIVE_LINK_PATTERN = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)#]+)(#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_are_not_broken(page: Path) -> None:
-    missing = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    missing = [
+        link
+        for link, _ in RELATIVE_LINK_PATTERN.findall(page.read_text())
+        if not (page.parent / link).exists()
+    ]
     assert not missing
 
 
@@ -24,7 +28,7 @@ def test_every_page_is_reachable_from_the_index() -> None:
         if page in reached or page.suffix != ".md" or not page.exists():
             continue
         reached.add(page)
-        todo += [page.parent / link for link, _ in LINK.findall(page.read_text())]
+        todo += [page.parent / link for link, _ in RELATIVE_LINK_PATTERN.findall(page.read_text())]
     unreachable = [
         p for p in (ROOT / "docs").rglob("*.md") if p.resolve() not in reached and "decisions" not in p.parts
     ]

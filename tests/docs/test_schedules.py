@@ -1,4 +1,4 @@
-"""The example of the guide to schedules runs."""
+"""Tests that the example of the schedules guide runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel in empty virtual environments: every command starts, and a missing extra is one sentence.
+"""Tests of the wheel in empty virtual environments: commands start, and errors name a missing extra.
 
 The wheel is built once. The environments are created with uv, whose cache makes them quick, and the commands
 run in an empty folder, so that nothing of the checkout is importable.
@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-UV = Path(sys.executable).with_name("uv")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = sorted(PROJECT["optional-dependencies"])
+UV_PROGRAM = Path(sys.executable).with_name("uv")
+PROJECT_METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRA_NAMES = sorted(PROJECT_METADATA["optional-dependencies"])
 # What the environments of a pull request cover; each other extra alone is in `make test-long`.
-SHORT = {"", "server", ",".join(EXTRAS)}
-HEAVY_MODULES = [
+EXTRAS_IN_SHORT_RUN = {"", "server", ",".join(EXTRA_NAMES)}
+MODULES_OF_EXTRAS = [
     "starlette", "uvicorn", "jwt", "jinja2", "httpx", "obstore", "typst", "pypdf", "lameenc", "playwright",
     "opentelemetry", "sentry_sdk", "pytest", "django",
 ]  # fmt: skip
 
 # Runs in the environment: prints the help of every command, then the modules that this imported.
-PRINT_ALL_HELP = """
+PRINT_HELP_SCRIPT = """
 import click, sys
 from holdfast.cli.root import root_command, run_command_line
 
@@ -49,7 +49,7 @@ print("\\n=====", len(paths), failed, heavy, loaded, file=sys.stderr)
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of the checkout."""
+    """The wheel, built from the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -69,17 +69,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def create_environment(wheel: Path, extras: str, folder: Path) -> Path:
     """Install the wheel with some extras into an empty virtual environment and return its folder."""
     environment = folder / "venv"
-    subprocess.run([UV, "venv", "-q", "--python", sys.executable, environment], check=True)
+    subprocess.run([UV_PROGRAM, "venv", "-q", "--python", sys.executable, environment], check=True)
     requirement = f"holdfast[{extras}] @ {wheel.as_uri()}" if extras else f"holdfast @ {wheel.as_uri()}"
     subprocess.run(
-        [UV, "pip", "install", "-q", "--python", environment / "bin" / "python",
+        [UV_PROGRAM, "pip", "install", "-q", "--python", environment / "bin" / "python",
          "--constraint", ROOT / "requirements" / "dev.txt", requirement],
         check=True, env={**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")},
     )  # fmt: skip
     return environment
 
 
-def run_in(environment: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+def run_in_environment(environment: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a program of the environment in an empty folder, without the variables of this test run."""
     folder = environment.with_name("empty")
     folder.mkdir(exist_ok=True)
@@ -91,7 +91,7 @@ def run_in(environment: Path, *command: str | Path) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="session")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bare_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel and no extra."""
     return create_environment(wheel, "", tmp_path_factory.mktemp("bare"))
 
@@ -113,16 +113,20 @@ def test_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
 @pytest.mark.parametrize(
     "extras",
     [
-        pytest.param(extras, id=extras or "bare", marks=[] if extras in SHORT else [pytest.mark.long])
-        for extras in ("", *EXTRAS, ",".join(EXTRAS))
+        pytest.param(
+            extras, id=extras or "bare", marks=[] if extras in EXTRAS_IN_SHORT_RUN else [pytest.mark.long]
+        )
+        for extras in ("", *EXTRA_NAMES, ",".join(EXTRA_NAMES))
     ],
 )
-def test_every_command_prints_its_help(extras: str, wheel: Path, tmp_path: Path, bare: Path) -> None:
-    environment = bare if not extras else create_environment(wheel, extras, tmp_path)
-    done = run_in(environment, "holdfast", "--help")
+def test_every_command_prints_its_help(
+    extras: str, wheel: Path, tmp_path: Path, bare_environment: Path
+) -> None:
+    environment = bare_environment if not extras else create_environment(wheel, extras, tmp_path)
+    done = run_in_environment(environment, "holdfast", "--help")
     assert done.returncode == 0, done.stderr
     assert "Get started" in done.stdout
-    done = run_in(environment, "python", "-I", "-c", PRINT_ALL_HELP, *HEAVY_MODULES)
+    done = run_in_environment(environment, "python", "-I", "-c", PRINT_HELP_SCRIPT, *MODULES_OF_EXTRAS)
     count, failed, heavy, loaded = _parse_summary(done.stderr)
     assert done.returncode == 0, done.stderr
     assert count > 90
@@ -151,8 +155,10 @@ def _parse_summary(stderr: str) -> tuple[int, str, str, str]:
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else value,
 )
-def test_missing_extra_is_one_sentence_with_the_fix(bare: Path, command: list[str], extra: str) -> None:
-    done = run_in(bare, "holdfast", *command)
+def test_missing_extra_is_one_sentence_with_the_fix(
+    bare_environment: Path, command: list[str], extra: str
+) -> None:
+    done = run_in_environment(bare_environment, "holdfast", *command)
     assert done.returncode == 1
     assert done.stdout == ""
     first, second = done.stderr.splitlines()
@@ -161,9 +167,9 @@ def test_missing_extra_is_one_sentence_with_the_fix(bare: Path, command: list[st
     assert second == f"fix: pip install 'holdfast[{extra}]'"
 
 
-def test_importing_the_server_without_its_extra_names_the_fix(bare: Path) -> None:
+def test_importing_the_server_without_its_extra_names_the_fix(bare_environment: Path) -> None:
     code = "try:\n    from holdfast.server import create_app\nexcept ImportError as error:\n    print(error)"
-    done = run_in(bare, "python", "-I", "-c", code)
+    done = run_in_environment(bare_environment, "python", "-I", "-c", code)
     assert done.stderr == ""
     assert " needs the package " in done.stdout
     assert done.stdout.rstrip().endswith("pip install 'holdfast[server]'")
